@@ -1,0 +1,94 @@
+"""The compiler for ds_config: read, validate, resolve, estimate, plan.
+
+    doc  = dsconfig.read("ds.json")
+    rep  = dsconfig.validate(doc)
+    res  = dsconfig.resolve(doc, facts)
+    est  = dsconfig.estimate(res, facts)
+    plan = dsconfig.plan(res, facts)
+
+Names are loaded on first use, so that a program pays only for what it calls.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsconfig.api import estimate, plan, read, resolve, validate
+    from dsconfig.facts import (
+        Architecture,
+        DeviceFacts,
+        Facts,
+        HostFacts,
+        ModelTree,
+        ModuleFact,
+        TensorFact,
+        TrainingFacts,
+    )
+    from dsconfig.memory.estimate import Estimate
+    from dsconfig.planner.model import Coverage, Plan, Status, UnitSchedule
+    from dsconfig.report import Diagnostic, Effect, Report, Severity
+    from dsconfig.resolver.resolution import LedgerEntry, Resolution
+    from dsconfig.runtimes.effective import Effective
+    from dsconfig.source import Document
+
+__version__ = "0.1.0"
+
+_HOME_OF = {
+    "dsconfig.api": ("read", "validate", "resolve", "estimate", "plan"),
+    "dsconfig.facts": (
+        "Architecture",
+        "DeviceFacts",
+        "Facts",
+        "HostFacts",
+        "ModelTree",
+        "ModuleFact",
+        "TensorFact",
+        "TrainingFacts",
+    ),
+    "dsconfig.memory.estimate": ("Estimate",),
+    "dsconfig.planner.model": ("Coverage", "Plan", "Status", "UnitSchedule"),
+    "dsconfig.report": ("Diagnostic", "Effect", "Report", "Severity"),
+    "dsconfig.resolver.resolution": ("LedgerEntry", "Resolution"),
+    "dsconfig.runtimes.effective": ("Effective",),
+    "dsconfig.source": ("Document",),
+}
+_MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'dsconfig' has no attribute {name!r}")
+    value = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+__all__ = [
+    "Architecture",
+    "Coverage",
+    "DeviceFacts",
+    "Diagnostic",
+    "Document",
+    "Effect",
+    "Effective",
+    "Estimate",
+    "Facts",
+    "HostFacts",
+    "LedgerEntry",
+    "ModelTree",
+    "ModuleFact",
+    "Plan",
+    "Report",
+    "Resolution",
+    "Severity",
+    "Status",
+    "TensorFact",
+    "TrainingFacts",
+    "UnitSchedule",
+    "__version__",
+    "estimate",
+    "plan",
+    "read",
+    "resolve",
+    "validate",
+]

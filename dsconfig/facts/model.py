@@ -1,0 +1,125 @@
+"""A model as plain data: names, shapes, dtypes, what is trainable, shared or repeated."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+BYTES_OF_DTYPE: Mapping[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFact:
+    """One parameter or buffer. ``storage`` is equal for tensors that share memory (tied weights).
+
+    ``name`` is local to its module, as in ``module._parameters``.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    trainable: bool = True
+    storage: str = ""
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * BYTES_OF_DTYPE[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFact:
+    """One module of the tree; ``name`` is its full dotted name, ``""`` for the root.
+
+    ``repeated`` marks the blocks of a stack (the layers of a transformer).
+    """
+
+    name: str
+    type: str
+    parameters: tuple[TensorFact, ...] = ()
+    buffers: tuple[TensorFact, ...] = ()
+    children: tuple["ModuleFact", ...] = ()
+    repeated: bool = False
+
+    def walk(self) -> Iterator["ModuleFact"]:
+        """This module, then its descendants, in registration order."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    @property
+    def elements(self) -> int:
+        """Parameter elements of this module and below, shared storage counted once."""
+        return sum(tensor.elements for tensor in self.unique_parameters())
+
+    def named_parameters(self) -> Iterator[tuple[str, TensorFact]]:
+        """Full names with tensors, shared ones at every place they stand."""
+        for module in self.walk():
+            prefix = f"{module.name}." if module.name else ""
+            for tensor in module.parameters:
+                yield prefix + tensor.name, tensor
+
+    def unique_parameters(self) -> Iterator[TensorFact]:
+        seen: set[str] = set()
+        for name, tensor in self.named_parameters():
+            storage = tensor.storage or name
+            if storage not in seen:
+                seen.add(storage)
+                yield tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """The sizes of a decoder model that activation formulas need (counts, not bytes)."""
+
+    hidden_size: int
+    layers: int
+    heads: int
+    vocab_size: int
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int | None = None
+    max_positions: int | None = None
+    gated_mlp: bool = True
+    tied_embeddings: bool = False
+    query_key_norm: bool = False
+    family: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTree:
+    """What is known about a model.
+
+    ``root`` is None when only counts are known. ``parameters`` and ``trainable`` are
+    elements, shared storage counted once. ``assumed`` says in words what was made up
+    (the architecture behind a bare parameter count, say); it is empty when all is known.
+    """
+
+    name: str
+    parameters: int
+    trainable: int
+    root: ModuleFact | None = None
+    architecture: Architecture | None = None
+    largest_tensor: int | None = None
+    largest_module: int | None = None
+    """Most elements held by one module itself (DeepSpeed's ``largest_layer_params``)."""
+    largest_block: int | None = None
+    hidden_size: int | None = None
+    """As Hugging Face's integrations find it (the width their bucket formulas use)."""
+    trained_in: str | None = None
+    """The dtype the weights were trained in, where it is known (``bfloat16`` ...)."""
+    assumed: tuple[str, ...] = field(default=())

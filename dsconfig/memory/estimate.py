@@ -1,0 +1,92 @@
+"""The answer of the estimator: bytes by component, each with its cause and its lifetime."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+
+class Phase(StrEnum):
+    INIT = "init"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """Bytes per rank held during ``phases``; ``pointer`` is the config key that causes them.
+
+    ``formula`` says in words how the number comes about, ``source`` where the formula is from.
+    """
+
+    name: str
+    bytes: int
+    pointer: str
+    phases: tuple[Phase, ...]
+    formula: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """One rank's device. Allocated bytes by component; the peak is a maximum over phases.
+
+    ``reserved_bytes`` adds the allocator's rounding; ``visible_bytes`` is what nvidia-smi
+    shows (context and communicators added).
+    """
+
+    components: tuple[Component, ...]
+    phase_bytes: Mapping[Phase, int]
+    peak_bytes: int
+    peak_phase: Phase
+    reserved_bytes: int
+    visible_bytes: int
+    low_bytes: int | None = None
+    high_bytes: int | None = None
+    """The range the peak lies in where something was assumed; None where it is exact."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierMemory:
+    """Host memory or NVMe, bytes per node, by component."""
+
+    components: tuple[Component, ...] = ()
+    bytes: int = 0
+    peak_bytes: int = 0
+    pinned_bytes: int = 0
+    """Page-locked part after rounding up to powers of two (host only)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    device: str
+    memory_bytes: int
+    fits: bool
+    headroom_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One choice of stage and offload, priced."""
+
+    stage: int
+    offload_optimizer: str
+    offload_param: str
+    device: DeviceMemory
+    host: TierMemory
+    nvme: TierMemory
+    bucket_rule_bytes: int
+    """The documented bound: (allgather + reduce bucket) x 2 bytes x (4.5 with overlap, else 1)."""
+    bucket_allocated_bytes: int
+    """What the runtime really allocates for communication buckets."""
+    fits: tuple[Fit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """``inputs`` are the facts and choices that went in, ready for JSON."""
+
+    options: tuple[Option, ...]
+    inputs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

@@ -1,0 +1,102 @@
+"""One finding about a config: what is wrong, where, what it leads to, what to do."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+RULE_PAGES = "https://dsconfig.dev/rules"
+
+
+class Effect(StrEnum):
+    """What happens at run time because of the finding."""
+
+    REFUSED = "refused"
+    """The program stops."""
+    ALTERED = "altered"
+    """It trains something other than what the file says."""
+    INERT = "inert"
+    """The setting has no effect, or works but is deprecated."""
+    STYLE = "style"
+    """It works as written; something is worth knowing."""
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+SEVERITY_OF_EFFECT = {
+    Effect.REFUSED: Severity.ERROR,
+    Effect.ALTERED: Severity.ERROR,
+    Effect.INERT: Severity.WARNING,
+    Effect.STYLE: Severity.INFO,
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place in a text: 1-based line, 1-based column in code points."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Range:
+    """From ``start`` up to, not including, ``end``."""
+
+    start: Position
+    end: Position
+
+
+class Applicability(StrEnum):
+    SAFE = "safe"
+    """The meaning after the edit is what the file already means, or plainly meant."""
+    UNSAFE = "unsafe"
+    """The edit changes what is trained; a person should look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replace the text in ``range`` by ``content``."""
+
+    range: Range
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    applicability: Applicability
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostic:
+    """A finding.
+
+    ``pointer`` is a JSON Pointer (RFC 6901; ``""`` is the whole file). ``runtimes`` names
+    the programs the finding holds for (``dsengine``, ``deepspeed``, ``transformers``,
+    ``accelerate``). ``severity`` follows from ``effect`` unless a rule says otherwise.
+    """
+
+    code: str
+    name: str
+    effect: Effect
+    message: str
+    pointer: str = ""
+    range: Range | None = None
+    runtimes: tuple[str, ...] = ()
+    help: str | None = None
+    fix: Fix | None = None
+    severity: Severity = Severity.ERROR
+    late: bool = False
+    """True where the program refuses only after parsing (while building, or at a step)."""
+
+    @property
+    def url(self) -> str:
+        return f"{RULE_PAGES}/{self.code}"
+
+
+def severity_of(effect: Effect) -> Severity:
+    """The severity an effect has by default."""
+    return SEVERITY_OF_EFFECT[effect]

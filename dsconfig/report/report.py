@@ -1,0 +1,49 @@
+"""The findings of one file, and of one run over many files."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsconfig.report.diagnostic import Diagnostic, Severity
+
+
+def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Sort by position (unplaced ones first), then code, then pointer: a stable order."""
+
+    def key(diagnostic: Diagnostic) -> tuple[int, int, str, str, str]:
+        place = diagnostic.range.start if diagnostic.range else None
+        line, column = (place.line, place.column) if place else (0, 0)
+        return (line, column, diagnostic.code, diagnostic.pointer, diagnostic.message)
+
+    return tuple(sorted(diagnostics, key=key))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What ``validate`` found in one config."""
+
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing is at error level."""
+        return not self.errors
+
+    @property
+    def errors(self) -> tuple[Diagnostic, ...]:
+        return self.at(Severity.ERROR)
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        return self.at(Severity.WARNING)
+
+    def at(self, severity: Severity) -> tuple[Diagnostic, ...]:
+        return tuple(found for found in self.diagnostics if found.severity is severity)
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """A report with the name and text it is about, as the renderers need them."""
+
+    file: str
+    text: str | None
+    report: Report

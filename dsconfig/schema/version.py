@@ -1,0 +1,38 @@
+"""DeepSpeed release numbers, comparable."""
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+_PATTERN = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:[.+-].*)?", re.IGNORECASE)
+
+
+class Version(NamedTuple):
+    """A release, ``major.minor.patch``; ordering is numeric."""
+
+    major: int
+    minor: int
+    patch: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Version":
+        """Read ``0.19.8``, ``v0.19`` or ``0.19.8+cu121``. Raises ValueError on anything else."""
+        return _parse(text)
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+@lru_cache(maxsize=256)
+def _parse(text: str) -> Version:
+    match = _PATTERN.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a DeepSpeed version; write one like 0.19.8")
+    major, minor, patch = match.groups(default="0")
+    return Version(int(major), int(minor), int(patch))
+
+
+OLDEST = Version(0, 3, 0)
+"""The first release whose keys are known."""
+NEWEST = Version(0, 19, 8)
+"""The newest release whose behaviour was measured."""

@@ -1,0 +1,61 @@
+"""A config as it was written: its values, and where each of them stands."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dsconfig.report import Diagnostic, Range
+
+
+class Format(StrEnum):
+    JSON = "json"
+    """Strict JSON, which every program reads."""
+    HJSON = "hjson"
+    """Needs DeepSpeed's HJSON reader: comments, unquoted keys, missing or trailing commas."""
+    YAML = "yaml"
+    PYTHON = "python"
+    BASE64 = "base64"
+    DICT = "dict"
+    """Values handed over by a program; there is no text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where one entry stands. ``key`` is None for the root and for items of a list."""
+
+    key: Range | None
+    value: Range
+
+
+def _no_spans() -> Mapping[str, Span]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """The result of reading; never partial by exception.
+
+    ``value`` is plain Python data (normally a dict; whatever could be recovered after a
+    syntax error). ``spans`` maps each JSON Pointer to its place in ``text``; it is empty
+    where there is no text. ``diagnostics`` are the findings of the reader itself.
+    """
+
+    name: str
+    value: Any
+    format: Format
+    text: str | None = None
+    spans: Mapping[str, Span] = field(default_factory=_no_spans)
+    diagnostics: tuple[Diagnostic, ...] = ()
+    is_template: bool = False
+
+    def range(self, pointer: str, *, key: bool = False) -> Range | None:
+        """The place of a value (or of its key); of the nearest enclosing entry if it is absent."""
+        while True:
+            span = self.spans.get(pointer)
+            if span is not None:
+                return span.key if key and span.key is not None else span.value
+            if not pointer:
+                return None
+            pointer = pointer.rpartition("/")[0]
+            key = True

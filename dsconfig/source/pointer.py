@@ -1,0 +1,50 @@
+"""JSON Pointers (RFC 6901), and the dotted paths people type."""
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def join(*parts: str | int) -> str:
+    """The pointer of the given path: ``join("a", 0)`` is ``/a/0``."""
+    return "".join(f"/{escape(str(part))}" for part in parts)
+
+
+def escape(part: str) -> str:
+    return part.replace("~", "~0").replace("/", "~1")
+
+
+def split(pointer: str) -> tuple[str, ...]:
+    """The path of a pointer. Raises ValueError when it is not one."""
+    if not pointer:
+        return ()
+    if not pointer.startswith("/"):
+        raise ValueError(f"{pointer!r} is not a JSON Pointer: it must start with '/'")
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer[1:].split("/"))
+
+
+def dotted(pointer: str) -> str:
+    """The path as people write it: ``zero_optimization.stage``; ``(root)`` for the root."""
+    return ".".join(split(pointer)) or "(root)"
+
+
+def from_dotted(path: str) -> str:
+    """The pointer of a dotted path; a pointer is returned as it is."""
+    return path if not path or path.startswith("/") else join(*path.split("."))
+
+
+def lookup(value: Any, pointer: str, default: Any = None) -> Any:
+    """The value at a pointer, or ``default`` where nothing is."""
+    return descend(value, split(pointer), default)
+
+
+def descend(value: Any, path: Iterable[str], default: Any = None) -> Any:
+    for part in path:
+        if isinstance(value, dict):
+            if part not in value:
+                return default
+            value = value[part]
+        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return default
+    return value
