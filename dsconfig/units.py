@@ -2,9 +2,27 @@
 
 Pure: a model tree and a cap in, units out. Used by the engine, the estimator and the plan,
 so that all three speak of the same groups.
+
+[Note: how modules become units]
+PyTorch's ``fully_shard([m1, m2])`` takes every parameter below ``m1`` and ``m2`` that no earlier
+call has taken, and gathers them when one of the given modules is called. Three things follow:
+- inner units come before the units around them, so the tuple is in the order to shard in;
+- a module that is never called (ParameterList, ModuleList, the output projection that
+  MultiheadAttention reads by itself) cannot carry a unit: its parameters go to the nearest
+  module above that is called;
+- a shared parameter must not be met by two calls, so all modules that hold it share a unit.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from dsconfig.facts.model import ModelTree, ModuleFact, TensorFact
+from dsconfig.runtimes.effective import Zero
+
+UNCALLED = frozenset({"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"})
+"""Containers without a forward: no hook of theirs ever runs."""
+ATOMIC = frozenset({"MultiheadAttention"})
+"""Modules that read their children's weights themselves instead of calling them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,3 +34,227 @@ class Unit:
     trainable_elements: int
     parameters: tuple[str, ...]
     """Full names of the parameters it owns (a tied weight belongs to one unit only)."""
+
+
+def cap_of(zero: Zero, tree: ModelTree) -> int:
+    """The most elements that leaves outside blocks are merged to.
+
+    Stage 3: a unit lives twice while it is gathered, hence half of ``max_live_parameters``,
+    but never less than the largest leaf. Below it: a quarter of the model at most, so that
+    reduction can overlap with backward in small models too.
+    """
+    if zero.stage == 3:
+        live = max(zero.max_live_parameters // 2, _largest_leaf(tree))
+        return max(1, min(zero.reduce_bucket_size, live))
+    return max(1, min(zero.reduce_bucket_size, tree.parameters // 4))
+
+
+def units(tree: ModelTree, cap: int) -> tuple[Unit, ...]:
+    """Divide the model into units, in the order in which they have to be sharded.
+
+    Every parameter is in exactly one unit. Empty when only counts are known
+    (``tree.root`` is None). Raises ValueError when ``cap`` is not positive.
+    """
+    if cap < 1:
+        raise ValueError(f"the cap of a sharding unit is a positive number of elements, not {cap}")
+    if tree.root is None:
+        return ()
+    return tuple(_units_of(_merged(_tied(list(_pieces(tree.root, cap))), cap)))
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A module with the parameters it would take if it were sharded now.
+
+    ``alone`` pieces are never merged with their neighbours; ``tensors`` are by full name.
+    """
+
+    modules: list[str]
+    tensors: dict[str, TensorFact] = field(default_factory=dict[str, TensorFact])
+    alone: bool = False
+
+    @property
+    def storages(self) -> set[str]:
+        return {tensor.storage or name for name, tensor in self.tensors.items()}
+
+    @property
+    def elements(self) -> int:
+        return sum(tensor.elements for _, tensor in _unique(self.tensors.items()))
+
+
+def _largest_leaf(tree: ModelTree) -> int:
+    if tree.largest_module is not None:
+        return tree.largest_module
+    if tree.root is None:
+        return tree.largest_tensor or 0
+    return max(_direct_elements(module) for module in tree.root.walk())
+
+
+def _direct_elements(module: ModuleFact) -> int:
+    return sum(tensor.elements for tensor in module.parameters)
+
+
+def _full_name(module: ModuleFact, tensor: TensorFact) -> str:
+    return f"{module.name}.{tensor.name}" if module.name else tensor.name
+
+
+def _below(module: ModuleFact) -> dict[str, TensorFact]:
+    return {
+        _full_name(each, tensor): tensor for each in module.walk() for tensor in each.parameters
+    }
+
+
+def _unique(tensors: Iterable[tuple[str, TensorFact]]) -> Iterator[tuple[str, TensorFact]]:
+    seen: set[str] = set()
+    for name, tensor in tensors:
+        storage = tensor.storage or name
+        if storage not in seen:
+            seen.add(storage)
+            yield name, tensor
+
+
+def _pieces(root: ModuleFact, cap: int) -> Iterator[_Piece]:
+    """The parts of the model, inner ones first; the root takes what is left."""
+    left: dict[str, TensorFact] = {}
+    for child in root.children:
+        yield from _outside_blocks(child, cap, left)
+    left.update({tensor.name: tensor for tensor in root.parameters})
+    if left:
+        yield _Piece([root.name], left, alone=True)
+
+
+def _outside_blocks(
+    module: ModuleFact, cap: int, upward: dict[str, TensorFact]
+) -> Iterator[_Piece]:
+    """Pieces of a module outside every block; ``upward`` collects what its parent must take."""
+    if module.repeated and module.type not in UNCALLED:
+        yield from _block(module, cap)
+        return
+    if _is_whole(module, cap):
+        whole = _below(module)
+        if module.type in UNCALLED:
+            upward.update(whole)
+        elif whole:
+            yield _Piece([module.name], whole)
+        return
+    left: dict[str, TensorFact] = {}
+    for child in module.children:
+        yield from _outside_blocks(child, cap, left)
+    left.update({_full_name(module, tensor): tensor for tensor in module.parameters})
+    if module.type in UNCALLED:
+        upward.update(left)
+    elif left:
+        yield _Piece([module.name], left, alone=True)
+
+
+def _is_whole(module: ModuleFact, cap: int) -> bool:
+    """Whether a module outside the blocks is taken with all that is below it."""
+    if not module.children or module.type in ATOMIC:
+        return True
+    if not module.parameters or any(below.repeated for below in module.walk()):
+        return False
+    return module.elements <= cap
+
+
+def _block(block: ModuleFact, cap: int) -> Iterator[_Piece]:
+    """One block; leaves in it that are above the cap are units of their own."""
+    tensors = _below(block)
+    for leaf in _called_leaves(block):
+        if leaf is not block and leaf.elements > cap:
+            own = _below(leaf)
+            yield _Piece([leaf.name], own, alone=True)
+            for name in own:
+                del tensors[name]
+    if tensors:
+        yield _Piece([block.name], tensors, alone=True)
+
+
+def _called_leaves(module: ModuleFact) -> Iterator[ModuleFact]:
+    if module.type in UNCALLED and not module.children:
+        return
+    if not module.children or module.type in ATOMIC:
+        yield module
+        return
+    for child in module.children:
+        yield from _called_leaves(child)
+
+
+def _tied(pieces: list[_Piece]) -> list[_Piece]:
+    """Put pieces that share a storage together, at the place of the first of them."""
+    home: dict[str, int] = {}
+    joined: list[_Piece | None] = []
+    for piece in pieces:
+        earlier = sorted({home[storage] for storage in piece.storages if storage in home})
+        if not earlier:
+            joined.append(piece)
+            home.update(dict.fromkeys(piece.storages, len(joined) - 1))
+            continue
+        parts = [part for index in earlier if (part := joined[index]) is not None] + [piece]
+        for index in earlier:
+            joined[index] = None
+        joined[earlier[0]] = merged = _joint(parts)
+        home.update(dict.fromkeys(merged.storages, earlier[0]))
+    left = [piece for piece in joined if piece is not None]
+    return left if len(left) == len(pieces) else _inner_first(left)
+
+
+def _inner_first(pieces: list[_Piece]) -> list[_Piece]:
+    """Restore the order that joining disturbed: what stands inside a module, before it."""
+    done: list[_Piece] = []
+    entered: list[_Piece] = []
+
+    def place(piece: _Piece) -> None:
+        entered.append(piece)
+        for other in pieces:
+            if all(other is not each for each in entered) and _is_inside(other, piece):
+                place(other)
+        done.append(piece)
+
+    for piece in pieces:
+        if all(piece is not each for each in entered):
+            place(piece)
+    return done
+
+
+def _is_inside(inner: _Piece, outer: _Piece) -> bool:
+    return any(
+        name != around and name.startswith(f"{around}." if around else "")
+        for name in inner.modules
+        for around in outer.modules
+    )
+
+
+def _joint(parts: list[_Piece]) -> _Piece:
+    tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
+    return _Piece([name for part in parts for name in part.modules], tensors, alone=True)
+
+
+def _merged(pieces: list[_Piece], cap: int) -> Iterator[_Piece]:
+    """Merge neighbouring leaves up to the cap.
+
+    Leaves on both sides of a stack of blocks stay apart: together they would be held from
+    the first layer to the last.
+    """
+    run: _Piece | None = None
+    for piece in pieces:
+        if run is not None and not piece.alone and run.elements + piece.elements <= cap:
+            run = _Piece(run.modules + piece.modules, run.tensors | piece.tensors)
+            continue
+        if run is not None:
+            yield run
+        run = None if piece.alone else piece
+        if piece.alone:
+            yield piece
+    if run is not None:
+        yield run
+
+
+def _units_of(pieces: Iterable[_Piece]) -> Iterator[Unit]:
+    for piece in pieces:
+        owned = list(_unique(piece.tensors.items()))
+        yield Unit(
+            modules=tuple(piece.modules),
+            elements=sum(tensor.elements for _, tensor in owned),
+            trainable_elements=sum(tensor.elements for _, tensor in owned if tensor.trainable),
+            parameters=tuple(name for name, _ in owned),
+        )
