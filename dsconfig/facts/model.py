@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from types import MappingProxyType
+from typing import Any
 
 BYTES_OF_DTYPE: Mapping[str, int] = {
     "float64": 8,
@@ -98,6 +100,21 @@ class Architecture:
     tied_embeddings: bool = False
     query_key_norm: bool = False
     family: str | None = None
+    """Hugging Face's ``model_type`` (``llama``, ``gpt2`` ...), or ``gpt`` for our example."""
+    experts: int | None = None
+    experts_per_token: int | None = None
+    expert_size: int | None = None
+    """Inner width of one expert."""
+    extras: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Sizes only one family has (``decoder_layers``, ``kv_lora_rank`` ...)."""
+
+    @property
+    def width_of_head(self) -> int:
+        return self.head_dim or self.hidden_size // self.heads
+
+    @property
+    def width_of_mlp(self) -> int:
+        return self.intermediate_size or 4 * self.hidden_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,3 +140,5 @@ class ModelTree:
     trained_in: str | None = None
     """The dtype the weights were trained in, where it is known (``bfloat16`` ...)."""
     assumed: tuple[str, ...] = field(default=())
+    config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """The attributes of ``model.config``, where there are any: integrations search them."""

@@ -1,0 +1,31 @@
+"""Model trees built from sizes: one file per family, names as in Hugging Face's modules.
+
+Each family module has ``build(sizes: Architecture) -> Part``. Nothing is imported before a
+model of that family is asked for.
+"""
+
+from importlib import import_module
+
+from dsconfig.facts.model import Architecture, ModuleFact
+
+HOME_OF_FAMILY = {
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "llama",
+    "qwen3": "llama",
+    "gemma2": "llama",
+    "phi3": "llama",
+    "mixtral": "llama",
+    "qwen3_moe": "llama",
+    "gpt2": "gpt2",
+    "gpt": "gpt2",
+}
+"""Which module builds each ``model_type`` of Hugging Face (and our examples' ``gpt``)."""
+
+
+def tree(sizes: Architecture) -> ModuleFact | None:
+    """The whole module tree, or None when the family is not known here."""
+    home = HOME_OF_FAMILY.get(sizes.family or "")
+    if home is None:
+        return None
+    return import_module(f"{__name__}.{home}").build(sizes).placed()

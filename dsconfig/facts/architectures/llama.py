@@ -1,0 +1,99 @@
+"""Llama and what descends from it: Mistral, Qwen 2 and 3, Gemma 2, Phi-3, Mixtral."""
+
+from dsconfig.facts.architectures.parts import Part, embedding, group, linear, rms_norm, stack
+from dsconfig.facts.model import Architecture, TensorFact
+
+CLASS_PREFIX = {
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "gemma2": "Gemma2",
+    "phi3": "Phi3",
+    "mixtral": "Mixtral",
+    "qwen3_moe": "Qwen3Moe",
+}
+
+
+def build(sizes: Architecture) -> Part:
+    """The causal language model: embedding, blocks, last norm, head."""
+    prefix, hidden = CLASS_PREFIX[sizes.family or "llama"], sizes.hidden_size
+    body = group(
+        "model",
+        f"{prefix}Model",
+        embedding("embed_tokens", sizes.vocab_size, hidden),
+        stack("layers", block(sizes, prefix), sizes.layers),
+        rms_norm("norm", hidden),
+    )
+    tied = "model.embed_tokens.weight" if sizes.tied_embeddings else ""
+    head = linear("lm_head", hidden, sizes.vocab_size, tied=tied)
+    return group("", f"{prefix}ForCausalLM", body, head)
+
+
+def block(sizes: Architecture, prefix: str) -> Part:
+    hidden = sizes.hidden_size
+    sandwich = sizes.family == "gemma2"
+    return group(
+        "",
+        f"{prefix}DecoderLayer",
+        attention(sizes, prefix),
+        experts(sizes, prefix) if sizes.experts else feed_forward(sizes, prefix),
+        rms_norm("input_layernorm", hidden),
+        rms_norm("post_attention_layernorm", hidden),
+        rms_norm("pre_feedforward_layernorm", hidden) if sandwich else None,
+        rms_norm("post_feedforward_layernorm", hidden) if sandwich else None,
+    )
+
+
+def attention(sizes: Architecture, prefix: str) -> Part:
+    hidden, width = sizes.hidden_size, sizes.width_of_head
+    queries, keys = sizes.heads * width, (sizes.kv_heads or sizes.heads) * width
+    output = linear("o_proj", queries, hidden)
+    if sizes.family == "phi3":
+        fused = linear("qkv_proj", hidden, queries + 2 * keys)
+        return group("self_attn", f"{prefix}Attention", output, fused)
+    bias = sizes.family == "qwen2"
+    return group(
+        "self_attn",
+        f"{prefix}Attention",
+        linear("q_proj", hidden, queries, bias=bias),
+        linear("k_proj", hidden, keys, bias=bias),
+        linear("v_proj", hidden, keys, bias=bias),
+        output,
+        rms_norm("q_norm", width) if sizes.query_key_norm else None,
+        rms_norm("k_norm", width) if sizes.query_key_norm else None,
+    )
+
+
+def feed_forward(sizes: Architecture, prefix: str, name: str = "mlp", width: int = 0) -> Part:
+    hidden, inner = sizes.hidden_size, width or sizes.width_of_mlp
+    if sizes.family == "phi3":
+        fused = linear("gate_up_proj", hidden, 2 * inner)
+        return group(name, f"{prefix}MLP", fused, linear("down_proj", inner, hidden))
+    return group(
+        name,
+        f"{prefix}MLP",
+        linear("gate_proj", hidden, inner),
+        linear("up_proj", hidden, inner),
+        linear("down_proj", inner, hidden),
+    )
+
+
+def experts(sizes: Architecture, prefix: str) -> Part:
+    """A mixture of experts, the experts' weights in two three-dimensional tensors."""
+    router = Part("gate", f"{prefix}TopKRouter", (_router_weight(sizes),))
+    return group("mlp", f"{prefix}SparseMoeBlock", router, fused_experts(sizes, prefix))
+
+
+def fused_experts(sizes: Architecture, prefix: str) -> Part:
+    count, hidden = sizes.experts or 0, sizes.hidden_size
+    inner = sizes.expert_size or sizes.width_of_mlp
+    weights = (
+        TensorFact("gate_up_proj", (count, 2 * inner, hidden)),
+        TensorFact("down_proj", (count, hidden, inner)),
+    )
+    return Part("experts", f"{prefix}Experts", weights)
+
+
+def _router_weight(sizes: Architecture) -> TensorFact:
+    return TensorFact("weight", (sizes.experts or 0, sizes.hidden_size))

@@ -1,0 +1,69 @@
+"""Modules under construction: local names, placed below a prefix when the tree is complete."""
+
+from dataclasses import dataclass, replace
+
+from dsconfig.facts.model import ModuleFact, TensorFact
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A module with a name local to its parent."""
+
+    name: str
+    type: str
+    parameters: tuple[TensorFact, ...] = ()
+    children: tuple["Part", ...] = ()
+    repeated: bool = False
+
+    def placed(self, prefix: str = "") -> ModuleFact:
+        """The finished module, its name and its children's below ``prefix``."""
+        name = f"{prefix}.{self.name}" if prefix and self.name else prefix or self.name
+        return ModuleFact(
+            name=name,
+            type=self.type,
+            parameters=self.parameters,
+            children=tuple(child.placed(name) for child in self.children),
+            repeated=self.repeated,
+        )
+
+
+def linear(name: str, inputs: int, outputs: int, *, bias: bool = False, tied: str = "") -> Part:
+    """A Linear; ``tied`` names the parameter whose storage its weight shares."""
+    weight = TensorFact("weight", (outputs, inputs), storage=tied)
+    return Part(name, "Linear", (weight, TensorFact("bias", (outputs,))) if bias else (weight,))
+
+
+def conv1d(name: str, inputs: int, outputs: int) -> Part:
+    """GPT-2's Conv1D: a Linear with its weight transposed, and a bias."""
+    weight = TensorFact("weight", (inputs, outputs))
+    return Part(name, "Conv1D", (weight, TensorFact("bias", (outputs,))))
+
+
+def embedding(name: str, rows: int, width: int, *, tied: str = "") -> Part:
+    return Part(name, "Embedding", (TensorFact("weight", (rows, width), storage=tied),))
+
+
+def layer_norm(name: str, width: int) -> Part:
+    return Part(name, "LayerNorm", (TensorFact("weight", (width,)), TensorFact("bias", (width,))))
+
+
+def rms_norm(name: str, width: int) -> Part:
+    return Part(name, "RMSNorm", (TensorFact("weight", (width,)),))
+
+
+def group(name: str, type_: str, *children: Part | None) -> Part:
+    """A module that holds others; absent ones (None) are left out."""
+    return Part(name, type_, children=tuple(child for child in children if child is not None))
+
+
+def stack(name: str, block: Part, count: int) -> Part:
+    """A ModuleList of ``count`` equal blocks, each marked as repeated."""
+    return stack_of(name, (block,) * count)
+
+
+def stack_of(name: str, blocks: tuple[Part, ...]) -> Part:
+    """A ModuleList of blocks that may differ, each marked as repeated."""
+    numbered = (
+        replace(block, name=str(index), repeated=True) for index, block in enumerate(blocks)
+    )
+    return Part(name, "ModuleList", children=tuple(numbered))

@@ -1,0 +1,46 @@
+"""The catalogues shipped with the package, and tolerant look-up of their names."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, cast
+
+from dsconfig.facts.errors import FactError
+
+
+@cache
+def _read(file: str, collection: str) -> tuple[Mapping[str, Any], ...]:
+    text = files("dsconfig.facts").joinpath("catalogue", file).read_text("utf-8")
+    return tuple(cast(list[Mapping[str, Any]], json.loads(text)[collection]))
+
+
+def models() -> tuple[Mapping[str, Any], ...]:
+    """Every model of the catalogue, as stored."""
+    return _read("models.json", "models")
+
+
+def gpus() -> tuple[Mapping[str, Any], ...]:
+    """Every accelerator of the catalogue, as stored."""
+    return _read("gpus.json", "gpus")
+
+
+def words(name: str) -> tuple[str, ...]:
+    """The parts of a name that tell it from others: ``A100-SXM4-80GB`` is a100, sxm4, 80gb."""
+    return tuple(part for part in re.split(r"[^a-z0-9.]+", name.lower()) if part)
+
+
+def squeezed(name: str) -> str:
+    """A name without case and separators, for equality."""
+    return re.sub(r"[^a-z0-9]+", "", name.lower())
+
+
+def unknown(flag: str, name: str, known: Iterable[str], remedy: str) -> FactError:
+    """The error for a name that is in no catalogue, with the nearest ones that are."""
+    from difflib import get_close_matches
+
+    names = {squeezed(entry): entry for entry in known}
+    near = [names[hit] for hit in get_close_matches(squeezed(name), names, n=3, cutoff=0.5)]
+    hint = f"; near it: {', '.join(near)}" if near else ""
+    return FactError(flag, f"{name!r} is not in the catalogue{hint}. {remedy}")

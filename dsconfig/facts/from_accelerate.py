@@ -1,0 +1,53 @@
+"""What an accelerate config file (the YAML of ``accelerate config``) says of the run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dsconfig.facts import settings_file
+from dsconfig.facts.errors import FactError
+
+FLAG = "--accelerate-config"
+
+
+class Launch(NamedTuple):
+    """``settings`` is the whole file; ``plugin`` its ``deepspeed_config`` block."""
+
+    world_size: int | None
+    nodes: int | None
+    precision: str | None
+    settings: Mapping[str, Any]
+    plugin: Mapping[str, Any]
+
+
+_PRECISION = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
+
+
+def from_path(path: str | Path) -> Launch:
+    """Read the file. Raises FactError on values of a wrong type."""
+    return launch(settings_file.read(path, FLAG))
+
+
+def launch(settings: Mapping[str, Any]) -> Launch:
+    plugin = settings.get("deepspeed_config")
+    mixed = settings.get("mixed_precision")
+    # YAML 1.1 reads a bare ``no`` as false, and accelerate's own files write it bare.
+    mixed = "no" if mixed is False else mixed
+    if mixed is not None and mixed not in _PRECISION:
+        raise FactError(FLAG, f"mixed_precision is {mixed!r}; write no, fp16, bf16 or fp8")
+    return Launch(
+        world_size=_count(settings, "num_processes"),
+        nodes=_count(settings, "num_machines"),
+        precision=_PRECISION[mixed] if mixed is not None else None,
+        settings=settings,
+        plugin=plugin if isinstance(plugin, dict) else {},
+    )
+
+
+def _count(settings: Mapping[str, Any], name: str) -> int | None:
+    value = settings.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise FactError(FLAG, f"{name} is {value!r}; it must be an integer above zero")
+    return value

@@ -1,0 +1,113 @@
+"""A model by its catalogue name."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from dsconfig.facts import catalogues, trees
+from dsconfig.facts.model import Architecture, ModelTree
+
+FAMILY_OF_CLASS = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "MixtralForCausalLM": "mixtral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "GPT2LMHeadModel": "gpt2",
+    "GPTNeoForCausalLM": "gpt_neo",
+    "GPTJForCausalLM": "gptj",
+    "GPTNeoXForCausalLM": "gpt_neox",
+    "OPTForCausalLM": "opt",
+    "BloomForCausalLM": "bloom",
+    "FalconForCausalLM": "falcon",
+    "PhiForCausalLM": "phi",
+    "Phi3ForCausalLM": "phi3",
+    "Gemma2ForCausalLM": "gemma2",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
+    "T5ForConditionalGeneration": "t5",
+    "BertForMaskedLM": "bert",
+}
+_EXTRAS = (
+    "decoder_layers",
+    "v_head_dim",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+)
+_TRAINED_IN_BF16 = {
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "gemma2",
+    "phi3",
+    "deepseek_v3",
+    "bloom",
+    "falcon",
+    "t5",
+}
+_REMEDY = "Give the path of its config.json, or --params"
+
+
+@lru_cache(maxsize=64)
+def model(name: str) -> ModelTree:
+    """The model called ``name`` (or by its Hugging Face id), case and separators aside.
+
+    Raises FactError, with the nearest names, when there is none.
+    """
+    wanted = catalogues.squeezed(name)
+    for entry in catalogues.models():
+        if wanted in (catalogues.squeezed(entry["name"]), catalogues.squeezed(entry["hf_id"])):
+            return _tree(entry)
+    known = (entry["name"] for entry in catalogues.models())
+    raise catalogues.unknown("--model", name, known, _REMEDY)
+
+
+def _tree(entry: Mapping[str, Any]) -> ModelTree:
+    sizes = architecture(entry)
+    trained_in = "bfloat16" if sizes.family in _TRAINED_IN_BF16 else None
+    config = MappingProxyType({"hidden_size": entry["hidden_size"]})
+    tree = trees.from_architecture(entry["name"], sizes, trained_in=trained_in)
+    if tree is not None:
+        return replace(tree, config=config)
+    return ModelTree(
+        name=entry["name"],
+        parameters=entry["params"],
+        trainable=entry["params"],
+        architecture=sizes,
+        largest_tensor=entry["largest_tensor_params"],
+        largest_module=entry["largest_module_params"],
+        largest_block=entry["largest_block_params"],
+        hidden_size=entry["hidden_size"],
+        trained_in=trained_in,
+        config=config,
+    )
+
+
+def architecture(entry: Mapping[str, Any]) -> Architecture:
+    """The sizes of a catalogue entry."""
+    family = FAMILY_OF_CLASS[entry["arch"]]
+    return Architecture(
+        hidden_size=entry["hidden_size"],
+        layers=entry["layers"],
+        heads=entry["heads"],
+        kv_heads=entry["kv_heads"],
+        head_dim=entry["head_dim"],
+        intermediate_size=entry["intermediate_size"],
+        vocab_size=entry["vocab_size"],
+        max_positions=entry["max_positions"],
+        gated_mlp=entry["glu"],
+        tied_embeddings=entry["tied_embeddings"],
+        query_key_norm=family.startswith("qwen3"),
+        family=family,
+        experts=entry.get("experts"),
+        experts_per_token=entry.get("experts_per_token"),
+        expert_size=entry.get("moe_intermediate_size"),
+        extras=MappingProxyType({key: entry[key] for key in _EXTRAS if key in entry}),
+    )

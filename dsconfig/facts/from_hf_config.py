@@ -1,0 +1,126 @@
+"""A model from its config.json: Hugging Face's, or a small one of the same kind."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+from dsconfig.facts import settings_file, trees
+from dsconfig.facts.architectures import HOME_OF_FAMILY
+from dsconfig.facts.errors import FactError
+from dsconfig.facts.model import Architecture, ModelTree
+
+# The names different families give to one size, the commonest first.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "hidden_size": ("hidden_size", "n_embd", "d_model", "dim", "word_embed_proj_dim"),
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers"),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads", "heads"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads", "kv_heads"),
+    "head_dim": ("head_dim", "d_kv"),
+    "intermediate_size": ("intermediate_size", "n_inner", "d_ff", "ffn_dim"),
+    "vocab_size": ("vocab_size",),
+    "max_positions": ("max_position_embeddings", "n_positions", "n_ctx", "max_positions"),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "experts_per_token": ("num_experts_per_tok",),
+    "expert_size": ("moe_intermediate_size",),
+}
+_NESTED = ("text_config", "thinker_config", "decoder", "encoder", "llm_config", "language_config")
+"""Where a config of several parts keeps its language model, in the order they are tried."""
+_TIED_BY_DEFAULT = {"gpt", "gpt2", "gpt_neo", "opt", "bloom", "falcon", "gemma2", "t5", "bert"}
+
+
+def from_path(path: str | Path) -> ModelTree:
+    """The model described by a config.json. Raises FactError when it cannot be."""
+    file = Path(path)
+    return _cached(str(file), file.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _cached(path: str, _changed: int) -> ModelTree:
+    return model(settings_file.read(path, "--model"), name=path)
+
+
+def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
+    """The model a config describes; nested text, thinker, decoder and encoder parts included.
+
+    Raises FactError when no part of it has a width and a depth.
+    """
+    part = language_part(config)
+    if part is None:
+        remedy = "it needs hidden_size and num_hidden_layers; else give --params"
+        raise FactError("--model", f"{name} has no width and depth of a model; {remedy}")
+    shape = architecture(part)
+    dtype = config.get("dtype") or config.get("torch_dtype") or part.get("torch_dtype")
+    trained_in = dtype if dtype in ("bfloat16", "float16", "float32") else None
+    tree = trees.from_architecture(name, shape, trained_in=trained_in) or _estimated(name, shape)
+    if part is not config:
+        note = "only the language model is counted; other towers of this config are not"
+        tree = replace(tree, assumed=(*tree.assumed, note))
+    return replace(tree, config=MappingProxyType(dict(config)), trained_in=trained_in)
+
+
+def language_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The innermost part that has both width and depth, nested parts in a fixed order."""
+    if _first(config, "hidden_size") and _first(config, "layers"):
+        return config
+    for key in _NESTED:
+        nested = config.get(key)
+        if not isinstance(nested, dict):
+            continue
+        found = language_part(cast(Mapping[str, Any], nested))
+        if found is not None:
+            return found
+    return None
+
+
+def architecture(config: Mapping[str, Any]) -> Architecture:
+    """Sizes by whichever of their names the config uses. Raises FactError on a wrong type."""
+    hidden = _first(config, "hidden_size")
+    layers = _first(config, "layers")
+    assert hidden and layers  # language_part() looked for both
+    family = config.get("model_type") or config.get("architecture")
+    return Architecture(
+        hidden_size=hidden,
+        layers=layers,
+        heads=_first(config, "heads") or max(1, hidden // 64),
+        kv_heads=_first(config, "kv_heads"),
+        head_dim=_first(config, "head_dim"),
+        intermediate_size=_first(config, "intermediate_size"),
+        vocab_size=_first(config, "vocab_size") or 0,
+        max_positions=_first(config, "max_positions"),
+        gated_mlp=_is_gated(config),
+        tied_embeddings=bool(config.get("tie_word_embeddings", family in _TIED_BY_DEFAULT)),
+        query_key_norm=str(family).startswith("qwen3"),
+        family=family if isinstance(family, str) else None,
+        experts=_first(config, "experts"),
+        experts_per_token=_first(config, "experts_per_token"),
+        expert_size=_first(config, "expert_size"),
+    )
+
+
+def _first(config: Mapping[str, Any], name: str) -> int | None:
+    for key in _NAMES[name]:
+        value = config.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise FactError("--model", f"{key} is {value!r}; it must be an integer above zero")
+        return value
+    return None
+
+
+def _is_gated(config: Mapping[str, Any]) -> bool:
+    activation = str(config.get("hidden_act", config.get("feed_forward_proj", "")))
+    return "silu" in activation or "swiglu" in activation or "gated" in activation
+
+
+def _estimated(name: str, shape: Architecture) -> ModelTree:
+    """Counts of a family without a tree here: those of a Llama or GPT-2 of the same sizes."""
+    twin = "llama" if shape.gated_mlp else "gpt2"
+    tree = trees.from_architecture(name, replace(shape, family=twin, experts=None))
+    assert tree is not None  # both twins are known
+    known = ", ".join(HOME_OF_FAMILY)
+    said = f"the layout of {shape.family or 'this family'} is not known; counted like {twin}"
+    return replace(tree, root=None, architecture=shape, assumed=(f"{said} (known: {known})",))

@@ -1,0 +1,87 @@
+"""What Hugging Face's TrainingArguments hold, from a JSON or YAML file of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from dsconfig.facts import settings_file
+from dsconfig.facts.errors import FactError
+from dsconfig.facts.facts import TrainingFacts
+
+FLAG = "--training-args"
+
+# What TrainingArguments 5.23 uses where nothing is given; only what ends in a ds_config.
+DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "learning_rate": 5e-5,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "adam_epsilon": 1e-8,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "warmup_steps": 0,
+        "fp16": False,
+        "bf16": False,
+        "fp16_full_eval": False,
+        "bf16_full_eval": False,
+        "auto_find_batch_size": False,
+        "save_on_each_node": False,
+    }
+)
+_COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps")
+_NUMBERS = (
+    "learning_rate",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "weight_decay",
+    "max_grad_norm",
+    "warmup_steps",
+    "warmup_ratio",
+)
+
+
+def from_path(path: str | Path) -> TrainingFacts:
+    """Read a file of TrainingArguments. Raises FactError on values of a wrong type."""
+    return training(settings_file.read(path, FLAG))
+
+
+def training(arguments: Mapping[str, Any]) -> TrainingFacts:
+    """Facts from TrainingArguments by name. Raises FactError on values of a wrong type."""
+    _check(arguments)
+    held = {**DEFAULTS, **arguments}
+    steps = held.get("num_training_steps") or held.get("max_steps")
+    return TrainingFacts(
+        micro_batch_size=held["per_device_train_batch_size"],
+        gradient_accumulation_steps=held["gradient_accumulation_steps"],
+        sequence_length=held.get("max_seq_length") or held.get("max_length"),
+        learning_rate=held["learning_rate"],
+        adam_betas=(held["adam_beta1"], held["adam_beta2"]),
+        adam_epsilon=held["adam_epsilon"],
+        weight_decay=held["weight_decay"],
+        max_grad_norm=held["max_grad_norm"],
+        warmup_steps=held["warmup_steps"] or held.get("warmup_ratio") or 0,
+        total_steps=steps if isinstance(steps, int) and steps > 0 else None,
+        precision=_precision(held),
+        arguments=MappingProxyType(dict(arguments)),
+    )
+
+
+def _precision(held: Mapping[str, Any]) -> str:
+    if held["bf16"] or held["bf16_full_eval"]:
+        return "bf16"
+    return "fp16" if held["fp16"] or held["fp16_full_eval"] else "fp32"
+
+
+def _check(arguments: Mapping[str, Any]) -> None:
+    for name in _COUNTS:
+        value = arguments.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise FactError(FLAG, f"{name} is {value!r}; it must be an integer")
+    for name in _NUMBERS:
+        value = arguments.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise FactError(FLAG, f"{name} is {value!r}; write it as a number, without quotes")

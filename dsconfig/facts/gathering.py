@@ -1,0 +1,260 @@
+"""One call from flags to Facts, each fact with its origin."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from dsconfig.facts import sizes
+from dsconfig.facts.errors import FactError
+from dsconfig.facts.facts import DeviceFacts, Facts, HostFacts, TrainingFacts
+from dsconfig.facts.model import ModelTree
+
+_GPUS_PER_NODE = 8
+_PRECISIONS = ("fp32", "fp16", "bf16")
+
+
+def gather(
+    *,
+    world_size: int | None = None,
+    nodes: int | None = None,
+    device: str | DeviceFacts | None = None,
+    device_memory: str | int | None = None,
+    model: str | Path | ModelTree | None = None,
+    params: str | int | float | None = None,
+    training_args: str | Path | Mapping[str, Any] | None = None,
+    accelerate_config: str | Path | Mapping[str, Any] | None = None,
+    micro_batch: int | None = None,
+    global_batch: int | None = None,
+    accumulation: int | None = None,
+    sequence_length: int | None = None,
+    precision: str | None = None,
+    learning_rate: float | None = None,
+    total_steps: int | None = None,
+    warmup_steps: float | None = None,
+    host_memory: str | int | None = None,
+    nvme: str | None = None,
+    nvme_size: str | int | None = None,
+    tensor_parallel: int = 1,
+    sequence_parallel: int = 1,
+    pipeline_parallel: int = 1,
+    client_optimizer: str | None = None,
+    client_scheduler: str | None = None,
+) -> Facts:
+    """Facts from what a user or a program says; every argument is optional.
+
+    ``device`` is a catalogue name or ``cpu``; ``model`` a catalogue name or the path of a
+    config.json; ``params`` a count (``13B``); sizes are bytes or text such as ``512GB``. A
+    flag wins over a file. Raises FactError (a ValueError) naming the flag and the remedy.
+    """
+    origins: dict[str, str] = {}
+    launch = _launch(accelerate_config)
+    world_size = _either("world_size", ("--gpus", world_size), launch.world_size, origins)
+    nodes = _either("nodes", ("--nodes", nodes), launch.nodes, origins)
+    degrees = (tensor_parallel, sequence_parallel, pipeline_parallel)
+    _check_ranks(world_size, nodes, degrees)
+    if world_size is not None and nodes is None:
+        nodes = -(-world_size // _GPUS_PER_NODE)
+        origins["nodes"] = f"assumed: {_GPUS_PER_NODE} GPUs a node; --nodes says otherwise"
+    own = {
+        "micro_batch_size": micro_batch,
+        "global_batch_size": global_batch,
+        "gradient_accumulation_steps": accumulation,
+        "sequence_length": sequence_length,
+        "precision": _precision(precision),
+        "learning_rate": learning_rate,
+        "total_steps": total_steps,
+        "warmup_steps": warmup_steps,
+    }
+    ranks_of_node = -(-world_size // nodes) if world_size and nodes else 1
+    return Facts(
+        world_size=world_size,
+        nodes=nodes,
+        device=_device(device, device_memory, ranks_of_node, origins),
+        host=_host(device, host_memory, nvme, nvme_size, origins),
+        model=_model(model, params, origins),
+        training=_training(training_args, launch.precision, own, origins),
+        tensor_parallel=tensor_parallel,
+        sequence_parallel=sequence_parallel,
+        pipeline_parallel=pipeline_parallel,
+        client_optimizer=client_optimizer,
+        client_scheduler=client_scheduler,
+        launch=MappingProxyType(dict(launch.settings)),
+        origins=MappingProxyType(origins),
+    )
+
+
+def _launch(source: str | Path | Mapping[str, Any] | None) -> Any:
+    from dsconfig.facts import from_accelerate
+
+    if source is None:
+        return from_accelerate.Launch(None, None, None, {}, {})
+    if isinstance(source, Mapping):
+        return from_accelerate.launch(source)
+    return from_accelerate.from_path(source)
+
+
+def _either(
+    name: str, flag: tuple[str, int | None], file: int | None, origins: dict[str, str]
+) -> int | None:
+    option, value = flag
+    if value is not None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise FactError(option, f"{value!r} is not a count; give an integer above zero")
+        origins[name] = option
+    elif file is not None:
+        origins[name] = "--accelerate-config"
+    return value if value is not None else file
+
+
+def _check_ranks(world_size: int | None, nodes: int | None, degrees: tuple[int, int, int]) -> None:
+    for option, degree in zip(_DEGREE_FLAGS, degrees, strict=True):
+        if degree < 1:
+            raise FactError(option, f"{degree} is not a degree; give an integer above zero")
+    tensor, sequence, pipeline = degrees
+    together = tensor * sequence * pipeline
+    if world_size is None:
+        return
+    if world_size % together:
+        said = f"tensor x sequence x pipeline = {tensor} x {sequence} x {pipeline} = {together}"
+        below, above = world_size // together * together, -(-world_size // together) * together
+        near = " or ".join(str(size) for size in (below, above) if size)
+        raise FactError("--gpus", f"{world_size} ranks cannot be split by {said}; give {near}")
+    if nodes is not None and world_size % nodes:
+        raise FactError("--nodes", f"{world_size} ranks do not split evenly over {nodes} nodes")
+
+
+_DEGREE_FLAGS = ("--tensor-parallel", "--sequence-parallel", "--pipeline-parallel")
+
+
+def _precision(name: str | None) -> str | None:
+    if name is not None and name not in _PRECISIONS:
+        raise FactError("--precision", f"{name!r} is unknown; give one of {', '.join(_PRECISIONS)}")
+    return name
+
+
+def _device(
+    device: str | DeviceFacts | None,
+    memory: str | int | None,
+    ranks_of_node: int,
+    origins: dict[str, str],
+) -> DeviceFacts | None:
+    capacity = sizes.byte_count(memory, "--device-memory") if memory is not None else None
+    if device is None and capacity is None:
+        return None
+    origins["device"] = "--device" if device is not None else "--device-memory"
+    if device is None:
+        return DeviceFacts(name="device", memory_bytes=capacity)
+    if isinstance(device, DeviceFacts):
+        found = device
+    elif device.lower() == "cpu":
+        from dsconfig.facts import this_machine
+
+        found = this_machine.processor(ranks_of_node)
+    else:
+        found = _named_device(device, capacity)
+    return replace(found, memory_bytes=capacity) if capacity is not None else found
+
+
+def _named_device(name: str, capacity: int | None) -> DeviceFacts:
+    from dsconfig.facts import devices
+
+    try:
+        return devices.from_catalogue(name)
+    except FactError:
+        if capacity is None:
+            raise
+        return DeviceFacts(name=name, memory_bytes=capacity)
+
+
+def _host(
+    device: str | DeviceFacts | None,
+    memory: str | int | None,
+    nvme: str | None,
+    nvme_size: str | int | None,
+    origins: dict[str, str],
+) -> HostFacts | None:
+    capacity = sizes.byte_count(memory, "--host-memory") if memory is not None else None
+    disk = sizes.byte_count(nvme_size, "--nvme-size") if nvme_size is not None else None
+    if isinstance(device, str) and device.lower() == "cpu":
+        from dsconfig.facts import this_machine
+
+        origins["host"] = "this machine"
+        here = this_machine.host(nvme if disk is None else None)
+        return replace(
+            here,
+            memory_bytes=capacity or here.memory_bytes,
+            nvme_path=nvme,
+            nvme_bytes=disk or here.nvme_bytes,
+        )
+    if capacity is None and nvme is None:
+        return None
+    origins["host"] = "--host-memory" if capacity is not None else "--nvme"
+    return HostFacts(memory_bytes=capacity, nvme_path=nvme, nvme_bytes=disk)
+
+
+def _model(
+    model: str | Path | ModelTree | None,
+    params: str | int | float | None,
+    origins: dict[str, str],
+) -> ModelTree | None:
+    if model is not None and params is not None:
+        raise FactError("--params", "--model already says how many parameters there are; drop one")
+    if params is not None:
+        from dsconfig.facts import from_count
+
+        origins["model"] = "--params"
+        return from_count.model(params)
+    if model is None:
+        return None
+    origins["model"] = "--model"
+    if isinstance(model, ModelTree):
+        return model
+    if isinstance(model, Path) or model.endswith(".json") or "/config" in model:
+        from dsconfig.facts import from_hf_config
+
+        if not Path(model).is_file():
+            raise FactError("--model", f"{model} does not exist; name a config.json or a model")
+        return from_hf_config.from_path(model)
+    from dsconfig.facts import from_catalogue
+
+    return from_catalogue.model(model)
+
+
+def _training(
+    source: str | Path | Mapping[str, Any] | None,
+    launch_precision: str | None,
+    own: Mapping[str, Any],
+    origins: dict[str, str],
+) -> TrainingFacts | None:
+    from dsconfig.facts import from_training_args
+
+    given = {name: value for name, value in own.items() if value is not None}
+    for name in given:
+        origins[name] = _FLAG_OF[name]
+    if source is None:
+        if launch_precision is not None and "precision" not in given:
+            given["precision"] = launch_precision
+            origins["precision"] = "--accelerate-config"
+        return TrainingFacts(**given) if given else None
+    if isinstance(source, Mapping):
+        held = from_training_args.training(source)
+    else:
+        held = from_training_args.from_path(source)
+    for field in fields(held):
+        if field.name not in given and getattr(held, field.name) is not None:
+            origins[field.name] = from_training_args.FLAG
+    return replace(held, **given)
+
+
+_FLAG_OF = {
+    "micro_batch_size": "--micro-batch",
+    "global_batch_size": "--global-batch",
+    "gradient_accumulation_steps": "--accumulation",
+    "sequence_length": "--seq-len",
+    "precision": "--precision",
+    "learning_rate": "--learning-rate",
+    "total_steps": "--total-steps",
+    "warmup_steps": "--warmup-steps",
+}
