@@ -1,0 +1,1 @@
+"""The commands, one file each; nothing here is imported before it is called."""

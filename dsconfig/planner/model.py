@@ -76,3 +76,16 @@ class Plan:
     traffic: Mapping[str, Any] = field(default_factory=_empty)
     coverage: tuple[Coverage, ...] = ()
     format_version: str = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        """The plan as JSON text, complete enough for :meth:`from_json`."""
+        from dsconfig.planner.serialise import to_json
+
+        return to_json(self)
+
+    @staticmethod
+    def from_json(text: str) -> "Plan":
+        """Read a plan again. Raises ValueError when the text is not a plan of this format."""
+        from dsconfig.planner.serialise import from_json
+
+        return from_json(text)

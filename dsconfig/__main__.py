@@ -1,0 +1,37 @@
+"""``dsconfig`` and ``python -m dsconfig``: exit codes and the last line of defence."""
+
+import os
+import sys
+
+FOUND = 1
+USAGE = 2
+CRASHED = 101
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line. Exits 0, 1 (findings), 2 (usage) or 101 (our own fault)."""
+    from dsconfig.commands.app import app
+    from dsconfig.commands.errors import UsageError
+
+    try:
+        app(prog_name="dsconfig")
+    except UsageError as error:
+        print(f"dsconfig: error: {error}", file=sys.stderr)
+        sys.exit(USAGE)
+    except BrokenPipeError:
+        # The reader has gone (`| head`); closing quietly is what every tool does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FOUND)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        print("dsconfig: this is a fault of dsconfig; please report it.", file=sys.stderr)
+        sys.exit(CRASHED)
+
+
+if __name__ == "__main__":
+    main()

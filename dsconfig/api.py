@@ -1,0 +1,101 @@
+"""The library: five functions, each taking what the one before it gives."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dsconfig.facts import Facts
+from dsconfig.memory.estimate import Estimate
+from dsconfig.planner.model import Plan
+from dsconfig.report import Report
+from dsconfig.resolver.resolution import Resolution
+from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.effective import Effective
+from dsconfig.schema.version import Version
+from dsconfig.source import Document
+
+Source = Document | str | Path | Mapping[str, Any]
+
+
+def read(source: Source, *, name: str | None = None) -> Document:
+    """Read a config from a path, ``-``, text, base64, or a dict.
+
+    Never raises for a mistake of the user: what is wrong is in ``Document.diagnostics``.
+    """
+    from dsconfig.source import read as read_source
+
+    return source if isinstance(source, Document) else read_source(source, name=name)
+
+
+def validate(
+    document: Source,
+    facts: Facts | None = None,
+    *,
+    runtime: str | Runtime | None = None,
+    version: str | Version | None = None,
+) -> Report:
+    """Find everything that is wrong, in one run, in order of position.
+
+    Without ``runtime`` the config is judged for all of them. ``version`` is DeepSpeed's;
+    default: the installed release, else the newest known. Raises ValueError for an unknown
+    runtime or version.
+    """
+    from dsconfig.checks import check
+    from dsconfig.report.report import in_order
+
+    document = read(document)
+    found = check(document, facts or Facts(), runtime=runtime, version=_version(version))
+    return Report(in_order(found))
+
+
+def resolve(
+    document: Source,
+    facts: Facts | None = None,
+    *,
+    runtime: str | Runtime = "dsengine",
+    version: str | Version | None = None,
+) -> Resolution:
+    """Replace every "auto" by a value, and say why.
+
+    For ``deepspeed``, ``transformers`` and ``accelerate`` the answer is what that program would
+    do with the file. What ``validate`` finds is not repeated here. Raises ValueError for an
+    unknown runtime or version.
+    """
+    from dsconfig.resolver import resolve as resolve_document
+    from dsconfig.runtimes.base import runtime_of
+
+    chosen = runtime_of(runtime, _version(version))
+    return resolve_document(read(document), facts or Facts(), chosen)
+
+
+def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
+    """Bytes on device, host and NVMe, by component and phase.
+
+    Raises ValueError when the resolution has errors or the facts name no model.
+    """
+    from dsconfig.memory import estimate as estimate_effective
+
+    if isinstance(resolution, Effective):
+        return estimate_effective(resolution, facts)
+    if resolution.effective is None:
+        listed = "; ".join(f"{found.code} {found.message}" for found in resolution.diagnostics)
+        raise ValueError(f"the config is not resolved: {listed}")
+    return estimate_effective(resolution.effective, facts)
+
+
+def plan(resolution: Resolution, facts: Facts) -> Plan:
+    """Decide one training run: the only thing an engine is given.
+
+    Raises PlanError (a ValueError) when the config has errors or the batch is not settled.
+    """
+    from dsconfig.planner import make_plan
+
+    return make_plan(resolution, facts)
+
+
+def _version(version: str | Version | None) -> Version:
+    from dsconfig.schema.version import installed_or_newest
+
+    if version is None:
+        return installed_or_newest()
+    return Version.parse(version) if isinstance(version, str) else version

@@ -1,0 +1,85 @@
+"""The command line: one file per command, imported only when it is called.
+
+Building fifteen Typer commands costs more than most of them take to run, so the group
+knows names and homes, and asks for a command when it is wanted.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+HOMES = {
+    "validate": "dsconfig.commands.validate",
+    "resolve": "dsconfig.commands.resolve",
+    "estimate": "dsconfig.commands.estimate",
+    "plan": "dsconfig.commands.plan",
+    "tune": "dsconfig.commands.tune",
+    "init": "dsconfig.commands.init",
+    "explain": "dsconfig.commands.explain",
+    "schema": "dsconfig.commands.schema",
+    "diff": "dsconfig.commands.diff",
+    "convert": "dsconfig.commands.convert",
+    "run": "dsconfig.commands.run",
+    "doctor": "dsconfig.commands.doctor",
+}
+"""Where each command lives; the function bears the command's name."""
+
+FORWARDING = {"run"}
+"""Commands that hand the arguments after ``--`` to another program."""
+
+
+def build(name: str) -> Any:
+    """The ready command, or None when there is no such name."""
+    if name not in HOMES:
+        return None
+    function: Callable[..., Any] = getattr(import_module(HOMES[name]), name)
+    settings = {"help_option_names": ["-h", "--help"]}
+    if name in FORWARDING:
+        settings |= {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[dict-item]
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    single.command(name, context_settings=settings)(function)
+    return get_command(single)
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are built on demand."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(HOMES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:
+            command = build(cmd_name)
+            if command is None:
+                return None
+            self.add_command(command, cmd_name)
+        return self.commands[cmd_name]
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        from dsconfig import __version__
+
+        typer.echo(f"dsconfig {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", "-V", callback=show_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """The compiler for ds_config: validate, resolve, estimate, plan, run."""

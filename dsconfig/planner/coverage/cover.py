@@ -1,0 +1,89 @@
+"""One row for every key the user set."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from dsconfig.planner.coverage import (
+    batch,
+    data,
+    offload,
+    optimizer,
+    other_engines,
+    precision,
+    reporting,
+    zero,
+)
+from dsconfig.planner.coverage.rules import Rule, decide, inert
+from dsconfig.planner.model import Coverage, Status
+from dsconfig.runtimes.effective import Effective
+from dsconfig.source.pointer import lookup, split
+
+RULES: Mapping[str, Rule] = {
+    **batch.RULES,
+    **precision.RULES,
+    **zero.RULES,
+    **offload.RULES,
+    **optimizer.RULES,
+    **reporting.RULES,
+    **data.RULES,
+}
+"""By dotted path; ``*`` stands for any one name."""
+FAMILIES: Mapping[str, Rule] = {**other_engines.FAMILIES, **optimizer.FAMILIES}
+"""By dotted prefix, for blocks whose keys share one fate."""
+SWITCHED = frozenset({*reporting.SWITCHED, *precision.SWITCHED, *other_engines.SWITCHED})
+"""Blocks with an ``enabled`` of their own: switched off, the whole block is inert."""
+ANNOTATIONS = ("$schema", "$dsconfig")
+
+
+def coverage(effective: Effective) -> tuple[Coverage, ...]:
+    """The fate of each leaf of the config, in the order of the file."""
+    config = effective.config
+    rows: list[Coverage] = []
+    for pointer in _in_file_order(config, effective.explicit):
+        status, by = _fate(pointer, lookup(config, pointer), effective)
+        rows.append(Coverage(pointer=pointer, status=status, by=by))
+    return tuple(rows)
+
+
+def _in_file_order(config: Mapping[str, Any], explicit: frozenset[str]) -> list[str]:
+    from dsconfig.runtimes.effective.derive import leaf_pointers
+
+    return [pointer for pointer in leaf_pointers(config) if pointer in explicit]
+
+
+def _fate(pointer: str, value: Any, effective: Effective) -> tuple[Status, str]:
+    path = split(pointer)
+    if not path or path[0] in ANNOTATIONS or path[-1].startswith(("_", "//")):
+        return Status.INERT, "an annotation for people and tools"
+    block = path[0]
+    if block in SWITCHED and not _enabled(effective.config, block):
+        if path == (block, "enabled"):
+            return Status.HONOURED, f"{block} stays off"
+        return Status.INERT, f"{block}.enabled is false"
+    rule = rule_of(".".join(path))
+    if rule is None:
+        return Status.REFUSED, "no rule of this engine covers it; remove the key"
+    case = decide(rule, value, effective)
+    return case.status, case.by
+
+
+def _enabled(config: Mapping[str, Any], block: str) -> bool:
+    written = config.get(block)
+    return isinstance(written, Mapping) and bool(written.get("enabled"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+
+
+@lru_cache(maxsize=1024)
+def rule_of(path: str) -> Rule | None:
+    """The rule of a dotted path: its own, else that of the nearest family around it."""
+    if path in RULES:
+        return RULES[path]
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        prefix = ".".join(parts[:length])
+        if prefix in FAMILIES:
+            return FAMILIES[prefix]
+    return EMPTY_BLOCK if any(known.startswith(path + ".") for known in RULES) else None
+
+
+EMPTY_BLOCK = inert("an empty block: every default applies")

@@ -1,0 +1,46 @@
+"""The optimizer and scheduler blocks."""
+
+from dsconfig.planner.coverage.rules import (
+    ON,
+    Condition,
+    honoured,
+    inert,
+    refused,
+)
+
+ONE_BIT = ("onebitadam", "onebitlamb", "zerooneadam")
+KERNELS = ("lamb", "muadam", "muadamw", "musgd")
+
+
+def _named(names: tuple[str, ...], words: str) -> Condition:
+    return Condition(words, lambda value, config: str(value).lower() in names)
+
+
+RULES = {
+    "optimizer.type": refused(
+        "1-bit optimizers compress communication DeepSpeed's own way and are not built; use AdamW",
+        _named(ONE_BIT, "for a 1-bit optimizer"),
+    )
+    + refused(
+        "no torch optimizer of that name exists; pass your own optimizer or use AdamW",
+        _named(KERNELS, "for Lamb and the mu-parametrised optimizers"),
+    )
+    + honoured("the torch optimizer of that name over the local shards"),
+    "optimizer.params": honoured("arguments of the optimizer"),
+    "optimizer.legacy_fusion": inert("a switch of DeepSpeed's fused fp16 wrapper"),
+    "optimizer.params.torch_adam": inert("torch's optimizers are always used"),
+    "optimizer.params.adam_w_mode": honoured("false: Adam with L2 instead of AdamW"),
+    "optimizer.params.bias_correction": inert("on, as in torch", ON)
+    + refused("torch's Adam always corrects its bias; remove the key"),
+    "optimizer.params.set_grad_none": inert("gradients are always freed after the step"),
+    "optimizer.params.fp32_optimizer_states": inert("states are fp32"),
+    "optimizer.params.max_grad_norm": refused(
+        "DeepSpeed refuses it too; write gradient_clipping at the top level"
+    ),
+    "scheduler.type": honoured("DeepSpeed's schedule of that name, else torch's"),
+    "scheduler.params": honoured("arguments of the schedule"),
+}
+FAMILIES = {
+    "optimizer.params": honoured("an argument of the optimizer"),
+    "scheduler.params": honoured("an argument of the schedule"),
+}

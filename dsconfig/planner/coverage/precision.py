@@ -1,0 +1,49 @@
+"""fp16, bf16, autocast, and the dtypes beside them."""
+
+from dsconfig.planner.coverage.rules import (
+    BF16,
+    OFF,
+    equals,
+    honoured,
+    inert,
+    refused,
+)
+
+SWITCHED = ("fp16", "bf16", "bfloat16", "torch_autocast")
+
+
+RULES = {
+    "fp16.enabled": honoured("16-bit parameters over an fp32 sharded master"),
+    "fp16.auto_cast": inert("inputs keep their dtype", OFF)
+    + honoured("floating-point inputs of the model are cast to fp16"),
+    "fp16.loss_scale": honoured("0: DeepSpeed's dynamic scale; else a fixed scale"),
+    "fp16.initial_scale_power": honoured("the first dynamic scale is 2 to this power"),
+    "fp16.loss_scale_window": honoured("good steps before the dynamic scale doubles"),
+    "fp16.hysteresis": honoured("overflows before the dynamic scale is halved"),
+    "fp16.consecutive_hysteresis": honoured("a good step refills the hysteresis"),
+    "fp16.min_loss_scale": honoured("an overflow at this scale stops the run"),
+    "fp16.fp16_master_weights_and_grads": inert("the master stays fp32", OFF)
+    + refused("a 16-bit master is not built; remove the key"),
+    "bf16.enabled": honoured("16-bit parameters over an fp32 sharded master"),
+    "bf16.immediate_grad_update": inert(
+        "gradients reach the fp32 accumulator in the backward hook anyway"
+    ),
+    "bf16.check_grad_overflow": honoured("a non-finite gradient norm skips the step", BF16)
+    + inert("bf16 is not the precision of this run"),
+    "bf16.bf16_master_weights_and_grads": inert("the master stays fp32", OFF)
+    + refused("a 16-bit master is not built; remove the key"),
+    "bf16.bf16_optimizer_states": inert("states stay fp32", OFF)
+    + refused("16-bit optimizer states are not built; remove the key"),
+    "bfloat16.enabled": honoured("the old name of bf16.enabled"),
+    "torch_autocast.enabled": honoured("forward runs under torch.autocast"),
+    "torch_autocast.dtype": honoured("the dtype of torch.autocast"),
+    "torch_autocast.lower_precision_safe_modules": inert(
+        "torch.autocast's own list of operations decides"
+    ),
+    "data_types.grad_accum_dtype": honoured("the dtype gradients are summed in"),
+    "data_types.param_dtype": honoured("must name the precision in force; a conflict is refused"),
+    "data_types.buffer_dtype": honoured("floating-point buffers are cast to it"),
+    "data_types.keep_in_fp32_modules": inert("no module is exempt", equals("auto"))
+    + inert("no module is exempt", equals([]))
+    + refused("mixed parameter dtypes in one model are not built; remove the key"),
+}

@@ -1,0 +1,108 @@
+"""zero_optimization, without the offload blocks."""
+
+from dsconfig.planner.coverage.rules import (
+    NULL,
+    OFF,
+    OPTIMIZER_OFFLOADED,
+    SHARDED,
+    Rule,
+    equals,
+    honoured,
+    inert,
+    refused,
+    stages,
+)
+
+_WHOLE = "below stage 3 parameters are whole at rest: nothing is gathered around use"
+_STAGE_3 = stages(3)
+
+
+def _stage_3(by: str) -> Rule:
+    return honoured(by, _STAGE_3) + inert(_WHOLE)
+
+
+def _sharded(by: str) -> Rule:
+    return honoured(by, SHARDED) + inert("at stage 0 every rank holds everything")
+
+
+BLOCK = {
+    "stage": honoured("0: replicas; 1 and 2: sharded states, parameters whole; 3: all sharded"),
+    "reduce_bucket_size": _sharded("the cap of sharding units outside the repeated blocks"),
+    "allgather_bucket_size": inert(
+        "a unit's all-gather is one call; it allocates nothing in DeepSpeed either"
+    ),
+    "overlap_comm": _sharded("reduction and gathering overlap with compute on a side stream"),
+    "contiguous_gradients": inert("a unit's gradients are always reduced from one buffer"),
+    "reduce_scatter": inert("gradients are always reduce-scattered, the result is the same"),
+    "use_multi_rank_bucket_allreduce": inert("gradients are always reduce-scattered"),
+    "allgather_partitions": inert("updated parameters are always all-gathered by unit"),
+    "round_robin_gradients": inert("ownership is by rows of each tensor, balanced already"),
+    "compute_grad_norm": honoured("false: no norm is computed, none can be read"),
+    "load_from_fp32_weights": inert("checkpoints hold the fp32 master, loads use it"),
+    "elastic_checkpoint": inert("every checkpoint loads at any number of ranks"),
+    "ignore_unused_parameters": honoured("false: a parameter without gradient is an error"),
+    "legacy_stage1": inert("off", OFF) + refused("removed from DeepSpeed; remove the key"),
+    "parameter_alignment": inert("allocations are aligned by the allocator"),
+    "sub_group_size": honoured(
+        "elements updated at a time by the offloaded optimizer", OPTIMIZER_OFFLOADED
+    )
+    + inert("without offload the optimizer updates all shards in one call"),
+    "stage3_prefetch_bucket_size": _stage_3("elements gathered ahead of their use"),
+    "stage3_param_persistence_threshold": _stage_3(
+        "units made of smaller parameters stay gathered"
+    ),
+    "stage3_model_persistence_threshold": _stage_3("the most elements that stay gathered so"),
+    "stage3_max_live_parameters": _stage_3("bounds prefetching and the size of units"),
+    "stage3_max_reuse_distance": _stage_3(
+        "units used again within this many elements stay gathered after forward"
+    ),
+    "stage3_gather_16bit_weights_on_model_save": _stage_3(
+        "save_16bit_model and the consolidated state dict gather whole weights"
+    ),
+    "stage3_gather_fp16_weights_on_model_save": _stage_3(
+        "the old name of stage3_gather_16bit_weights_on_model_save"
+    ),
+    "stage3_module_granularity_threshold": inert(
+        "blocks are gathered whole, which is what the threshold asks for"
+    ),
+    "stage3_use_all_reduce_for_fetch_params": inert("gathering is one all-gather", OFF)
+    + inert("the result is the same as an all-gather"),
+    "stage3_allgather_sequential": inert("a unit's gather is one call", OFF)
+    + inert("a unit's gather is one call already"),
+    "memory_efficient_linear": inert("torch's own linear is used"),
+    "pipeline_loading_checkpoint": inert("each rank reads only its own shards"),
+    "override_module_apply": inert("module.apply works on what each rank holds"),
+    "log_trace_cache_warnings": inert("the schedule is fixed by the plan; there is no trace"),
+    "enable_sanity_checks": inert("PyTorch checks its own collectives"),
+    "save_muon_momentum_buffer_in_memory": inert("a switch of DeepSpeed's own Muon"),
+    "zero_hpz_partition_size": inert("off", equals(1))
+    + honoured("backward gathers stay inside groups of this many ranks", _STAGE_3)
+    + inert(_WHOLE),
+    "mics_shard_size": inert("off", equals(-1))
+    + honoured("a two-dimensional mesh: shards within the group, replicas across", SHARDED)
+    + inert("at stage 0 every rank holds everything"),
+    "mics_hierarchical_params_gather": inert("off", OFF)
+    + inert("gathers stay inside the shard group, which is what it is for"),
+    "zero_quantized_weights": inert("off", OFF)
+    + refused("quantised gathering is not built; remove the key"),
+    "zero_quantized_nontrainable_weights": inert("off", OFF)
+    + refused("quantised storage is not built; remove the key"),
+    "zero_quantized_gradients": inert("off", OFF)
+    + refused("quantised reduction is not built; remove the key"),
+    "zenflow": inert("off", NULL) + refused("ZenFlow is not built; remove the block"),
+    "leaf_module": inert("off", NULL)
+    + inert("units are chosen from the whole model, blocks are never split"),
+}
+
+_DEPRECATED_PIN = "DeepSpeed drops it; write pin_memory in the offload block"
+RULES = {f"zero_optimization.{name}": rule for name, rule in BLOCK.items()} | {
+    "zero_optimization": honoured("true: stage 1, as DeepSpeed reads the old form"),
+    "zero_optimization.cpu_offload": inert("off", OFF)
+    + honoured("the old name of offload_optimizer.device = cpu", SHARDED)
+    + inert("at stage 0 nothing is offloaded"),
+    "zero_optimization.cpu_offload_param": inert("off", OFF)
+    + honoured("the old name of offload_param.device = cpu", _STAGE_3)
+    + inert("parameters are offloaded only at stage 3"),
+    "zero_optimization.cpu_offload_use_pin_memory": inert(_DEPRECATED_PIN),
+    "zero_optimization.grad_hooks": inert("declared in DeepSpeed, read by nobody"),
+}

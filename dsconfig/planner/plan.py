@@ -1,0 +1,103 @@
+"""From a Resolution to a Plan."""
+
+from dsconfig.facts import Facts, ModelTree
+from dsconfig.planner.coverage import coverage
+from dsconfig.planner.model import Mesh, Plan, UnitSchedule
+from dsconfig.planner.schedule import schedule
+from dsconfig.planner.traffic import traffic
+from dsconfig.report import Diagnostic, Severity
+from dsconfig.resolver.resolution import Resolution
+from dsconfig.runtimes.effective import Batch, Effective, Zero
+from dsconfig.units import cap_of, units
+
+
+class PlanError(ValueError):
+    """The config cannot be planned; ``diagnostics`` say why."""
+
+    def __init__(self, message: str, diagnostics: tuple[Diagnostic, ...] = ()) -> None:
+        super().__init__(message)
+        self.diagnostics = diagnostics
+
+
+def make_plan(resolution: Resolution, facts: Facts) -> Plan:
+    """Decide one training run.
+
+    Keys this engine refuses stand in ``coverage``; an engine starts only without any. Raises
+    PlanError when the resolution has errors, or when batch or world size are not settled.
+    """
+    effective, batch = _settled(resolution)
+    mesh = mesh_of(effective.zero, batch.data_parallel, facts.world_size or batch.data_parallel)
+    planned = unit_schedule(effective.zero, facts.model)
+    trainable = facts.model.trainable if facts.model else 0
+    return Plan(
+        runtime=resolution.runtime,
+        mesh=mesh,
+        batch=batch,
+        effective=effective,
+        units=planned,
+        model=facts.model.name if facts.model else None,
+        model_elements=facts.model.parameters if facts.model else None,
+        memory=_expected_memory(effective, facts),
+        traffic=traffic(planned, trainable, mesh, effective),
+        coverage=coverage(effective),
+    )
+
+
+def _settled(resolution: Resolution) -> tuple[Effective, Batch]:
+    errors = [found for found in resolution.diagnostics if found.severity is Severity.ERROR]
+    if errors or resolution.effective is None:
+        listed = "; ".join(f"{found.code} {found.message}" for found in errors)
+        raise PlanError(f"the config has errors: {listed}", tuple(errors))
+    if resolution.effective.batch is None:
+        raise PlanError(
+            "the batch is not settled: set train_micro_batch_size_per_gpu, or give --micro-batch"
+            " and the number of ranks with --gpus"
+        )
+    return resolution.effective, resolution.effective.batch
+
+
+def mesh_of(zero: Zero, data_parallel: int, world_size: int) -> Mesh:
+    """Which ranks shard and which replicate."""
+    shard = data_parallel if zero.stage > 0 else 1
+    if zero.stage > 0 and zero.mics_shard_size > 0:
+        shard = min(zero.mics_shard_size, data_parallel)
+        if data_parallel % shard:
+            raise PlanError(
+                f"zero_optimization.mics_shard_size = {shard} does not divide the"
+                f" {data_parallel} data-parallel ranks; use a divisor"
+            )
+    return Mesh(
+        world_size=world_size,
+        data_parallel=data_parallel,
+        shard=shard,
+        replicate=data_parallel // shard,
+    )
+
+
+def unit_schedule(zero: Zero, tree: ModelTree | None) -> tuple[UnitSchedule, ...]:
+    """Units with their schedule; none at stage 0 or without a known model structure."""
+    if zero.stage == 0 or tree is None or tree.root is None:
+        return ()
+    sizes = {name: tensor.elements for name, tensor in tree.root.named_parameters()}
+    chosen = units(tree, cap_of(zero, tree))
+    position = {module.name: place for place, module in enumerate(tree.root.walk())}
+    order = sorted(
+        range(len(chosen)), key=lambda index: min(position[name] for name in chosen[index].modules)
+    )
+    return schedule(chosen, sizes, zero, order)
+
+
+def _expected_memory(effective: Effective, facts: Facts) -> dict[str, object]:
+    """Device bytes per rank by phase, from the estimator."""
+    from dsconfig.memory import estimate
+
+    if facts.model is None:
+        return {}
+    option = estimate(effective, facts).options[0]
+    return {
+        "peak_bytes": option.device.peak_bytes,
+        "peak_phase": str(option.device.peak_phase),
+        "phases": {str(phase): count for phase, count in option.device.phase_bytes.items()},
+        "host_bytes": option.host.bytes,
+        "nvme_bytes": option.nvme.bytes,
+    }
