@@ -1,0 +1,9 @@
+"""What can go wrong with a checkpoint, told so that a person can act on it."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written or read. Raised on every rank."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """The checkpoint belongs to another model: the message names the keys that differ."""
