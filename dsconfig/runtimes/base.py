@@ -1,0 +1,76 @@
+"""The questions everybody asks of a program that is handed a ds_config."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from dsconfig.schema.version import NEWEST, Version
+
+AUTO = "auto"
+
+
+class AutoFate(StrEnum):
+    """What becomes of the text "auto" at one key."""
+
+    FILLED = "filled"
+    """The program puts a value in its place."""
+    NATIVE = "native"
+    """"auto" is a setting of its own here."""
+    DEFAULT = "default"
+    """The key is dropped, so that the default applies, without a word."""
+    KEPT = "kept"
+    """The text stays; it is true where a switch is expected."""
+    REFUSED = "refused"
+    """The program stops while it reads the file."""
+    REFUSED_LATE = "refused-late"
+    """The program stops while it is built or at a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """One program at one DeepSpeed release; subclasses answer for themselves.
+
+    A runtime is a value: two with the same fields are the same. ``version`` is the release
+    of DeepSpeed underneath (of the key set, for the engine of this distribution).
+    """
+
+    name: ClassVar[str]
+    version: Version = NEWEST
+
+    reads_hjson: ClassVar[bool] = True
+    """False where files go through strict JSON: no comments, no trailing commas, no BOM."""
+    ends_in_deepspeed: ClassVar[bool] = True
+    """True where DeepSpeed itself has the last word about the config."""
+
+    def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
+        """What becomes of "auto" at a path of ``config``."""
+        raise NotImplementedError
+
+    def at(self, version: Version) -> "Runtime":
+        """The same program on another DeepSpeed release."""
+        return replace(self, version=version)
+
+
+NAMES = ("dsengine", "deepspeed", "transformers", "accelerate")
+"""Every program a config can be judged for, our own engine first."""
+
+
+def runtime_of(value: "str | Runtime", version: Version | None = None) -> Runtime:
+    """The runtime of a name or of a runtime, at ``version`` if one is given.
+
+    Raises ValueError for an unknown name.
+    """
+    if isinstance(value, Runtime):
+        return value if version is None else value.at(version)
+    if value not in NAMES:
+        raise ValueError(f"{value!r} is not a runtime; choose one of {', '.join(NAMES)}")
+    from importlib import import_module
+
+    factory = getattr(import_module(f"dsconfig.runtimes.{value}"), value)
+    return factory(version=version or NEWEST)
+
+
+def every_runtime(version: Version | None = None) -> tuple[Runtime, ...]:
+    """All four, at one release."""
+    return tuple(runtime_of(name, version) for name in NAMES)

@@ -1,0 +1,235 @@
+"""What DeepSpeed's typed blocks make of a value: taken, converted, or refused.
+
+From 0.7.0 on the blocks are pydantic models in lax mode. Releases before 0.15.0 use the
+API of pydantic 1, later ones that of pydantic 2; the two differ in what they convert.
+"""
+
+import math
+from collections.abc import Callable
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+from dsconfig.schema.version import Version
+
+PYDANTIC_2 = Version(0, 15, 0)
+"""The first release whose models are pydantic 2."""
+
+SCALE_NUMBERS_CHECKED = Version(0, 18, 8)
+SCALE_INTEGERS_CHECKED = Version(0, 19, 3)
+
+
+class Kind(StrEnum):
+    """The declared type of a field."""
+
+    BOOL = "true or false"
+    INT = "an integer"
+    FLOAT = "a number"
+    STR = "a text"
+    PATH = "a path"
+    STAGE = "0, 1, 2 or 3"
+    DEVICE = '"none", "cpu" or "nvme"'
+    QUANTIZATION = '"symmetric" or "asymmetric"'
+    LIST = "a list"
+    STRINGS = "a list of texts"
+    TEXT_OR_STRINGS = "a text or a list of texts"
+    PASSES = 'a list of "z1", "z3", "autosp", "autotp"'
+    LOSS_BACKEND = '"torch" or "liger"'
+    DICT = "a block of keys"
+    BLOCK = "a block of keys "
+    TEXT_OR_INT = "a text or an integer"
+    LOSS_SCALE = "a number that is 0 or more"
+    SCALE_INTEGER = "an integer "
+    DTYPE = "a torch.dtype object, which no file can hold"
+    ANY = "anything"
+
+
+class Refused(ValueError):
+    """The value does not fit the field."""
+
+
+CHOICES: dict[Kind, tuple[Any, ...]] = {
+    Kind.STAGE: (0, 1, 2, 3),
+    Kind.DEVICE: ("none", "cpu", "nvme"),
+    Kind.QUANTIZATION: ("symmetric", "asymmetric"),
+    Kind.LOSS_BACKEND: ("torch", "liger"),
+}
+AUTOTP_PASS = Version(0, 19, 6)
+PASS_NAMES = ("z1", "z3", "autosp", "autotp")
+_FALSE = {0, "0", "off", "f", "false", "n", "no"}
+_TRUE = {1, "1", "on", "t", "true", "y", "yes"}
+
+
+def convert(kind: Kind, value: Any, version: Version) -> Any:
+    """The value a field of this kind holds afterwards. Raises Refused."""
+    if kind is Kind.BOOL and isinstance(value, bool):
+        return value
+    if kind is Kind.INT and type(value) is int:
+        return value
+    return _CONVERTERS[kind](value, version)
+
+
+def _bool(value: Any, version: Version) -> bool:
+    key = value.lower() if isinstance(value, str) else value
+    if isinstance(key, (str, int, float)):
+        if key in _TRUE:
+            return True
+        if key in _FALSE:
+            return False
+    raise Refused
+
+
+def _int(value: Any, version: Version) -> int:
+    if version >= PYDANTIC_2:
+        return _lax("int", value)
+    if not isinstance(value, (str, int, float)):
+        raise Refused
+    try:
+        return int(value)
+    except (ValueError, OverflowError):
+        raise Refused from None
+
+
+def _float(value: Any, version: Version) -> float:
+    if version >= PYDANTIC_2:
+        return _lax("float", value)
+    if not isinstance(value, (str, int, float)):
+        raise Refused
+    try:
+        return float(value)
+    except ValueError:
+        raise Refused from None
+
+
+@cache
+def _validator(name: str) -> Callable[[Any], Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter({"int": int, "float": float}[name]).validate_python
+
+
+def _lax(name: str, value: Any) -> Any:
+    try:
+        return _validator(name)(value)
+    except ValueError:
+        raise Refused from None
+
+
+def _str(value: Any, version: Version) -> str:
+    if isinstance(value, str):
+        return value
+    if version < PYDANTIC_2 and isinstance(value, (int, float)):
+        return str(value)
+    raise Refused
+
+
+def _path(value: Any, version: Version) -> str:
+    if not isinstance(value, str):
+        raise Refused
+    return value
+
+
+def _stage(value: Any, version: Version) -> int:
+    if isinstance(value, str):
+        if version < PYDANTIC_2:
+            raise Refused
+        value = _lax("int", value)
+    if isinstance(value, (int, float)) and value in CHOICES[Kind.STAGE]:
+        return int(value)
+    raise Refused
+
+
+def _choice(kind: Kind) -> Callable[[Any, Version], Any]:
+    def pick(value: Any, version: Version) -> Any:
+        if isinstance(value, str) and value in CHOICES[kind]:
+            return value
+        raise Refused
+
+    return pick
+
+
+def _list(value: list[Any] | object, version: Version) -> list[Any]:
+    if not isinstance(value, list):
+        raise Refused
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _strings(value: Any, version: Version) -> list[str]:
+    return [_str(item, version) for item in _list(value, version)]
+
+
+def _text_or_strings(value: Any, version: Version) -> list[str]:
+    return [value] if isinstance(value, str) else _strings(value, version)
+
+
+def _passes(value: Any, version: Version) -> list[str]:
+    items = _strings(value, version)
+    known = PASS_NAMES if version >= AUTOTP_PASS else PASS_NAMES[:-1]
+    if not all(item in known for item in items):
+        raise Refused
+    return items
+
+
+def _dict(value: Any, version: Version) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Refused
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _text_or_int(value: Any, version: Version) -> str | int:
+    return value if isinstance(value, str) else _int(value, version)
+
+
+def _loss_scale(value: Any, version: Version) -> float:
+    if version < SCALE_NUMBERS_CHECKED:
+        return _float(value, version)
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise Refused
+    number = _float(value, version)
+    if not math.isfinite(number) or number < 0:
+        raise Refused
+    return number
+
+
+def _scale_integer(value: Any, version: Version) -> int:
+    if version < SCALE_INTEGERS_CHECKED:
+        return _int(value, version)
+    if isinstance(value, bool):
+        raise Refused
+    try:
+        int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise Refused from None
+    return _int(value, version)
+
+
+def _never(value: Any, version: Version) -> Any:
+    raise Refused
+
+
+def _any(value: Any, version: Version) -> Any:
+    return value
+
+
+_CONVERTERS: dict[Kind, Callable[[Any, Version], Any]] = {
+    Kind.BOOL: _bool,
+    Kind.INT: _int,
+    Kind.FLOAT: _float,
+    Kind.STR: _str,
+    Kind.PATH: _path,
+    Kind.STAGE: _stage,
+    Kind.DEVICE: _choice(Kind.DEVICE),
+    Kind.QUANTIZATION: _choice(Kind.QUANTIZATION),
+    Kind.LIST: _list,
+    Kind.STRINGS: _strings,
+    Kind.TEXT_OR_STRINGS: _text_or_strings,
+    Kind.PASSES: _passes,
+    Kind.LOSS_BACKEND: _choice(Kind.LOSS_BACKEND),
+    Kind.DICT: _dict,
+    Kind.BLOCK: _dict,
+    Kind.TEXT_OR_INT: _text_or_int,
+    Kind.LOSS_SCALE: _loss_scale,
+    Kind.SCALE_INTEGER: _scale_integer,
+    Kind.DTYPE: _never,
+    Kind.ANY: _any,
+}

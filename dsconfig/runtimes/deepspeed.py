@@ -1,0 +1,98 @@
+"""DeepSpeed on its own: what it does with a config that nobody filled in before it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
+from dsconfig.runtimes.demands import unmet
+from dsconfig.runtimes.typed_blocks import BLOCK_AT
+from dsconfig.schema.version import NEWEST, Version
+
+BATCH_KEYS = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+)
+
+NATIVE_AUTO = frozenset(
+    {
+        ("data_types", "keep_in_fp32_modules"),
+        ("pipeline", "stages"),
+        *(
+            ("expert_parallel", name)
+            for name in (
+                "top_k",
+                "score_func",
+                "score_apply",
+                "combine_impl",
+                "row_weighting_impl",
+                "routed_scaling_factor",
+            )
+        ),
+        *(
+            ("zero_optimization", "zenflow", name)
+            for name in ("select_strategy", "select_interval", "update_interval")
+        ),
+    }
+)
+"""Keys for which "auto" is a setting of DeepSpeed's own."""
+
+_STOPS_WHILE_READING = frozenset(
+    {
+        *((key,) for key in BATCH_KEYS),
+        ("optimizer", "params"),
+        ("optimizer", "params", "max_grad_norm"),
+    }
+)
+_STOPS_LATER = frozenset(
+    {
+        ("sequence_parallel_size",),
+        ("data_parallel_size",),
+        ("tensor_parallel", "autotp_size"),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSpeed(Runtime):
+    """``until`` is how far it is taken: "parse", or "step" for building and stepping too.
+
+    ``mpu`` is true where the script passes a model-parallel unit.
+    """
+
+    name = "deepspeed"
+    until: str = "step"
+    mpu: bool = False
+
+    def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
+        return fate_of_auto(path, config, self.version)
+
+
+def fate_of_auto(path: tuple[str, ...], config: Mapping[str, Any], version: Version) -> AutoFate:
+    """What DeepSpeed does with the text "auto" at a path."""
+    if path in NATIVE_AUTO:
+        return AutoFate.NATIVE
+    if path in _STOPS_LATER:
+        return AutoFate.REFUSED_LATE
+    block = BLOCK_AT.get(path)
+    if block is not None and block.is_strict(version):
+        return AutoFate.DEFAULT if block.text_auto_is_absent else AutoFate.REFUSED
+    block = BLOCK_AT.get(path[:-1])
+    if block is not None and block.is_strict(version):
+        return AutoFate.DEFAULT if block.drops_auto(version) else AutoFate.REFUSED
+    if path in _STOPS_WHILE_READING:
+        return AutoFate.REFUSED
+    demand = unmet(path, AUTO, version)
+    if demand is not None:
+        return AutoFate.REFUSED_LATE if demand.late else AutoFate.REFUSED
+    if path[:1] in (("optimizer",), ("scheduler",)):
+        return AutoFate.REFUSED_LATE
+    return AutoFate.KEPT
+
+
+def deepspeed(version: Version = NEWEST, *, until: str = "step", mpu: bool = False) -> DeepSpeed:
+    """DeepSpeed at a release. Raises ValueError when ``until`` is neither parse nor step."""
+    if until not in ("parse", "step"):
+        raise ValueError(f'until={until!r}: write "parse" or "step"')
+    return DeepSpeed(version=version, until=until, mpu=mpu)
