@@ -59,16 +59,7 @@ def _plan(data: dict[str, Any]) -> Plan:
         mesh=Mesh(**data["mesh"]),
         batch=batch,
         effective=settled,
-        units=tuple(
-            UnitSchedule(
-                **{
-                    **unit,
-                    "modules": tuple(unit["modules"]),
-                    "prefetch": tuple(unit["prefetch"]),
-                }
-            )
-            for unit in data["units"]
-        ),
+        units=tuple(_unit(unit) for unit in data["units"]),
         model=data["model"],
         model_elements=data["model_elements"],
         memory=data["memory"],
@@ -78,6 +69,16 @@ def _plan(data: dict[str, Any]) -> Plan:
             for row in data["coverage"]
         ),
         format_version=data["format_version"],
+    )
+
+
+def _unit(data: dict[str, Any]) -> UnitSchedule:
+    return UnitSchedule(
+        modules=tuple(data["modules"]),
+        elements=data["elements"],
+        gather=data["gather"],
+        reshard_after_forward=data["reshard_after_forward"],
+        prefetch=tuple(data["prefetch"]),
     )
 
 

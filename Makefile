@@ -1,0 +1,51 @@
+# Two commands do everything: `make run` and `make test`. Set-up is part of both.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := .stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: run test test-all bench bench-engine lint format clean help
+
+help:
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+# torch first and by itself, so that nothing pulls another build of it.
+$(STAMPS)/setup: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet "torch==2.13.0"
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,yaml,plot]"
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/interop: $(STAMPS)/setup
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,yaml,plot,interop]"
+	@touch $@
+
+run: $(STAMPS)/setup ## the main job, on real input
+	$(BIN)/python examples/tour.py
+
+test: $(STAMPS)/setup ## the test suite
+	$(BIN)/python -m pytest -m "not live and not browser"
+
+test-all: $(STAMPS)/interop ## the suite with the live oracles, and the browser where there is one
+	DS_ACCELERATOR=cpu $(BIN)/python -m pytest -m "live or browser"
+
+bench: $(STAMPS)/interop ## start-up and throughput beside the alternatives
+	$(BIN)/python benchmarks/run.py
+
+bench-engine: $(STAMPS)/interop ## the engine beside DDP, fully_shard and DeepSpeed
+	$(BIN)/python benchmarks/engine.py
+
+lint: $(STAMPS)/setup ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(STAMPS)/setup ## rewrite the sources in one style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what set-up and runs have made
+	rm -rf $(VENV) $(STAMPS) runs .pytest_cache .ruff_cache .hypothesis build dist

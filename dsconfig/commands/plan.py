@@ -1,0 +1,94 @@
+"""``dsconfig plan FILE``: what would run, decided in every detail."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsconfig.commands import options
+
+if TYPE_CHECKING:
+    from dsconfig.planner.model import Plan
+
+Out = Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as JSON here.")]
+Simulate = Annotated[
+    bool,
+    typer.Option("--simulate", help="Dry-run the engine on fake tensors at this world size."),
+]
+
+
+def plan(
+    file: options.ConfigFile,
+    gpus: options.WorldSize = None,
+    nodes: options.Nodes = None,
+    device: options.Device = None,
+    model: options.Model = None,
+    params: options.Params = None,
+    training_args: options.TrainingArgs = None,
+    micro_batch: options.MicroBatch = None,
+    global_batch: options.GlobalBatch = None,
+    seq_len: options.SequenceLength = None,
+    overrides: options.Overrides = None,
+    runtime: options.RuntimeName = None,
+    simulate: Simulate = False,
+    output: Out = None,
+    output_format: options.OutputFormat = "full",
+) -> None:
+    """Show the whole plan: mesh, units, precision, tiers, memory, traffic, every key's fate."""
+    from dsconfig.commands.prepare import FOUND, planned
+    from dsconfig.planner import Status
+
+    facts = options.facts_from(
+        world_size=gpus,
+        nodes=nodes,
+        device=device,
+        model=model,
+        params=params,
+        training_args=training_args,
+        micro_batch=micro_batch,
+        global_batch=global_batch,
+        sequence_length=seq_len,
+    )
+    made = planned(options.load(file, overrides), facts, runtime or "dsengine")
+    if output is not None:
+        output.write_text(made.to_json() + "\n")
+    if simulate:
+        show_simulation(made, facts.model.name if facts.model else None, output_format)
+    elif output_format == "json":
+        typer.echo(made.to_json())
+    else:
+        show(made)
+    if any(row.status is Status.REFUSED for row in made.coverage):
+        raise typer.Exit(FOUND)
+
+
+def show(made: "Plan") -> None:
+    """Print the plan for people."""
+    from dsconfig.commands.console import console
+    from dsconfig.commands.plan_tables import coverage_table, summary_table, units_table
+
+    out = console()
+    out.print(summary_table(made))
+    if made.units:
+        out.print(units_table(made))
+    out.print(coverage_table(made))
+
+
+def show_simulation(made: "Plan", model: str | None, output_format: str) -> None:
+    """Run the engine's own code on fake tensors and print what it would hold and send."""
+    try:
+        import dsengine
+    except ImportError:
+        from dsconfig.commands.errors import UsageError
+
+        raise UsageError("--simulate needs torch: pip install 'dsconfig-zero[engine]'") from None
+    import json
+
+    from dsconfig.commands.console import console
+    from dsconfig.commands.plan_tables import simulation_table
+
+    result = dsengine.simulate(made, model)
+    if output_format == "json":
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        console().print(simulation_table(result))

@@ -1,0 +1,93 @@
+"""The wheel holds the two packages and nothing else, and works outside the checkout."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
+        check=True,
+        capture_output=True,
+    )
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel unpacked: what an installation puts on sys.path."""
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def outside(site: Path, *code: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with only the wheel (and the dependencies) to import from."""
+    preamble = (
+        f"import sys; sys.path.insert(0, {str(site)!r}); "
+        "sys.meta_path = [f for f in sys.meta_path if 'editable' not in type(f).__module__ "
+        "and 'editable' not in getattr(f, '__module__', '')]; "
+    )
+    return subprocess.run(
+        [sys.executable, "-c", preamble + "; ".join(code)],
+        capture_output=True,
+        text=True,
+        cwd=site.parent,
+    )
+
+
+def test_the_wheel_has_exactly_two_packages(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.split("/")[0] for name in archive.namelist()}
+        names = set(archive.namelist())
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"dsconfig", "dsengine"}
+    assert {"dsconfig/py.typed", "dsengine/py.typed"} <= names
+
+
+def test_validate_from_the_wheel(site: Path, tmp_path: Path) -> None:
+    config = tmp_path / "ds.json"
+    config.write_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimisation": {"stage": 3}}')
+    result = outside(
+        site,
+        f"sys.argv = ['dsconfig', 'validate', {str(config)!r}]",
+        "from dsconfig.__main__ import main",
+        "main()",
+    )
+    assert result.returncode == 1, result.stderr
+    assert "zero_optimization" in result.stdout
+
+
+def test_estimate_from_the_wheel(site: Path) -> None:
+    result = outside(
+        site,
+        "sys.argv = ['dsconfig', 'estimate', '--params', '13e9', '--gpus', '8',"
+        " '--output-format', 'json']",
+        "from dsconfig.__main__ import main",
+        "main()",
+    )
+    assert result.returncode == 0, result.stderr
+    rules = {option["bucket_rule_bytes"] for option in json.loads(result.stdout)["options"]}
+    assert 9_000_000_000 in rules
+
+
+def test_the_library_from_the_wheel(site: Path) -> None:
+    result = outside(
+        site,
+        "import dsconfig",
+        f"assert dsconfig.__file__.startswith({str(site)!r}), dsconfig.__file__",
+        "facts = dsconfig.Facts(world_size=2)",
+        "config = {'train_micro_batch_size_per_gpu': 4, 'zero_optimization': {'stage': 3}}",
+        "plan = dsconfig.plan(dsconfig.resolve(config, facts), facts)",
+        "print(plan.batch.global_batch)",
+    )
+    assert result.stdout.strip() == "8", result.stderr

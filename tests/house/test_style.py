@@ -1,0 +1,26 @@
+"""ruff and pyright are part of the suite."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*command: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_ruff_finds_nothing() -> None:
+    run("ruff", "check", ".")
+
+
+def test_every_file_is_formatted() -> None:
+    run("ruff", "format", "--check", ".")
+
+
+def test_pyright_finds_nothing() -> None:
+    run("pyright")
