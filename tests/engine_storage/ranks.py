@@ -26,7 +26,9 @@ def start_ranks(worker: str, world_size: int, out: Path, **options: Any) -> list
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "engine"), str(ROOT), str(ROOT / "tests")]),
+        "PYTHONPATH": os.pathsep.join(
+            [os.environ.get("PYTHONPATH", ""), str(ROOT / "engine"), str(ROOT), str(ROOT / "tests")]
+        ).lstrip(os.pathsep),
     }
     arguments = json.dumps(options | {"out": str(out)})
     processes = []

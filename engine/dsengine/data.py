@@ -1,0 +1,141 @@
+"""The training loader: each rank its own part of the data, from where it stopped.
+
+Samples come as DeepSpeed hands them out: ``DistributedSampler`` with seed 0, shuffled, the same
+order in every pass (``set_epoch`` is never called).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data.distributed import DistributedSampler
+
+T = TypeVar("T")
+
+
+class _Resumed(Sampler[int]):
+    """A sampler that leaves out the samples consumed before, once."""
+
+    def __init__(self, sampler: Sampler[int]) -> None:
+        self.sampler = sampler
+        self.skip = 0
+
+    def __iter__(self) -> Iterator[int]:
+        indices = iter(self.sampler)
+        skip, self.skip = self.skip, 0
+        for _ in range(skip):
+            next(indices, None)
+        yield from indices
+
+    def __len__(self) -> int:
+        return len(self.sampler)  # type: ignore[arg-type]
+
+
+class TrainingLoader:
+    """A loader whose position is part of a checkpoint, and carries over to other world sizes.
+
+    The position counts samples over all ranks: a DistributedSampler deals one shuffled list
+    out in turn, so the first ``p`` samples of the list are the same at any world size.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        micro_batch: int,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        sampler: Sampler[int] | None = None,
+    ) -> None:
+        own = sampler is None
+        if sampler is None:
+            # Padded, not cut, to a multiple of the ranks: drop_last is about batches only.
+            sampler = DistributedSampler(dataset, world_size, rank, shuffle=shuffle, seed=0)
+        self.micro_batch = micro_batch
+        self.world_size = world_size if own else 1
+        self.sampler = sampler
+        self._resumed = _Resumed(sampler)
+        self.loader: DataLoader[Any] = DataLoader(
+            dataset,
+            batch_size=micro_batch,
+            sampler=self._resumed,
+            num_workers=num_workers,
+            pin_memory=pin_memory and torch.cuda.is_available(),
+            drop_last=drop_last,
+            collate_fn=collate_fn,
+        )
+        self.passes = 0
+        """Completed passes over the data."""
+        self._batches = 0
+        self._offset = 0
+
+    @property
+    def dataset(self) -> Dataset[Any]:
+        return self.loader.dataset
+
+    @property
+    def position(self) -> int:
+        """Samples of this pass handed out so far, over all ranks."""
+        return self._offset + self._batches * self.micro_batch * self.world_size
+
+    def __len__(self) -> int:
+        """Return the batches of a whole pass."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the rest of a pass that was resumed, else a whole pass."""
+        resumed = self._resumed.skip * self.world_size
+        self._offset, self._batches = resumed, 0
+        for batch in self.loader:
+            self._batches += 1
+            yield batch
+        self.passes += 1
+        self._offset, self._batches = 0, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position, "passes": self.passes}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue at a saved position; takes effect at the next ``iter``.
+
+        Raises ValueError when the position does not fall between two samples of every rank.
+        """
+        position = state["position"]
+        if position % self.world_size:
+            raise ValueError(
+                f"the checkpoint stopped after {position} samples, which {self.world_size} ranks "
+                "cannot share evenly; resume with a number of ranks that divides it"
+            )
+        self.passes = state["passes"]
+        if position >= len(self) * self.micro_batch * self.world_size:
+            # Saved behind the last batch of a pass: the next one begins.
+            self.passes, position = self.passes + 1, 0
+        self._offset, self._batches = position, 0
+        self._resumed.skip = position // self.world_size
+
+
+class RepeatingLoader(Generic[T]):
+    """An endless iterator over a loader that starts again when it is through."""
+
+    def __init__(self, loader: Iterable[T]) -> None:
+        self.loader = loader
+        self.data_iter = iter(loader)
+
+    def __iter__(self) -> "RepeatingLoader[T]":
+        return self
+
+    def __next__(self) -> T:
+        try:
+            return next(self.data_iter)
+        except StopIteration:
+            self.data_iter = iter(self.loader)
+            return next(self.data_iter)
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]

@@ -1,0 +1,88 @@
+"""The loader deals samples as DeepSpeed does and remembers where it stopped."""
+
+from typing import Any
+
+import pytest
+import torch
+from dsengine.data import RepeatingLoader, TrainingLoader
+from torch.utils.data import TensorDataset
+
+
+def loaders(world_size: int, samples: int = 48, **options: Any) -> list[TrainingLoader]:
+    dataset = TensorDataset(torch.arange(samples))
+    options = {"micro_batch": 12 // world_size} | options
+    return [
+        TrainingLoader(dataset, rank=rank, world_size=world_size, **options)
+        for rank in range(world_size)
+    ]
+
+
+def global_batches(parts: list[TrainingLoader], count: int) -> list[list[int]]:
+    """The first ``count`` global batches, as sorted sample numbers."""
+    iterators = [iter(part) for part in parts]
+    return [
+        sorted(i for iterator in iterators for i in next(iterator)[0].tolist())
+        for _ in range(count)
+    ]
+
+
+def test_ranks_share_a_shuffled_pass() -> None:
+    first, second, *_ = global_batches(loaders(2), 4)
+    assert first != list(range(12))
+    assert not set(first) & set(second)
+
+
+def test_every_pass_has_the_same_order() -> None:
+    (loader,) = loaders(1)
+    assert [b[0].tolist() for b in loader] == [b[0].tolist() for b in loader]
+    assert loader.passes == 2
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_a_position_carries_over_to_any_world_size(world_size: int) -> None:
+    saved_by = loaders(2)
+    expected = global_batches(loaders(2), 4)[2:]
+    iterators = [iter(part) for part in saved_by]
+    for _ in range(2):
+        for iterator in iterators:
+            next(iterator)
+    state = saved_by[0].state_dict()
+    assert state == {"position": 24, "passes": 0}
+    resumed = loaders(world_size)
+    for loader in resumed:
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+    assert global_batches(resumed, 2) == expected
+
+
+def test_after_a_resumed_pass_the_next_one_is_whole() -> None:
+    (loader,) = loaders(1)
+    loader.load_state_dict({"position": 36, "passes": 3})
+    assert len(list(loader)) == 1
+    assert loader.passes == 4
+    assert len(list(loader)) == 4
+
+
+def test_saved_behind_the_last_batch_the_next_pass_begins() -> None:
+    (loader,) = loaders(1)
+    loader.load_state_dict({"position": 48, "passes": 0})
+    assert loader.state_dict() == {"position": 0, "passes": 1}
+    assert len(list(RepeatingLoader(loader).data_iter)) == 4
+
+
+def test_a_position_the_ranks_cannot_share_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot share evenly"):
+        loaders(3)[0].load_state_dict({"position": 20, "passes": 0})
+
+
+def test_drop_last_is_about_batches() -> None:
+    assert len(loaders(2, samples=46)[0]) == 4
+    assert len(loaders(2, samples=46, drop_last=True)[0]) == 3
+    assert len(loaders(2, samples=46, drop_last=True)[0].loader.sampler) == 23
+
+
+def test_repeating_loader_never_ends() -> None:
+    (loader,) = loaders(1)
+    endless = RepeatingLoader(loader)
+    batches = [next(endless)[0].tolist() for _ in range(9)]
+    assert batches[0] == batches[4] == batches[8]
