@@ -1,5 +1,7 @@
 """Text in and out: positions, HJSON and JSON, edits that keep comments and layout."""
 
-from dsconfig.source.document import Document, Format, Span
+from dsconfig.source.document import Departure, Document, Format, Span
+from dsconfig.source.override import with_overrides
+from dsconfig.source.reading import read
 
-__all__ = ["Document", "Format", "Span"]
+__all__ = ["Departure", "Document", "Format", "Span", "read", "with_overrides"]

@@ -21,6 +21,14 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Departure:
+    """The first place where a text is not strict JSON, as Python's ``json`` sees it."""
+
+    range: Range
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """Where one entry stands. ``key`` is None for the root and for items of a list."""
 
@@ -39,6 +47,12 @@ class Document:
     ``value`` is plain Python data (normally a dict; whatever could be recovered after a
     syntax error). ``spans`` maps each JSON Pointer to its place in ``text``; it is empty
     where there is no text. ``diagnostics`` are the findings of the reader itself.
+
+    ``is_unreadable``: there is nothing to judge (missing, binary, too large, too deep).
+    ``is_broken``: syntax errors; ``value`` is a guess, and rules should not judge it.
+    ``departure``: why programs that read strict JSON (transformers, accelerate) refuse the
+    text; None where they read it. ``placeholders``: pointers whose value some other program
+    will fill in; ``is_template`` is True where there is one.
     """
 
     name: str
@@ -48,6 +62,10 @@ class Document:
     spans: Mapping[str, Span] = field(default_factory=_no_spans)
     diagnostics: tuple[Diagnostic, ...] = ()
     is_template: bool = False
+    placeholders: frozenset[str] = frozenset()
+    departure: Departure | None = None
+    is_unreadable: bool = False
+    is_broken: bool = False
 
     def range(self, pointer: str, *, key: bool = False) -> Range | None:
         """The place of a value (or of its key); of the nearest enclosing entry if it is absent."""

@@ -1,7 +1,7 @@
 """JSON Pointers (RFC 6901), and the dotted paths people type."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 
 def join(*parts: str | int) -> str:
@@ -40,11 +40,15 @@ def lookup(value: Any, pointer: str, default: Any = None) -> Any:
 def descend(value: Any, path: Iterable[str], default: Any = None) -> Any:
     for part in path:
         if isinstance(value, dict):
-            if part not in value:
+            entries = cast("dict[str, Any]", value)
+            if part not in entries:
                 return default
-            value = value[part]
-        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-            value = value[int(part)]
+            value = entries[part]
+        elif isinstance(value, list):
+            items = cast("list[Any]", value)
+            if not part.isdecimal() or int(part) >= len(items):
+                return default
+            value = items[int(part)]
         else:
             return default
     return value

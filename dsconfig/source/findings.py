@@ -1,0 +1,137 @@
+"""What the reader itself has to say: one function per code."""
+
+from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Range, Severity
+
+UNREADABLE = "DSC001"
+SYNTAX = "DSC002"
+
+
+def unreadable(message: str, help: str) -> Diagnostic:
+    """There is nothing to judge: the file is missing, no text, too large, too deep."""
+    return Diagnostic(
+        code=UNREADABLE,
+        name="unreadable-input",
+        effect=Effect.REFUSED,
+        message=message,
+        help=help,
+    )
+
+
+def syntax_error(message: str, pointer: str, place: Range, help: str | None) -> Diagnostic:
+    """DeepSpeed's HJSON reader stops here."""
+    return Diagnostic(
+        code=SYNTAX,
+        name="syntax-error",
+        effect=Effect.REFUSED,
+        message=f"{message}; no program can read the file",
+        pointer=pointer,
+        range=place,
+        help=help,
+    )
+
+
+def duplicate_key(key: str, pointer: str, place: Range, *, in_file: bool) -> Diagnostic:
+    """A key stands twice in one object."""
+    if in_file:
+        effect = Effect.REFUSED
+        message = (
+            f'the key "{key}" stands twice in the same object; DeepSpeed refuses the file, '
+            "while plain JSON readers keep the last value without a word"
+        )
+    else:
+        effect = Effect.ALTERED
+        message = f'the key "{key}" stands twice in the same object; only the last value counts'
+    return Diagnostic(
+        code="DSC003",
+        name="duplicate-key",
+        effect=effect,
+        message=message,
+        pointer=pointer,
+        range=place,
+        help=f'keep one "{key}" and delete the other',
+    )
+
+
+def empty_text(what: str) -> Diagnostic:
+    """The file holds nothing."""
+    return Diagnostic(
+        code="DSC004",
+        name="empty-config",
+        effect=Effect.REFUSED,
+        message=f"{what} is empty; DeepSpeed reads it as {{}} and stops for want of a batch size",
+        help='write at least {"train_batch_size": 8}, or run `dsconfig init`',
+    )
+
+
+def not_an_object(kind: str, place: Range | None) -> Diagnostic:
+    """The root is a list or a single value."""
+    return Diagnostic(
+        code="DSC005",
+        name="not-an-object",
+        effect=Effect.REFUSED,
+        message=f"the config is {kind}, not an object of keys and values; every program stops",
+        range=place,
+        help='a config starts with "{" and holds entries like "train_batch_size": 8',
+    )
+
+
+def swallowed_line(pointer: str, place: Range, text: str, fix: Fix | None) -> Diagnostic:
+    """Text without quotes took punctuation or a comment into the value."""
+    return Diagnostic(
+        code="DSC006",
+        name="swallowed-line",
+        effect=Effect.ALTERED,
+        message=(
+            f"a value without quotes takes everything up to the end of its line: "
+            f"the value here is the text {text!r}"
+        ),
+        pointer=pointer,
+        range=place,
+        help="put quotes around the text, or write one entry per line",
+        fix=fix,
+    )
+
+
+def not_a_number(pointer: str, place: Range, word: str) -> Diagnostic:
+    """NaN or Infinity without quotes."""
+    return Diagnostic(
+        code="DSC007",
+        name="nan-or-infinity",
+        effect=Effect.ALTERED,
+        message=(
+            f"{word} is no JSON number: DeepSpeed's reader makes it a text that takes the rest "
+            "of the line, other programs a float"
+        ),
+        pointer=pointer,
+        range=place,
+        help="write a number",
+    )
+
+
+def template(count: int, *, refused: bool) -> Diagnostic:
+    """The file holds placeholders that some other program fills in."""
+    keys = "1 placeholder" if count == 1 else f"{count} placeholders"
+    return Diagnostic(
+        code="DSC008",
+        name="template",
+        effect=Effect.REFUSED if refused else Effect.STYLE,
+        severity=Severity.INFO,
+        message=f"this is a template with {keys}; what stands in their place is not judged",
+        help="validate the file that your launcher writes from it as well",
+    )
+
+
+def no_config_inside(message: str, help: str) -> Diagnostic:
+    """A YAML or Python file that holds no ds_config."""
+    return Diagnostic(
+        code="DSC009",
+        name="no-config-inside",
+        effect=Effect.REFUSED,
+        message=message,
+        help=help,
+    )
+
+
+def replacement(place: Range, content: str) -> Fix:
+    """A safe fix that writes ``content`` over ``place``."""
+    return Fix(Applicability.SAFE, (Edit(place, content),))

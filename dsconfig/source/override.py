@@ -1,0 +1,61 @@
+"""``--set path.to.key=value``: single keys changed over a document that was read."""
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, cast
+
+from dsconfig.source.document import Document, Span
+from dsconfig.source.pointer import from_dotted, split
+
+
+def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
+    """The document with each ``path=value`` applied; positions of untouched keys remain.
+
+    A value is read as JSON where it is JSON, else it is text. Missing objects on the way
+    are made. Raises ValueError for an override without ``=``, without a path, or whose path
+    leads through something that is no object.
+    """
+    if not overrides:
+        return document
+    value = deepcopy(document.value)
+    spans: dict[str, Span] | Mapping[str, Span] = document.spans
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        if not equals or not path.strip():
+            raise ValueError(f"--set {override}: write it as path.to.key=value")
+        pointer = from_dotted(path.strip())
+        _put(value, pointer, parse_value(text), override)
+        spans = {
+            at: span
+            for at, span in spans.items()
+            if at != pointer and not at.startswith(f"{pointer}/")
+        }
+    return replace(document, value=value, spans=spans)
+
+
+def parse_value(text: str) -> Any:
+    """``true``, ``5e8``, ``[0.9, 0.95]``, ``"text"`` as JSON; anything else as text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _put(root: Any, pointer: str, new: Any, override: str) -> None:
+    *way, last = split(pointer)
+    here = root
+    for index, part in enumerate(way):
+        if isinstance(here, list) and part.isdigit() and int(part) < len(cast("list[Any]", here)):
+            here = cast("list[Any]", here)[int(part)]
+        elif isinstance(here, dict):
+            here = cast("dict[str, Any]", here).setdefault(part, {})
+        else:
+            raise ValueError(f"--set {override}: {'.'.join(way[:index])} is no object")
+    if isinstance(here, list) and last.isdigit() and int(last) < len(cast("list[Any]", here)):
+        here[int(last)] = new
+    elif isinstance(here, dict):
+        here[last] = new
+    else:
+        raise ValueError(f"--set {override}: {'.'.join(way) or 'the config'} is no object")

@@ -1,0 +1,57 @@
+"""Placeholders that a launcher fills in before any program reads the file."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+MARKED = re.compile(
+    r"\$\{[^}\n]+\}|\$\([^)\n]+\)|\{\{.*?\}\}|\{%.*?%\}|<%.*?%>"
+    r"|(?<![\w$])\$[A-Za-z_]\w*|%\(\w+\)[sdf]|@[A-Z_]+@|__[A-Z][A-Z_]+__"
+)
+"""The usual forms: shell, Jinja, ERB, Python's %, CMake."""
+WHOLE = re.compile(rf"(?:{MARKED.pattern}|<[A-Za-z][\w -]*>)")
+CAPITALS = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*,?")
+NO_PLACEHOLDERS = frozenset(
+    ("NAN", "INF", "TRUE", "FALSE", "NULL", "NONE", "SGD", "ASGD", "INFO", "DEBUG", "WARNING")
+)
+"""Words in capitals that people do write for themselves."""
+
+
+def is_placeholder(text: str, *, is_bare: bool, key_is_quoted: bool = True) -> bool:
+    """True when a text value stands for something that is filled in later.
+
+    A word in capitals counts only without quotes, and behind a quoted key (JSON's habit,
+    where it cannot be a text) or with an underscore in it.
+    """
+    if "${" in text or "{{" in text:
+        return True
+    if not is_bare:
+        return WHOLE.fullmatch(text) is not None
+    token = text.rstrip(", \t")
+    if WHOLE.fullmatch(token):
+        return True
+    if not CAPITALS.fullmatch(text) or token in NO_PLACEHOLDERS or len(token) < 2:
+        return False
+    return key_is_quoted or "_" in token
+
+
+def may_hold_placeholder(text: str) -> bool:
+    """A quick look, so that ordinary files pay nothing."""
+    return any(mark in text for mark in ("$", "{{", "{%", "<", "%(", "@", "__"))
+
+
+def strings(value: Any) -> Iterator[tuple[str, str]]:
+    """Every text in a config, with its JSON Pointer."""
+    from dsconfig.source.pointer import escape
+
+    waiting: list[tuple[str, Any]] = [("", value)]
+    while waiting:
+        pointer, item = waiting.pop()
+        if isinstance(item, str):
+            yield pointer, item
+        elif isinstance(item, dict):
+            entries = cast("dict[Any, Any]", item).items()
+            waiting.extend((f"{pointer}/{escape(str(key))}", part) for key, part in entries)
+        elif isinstance(item, list):
+            parts = enumerate(cast("list[Any]", item))
+            waiting.extend((f"{pointer}/{index}", part) for index, part in parts)
