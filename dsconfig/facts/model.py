@@ -105,7 +105,9 @@ class Architecture:
     experts_per_token: int | None = None
     expert_size: int | None = None
     """Inner width of one expert."""
-    extras: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    extras: Mapping[str, Any] = field(
+        default_factory=lambda: MappingProxyType({}), hash=False
+    )
     """Sizes only one family has (``decoder_layers``, ``kv_lora_rank`` ...)."""
 
     @property
@@ -140,5 +142,5 @@ class ModelTree:
     trained_in: str | None = None
     """The dtype the weights were trained in, where it is known (``bfloat16`` ...)."""
     assumed: tuple[str, ...] = field(default=())
-    config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     """The attributes of ``model.config``, where there are any: integrations search them."""

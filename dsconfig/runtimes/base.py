@@ -40,6 +40,8 @@ class Runtime:
 
     reads_hjson: ClassVar[bool] = True
     """False where files go through strict JSON: no comments, no trailing commas, no BOM."""
+    fills_by_itself: ClassVar[bool] = True
+    """True where the program has its own way with "auto"; False: our resolver fills it."""
     ends_in_deepspeed: ClassVar[bool] = True
     """True where DeepSpeed itself has the last word about the config."""
 

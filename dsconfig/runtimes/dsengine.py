@@ -21,6 +21,7 @@ KEPT_FEATURES = frozenset(
 @dataclass(frozen=True, kw_only=True)
 class DsEngine(Runtime):
     name = "dsengine"
+    fills_by_itself: ClassVar[bool] = False
     ends_in_deepspeed: ClassVar[bool] = False
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:

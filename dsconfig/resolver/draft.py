@@ -1,0 +1,120 @@
+"""The config while it is being resolved: values, ledger and findings together."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from dsconfig.facts import Facts
+from dsconfig.report import Diagnostic, Effect
+from dsconfig.report.diagnostic import severity_of
+from dsconfig.resolver.resolution import LedgerEntry, Source
+from dsconfig.runtimes.base import AUTO, Runtime
+from dsconfig.source import Document
+from dsconfig.source.pointer import join
+
+ABSENT = object()
+"""What :meth:`Draft.value` returns where the config has no such key."""
+
+
+class Draft:
+    """A private copy of the document's values, filled in step by step.
+
+    Paths are dotted. Only what is "auto" or absent is ever written; key order is kept, and
+    a key that was not there is put last.
+    """
+
+    def __init__(self, document: Document, facts: Facts, runtime: Runtime) -> None:
+        self.document = document
+        self.facts = facts
+        self.runtime = runtime
+        self.config: dict[str, Any] = copied(document.value)
+        self.ledger: list[LedgerEntry] = []
+        self.findings: list[Diagnostic] = []
+        self.searches: dict[str, dict[str, Any]] = {}
+        """What a search tried, by the path it was for."""
+
+    def value(self, path: str) -> Any:
+        """What stands at a path, or ABSENT."""
+        found: Any = self.config
+        for part in path.split("."):
+            if not isinstance(found, dict) or part not in found:
+                return ABSENT
+            found = cast(dict[str, Any], found)[part]
+        return found
+
+    def is_auto(self, path: str) -> bool:
+        found = self.value(path)
+        return isinstance(found, str) and found == AUTO
+
+    def has(self, path: str) -> bool:
+        """True when something other than null stands there."""
+        found = self.value(path)
+        return found is not ABSENT and found is not None
+
+    def explicit(self, path: str) -> bool:
+        """True when the file decides it: present, not null, not "auto"."""
+        return self.has(path) and not self.is_auto(path)
+
+    def fill(self, path: str, value: Any, source: Source, rule: str, **inputs: Any) -> None:
+        """Write a value and the reason for it. Blocks on the way are made where absent."""
+        *blocks, name = path.split(".")
+        place = self.config
+        for block in blocks:
+            place = place.setdefault(block, {})
+        place[name] = value
+        self.note(path, value, source, rule, **inputs)
+
+    def note(self, path: str, value: Any, source: Source, rule: str, **inputs: Any) -> None:
+        """A ledger entry for a value that is already in place."""
+        pointer = join(*path.split("."))
+        entry = LedgerEntry(pointer=pointer, value=value, source=source, rule=rule, inputs=inputs)
+        self.ledger.append(entry)
+
+    def report(
+        self,
+        code: str,
+        name: str,
+        effect: Effect,
+        path: str,
+        message: str,
+        help: str | None = None,
+    ) -> None:
+        """A finding at a path (dotted; empty for the whole file)."""
+        pointer = join(*path.split(".")) if path else ""
+        self.findings.append(
+            Diagnostic(
+                code=code,
+                name=name,
+                effect=effect,
+                severity=severity_of(effect),
+                pointer=pointer,
+                range=self.document.range(pointer) if self.document.spans else None,
+                runtimes=(self.runtime.name,),
+                message=message,
+                help=help,
+            )
+        )
+
+    def missing(self, path: str, message: str, remedy: str) -> None:
+        """A value that cannot be settled because a fact is missing; ``remedy`` names the flag."""
+        self.report("DSC150", "missing-fact", Effect.REFUSED, path, message, remedy)
+
+
+def copied(value: Any) -> Any:
+    """Plain data, copied deep: dicts and lists anew, scalars shared."""
+    if isinstance(value, dict):
+        items = cast(dict[str, Any], value)
+        return {key: copied(child) for key, child in items.items()}
+    if isinstance(value, list):
+        return [copied(child) for child in cast(list[Any], value)]
+    return value
+
+
+def auto_paths(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted paths of every "auto" below, in the config's order."""
+    for key, value in config.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, str):
+            if value == AUTO:
+                yield path
+        elif isinstance(value, dict):
+            yield from auto_paths(cast(Mapping[str, Any], value), f"{path}.")

@@ -1,0 +1,67 @@
+"""One question, two kinds of answer: our own policy, or another program's behaviour."""
+
+from dsconfig.facts import Facts
+from dsconfig.report import Diagnostic, Effect
+from dsconfig.report.diagnostic import severity_of
+from dsconfig.report.report import in_order
+from dsconfig.resolver.draft import Draft
+from dsconfig.resolver.resolution import Resolution
+from dsconfig.runtimes.base import Runtime, runtime_of
+from dsconfig.runtimes.effective import Effective, effective
+from dsconfig.source import Document
+
+
+def resolve(
+    document: Document, facts: Facts | None = None, runtime: str | Runtime = "dsengine"
+) -> Resolution:
+    """Fill in every "auto", with the reason for each value.
+
+    Under ``dsengine`` by our own policy; for another runtime the answer is what that program
+    would do with this file and these facts, its errors included. Pure: nothing is read from
+    outside the arguments. Raises ValueError for an unknown runtime name.
+    """
+    runtime = runtime_of(runtime)
+    facts = facts or Facts()
+    if not isinstance(document.value, dict):
+        return _unreadable(document, runtime)
+    draft = Draft(document, facts, runtime)
+    if runtime.fills_by_itself:
+        from dsconfig.resolver.foreign import fill
+    else:
+        from dsconfig.resolver.policy import fill
+    fill(draft)
+    return _finished(draft)
+
+
+def _finished(draft: Draft) -> Resolution:
+    findings = in_order(draft.findings)
+    failed = any(found.severity is severity_of(Effect.REFUSED) for found in findings)
+    return Resolution(
+        config=draft.config,
+        ledger=tuple(draft.ledger),
+        diagnostics=findings,
+        effective=None if failed else _effective(draft),
+        runtime=draft.runtime.name,
+    )
+
+
+def _effective(draft: Draft) -> Effective | None:
+    """None where a value is of a type that cannot be used; ``validate`` says which."""
+    try:
+        return effective(draft.config, draft.facts, version=draft.runtime.version)
+    except (ValueError, TypeError):
+        return None
+
+
+def _unreadable(document: Document, runtime: Runtime) -> Resolution:
+    found = document.diagnostics or (
+        Diagnostic(
+            code="DSC151",
+            name="not-a-config",
+            effect=Effect.REFUSED,
+            message="the file holds no object of keys and values, so there is nothing to resolve",
+            runtimes=(runtime.name,),
+            help='write an object: {"train_micro_batch_size_per_gpu": "auto", ...}',
+        ),
+    )
+    return Resolution(config={}, ledger=(), diagnostics=found, effective=None, runtime=runtime.name)

@@ -1,0 +1,84 @@
+"""Every other "auto": clipping, dtypes, activation checkpointing, and plain defaults."""
+
+from typing import Any
+
+from dsconfig.report import Effect
+from dsconfig.resolver.draft import Draft, auto_paths
+from dsconfig.resolver.resolution import Source
+from dsconfig.runtimes.base import AutoFate
+
+
+def fill(draft: Draft) -> None:
+    """Settle what no other step did; what has no rule and no default is reported."""
+    for path in list(auto_paths(draft.config)):
+        if any(found.pointer == "/" + path.replace(".", "/") for found in draft.findings):
+            continue
+        rule = _RULES.get(path)
+        if rule is not None:
+            rule(draft, path)
+        else:
+            _default(draft, path)
+
+
+def _clipping(draft: Draft, path: str) -> None:
+    training = draft.facts.training
+    if training is not None and training.max_grad_norm is not None:
+        draft.fill(path, training.max_grad_norm, Source.TRAINING, "max_grad_norm of the run")
+    else:
+        draft.fill(path, 1.0, Source.DEFAULT, "clip the global norm at 1, the usual bound")
+
+
+def _communication(draft: Draft, path: str) -> None:
+    dtype = half_precision(draft) or "fp32"
+    rule = "gradients travel in the dtype they are computed in"
+    draft.fill(path, dtype, Source.DERIVED, rule, precision=dtype)
+
+
+def _accumulation_dtype(draft: Draft, path: str) -> None:
+    dtype = half_precision(draft)
+    if dtype == "bf16":
+        rule = "bf16 has too few digits to add up many micro batches"
+        draft.fill(path, "fp32", Source.DERIVED, rule, precision=dtype)
+    else:
+        said = "the dtype of the model" if dtype else "the model is in fp32"
+        draft.fill(path, dtype or "fp32", Source.DERIVED, said, precision=dtype or "fp32")
+
+
+def _partition(draft: Draft, path: str) -> None:
+    degree = draft.facts.tensor_parallel
+    rule = "saved activations are split over tensor-parallel ranks, where there are any"
+    draft.fill(path, degree > 1, Source.DERIVED, rule, tensor_parallel=degree)
+
+
+def _default(draft: Draft, path: str) -> None:
+    from dsconfig.schema import key
+
+    known = key(path)
+    if draft.runtime.on_auto(tuple(path.split(".")), draft.config) is AutoFate.NATIVE:
+        return
+    default: Any = known.default_at(draft.runtime.version) if known is not None else None
+    if default is not None and default != "auto":
+        draft.fill(path, default, Source.DEFAULT, "the default of this key")
+        return
+    draft.report(
+        "DSC152",
+        "no-rule-for-auto",
+        Effect.REFUSED,
+        path,
+        'nothing says what "auto" should become here: the key has no default and no rule',
+        "write the value you want, or remove the key",
+    )
+
+
+def half_precision(draft: Draft) -> str | None:
+    """``bf16`` or ``fp16`` where one is on."""
+    return next((name for name in ("bf16", "fp16") if draft.value(f"{name}.enabled") is True), None)
+
+
+_RULES = {
+    "gradient_clipping": _clipping,
+    "communication_data_type": _communication,
+    "seq_parallel_communication_data_type": _communication,
+    "data_types.grad_accum_dtype": _accumulation_dtype,
+    "activation_checkpointing.partition_activations": _partition,
+}

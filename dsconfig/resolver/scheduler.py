@@ -1,0 +1,101 @@
+"""Scheduler type and parameters: warmup, total steps, the rates between which it moves."""
+
+from math import ceil
+
+from dsconfig.resolver.draft import Draft
+from dsconfig.resolver.optimizer import learning_rate
+from dsconfig.resolver.resolution import Source
+
+TYPE, PARAMS = "scheduler.type", "scheduler.params"
+_WARMUP = 1000
+"""DeepSpeed's own default of warmup_num_steps."""
+_RATES_AT_PEAK = ("warmup_max_lr", "cycle_max_lr")
+
+
+def fill(draft: Draft) -> None:
+    """Settle what is "auto" in the scheduler block."""
+    total = draft.facts.training.total_steps if draft.facts.training else None
+    _type(draft, total)
+    if draft.is_auto(PARAMS):
+        _write_params(draft)
+    if draft.is_auto(f"{PARAMS}.warmup_min_lr"):
+        draft.fill(f"{PARAMS}.warmup_min_lr", 0, Source.DEFAULT, "the warmup starts from rest")
+    _rates(draft)
+    _total(draft, total)
+    _warmup(draft, total)
+
+
+def _type(draft: Draft, total: int | None) -> None:
+    if not draft.is_auto(TYPE):
+        return
+    if total is None:
+        rule = "the length of the run is unknown, so the rate stays constant after the warmup"
+        draft.fill(TYPE, "WarmupLR", Source.DEFAULT, rule)
+    else:
+        rule = "the length of the run is known, so the rate can fall to zero at its end"
+        draft.fill(TYPE, "WarmupDecayLR", Source.TRAINING, rule, total_steps=total)
+
+
+def _write_params(draft: Draft) -> None:
+    keys = ["warmup_min_lr", "warmup_max_lr", "warmup_num_steps"]
+    if draft.value(TYPE) == "WarmupDecayLR":
+        keys.append("total_num_steps")
+    draft.config["scheduler"]["params"] = dict.fromkeys(keys, "auto")
+
+
+def _rates(draft: Draft) -> None:
+    rate = learning_rate(draft)
+    for name in _RATES_AT_PEAK:
+        path = f"{PARAMS}.{name}"
+        if not draft.is_auto(path):
+            continue
+        if rate is None:
+            draft.missing(
+                path,
+                "the peak rate of the schedule is the learning rate, which is nowhere given",
+                "give --learning-rate or --training-args, or write the number",
+            )
+        else:
+            draft.fill(path, rate, Source.DERIVED, "the learning rate", learning_rate=rate)
+
+
+def _total(draft: Draft, total: int | None) -> None:
+    path = f"{PARAMS}.total_num_steps"
+    if not draft.is_auto(path):
+        return
+    if total is None:
+        draft.missing(
+            path,
+            "the length of the run is unknown, so the schedule cannot be stretched over it",
+            "give --total-steps (optimizer steps) or --training-args with max_steps",
+        )
+    else:
+        rule = "optimizer steps of the run, not divided by the number of ranks"
+        draft.fill(path, total, Source.TRAINING, rule, total_steps=total)
+
+
+def _warmup(draft: Draft, total: int | None) -> None:
+    path = f"{PARAMS}.warmup_num_steps"
+    if not draft.is_auto(path):
+        return
+    written = draft.value(f"{PARAMS}.total_num_steps")
+    total = written if isinstance(written, int) and not isinstance(written, bool) else total
+    given = draft.facts.training.warmup_steps if draft.facts.training else None
+    if given is None:
+        steps = _WARMUP if total is None else max(1, min(_WARMUP, total // 10))
+        rule = f"{_WARMUP}, DeepSpeed's default, and at most a tenth of the run"
+        draft.fill(path, steps, Source.DEFAULT, rule, total_steps=total)
+    elif 0 < given < 1:
+        if total is None:
+            draft.missing(
+                path,
+                f"the warmup is {given:g} of the run, and its length is unknown",
+                "give --total-steps (optimizer steps) or the warmup in steps",
+            )
+            return
+        rule = "a share of the run, rounded up"
+        inputs = {"warmup_steps": given, "total_steps": total}
+        draft.fill(path, max(1, ceil(total * given)), Source.TRAINING, rule, **inputs)
+    else:
+        rule = "from the training run; at least 1, which DeepSpeed demands"
+        draft.fill(path, max(1, int(given)), Source.TRAINING, rule, warmup_steps=given)

@@ -1,0 +1,118 @@
+"""How much memory a choice would take: the resolver's one door to the estimator."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from dsconfig.facts import Facts
+from dsconfig.resolver.draft import Draft
+from dsconfig.runtimes.base import AUTO
+from dsconfig.runtimes.effective import Batch, Effective, Offload, Tier, Zero, effective
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes: on one device, in one node's main memory, on one node's NVMe."""
+
+    device: int
+    host: int
+    nvme: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizer:
+    """Prices variations of one config; made once, asked often."""
+
+    base: Effective
+    facts: Facts
+
+    def need(self, zero: Zero, micro_batch: int) -> Need:
+        """What ``micro_batch`` samples under ``zero`` would take."""
+        ranks = self.facts.data_parallel or 1
+        batch = Batch(
+            global_batch=micro_batch * ranks,
+            micro_batch=micro_batch,
+            accumulation=1,
+            data_parallel=ranks,
+        )
+        return _price(replace(self.base, zero=zero, batch=batch), self.facts)
+
+    def fits(self, zero: Zero, micro_batch: int) -> bool:
+        """True when the device has room (host and NVMe are judged with the stage)."""
+        capacity = self.facts.device.memory_bytes if self.facts.device else None
+        return capacity is None or self.need(zero, micro_batch).device <= capacity
+
+
+def sizer(draft: Draft) -> Sizer | None:
+    """None where the facts or the config do not allow an estimate; see :func:`missing_flags`."""
+    if missing_flags(draft.facts):
+        return None
+    try:
+        base = effective(_without_auto(draft.config), draft.facts, version=draft.runtime.version)
+    except (ValueError, TypeError):
+        return None
+    return Sizer(base, draft.facts)
+
+
+def missing_flags(facts: Facts) -> tuple[str, ...]:
+    """The flags that an estimate still needs."""
+    needed = {
+        "--gpus": facts.world_size,
+        "--device": facts.device and facts.device.memory_bytes,
+        "--model or --params": facts.model,
+    }
+    return tuple(flag for flag, fact in needed.items() if fact is None)
+
+
+def with_tiers(zero: Zero, optimizer: Tier, parameters: Tier) -> Zero:
+    """``zero`` with its two offload targets changed, their other settings kept."""
+    return replace(
+        zero,
+        offload_optimizer=_offload(zero.offload_optimizer, optimizer),
+        offload_param=_offload(zero.offload_param, parameters),
+    )
+
+
+def _offload(offload: Offload | None, tier: Tier) -> Offload | None:
+    if tier is Tier.DEVICE:
+        return None
+    return replace(offload, tier=tier) if offload else Offload(tier=tier)
+
+
+def _without_auto(value: Mapping[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, child in value.items():
+        if isinstance(child, dict):
+            kept[key] = _without_auto(cast(Mapping[str, Any], child))
+        elif not (isinstance(child, str) and child == AUTO):
+            kept[key] = child
+    return kept
+
+
+def _price(settings: Effective, facts: Facts) -> Need:
+    model = facts.model
+    assert model is not None  # sizer() saw to it
+    zero, batch = settings.zero, settings.batch
+    ranks = facts.data_parallel or 1
+    width = settings.numerics.precision.bytes
+    parameters = width * model.parameters // (ranks if zero.stage >= 3 else 1)
+    gradients = width * model.trainable // (ranks if zero.stage >= 2 else 1)
+    states = 12 * model.trainable // (ranks if zero.stage >= 1 else 1)
+    device = zero.reduce_bucket_size * width * (2 if zero.overlap_comm else 1)
+    host = 0
+    for amount, tier in (
+        (parameters, zero.parameter_tier),
+        (gradients + states, zero.optimizer_tier),
+    ):
+        if tier is Tier.DEVICE:
+            device += amount
+        else:
+            host += amount
+    shape = model.architecture
+    if shape is not None and batch is not None:
+        length = (facts.training and facts.training.sequence_length) or shape.max_positions or 2048
+        device += batch.micro_batch * length * shape.hidden_size * shape.layers * 34
+    per_node = max(1, (facts.world_size or 1) // (facts.nodes or 1))
+    return Need(device, host * per_node, 0)

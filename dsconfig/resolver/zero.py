@@ -1,0 +1,181 @@
+"""Stage and offload targets: the cheapest in expected step time that holds micro batch 1."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dsconfig.facts import Facts
+from dsconfig.report import Effect
+from dsconfig.resolver import buckets, step_time
+from dsconfig.resolver.draft import Draft
+from dsconfig.resolver.resolution import Source
+from dsconfig.resolver.sizing import GIB, Need, Sizer, missing_flags, sizer, with_tiers
+from dsconfig.runtimes.effective import Tier, Zero
+
+STAGE = "zero_optimization.stage"
+OPTIMIZER = "zero_optimization.offload_optimizer.device"
+PARAMETERS = "zero_optimization.offload_param.device"
+NAME_OF_TIER = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
+TIER_OF_NAME = {name: tier for tier, name in NAME_OF_TIER.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One combination with its price; ``lacks`` says what does not suffice, empty if all does."""
+
+    stage: int
+    optimizer: Tier
+    parameters: Tier
+    seconds: float
+    need: Need
+    lacks: str
+
+    def __str__(self) -> str:
+        targets = (("optimizer", self.optimizer), ("parameters", self.parameters))
+        moved = [f"{what} on {NAME_OF_TIER[tier]}" for what, tier in targets if tier != Tier.DEVICE]
+        return " with ".join(
+            [f"stage {self.stage}", " and ".join(moved)] if moved else [f"stage {self.stage}"]
+        )
+
+
+def fill(draft: Draft) -> None:
+    """Settle what is "auto" among the three; what the file says is never changed."""
+    open_paths = [path for path in (STAGE, OPTIMIZER, PARAMETERS) if draft.is_auto(path)]
+    if not open_paths:
+        return
+    priced = sizer(draft)
+    if priced is None:
+        _ask(draft, open_paths)
+        return
+    refused: list[Choice] = []
+    choices = sorted(_choices(draft, priced), key=lambda choice: choice.seconds)
+    for choice in choices:
+        if not choice.lacks:
+            _write(draft, choice, refused)
+            return
+        refused.append(choice)
+    _nothing_fits(draft, open_paths, refused)
+
+
+def _ask(draft: Draft, open_paths: list[str]) -> None:
+    flags = missing_flags(draft.facts)
+    for path in open_paths:
+        draft.missing(
+            path,
+            "the choice depends on what fits, and too little is known to estimate memory",
+            f"give {' and '.join(flags)}" if flags else "mend the errors in the config first",
+        )
+
+
+def _choices(draft: Draft, priced: Sizer) -> Iterator[Choice]:
+    base = priced.base.zero
+    accumulation = draft.value("gradient_accumulation_steps")
+    steps = accumulation if isinstance(accumulation, int) and accumulation > 0 else 1
+    width = priced.base.numerics.precision.bytes
+    for stage, optimizer, parameters in _combinations(draft, base):
+        zero = buckets.trial(draft, with_tiers(replace(base, stage=stage), optimizer, parameters))
+        need = priced.need(zero, 1)
+        yield Choice(
+            stage=stage,
+            optimizer=optimizer,
+            parameters=parameters,
+            seconds=step_time.seconds(
+                draft.facts, stage, optimizer, parameters, width=width, accumulation=steps
+            ),
+            need=need,
+            lacks=_lacks(draft.facts, need),
+        )
+
+
+def _combinations(draft: Draft, base: Zero) -> Iterator[tuple[int, Tier, Tier]]:
+    """Everything the file leaves open, as far as it can work at all."""
+    nvme = draft.facts.host is not None and draft.facts.host.nvme_path is not None
+    every = (Tier.DEVICE, Tier.HOST, Tier.NVME) if nvme else (Tier.DEVICE, Tier.HOST)
+    stages = (0, 1, 2, 3) if draft.is_auto(STAGE) else (base.stage,)
+    optimizers = every if draft.is_auto(OPTIMIZER) else (base.optimizer_tier,)
+    parameters = every if draft.is_auto(PARAMETERS) else (base.parameter_tier,)
+    for stage in stages:
+        for first in optimizers:
+            for second in parameters:
+                if _works(stage, first, second):
+                    yield stage, first, second
+
+
+def _works(stage: int, optimizer: Tier, parameters: Tier) -> bool:
+    """Optimizer states move from stage 1 up, to NVMe and parameters at all only at stage 3."""
+    if parameters is not Tier.DEVICE and (stage < 3 or optimizer is Tier.DEVICE):
+        return False
+    if optimizer is Tier.NVME:
+        return stage == 3
+    return optimizer is Tier.DEVICE or stage >= 1
+
+
+def _lacks(facts: Facts, need: Need) -> str:
+    device = facts.device
+    room = (
+        (device.name if device else "the device", need.device, device and device.memory_bytes),
+        ("main memory", need.host, facts.host and facts.host.memory_bytes),
+        ("NVMe", need.nvme, facts.host and facts.host.nvme_bytes),
+    )
+    short = [
+        f"{what}: needs {wanted / GIB:.1f} of {there / GIB:.1f} GiB"
+        for what, wanted, there in room
+        if there is not None and wanted > there
+    ]
+    return "; ".join(short)
+
+
+def _write(draft: Draft, choice: Choice, refused: list[Choice]) -> None:
+    inputs: dict[str, Any] = {
+        "device_bytes": choice.need.device,
+        "host_bytes": choice.need.host,
+        "too_big": {str(other): other.lacks for other in refused},
+    }
+    rule = f"{choice} is the cheapest in expected step time that holds micro batch 1"
+    for path, value in (
+        (STAGE, choice.stage),
+        (OPTIMIZER, NAME_OF_TIER[choice.optimizer]),
+        (PARAMETERS, NAME_OF_TIER[choice.parameters]),
+    ):
+        if draft.is_auto(path):
+            draft.fill(path, value, Source.MEMORY, rule, **inputs)
+    _name_disks(draft, choice)
+    _warn_about_host(draft, choice)
+
+
+def _name_disks(draft: Draft, choice: Choice) -> None:
+    host = draft.facts.host
+    for what, tier in (("optimizer", choice.optimizer), ("param", choice.parameters)):
+        path = f"zero_optimization.offload_{what}.nvme_path"
+        if tier is Tier.NVME and host is not None and not draft.explicit(path):
+            draft.fill(path, host.nvme_path, Source.HARDWARE, "from --nvme")
+
+
+def _warn_about_host(draft: Draft, choice: Choice) -> None:
+    host = draft.facts.host
+    if choice.need.host and (host is None or host.memory_bytes is None):
+        draft.report(
+            "DSC153",
+            "host-memory-unknown",
+            Effect.STYLE,
+            OPTIMIZER,
+            f"offloading needs {choice.need.host / GIB:.1f} GiB of main memory on each node, and "
+            "how much there is was not said",
+            "give --host-memory",
+        )
+
+
+def _nothing_fits(draft: Draft, open_paths: list[str], refused: list[Choice]) -> None:
+    nearest = min(refused, key=lambda choice: choice.need.device)
+    more = [path for path in (OPTIMIZER, PARAMETERS) if not draft.has(path)]
+    remedies = [f'write "auto" for {path}' for path in more] or ["use more or larger devices"]
+    if draft.facts.host is None or draft.facts.host.nvme_path is None:
+        remedies.append("give --nvme with a directory")
+    draft.report(
+        "DSC154",
+        "nothing-fits",
+        Effect.REFUSED,
+        open_paths[0],
+        f"no allowed choice holds micro batch 1; the nearest, {nearest}, fails on {nearest.lacks}",
+        ", or ".join(remedies),
+    )
