@@ -1,0 +1,70 @@
+"""The main job on real input: what ``make run`` does, step by step."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parent
+RUNS = EXAMPLES.parent / "runs"
+DSCONFIG = (sys.executable, "-m", "dsconfig")
+STEPS = 25
+"""Optimizer steps before and after the checkpoint, each."""
+
+
+def show(*command: object, expect: int = 0) -> None:
+    """Print a command, run it, and stop the tour if it ends otherwise than it should."""
+    words = [str(word) for word in command]
+    shown = [Path(word).name if word == sys.executable else word for word in words]
+    print(
+        f"\n\033[1m$ {' '.join(shown)}\033[0m" if sys.stdout.isatty() else f"\n$ {' '.join(shown)}"
+    )
+    sys.stdout.flush()
+    result = subprocess.run(words, cwd=EXAMPLES.parent)
+    if result.returncode != expect:
+        sys.exit(f"expected exit code {expect}, got {result.returncode}")
+
+
+def broken_copy() -> Path:
+    """The published config with three mistakes people make."""
+    text = (EXAMPLES / "baichuan2.json").read_text()
+    text = text.replace('"overlap_comm"', '"overlap_com"')
+    text = text.replace('"gradient_clipping": 1.0', '"gradient_clipping": "1.0"')
+    text = text.replace('"bf16": {', '"fp16": {"enabled": true},\n    "bf16": {')
+    text = text.replace('"enabled": "auto"', '"enabled": true')
+    path = RUNS / "baichuan2_broken.json"
+    path.write_text(text)
+    return path.relative_to(EXAMPLES.parent)
+
+
+def train(*options: object) -> None:
+    show(
+        *DSCONFIG,
+        "run",
+        "examples/gpt_zero3.json",
+        *("--gpus", 2, "--device", "cpu", "--model", "examples/gpt.json"),
+        *("--micro-batch", 8, "--global-batch", 32),
+        "--",
+        "examples/train_gpt.py",
+        *("--steps", STEPS, "--folder", "runs/gpt"),
+        *options,
+    )
+
+
+def main() -> None:
+    RUNS.mkdir(exist_ok=True)
+    facts = ("--gpus", 2, "--device", "cpu", "--model", "examples/gpt.json")
+    batch = ("--micro-batch", 8, "--global-batch", 32)
+    show(*DSCONFIG, "validate", "examples/baichuan2.json")
+    show(*DSCONFIG, "validate", broken_copy(), expect=1)
+    show(*DSCONFIG, "resolve", "examples/baichuan2.json", *facts, *batch)
+    show(*DSCONFIG, "estimate", "--params", "13e9", "--gpus", 8)
+    show(sys.executable, "examples/library.py")
+    train()
+    train("--resume", "--export", "runs/gpt/weights")
+    index = json.loads((RUNS / "gpt" / "weights" / "model.safetensors.index.json").read_text())
+    print(f"\nexported {len(index['weight_map'])} tensors to runs/gpt/weights")
+
+
+if __name__ == "__main__":
+    main()

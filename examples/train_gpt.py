@@ -1,0 +1,64 @@
+"""Train the byte-level GPT: ``dsconfig run gpt_zero3.json --gpus 2 -- train_gpt.py``.
+
+Started twice by the tour: the second time it resumes from the checkpoint of the first.
+"""
+
+import argparse
+from itertools import islice
+from pathlib import Path
+
+import dsengine
+import torch
+from gpt import StandardLibrary, from_json
+
+HERE = Path(__file__).parent
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=30, help="optimizer steps of this start")
+    parser.add_argument("--model", type=Path, default=HERE / "gpt.json")
+    parser.add_argument("--folder", type=Path, default=Path("runs/gpt"))
+    parser.add_argument("--resume", action="store_true", help="continue the newest checkpoint")
+    parser.add_argument("--export", type=Path, help="write whole weights as safetensors here")
+    return dsengine.add_config_arguments(parser).parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    torch.manual_seed(0)
+    model = from_json(options.model)
+    context = model.positions.num_embeddings
+    engine, _, loader, _ = dsengine.initialize(
+        args=options,
+        model=model,
+        model_parameters=model.parameters(),
+        training_data=StandardLibrary(context),
+    )
+    if options.resume:
+        path, _ = engine.load_checkpoint(options.folder)
+        if path is None:
+            raise SystemExit(f"no checkpoint in {options.folder}")
+    train(engine, loader, options.steps, context)
+    engine.save_checkpoint(options.folder)
+    if options.export:
+        engine.save_16bit_model(options.export)
+    engine.print_memory_report()
+    engine.destroy()
+
+
+def train(engine: dsengine.Engine, loader: object, steps: int, context: int) -> None:
+    """Run ``steps`` optimizer steps with a progress bar on rank 0."""
+    tokens = engine.train_batch_size() * context
+    micro_batches = steps * engine.gradient_accumulation_steps()
+    engine.train()
+    with dsengine.Progress(engine, steps=steps, tokens_per_step=tokens) as progress:
+        for batch in islice(dsengine.RepeatingLoader(loader), micro_batches):
+            loss = engine(batch.to(engine.device))
+            engine.backward(loss)
+            engine.step()
+            progress.update(loss)
+
+
+if __name__ == "__main__":
+    main()
