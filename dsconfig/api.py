@@ -73,14 +73,14 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
 
     Raises ValueError when the resolution has errors or the facts name no model.
     """
-    from dsconfig.memory import estimate as estimate_effective
+    from dsconfig.memory.answer import estimate as estimate_effective
 
     if isinstance(resolution, Effective):
         return estimate_effective(resolution, facts)
     if resolution.effective is None:
         listed = "; ".join(f"{found.code} {found.message}" for found in resolution.diagnostics)
         raise ValueError(f"the config is not resolved: {listed}")
-    return estimate_effective(resolution.effective, facts)
+    return estimate_effective(resolution.effective, facts, runtime=resolution.runtime)
 
 
 def plan(resolution: Resolution, facts: Facts) -> Plan:

@@ -29,6 +29,10 @@ class Component:
     source: str = ""
 
 
+def _no_phases() -> Mapping[Phase, int]:
+    return MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
     """One rank's device. Allocated bytes by component; the peak is a maximum over phases.
@@ -43,6 +47,8 @@ class DeviceMemory:
     peak_phase: Phase
     reserved_bytes: int
     visible_bytes: int
+    rest_bytes: Mapping[Phase, int] = field(default_factory=_no_phases)
+    """Bytes still held when each phase ends."""
     low_bytes: int | None = None
     high_bytes: int | None = None
     """The range the peak lies in where something was assumed; None where it is exact."""

@@ -89,7 +89,7 @@ def unit_schedule(zero: Zero, tree: ModelTree | None) -> tuple[UnitSchedule, ...
 
 def _expected_memory(effective: Effective, facts: Facts) -> dict[str, object]:
     """Device bytes per rank by phase, from the estimator."""
-    from dsconfig.memory import estimate
+    from dsconfig.memory.answer import estimate
 
     if facts.model is None:
         return {}

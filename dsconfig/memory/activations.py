@@ -1,0 +1,245 @@
+"""Bytes that autograd keeps for backward, by closed form.
+
+Notation: s tokens, b samples, h hidden size, a heads, k key/value heads, d head size, f inner
+width of the MLP, v vocabulary, w bytes of the model dtype. Everything is per rank.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dsconfig.facts.facts import Facts
+from dsconfig.facts.model import Architecture
+from dsconfig.memory.families import Family, Norm, family_of
+from dsconfig.runtimes.effective import Effective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activations:
+    """Bytes of one micro batch on one rank.
+
+    ``per_block`` is kept from forward to backward (a checkpoint, with recomputation);
+    ``recomputed`` is rebuilt in backward for one block at a time; ``temporaries`` are
+    gradients of activations in the block being differentiated. ``logits_forward`` lives at
+    the end of forward, ``logits_backward`` at the start of backward. ``on_host`` are
+    checkpoints moved to host memory.
+    """
+
+    blocks: int = 0
+    per_block: int = 0
+    recomputed: int = 0
+    temporaries: int = 0
+    outside: int = 0
+    logits_forward: int = 0
+    logits_backward: int = 0
+    on_host: int = 0
+    tokens: int = 0
+    assumed: str = ""
+    formula: str = ""
+    pointer: str = "/train_micro_batch_size_per_gpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockBytes:
+    """One block, in bytes per s*b*h: ``linear`` + ``quadratic`` * a * s / h.
+
+    ``whole`` is the part of ``linear`` that tensor parallelism does not divide.
+    """
+
+    linear: float
+    quadratic: float
+    whole: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How the model is run: kernels and recomputation."""
+
+    width: int = 2
+    flash: bool = True
+    fused: bool = False
+    """Fused norm, MLP and loss kernels (Liger and the like)."""
+    dropout: bool | None = None
+    """False: switched off, whatever the published config of the family says."""
+    mask_width: int = 1
+    """Bytes of a dropout mask element: 1 on CUDA; the model dtype on CPU."""
+
+
+def block_bytes(shape: Architecture, style: Style) -> BlockBytes:
+    """What one block keeps when nothing is recomputed."""
+    family = family_of(shape)
+    dropout = family.dropout and style.dropout is not False
+    scores_dropout = family.attention_dropout and style.dropout is not False
+    queries = shape.heads * shape.width_of_head / shape.hidden_size
+    values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
+    norms = _norms(family, shape, style, queries, values)
+    attention = style.width * (2 * queries + 2 * values)
+    if family.fused_rotary:
+        attention += style.width * (queries + values)
+        attention += style.width * values if style.flash else 0
+    quadratic = 0.0
+    if style.flash:
+        attention += 4 * shape.heads / shape.hidden_size  # log-sum-exp, fp32 per head
+        if scores_dropout and style.mask_width > 1:
+            # The CPU has no fused attention with dropout: scaled q and k, and the scores.
+            attention += style.width * (2 * queries + values)
+            quadratic = 12.0
+    else:
+        quadratic = _scores(family, style, scores_dropout)
+    masks = 2 * style.mask_width if dropout else 0
+    return BlockBytes(
+        linear=norms + attention + _mlp(family, shape, style) + masks,
+        quadratic=quadratic,
+        whole=norms + masks,
+    )
+
+
+def _norms(
+    family: Family, shape: Architecture, style: Style, queries: float, values: float
+) -> float:
+    """Norms with what they feed, and their fp32 scales (one or two per token)."""
+    kind = Norm.LAYER if style.fused else family.norm
+    full, narrow = kind.value
+    kept = 4 * full + style.width * narrow
+    inputs = 1 if family.one_norm_input else 2
+    outputs = 1 if family.one_norm else 2
+    total = kept * inputs + style.width * outputs + 8 / shape.hidden_size
+    if family.post_norms:
+        total += 2 * kept + 8 / shape.hidden_size
+    if shape.query_key_norm:
+        total += kept * (queries + values)
+    return total
+
+
+def _mlp(family: Family, shape: Architecture, style: Style) -> float:
+    copies = family.mlp_copies
+    if style.fused and copies > 2:
+        copies -= 1 if shape.gated_mlp else 3  # the activated gate is rebuilt in backward
+    if shape.experts and shape.experts_per_token:
+        inner = (shape.expert_size or shape.width_of_mlp) * shape.experts_per_token
+        routed = 2 * shape.experts_per_token  # inputs and outputs, one row per chosen expert
+        return style.width * (copies * inner / shape.hidden_size + routed)
+    return style.width * copies * shape.width_of_mlp / shape.hidden_size
+
+
+def _scores(family: Family, style: Style, dropout: bool) -> float:
+    """Eager attention: probabilities, in fp32 first where the family casts, a cap, a mask."""
+    cast = 4 if family.scores_in_fp32 and style.width == 2 else 0
+    capped = style.width if family.softcap else 0
+    masked = style.mask_width + style.width if dropout else 0
+    return cast + style.width + capped + masked
+
+
+def _arguments(facts: Facts) -> Mapping[str, Any]:
+    return facts.training.arguments if facts.training else {}
+
+
+def style_of(effective: Effective, facts: Facts) -> Style:
+    """Kernels as the training facts name them; flash attention where they say nothing."""
+    arguments = _arguments(facts)
+    width = effective.numerics.precision.bytes
+    on_cpu = facts.device is not None and facts.device.kind == "cpu"
+    dropout = None
+    if facts.model and facts.model.architecture:
+        dropout = facts.model.architecture.extras.get("dropout")
+    return Style(
+        width=width,
+        flash=str(arguments.get("attn_implementation", "sdpa")) != "eager",
+        fused=bool(arguments.get("use_liger_kernel", False)),
+        dropout=None if dropout is None else bool(dropout),
+        mask_width=width if on_cpu else 1,
+    )
+
+
+def recompute_of(effective: Effective, facts: Facts) -> str:
+    """``none``, ``selective`` (attention scores) or ``full`` (each block)."""
+    arguments = _arguments(facts)
+    asked = arguments.get("gradient_checkpointing")
+    if isinstance(asked, str) and asked in {"none", "selective", "full"}:
+        return asked
+    if asked is not None:
+        return "full" if asked else "none"
+    return "full" if effective.activation_checkpointing.enabled else "none"
+
+
+def activations_of(effective: Effective, facts: Facts) -> Activations:
+    """Activations of one micro batch; nothing when the sequence length is unknown."""
+    shape = facts.model.architecture if facts.model else None
+    length = facts.training.sequence_length if facts.training else None
+    batch = effective.batch.micro_batch if effective.batch else None
+    if batch is None and facts.training:
+        batch = facts.training.micro_batch_size
+    if shape is None or length is None or batch is None:
+        return Activations(assumed="no sequence length, micro batch or shape: none counted")
+    style = style_of(effective, facts)
+    tokens = length * batch // facts.sequence_parallel
+    recompute = recompute_of(effective, facts)
+    return _activations(effective, facts, shape, style, (tokens, length), recompute)
+
+
+def _activations(
+    effective: Effective,
+    facts: Facts,
+    shape: Architecture,
+    style: Style,
+    size: tuple[int, int],
+    recompute: str,
+) -> Activations:
+    tokens, length = size
+    tensor = facts.tensor_parallel
+    hidden = shape.hidden_size
+    block = block_bytes(shape, style)
+    linear = block.whole + (block.linear - block.whole) / tensor
+    scores = block.quadratic * shape.heads / tensor * length
+    full = int(tokens * (hidden * linear + (0 if recompute == "selective" else scores)))
+    again = int(tokens * scores) if recompute == "selective" else 0
+    inner = shape.width_of_mlp / hidden * (1 if style.fused else 2)
+    temporaries = int(tokens * hidden * style.width * (2 + inner / tensor))
+    kept, on_host = full, 0
+    if recompute == "full":
+        settings = effective.activation_checkpointing
+        split = tensor if settings.partition_activations else 1
+        kept, again = style.width * tokens * hidden // split, full
+        if settings.cpu_checkpointing:
+            kept, on_host = 0, kept * shape.layers
+    forward, backward = _logits(shape, style, tokens, tensor)
+    return Activations(
+        blocks=max(1, shape.layers // facts.pipeline_parallel),
+        per_block=kept,
+        recomputed=again,
+        temporaries=temporaries,
+        outside=2 * style.width * tokens * hidden + 8 * tokens,
+        logits_forward=forward,
+        logits_backward=backward,
+        on_host=on_host,
+        tokens=tokens,
+        formula=_formula(block, recompute),
+    )
+
+
+def _logits(shape: Architecture, style: Style, tokens: int, tensor: int) -> tuple[int, int]:
+    """(end of forward, start of backward).
+
+    Plain loss: logits w, their fp32 copy 4, log-softmax 4; in backward the fp32 gradient 4
+    and its cast w on top. Fused loss: no logits, but the gradients of head and hidden state,
+    and one chunk, as wide as the inner width of a chunk of tokens.
+    """
+    values = tokens * shape.vocab_size // tensor
+    width = style.width
+    if style.fused:
+        head = shape.vocab_size * shape.hidden_size // tensor * width
+        chunk = max(1, -(-tokens * shape.hidden_size // shape.vocab_size))
+        slice_bytes = chunk * shape.vocab_size // tensor * (4 + width)
+        return (
+            head + tokens * shape.hidden_size * width + slice_bytes,
+            head + tokens * shape.hidden_size * width,
+        )
+    forward = values * (8 + (width if width == 2 else 0))
+    return forward, forward + values * (4 + (width if width == 2 else 0))
+
+
+def _formula(block: BlockBytes, recompute: str) -> str:
+    if recompute == "full":
+        return "2sbh per block, one block rebuilt"
+    scores = f" + {block.quadratic:.0f}as/h" if block.quadratic else ""
+    return f"sbh({block.linear:.1f}{scores}) per block"

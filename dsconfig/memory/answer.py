@@ -1,0 +1,138 @@
+"""From a config and facts to an Estimate."""
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from dsconfig.facts.facts import Facts
+from dsconfig.memory import constants
+from dsconfig.memory.buckets import bucket_rule_bytes
+from dsconfig.memory.estimate import DeviceMemory, Estimate, Fit, Option
+from dsconfig.memory.simulation import BUCKET_PARTS, simulator_of
+from dsconfig.memory.spread import spread
+from dsconfig.memory.tiers import host_memory, nvme_memory
+from dsconfig.memory.timeline import Trace
+from dsconfig.memory.workload import Workload, workload
+from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.effective import Effective
+
+
+def estimate(
+    effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine"
+) -> Estimate:
+    """Bytes on device, host and NVMe of one config, by component and phase.
+
+    Raises ValueError when the facts name no model or no number of devices.
+    """
+    option = price(effective, facts, runtime=runtime)
+    return Estimate(options=(option,), inputs=inputs_of(effective, facts, runtime))
+
+
+def peak(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine") -> int:
+    """Only the highest bytes allocated on one device: the quick form for searches."""
+    return simulator_of(runtime)(workload(effective, facts)).peak
+
+
+def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine") -> Option:
+    """One choice of stage and offload, in full."""
+    job = workload(effective, facts)
+    trace = simulator_of(runtime)(job)
+    zero = effective.zero
+    device = _device(job, trace, facts)
+    return Option(
+        stage=zero.stage,
+        offload_optimizer=str(zero.optimizer_tier),
+        offload_param=str(zero.parameter_tier),
+        device=device,
+        host=host_memory(job),
+        nvme=nvme_memory(job),
+        bucket_rule_bytes=bucket_rule_bytes(zero),
+        bucket_allocated_bytes=_buckets(trace),
+        fits=_fits(device, facts),
+    )
+
+
+def _device(job: Workload, trace: Trace, facts: Facts) -> DeviceMemory:
+    capability = facts.device.compute_capability if facts.device else None
+    workspace = constants.workspace_bytes(capability)
+    allocated = trace.peak
+    reserved = int((allocated + workspace) * constants.RESERVED_OVER_ALLOCATED)
+    communicators = constants.COMMUNICATOR_BYTES if (facts.world_size or 1) > 1 else 0
+    low, high = spread(job, trace)
+    return DeviceMemory(
+        components=trace.components(),
+        phase_bytes=MappingProxyType(trace.peaks),
+        rest_bytes=MappingProxyType(trace.rests),
+        peak_bytes=allocated,
+        peak_phase=trace.peak_phase,
+        reserved_bytes=reserved,
+        visible_bytes=reserved + constants.CONTEXT_BYTES + communicators,
+        low_bytes=low,
+        high_bytes=high,
+    )
+
+
+def _buckets(trace: Trace) -> int:
+    """The most that buckets and their copies hold together at the highest moment of a phase."""
+    return max(
+        (
+            sum(amount for part, amount in held.items() if part.name in BUCKET_PARTS)
+            for held in trace.parts.values()
+        ),
+        default=0,
+    )
+
+
+def _fits(device: DeviceMemory, facts: Facts) -> tuple[Fit, ...]:
+    """Against the card in the facts: reserved bytes, context and communicators must go in."""
+    if facts.device is None or facts.device.memory_bytes is None:
+        return ()
+    memory = facts.device.memory_bytes
+    headroom = memory - device.visible_bytes
+    return (
+        Fit(
+            device=facts.device.name,
+            memory_bytes=memory,
+            fits=headroom >= 0,
+            headroom_bytes=headroom,
+        ),
+    )
+
+
+def with_fits(option: Option, cards: list[tuple[str, int]]) -> Option:
+    """The option, judged against cards given as (name, usable bytes)."""
+    fits = tuple(
+        Fit(
+            device=name,
+            memory_bytes=memory,
+            fits=memory >= option.device.visible_bytes,
+            headroom_bytes=memory - option.device.visible_bytes,
+        )
+        for name, memory in cards
+    )
+    return replace(option, fits=fits)
+
+
+def inputs_of(
+    effective: Effective, facts: Facts, runtime: str | Runtime
+) -> MappingProxyType[str, object]:
+    """What went in, ready for JSON."""
+    model, training, batch = facts.model, facts.training, effective.batch
+    micro = batch.micro_batch if batch else training.micro_batch_size if training else None
+    return MappingProxyType(
+        {
+            "runtime": runtime if isinstance(runtime, str) else runtime.name,
+            "model": model.name if model else None,
+            "parameters": model.parameters if model else None,
+            "trainable": model.trainable if model else None,
+            "assumed": list(model.assumed) if model else [],
+            "gpus": facts.world_size,
+            "nodes": facts.nodes,
+            "device": facts.device.name if facts.device else None,
+            "precision": str(effective.numerics.precision),
+            "optimizer": effective.optimizer.type if effective.optimizer else "AdamW (assumed)",
+            "micro_batch": micro,
+            "sequence_length": training.sequence_length if training else None,
+            "accumulation": batch.accumulation if batch else 1,
+            "overlap_comm": effective.zero.overlap_comm,
+        }
+    )

@@ -1,0 +1,117 @@
+"""Gradients on their way through the reduce buckets of stages 1 and 2.
+
+Each gradient is copied into the bucket and lives on as a view of it. When the next one does
+not fit, the bucket is reduced: slices that one rank owns in place, slices of several ranks
+through a flattened copy. Then the owned gradients move to the partition.
+"""
+
+from dsconfig.memory.deepspeed import parts
+from dsconfig.memory.deepspeed.partition import Partition
+from dsconfig.memory.timeline import Timeline
+from dsconfig.memory.workload import Workload
+from dsconfig.runtimes.effective import Tier
+
+
+class Buckets:
+    """State of the buckets during one backward pass of one rank."""
+
+    def __init__(self, job: Workload, line: Timeline, partition: Partition) -> None:
+        self._job, self._line, self._partition = job, line, partition
+        zero = job.effective.zero
+        self._size = zero.reduce_bucket_size
+        self._stage = zero.stage
+        self._overlap = zero.overlap_comm
+        self._contiguous = zero.contiguous_gradients
+        self._offloaded = zero.optimizer_tier is not Tier.DEVICE
+        self._width = job.width
+        self._fill: list[int] = []  # indices of the weights in the bucket
+        self._filled = 0  # elements in the bucket
+        self._late = self._stage == 1 and not self._overlap
+        self._waiting: list[int] = []
+        self._partition_made = False
+        if self._contiguous:
+            line.hold(parts.BUCKET, self._size * self._width)
+            if self._overlap:
+                line.hold(parts.SECOND_BUCKET, self._size * self._width)
+
+    def gradient(self, index: int) -> None:
+        """Autograd has made the gradient of one weight."""
+        amount = self._job.weights[index].elements * self._width
+        if self._late or (self._stage == 1 and self._job.accumulation > 1):
+            self._keep_for_boundary(index, amount)
+            return
+        self._line.hold(parts.GRADIENTS, amount)
+        self._put(index)
+
+    def _keep_for_boundary(self, index: int, amount: int) -> None:
+        """Stage 1 reduces only at the boundary; until then gradients add up in place."""
+        if self._job.accumulation > 1:
+            self._line.blink(parts.GRADIENTS, amount)
+        else:
+            self._line.hold(parts.GRADIENTS, amount)
+        self._waiting.append(index)
+
+    def _put(self, index: int) -> None:
+        elements = self._job.weights[index].elements
+        if self._filled + elements > self._size:
+            self._reduce()
+        self._fill.append(index)
+        self._filled += elements
+        if self._contiguous and elements <= self._size:
+            self._line.free(parts.GRADIENTS, elements * self._width)
+
+    def _reduce(self) -> None:
+        if not self._fill:
+            return
+        in_bucket = self._contiguous and self._filled <= self._size
+        communicated = self._filled * self._job.communication_width
+        copied = not in_bucket and len(self._fill) > 1
+        if self._is_split() or copied:
+            self._line.hold(parts.STAGING, self._filled * self._width)
+        if self._job.communication_width != self._width:
+            self._line.blink(parts.CAST, communicated)
+        self._line.free(parts.STAGING)
+        for index in self._fill:
+            self._settle(index, in_bucket)
+        self._fill, self._filled = [], 0
+
+    def _is_split(self) -> bool:
+        """Whether the bucket has slices of several ranks (or of several outputs)."""
+        if self._partition.compact:
+            return len(self._fill) > 1
+        ranks = [self._partition.owners[index] for index in self._fill]
+        return min(first for first, _ in ranks) != max(last for _, last in ranks)
+
+    def _settle(self, index: int, in_bucket: bool) -> None:
+        """After the reduction: to the partition, or gone."""
+        elements = self._job.weights[index].elements
+        amount = elements * self._width
+        owned = self._partition.owns(index)
+        if owned and self._contiguous and not self._offloaded:
+            self._make_partition()
+        if in_bucket:
+            return  # a view of the bucket: nothing of its own to free
+        moved = owned and self._contiguous and not self._offloaded
+        dropped = self._stage == 2 and not owned
+        if moved or dropped or (self._offloaded and owned):
+            self._line.free(parts.GRADIENTS, amount)
+
+    def _make_partition(self) -> None:
+        if self._partition_made:
+            return
+        self._partition_made = True
+        partition = self._partition
+        if not partition.compact:
+            self._line.hold(parts.PARTITION, partition.touched * self._width)
+        elif not self._line.held(parts.PARTITION):
+            self._line.hold(parts.PARTITION, partition.elements * self._job.accumulation_width)
+
+    def finish(self) -> None:
+        """The end of backward: what waits is reduced, the buckets are freed."""
+        for index in sorted(self._waiting):
+            self._put(index)
+        self._reduce()
+        self._line.free(parts.BUCKET)
+        self._line.free(parts.SECOND_BUCKET)
+        if self._line.held(parts.ACCUMULATED):
+            self._line.free(parts.PARTITION)  # added to what was there

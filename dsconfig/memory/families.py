@@ -1,0 +1,82 @@
+"""What a block of each model family keeps for backward, as its modules are written.
+
+Read from the modelling code of transformers and checked with saved-tensor hooks. A family
+that is not listed is taken as Llama-like (gated) or GPT-NeoX-like (plain MLP).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dsconfig.facts.model import Architecture
+
+
+class Norm(Enum):
+    """How a norm is computed: (fp32 copies kept, 16-bit copies kept), its output aside."""
+
+    LAYER = (0, 1)
+    """One fused kernel: keeps its input."""
+    RMS = (1, 1)
+    """Written out: the fp32 input and the normalised value in the model dtype."""
+    GEMMA = (2, 0)
+    """Written out wholly in fp32: input and normalised value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """``mlp_copies``: tensors of the MLP's inner width kept per block.
+
+    gated: gate, activated gate, up, product (4). ReLU: its output (1). GELU: input and output
+    (2). GELU written out with tanh: input, half of it, tanh, 1 + tanh, output (5).
+    """
+
+    norm: Norm = Norm.RMS
+    mlp_copies: int = 4
+    post_norms: bool = False
+    """Two more norms, after attention and MLP, whose output feeds no matrix."""
+    one_norm_input: bool = False
+    """Attention and MLP run side by side on the same residual: one input is kept."""
+    one_norm: bool = False
+    """Side by side on one norm's output as well."""
+    fused_rotary: bool = False
+    """One qkv projection, then rotary embedding: q and k are copies beside the whole qkv."""
+    softcap: bool = False
+    scores_in_fp32: bool = True
+    dropout: bool = False
+    """After attention and MLP, in the published config."""
+    attention_dropout: bool = False
+
+
+_NEOX = Family(norm=Norm.LAYER, mlp_copies=2, one_norm_input=True, fused_rotary=True)
+_LLAMA = Family()
+FAMILIES: dict[str, Family] = {
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "mixtral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "qwen3_moe": _LLAMA,
+    "deepseek_v3": _LLAMA,
+    "phi3": Family(fused_rotary=True),
+    "gemma2": Family(norm=Norm.GEMMA, post_norms=True, softcap=True),
+    "gpt_neox": _NEOX,
+    "gptj": Family(norm=Norm.LAYER, mlp_copies=5, one_norm_input=True, one_norm=True),
+    "phi": Family(norm=Norm.LAYER, mlp_copies=5, one_norm_input=True, one_norm=True),
+    "falcon": Family(norm=Norm.LAYER, mlp_copies=2, one_norm_input=True, fused_rotary=True),
+    "bloom": Family(norm=Norm.LAYER, mlp_copies=2, scores_in_fp32=True),
+    "opt": Family(norm=Norm.LAYER, mlp_copies=1, dropout=True),
+    "gpt2": Family(
+        norm=Norm.LAYER, mlp_copies=5, scores_in_fp32=False, dropout=True, attention_dropout=True
+    ),
+    "gpt_neo": Family(norm=Norm.LAYER, mlp_copies=5),
+    "gpt": Family(norm=Norm.LAYER, mlp_copies=2),
+    "bert": Family(
+        norm=Norm.LAYER, mlp_copies=2, scores_in_fp32=False, dropout=True, attention_dropout=True
+    ),
+    "t5": Family(mlp_copies=1, dropout=True, attention_dropout=True),
+}
+
+
+def family_of(shape: Architecture) -> Family:
+    """The traits of an architecture's family."""
+    known = FAMILIES.get(shape.family or "")
+    return known or (_LLAMA if shape.gated_mlp else _NEOX)

@@ -1,0 +1,108 @@
+"""Host memory and NVMe, bytes per node."""
+
+from dsconfig.memory.constants import pinned
+from dsconfig.memory.estimate import Component, Phase, TierMemory
+from dsconfig.memory.workload import Workload
+from dsconfig.runtimes.effective import Offload, Tier
+
+_ALL = tuple(Phase)
+_OPTIMIZER = "/zero_optimization/offload_optimizer"
+_PARAM = "/zero_optimization/offload_param"
+
+
+def host_memory(job: Workload) -> TierMemory:
+    """What one node keeps in main memory for offloaded states, and the pinned part of it."""
+    zero = job.effective.zero
+    found: list[tuple[Component, bool]] = []
+    if zero.offload_optimizer is not None and zero.optimizer_tier is not Tier.DEVICE:
+        found += _optimizer(job, zero.offload_optimizer)
+    if zero.offload_param is not None and zero.parameter_tier is not Tier.DEVICE:
+        found += _parameters(job, zero.offload_param)
+    if job.activations.on_host:
+        pointer = "/activation_checkpointing/cpu_checkpointing"
+        found.append((_part("checkpoints", job.activations.on_host, pointer, "2sbh L"), True))
+    ranks = job.ranks_per_node
+    components = tuple(_times(component, ranks) for component, _ in found)
+    rounded = sum(pinned(component.bytes) * ranks for component, is_pinned in found if is_pinned)
+    total = sum(component.bytes for component in components)
+    return TierMemory(components=components, bytes=total, peak_bytes=total, pinned_bytes=rounded)
+
+
+def nvme_memory(job: Workload) -> TierMemory:
+    """What one node keeps on disk."""
+    zero = job.effective.zero
+    own, ranks = _owned(job), job.ranks_per_node
+    found: list[Component] = []
+    if zero.optimizer_tier is Tier.NVME:
+        state = job.optimizer.state_bytes(own, job.state_width)
+        found.append(_part("master weights", own * 4, _OPTIMIZER, "4 per owned element"))
+        found.append(_part("optimizer state", state, _OPTIMIZER, "state per owned element"))
+        found.append(_part("gradients", own * 4, _OPTIMIZER, "4 per owned element"))
+    if zero.parameter_tier is Tier.NVME:
+        shards = job.shard(job.elements)
+        found.append(_part("weights", shards * job.width, _PARAM, "w per owned element"))
+    components = tuple(_times(component, ranks) for component in found)
+    total = sum(component.bytes for component in components)
+    return TierMemory(components=components, bytes=total, peak_bytes=total)
+
+
+def _owned(job: Workload) -> int:
+    return job.shard(sum(weight.elements for weight in job.trainable))
+
+
+def _optimizer(job: Workload, offload: Offload) -> list[tuple[Component, bool]]:
+    """Per rank: master, gradient, 16-bit staging and moments; a pool before NVMe."""
+    zero, own = job.effective.zero, _owned(job)
+    pin = offload.pin_memory
+    if offload.tier is Tier.NVME:
+        group = min(own, zero.sub_group_size)
+        count = offload.buffer_count * (2 if offload.pipeline_read or offload.pipeline_write else 1)
+        return [
+            (_part("gradient shards", own * job.width, _OPTIMIZER, "w per owned element"), pin),
+            (
+                _part(
+                    "swap buffers",
+                    count * group * 4,
+                    f"{_OPTIMIZER}/buffer_count",
+                    "buffer_count x largest sub-group x 4",
+                ),
+                True,
+            ),
+        ]
+    share = int(own * offload.ratio)
+    width = job.master_width
+    state = job.optimizer.state_bytes(share, job.state_width)
+    return [
+        (_part("master weights", share * width, _OPTIMIZER, "4 per owned element"), pin),
+        (_part("gradients", share * width, _OPTIMIZER, "4 per owned element"), pin),
+        (_part("16-bit staging", own * job.width, _OPTIMIZER, "w per owned element"), pin),
+        (_part("optimizer state", state, _OPTIMIZER, "state per owned element"), False),
+    ]
+
+
+def _parameters(job: Workload, offload: Offload) -> list[tuple[Component, bool]]:
+    shards = job.shard(job.elements)
+    if offload.tier is Tier.NVME:
+        pool = offload.buffer_count * (offload.buffer_size or 100_000_000) * job.width
+        kept = min(shards, offload.max_in_cpu or 1_000_000_000) * job.width
+        return [
+            (_part("swap buffers", pool, f"{_PARAM}/buffer_size", "buffer_count x size x w"), True),
+            (_part("weights kept", kept, f"{_PARAM}/max_in_cpu", "max_in_cpu x w"), False),
+        ]
+    formula = "w per owned element"
+    return [(_part("weights", shards * job.width, _PARAM, formula), offload.pin_memory)]
+
+
+def _part(name: str, amount: int, pointer: str, formula: str) -> Component:
+    return Component(name=name, bytes=amount, pointer=pointer, phases=_ALL, formula=formula)
+
+
+def _times(component: Component, ranks: int) -> Component:
+    return Component(
+        name=component.name,
+        bytes=component.bytes * ranks,
+        pointer=component.pointer,
+        phases=component.phases,
+        formula=f"{component.formula}, {ranks} ranks",
+        source=component.source,
+    )

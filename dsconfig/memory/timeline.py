@@ -1,0 +1,102 @@
+"""A simulated run of one rank: what is held when, and the highest moment of each phase.
+
+The peak of a phase is a maximum over moments, never a sum over components, so allocations
+and releases are replayed in the order in which the runtime makes them.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dsconfig.memory.estimate import Component, Phase
+
+
+class Part(NamedTuple):
+    """What bytes are held for: name, the config key that causes them, formula, its source."""
+
+    name: str
+    pointer: str
+    formula: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Bytes at the highest moment and at the end of each phase, and what made up the highest."""
+
+    peaks: dict[Phase, int]
+    rests: dict[Phase, int]
+    parts: dict[Phase, dict[Part, int]]
+
+    @property
+    def peak_phase(self) -> Phase:
+        return max(self.peaks, key=lambda phase: self.peaks[phase])
+
+    @property
+    def peak(self) -> int:
+        return max(self.peaks.values())
+
+    def components(self) -> tuple[Component, ...]:
+        """For each phase the components add up to its peak, to the byte."""
+        phases_of: dict[tuple[Part, int], list[Phase]] = {}
+        for phase, held in self.parts.items():
+            for part, amount in held.items():
+                if amount:
+                    phases_of.setdefault((part, amount), []).append(phase)
+        return tuple(
+            Component(
+                name=part.name,
+                bytes=amount,
+                pointer=part.pointer,
+                phases=tuple(phases),
+                formula=part.formula,
+                source=part.source,
+            )
+            for (part, amount), phases in phases_of.items()
+        )
+
+
+class Timeline:
+    """Collects allocations and releases; bytes of the same part are counted together."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.INIT
+        self.total = 0
+        self._held: dict[Part, int] = {}
+        self._peaks: dict[Phase, int] = {}
+        self._rests: dict[Phase, int] = {}
+        self._parts: dict[Phase, dict[Part, int]] = {}
+
+    def enter(self, phase: Phase) -> None:
+        """End the current phase and begin the next with what is held."""
+        self._rests[self.phase] = self.total
+        self.phase = phase
+        self._note_peak()
+
+    def hold(self, part: Part, amount: int) -> None:
+        self._held[part] = self._held.get(part, 0) + amount
+        self.total += amount
+        self._note_peak()
+
+    def free(self, part: Part, amount: int | None = None) -> None:
+        """Release ``amount`` bytes of a part, or all of it."""
+        held = self._held.get(part, 0)
+        released = held if amount is None else min(amount, held)
+        self._held[part] = held - released
+        self.total -= released
+
+    def blink(self, part: Part, amount: int) -> None:
+        """Hold for a moment."""
+        self.hold(part, amount)
+        self.free(part, amount)
+
+    def held(self, part: Part) -> int:
+        return self._held.get(part, 0)
+
+    def _note_peak(self) -> None:
+        if self.total > self._peaks.get(self.phase, -1):
+            self._peaks[self.phase] = self.total
+            self._parts[self.phase] = dict(self._held)
+
+    def trace(self) -> Trace:
+        self._rests[self.phase] = self.total
+        return Trace(self._peaks, self._rests, self._parts)

@@ -1,0 +1,178 @@
+"""What one rank has to hold and do, digested from config and facts for the simulations."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dsconfig.facts.facts import Facts
+from dsconfig.facts.model import ModelTree
+from dsconfig.memory.activations import Activations, activations_of
+from dsconfig.memory.optimizers import OptimizerCost, optimizer_cost
+from dsconfig.runtimes.effective import Effective, Precision
+
+OUTSIDE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One parameter tensor. ``block`` is the index of its block in the stack, or OUTSIDE."""
+
+    elements: int
+    trainable: bool = True
+    block: int = OUTSIDE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Everything the simulations of a runtime read. Sizes in elements, widths in bytes."""
+
+    effective: Effective
+    weights: tuple[Weight, ...]
+    ranks: int
+    """Ranks that share one copy of the states (data-parallel, or the sharding group)."""
+    ranks_per_node: int
+    nodes: int
+    optimizer: OptimizerCost
+    accumulation: int
+    activations: Activations
+    model: ModelTree
+
+    @property
+    def width(self) -> int:
+        return self.effective.numerics.precision.bytes
+
+    @property
+    def communication_width(self) -> int:
+        return self.effective.numerics.communication_dtype.bytes
+
+    @property
+    def accumulation_width(self) -> int:
+        return self.effective.numerics.grad_accum_dtype.bytes
+
+    @property
+    def master_width(self) -> int:
+        numerics = self.effective.numerics
+        return 2 if numerics.master_weights_16bit and numerics.precision.bytes == 2 else 4
+
+    @property
+    def state_width(self) -> int:
+        return 2 if self.effective.numerics.optimizer_states_16bit else self.master_width
+
+    @property
+    def elements(self) -> int:
+        return sum(weight.elements for weight in self.weights)
+
+    @property
+    def trainable(self) -> tuple[Weight, ...]:
+        return tuple(weight for weight in self.weights if weight.trainable)
+
+    @property
+    def frozen_elements(self) -> int:
+        return sum(weight.elements for weight in self.weights if not weight.trainable)
+
+    @property
+    def mixed(self) -> bool:
+        return self.effective.numerics.precision is not Precision.FP32
+
+    def shard(self, elements: int) -> int:
+        """Elements of one rank's part, rounded up."""
+        return -(-elements // self.ranks)
+
+
+def workload(effective: Effective, facts: Facts) -> Workload:
+    """Digest config and facts. Raises ValueError when the model or world size is unknown."""
+    if facts.model is None:
+        raise ValueError("the model is unknown: give --model or --params")
+    if facts.world_size is None:
+        raise ValueError("the number of devices is unknown: give --gpus")
+    degree = max(1, facts.tensor_parallel * facts.pipeline_parallel)
+    batch = effective.batch
+    nodes = facts.nodes or max(1, -(-facts.world_size // 8))
+    ranks = max(1, facts.data_parallel or 1) * facts.sequence_parallel
+    if effective.zero.mics_shard_size > 0:
+        ranks = min(ranks, effective.zero.mics_shard_size)
+    return Workload(
+        effective=effective,
+        weights=weights_of(facts.model, degree),
+        ranks=ranks,
+        ranks_per_node=max(1, -(-facts.world_size // nodes)),
+        nodes=nodes,
+        optimizer=optimizer_cost(effective.optimizer, facts.client_optimizer),
+        accumulation=batch.accumulation if batch else 1,
+        activations=activations_of(effective, facts),
+        model=facts.model,
+    )
+
+
+_CACHE: dict[tuple[int, int], tuple[ModelTree, tuple[Weight, ...]]] = {}
+
+
+def weights_of(model: ModelTree, degree: int = 1) -> tuple[Weight, ...]:
+    """The tensors of a model in registration order, shared storage once, divided by ``degree``.
+
+    Trees are frozen and large: the answer is kept by identity, so that a search over
+    hundreds of configs walks the tree once.
+    """
+    key = (id(model), degree)
+    found = _CACHE.get(key)
+    if found is None or found[0] is not model:
+        if len(_CACHE) > 32:
+            _CACHE.clear()
+        made = tuple(_from_tree(model)) if model.root is not None else _from_counts(model)
+        divided = tuple(
+            Weight(max(1, weight.elements // degree), weight.trainable, weight.block)
+            for weight in made
+        )
+        found = _CACHE[key] = (model, made if degree == 1 else divided)
+    return found[1]
+
+
+def _from_tree(model: ModelTree) -> list[Weight]:
+    assert model.root is not None
+    blocks: dict[str, int] = {}
+    for module in model.root.walk():
+        inside = any(module.name.startswith(f"{name}.") for name in list(blocks)[-1:])
+        if module.repeated and not inside:
+            blocks[module.name] = len(blocks)
+    found: list[Weight] = []
+    seen: set[str] = set()
+    current = OUTSIDE
+    prefix = "\0"
+    for module in model.root.walk():
+        if module.name in blocks:
+            current, prefix = blocks[module.name], f"{module.name}."
+        elif not module.name.startswith(prefix):
+            current, prefix = OUTSIDE, "\0"
+        for tensor in module.parameters:
+            storage = tensor.storage or f"{module.name}.{tensor.name}"
+            if storage not in seen:
+                seen.add(storage)
+                found.append(Weight(tensor.elements, tensor.trainable, current))
+    return found
+
+
+@lru_cache(maxsize=32)
+def _shape_of_counts(model: ModelTree) -> tuple[int, int]:
+    shape = model.architecture
+    layers = shape.layers if shape else 32
+    outer = shape.vocab_size * shape.hidden_size if shape else model.parameters // 100
+    return layers, min(outer, model.parameters // 4)
+
+
+def _from_counts(model: ModelTree) -> tuple[Weight, ...]:
+    """Embedding, equal blocks of seven matrices, head: only the sum is known for certain."""
+    layers, outer = _shape_of_counts(model)
+    block, rest = divmod(model.parameters - 2 * outer, layers)
+    frozen_share = 1 - model.trainable / model.parameters
+    matrices = [block * share // 24 for share in (2, 2, 2, 2, 5, 5)]
+    matrices.append(block - sum(matrices))
+    weights = [Weight(outer + rest)]
+    for index in range(layers):
+        weights += [Weight(elements, True, index) for elements in matrices]
+    weights.append(Weight(outer))
+    if frozen_share <= 0:
+        return tuple(weights)
+    # Only the sum of trainable elements is known: adapters of equal size in every block.
+    adapter = max(1, model.trainable // layers)
+    base = [Weight(weight.elements, False, weight.block) for weight in weights]
+    base[0] = Weight(max(1, base[0].elements - adapter * layers), False)
+    return tuple(base + [Weight(adapter, True, index) for index in range(layers)])
