@@ -7,8 +7,9 @@ import argparse
 from itertools import islice
 from pathlib import Path
 
-import dsengine
 import torch
+
+import dsengine
 from gpt import StandardLibrary, from_json
 
 HERE = Path(__file__).parent

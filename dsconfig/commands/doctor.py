@@ -1,0 +1,116 @@
+"""``dsconfig doctor``: what this machine has, and what of it will get in the way of training."""
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "safetensors", "pydantic", "typer")
+NEEDED_TORCH = (2, 11)
+SMALL_SHARED_MEMORY = 1 << 30
+"""Below this, data loaders with several workers die of a bus error (bytes)."""
+
+
+class State(StrEnum):
+    GOOD = "ok"
+    NOTE = "note"
+    BAD = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    state: State
+    subject: str
+    text: str
+
+
+def doctor() -> None:
+    """Look at this machine: packages, cards, memory, limits; say what to mend."""
+    import typer
+
+    from dsconfig.commands.console import console
+
+    out = console()
+    worst = State.GOOD
+    colours = {State.GOOD: "green", State.NOTE: "yellow", State.BAD: "bold red"}
+    for finding in findings():
+        mark = f"[{colours[finding.state]}]{finding.state:<7}[/]"
+        out.print(f"{mark}  {finding.subject:<14} {finding.text}")
+        worst = State.BAD if State.BAD in (worst, finding.state) else worst
+    if worst is State.BAD:
+        raise typer.Exit(1)
+
+
+def findings() -> Iterator[Finding]:
+    """Everything found, in a fixed order."""
+    yield Finding(State.GOOD, "python", f"{platform.python_version()} on {platform.machine()}")
+    yield from packages()
+    yield from cards()
+    yield from memory()
+    yield from limits()
+
+
+def packages() -> Iterator[Finding]:
+    for name in PACKAGES:
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            state = State.NOTE
+            hint = " (pip install 'dsconfig-zero[engine]')" if name == "torch" else ""
+            yield Finding(state, name, f"not installed{hint}")
+            continue
+        numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit())
+        if name == "torch" and numbers < NEEDED_TORCH:
+            wanted = ".".join(map(str, NEEDED_TORCH))
+            yield Finding(State.BAD, name, f"{found}; the engine needs {wanted} or newer")
+        else:
+            yield Finding(State.GOOD, name, found)
+
+
+def cards() -> Iterator[Finding]:
+    """NVIDIA cards as the driver reports them; no framework is loaded."""
+    import subprocess
+
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        yield Finding(State.NOTE, "accelerator", "no nvidia-smi: CPU only (backend gloo)")
+        return
+    query = [program, "--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader"]
+    result = subprocess.run(query, capture_output=True, text=True, timeout=30)
+    if result.returncode != 0:
+        yield Finding(State.BAD, "accelerator", f"nvidia-smi failed: {result.stderr.strip()}")
+    for line in result.stdout.splitlines():
+        yield Finding(State.GOOD, "accelerator", line.strip())
+
+
+def memory() -> Iterator[Finding]:
+    from dsconfig.commands.console import gigabytes
+
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    yield Finding(State.GOOD, "host memory", f"{gigabytes(pages)}, {os.cpu_count()} cores")
+    shared = Path("/dev/shm")
+    if shared.is_dir():
+        free = shutil.disk_usage(shared).free
+        state = State.NOTE if free < SMALL_SHARED_MEMORY else State.GOOD
+        hint = "; loader workers may die: start the container with --shm-size 8g"
+        text = f"{gigabytes(free)} free in /dev/shm"
+        yield Finding(state, "shared memory", text + (hint if state is State.NOTE else ""))
+
+
+def limits() -> Iterator[Finding]:
+    """Limits of the shell that bite: locked memory (pinned buffers), open files."""
+    try:
+        import resource
+    except ImportError:
+        return
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if locked not in (resource.RLIM_INFINITY, -1) and locked < 1 << 30:
+        text = f"{locked // 1024} KiB of locked memory; raise it with ulimit -l unlimited"
+        yield Finding(State.NOTE, "ulimit -l", text + " before offloading with pin_memory")
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files < 4096:
+        yield Finding(State.NOTE, "ulimit -n", f"{files} open files; raise it with ulimit -n 65536")
