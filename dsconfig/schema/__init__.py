@@ -1,0 +1,58 @@
+"""Every key of every DeepSpeed release: types, bounds, defaults, units, life span.
+
+    errors(values)                what the strict models refuse, in one pass
+    key("zero_optimization.stage").default_at(Version.parse("0.14.4"))
+    strict_at("fp16", version)    whether unknown keys are refused there
+    DSConfig.model_validate(...)  the typed config
+
+Names are loaded on first use: a block's models are built when a file has that block.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dsconfig.schema.version import NEWEST, OLDEST, Version, installed_or_newest
+
+if TYPE_CHECKING:
+    from dsconfig.schema.catalogue import Key, Status, find, key, keys, strict_at, strict_since
+    from dsconfig.schema.config import DSConfig
+    from dsconfig.schema.types import AUTO, Bounds
+    from dsconfig.schema.validation import ErrorKind, SchemaError, errors, known_names
+
+_HOME_OF = {
+    "config": ("DSConfig",),
+    "validation": ("ErrorKind", "SchemaError", "errors", "known_names"),
+    "catalogue": ("Key", "Status", "find", "key", "keys", "strict_at", "strict_since"),
+    "types": ("AUTO", "Bounds"),
+}
+_MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'dsconfig.schema' has no attribute {name!r}")
+    value = getattr(import_module(f"dsconfig.schema.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+__all__ = [
+    "AUTO",
+    "NEWEST",
+    "OLDEST",
+    "Bounds",
+    "DSConfig",
+    "ErrorKind",
+    "Key",
+    "SchemaError",
+    "Status",
+    "Version",
+    "errors",
+    "find",
+    "installed_or_newest",
+    "key",
+    "keys",
+    "known_names",
+    "strict_at",
+    "strict_since",
+]

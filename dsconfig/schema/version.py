@@ -36,3 +36,13 @@ OLDEST = Version(0, 3, 0)
 """The first release whose keys are known."""
 NEWEST = Version(0, 19, 8)
 """The newest release whose behaviour was measured."""
+
+
+def installed_or_newest() -> Version:
+    """The DeepSpeed installed here, by its package metadata alone; else the newest known."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return Version.parse(version("deepspeed"))
+    except (PackageNotFoundError, ValueError):
+        return NEWEST

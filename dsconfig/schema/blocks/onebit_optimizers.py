@@ -1,0 +1,56 @@
+"""Arguments of the optimizers with compressed communication, removed after 0.19.6."""
+
+from dsconfig.schema.blocks.optimizer_params import Decaying
+from dsconfig.schema.declare import TRANSFORMERS, key
+from dsconfig.schema.types import Integer, Number, OrAuto, Pair
+
+
+class Compressed(Decaying, until="0.19.6"):
+    """An optimizer that sends one bit per value once it has warmed up."""
+
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.", auto=TRANSFORMERS)
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    bias_correction: bool = key(True, "Corrects the moments for their start at zero.")
+    eps_inside_sqrt: bool = key(False, "Adds eps inside the square root.")
+    amsgrad: bool = key(False, "Refused when true.")
+    cuda_aware: bool = key(False, "Whether MPI reaches GPU memory.", until="0.19.6")
+    comm_backend_name: str = key(
+        "nccl", "Backend of the compressed all-reduce.", since="0.3.11", until="0.19.6"
+    )
+
+
+class OneBitAdam(Compressed, until="0.19.6"):
+    """Adam, its momentum compressed to one bit."""
+
+    freeze_step: Integer = key(
+        100_000, "Steps before compression starts.", unit="steps", until="0.19.6"
+    )
+
+
+class OneBitLamb(Compressed, since="0.3.16", until="0.19.6"):
+    """LAMB, its momentum compressed to one bit."""
+
+    freeze_step: Integer = key(
+        100_000, "Steps before compression starts.", unit="steps", until="0.19.6"
+    )
+    max_coeff: Number = key(10.0, "Upper bound of the trust ratio.")
+    min_coeff: Number = key(0.01, "Lower bound of the trust ratio.")
+    coeff_beta: Number = key(0.9, "Averaging factor of the frozen ratio.", until="0.19.6")
+    factor_max: Number = key(4.0, "Largest factor on the frozen ratio.", until="0.19.6")
+    factor_min: Number = key(0.5, "Smallest factor on the frozen ratio.", until="0.19.6")
+    factor_threshold: Number = key(0.1, "Change of that factor allowed per step.", until="0.19.6")
+
+
+class ZeroOneAdam(Compressed, since="0.6.1", until="0.19.6"):
+    """Adam, its momentum compressed and often not sent at all."""
+
+    var_freeze_step: Integer = key(
+        100_000, "Last step that updates the variance.", unit="steps", until="0.19.6"
+    )
+    var_update_scaler: Integer = key(16, "Growth of the variance interval.", until="0.19.6")
+    local_step_scaler: Integer = key(
+        32_678, "Steps after which local rounds grow.", unit="steps", until="0.19.6"
+    )
+    local_step_clipper: Integer = key(
+        16, "Most steps between two exchanges.", unit="steps", until="0.19.6"
+    )

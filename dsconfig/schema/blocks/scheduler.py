@@ -1,0 +1,74 @@
+"""The learning-rate schedule: its name, and the arguments it is built with."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from dsconfig.schema.declare import REQUIRED, Block, key
+from dsconfig.schema.types import Lazy, Variants
+
+if TYPE_CHECKING:
+    from dsconfig.schema.blocks.scheduler_params import SchedulerParams
+
+DEEPSPEED = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
+"""DeepSpeed's own schedules, spelled exactly."""
+TORCH = (
+    "ChainedScheduler",
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CyclicLR",
+    "ExponentialLR",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "MultiplicativeLR",
+    "OneCycleLR",
+    "PolynomialLR",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "StepLR",
+)
+"""Classes of torch.optim.lr_scheduler, spelled exactly."""
+
+SchedulerName = Literal[
+    "LRRangeTest",
+    "OneCycle",
+    "WarmupLR",
+    "WarmupDecayLR",
+    "WarmupCosineLR",
+    "ChainedScheduler",
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CyclicLR",
+    "ExponentialLR",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "MultiplicativeLR",
+    "OneCycleLR",
+    "PolynomialLR",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "StepLR",
+]
+
+PARAMS = Variants(
+    {
+        **{name: Lazy("scheduler_params", name) for name in DEEPSPEED},
+        **{name: Lazy("torch_schedulers", name) for name in TORCH},
+    }
+)
+
+if not TYPE_CHECKING:
+    SchedulerParams = Any
+
+
+class Scheduler(Block):
+    """The schedule that the engine steps after each optimizer step."""
+
+    type: SchedulerName = key(
+        REQUIRED, "A schedule of DeepSpeed or of torch.optim.lr_scheduler, spelled exactly."
+    )
+    params: Annotated[SchedulerParams, PARAMS] = key(
+        REQUIRED, "Keyword arguments of the schedule; leaving them out fails."
+    )

@@ -1,0 +1,129 @@
+"""Arguments of torch.optim's optimizers, which DeepSpeed passes through."""
+
+from typing import Any, Literal
+
+from dsconfig.schema.blocks.optimizer_params import Decaying, OptimizerParams
+from dsconfig.schema.declare import TRAINER, TRANSFORMERS, key
+from dsconfig.schema.types import Integer, Number, OrAuto, Pair
+
+
+class ForEach(Decaying):
+    """A torch optimizer with a multi-tensor path."""
+
+    foreach: bool | None = key(None, "Multi-tensor path; null lets torch choose.")
+    maximize: bool = key(False, "Climbs in place of descending.")
+
+
+class Differentiable(ForEach):
+    """A torch optimizer whose step autograd can pass through."""
+
+    differentiable: bool = key(False, "Autograd passes through the step.")
+
+
+class Capturable(Differentiable):
+    """A torch optimizer that a CUDA graph can hold."""
+
+    capturable: bool = key(False, "Safe in a CUDA graph.")
+
+
+class ASGD(Capturable):
+    """Averaged SGD."""
+
+    lr: OrAuto[Number] = key(0.01, "Base learning rate.", auto=TRAINER)
+    lambd: Number = key(0.0001, "Decay term.")
+    alpha: Number = key(0.75, "Power of the learning-rate update.")
+    t0: Number = key(1_000_000.0, "Step at which averaging starts.", unit="steps")
+
+
+class Adadelta(Capturable):
+    """Adadelta."""
+
+    lr: OrAuto[Number] = key(1.0, "Factor on the update.", auto=TRAINER)
+    rho: Number = key(0.9, "Decay rate of the squared gradients.")
+    eps: OrAuto[Number] = key(1e-06, "Small term under the root.", auto=TRANSFORMERS)
+
+
+class Adafactor(ForEach):
+    """Adam with a factored second moment."""
+
+    lr: OrAuto[Number] = key(0.01, "Base learning rate.", auto=TRAINER)
+    beta2_decay: Number = key(-0.8, "Exponent of the decay of the second moment.")
+    eps: list[Any] = key([None, 0.001], "Terms for the squared gradient and for the step.")
+    d: Number = key(1.0, "Clipping threshold of the update.")
+
+
+class Adamax(Capturable):
+    """Adam with the infinity norm."""
+
+    lr: OrAuto[Number] = key(0.002, "Base learning rate.", auto=TRAINER)
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.", auto=TRANSFORMERS)
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+
+
+class LBFGS(OptimizerParams):
+    """Limited-memory BFGS; needs a closure, which the engine does not give."""
+
+    lr: OrAuto[Number] = key(1, "Step length.", auto=TRAINER)
+    max_iter: Integer = key(20, "Iterations per step.")
+    max_eval: Integer | None = key(None, "Evaluations per step.")
+    tolerance_grad: Number = key(1e-07, "Gradient norm at which it stops.")
+    tolerance_change: Number = key(1e-09, "Change at which it stops.")
+    history_size: Integer = key(100, "Updates remembered.")
+    line_search_fn: Literal["strong_wolfe"] | None = key(None, "Line search.")
+
+
+class NAdam(Capturable):
+    """Adam with Nesterov momentum."""
+
+    lr: OrAuto[Number] = key(0.002, "Base learning rate.", auto=TRAINER)
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.", auto=TRANSFORMERS)
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    momentum_decay: Number = key(0.004, "Decay of the momentum.")
+    decoupled_weight_decay: bool = key(False, "Decoupled decay, as in AdamW.")
+
+
+class RAdam(Capturable):
+    """Rectified Adam."""
+
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.", auto=TRANSFORMERS)
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    decoupled_weight_decay: bool = key(False, "Decoupled decay, as in AdamW.")
+
+
+class RMSprop(Capturable):
+    """RMSprop."""
+
+    lr: OrAuto[Number] = key(0.01, "Base learning rate.", auto=TRAINER)
+    alpha: Number = key(0.99, "Smoothing of the squared gradients.")
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    momentum: Number = key(0, "Momentum factor.")
+    centered: bool = key(False, "Subtracts the mean gradient.")
+
+
+class Rprop(OptimizerParams):
+    """Resilient backpropagation; uses the sign of the gradient alone."""
+
+    lr: OrAuto[Number] = key(0.01, "First step length.", auto=TRAINER)
+    etas: Pair = key([0.5, 1.2], "Factors that shrink and grow the step.")
+    step_sizes: Pair = key([1e-06, 50], "Smallest and largest step.")
+    capturable: bool = key(False, "Safe in a CUDA graph.")
+    foreach: bool | None = key(None, "Multi-tensor path; null lets torch choose.")
+    maximize: bool = key(False, "Climbs in place of descending.")
+    differentiable: bool = key(False, "Autograd passes through the step.")
+
+
+class SGD(Differentiable):
+    """Stochastic gradient descent."""
+
+    momentum: Number = key(0, "Momentum factor.")
+    dampening: Number = key(0, "Dampening of the momentum.")
+    nesterov: bool = key(False, "Nesterov momentum.")
+    fused: bool | None = key(None, "Fused kernel.")
+
+
+class SparseAdam(OptimizerParams):
+    """Adam for sparse gradients."""
+
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.", auto=TRANSFORMERS)
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    maximize: bool = key(False, "Climbs in place of descending.")

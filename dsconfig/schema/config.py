@@ -1,0 +1,361 @@
+"""The root of a ds_config: its plain keys, and its blocks, each loaded when a file has it."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import ConfigDict
+
+from dsconfig.schema.declare import TRAINER, Block, key
+from dsconfig.schema.types import (
+    AnyCase,
+    Integer,
+    Number,
+    OrAbsent,
+    OrAuto,
+    OrBool,
+    Positive,
+    lazy,
+)
+
+if TYPE_CHECKING:
+    from dsconfig.schema.blocks.activation_checkpointing import ActivationCheckpointing
+    from dsconfig.schema.blocks.aio import Aio
+    from dsconfig.schema.blocks.autotuning import Autotuning
+    from dsconfig.schema.blocks.bf16 import BF16, BFloat16
+    from dsconfig.schema.blocks.checkpoint import Checkpoint, DataStates
+    from dsconfig.schema.blocks.comms_logger import CommsLogger
+    from dsconfig.schema.blocks.compile import Compile
+    from dsconfig.schema.blocks.compression_training import CompressionTraining
+    from dsconfig.schema.blocks.curriculum_learning import CurriculumLearning
+    from dsconfig.schema.blocks.data_efficiency import DataEfficiency
+    from dsconfig.schema.blocks.data_types import DataTypes
+    from dsconfig.schema.blocks.elasticity import Elasticity
+    from dsconfig.schema.blocks.expert_parallel import ExpertParallel
+    from dsconfig.schema.blocks.external import Inference, MsAmp
+    from dsconfig.schema.blocks.flops_profiler import FlopsProfiler
+    from dsconfig.schema.blocks.fp16 import FP16
+    from dsconfig.schema.blocks.hybrid_engine import HybridEngine
+    from dsconfig.schema.blocks.monitors import Comet, CsvMonitor, TensorBoard, Wandb
+    from dsconfig.schema.blocks.optimizer import Optimizer
+    from dsconfig.schema.blocks.pipeline import Pipeline
+    from dsconfig.schema.blocks.quantize_training import Eigenvalue, QuantizeTraining
+    from dsconfig.schema.blocks.retired import Amp, Nebula, ProgressiveLayerDrop
+    from dsconfig.schema.blocks.scheduler import Scheduler
+    from dsconfig.schema.blocks.sparse_attention import SparseAttention
+    from dsconfig.schema.blocks.tensor_parallel import TensorParallel
+    from dsconfig.schema.blocks.timers import Timers
+    from dsconfig.schema.blocks.torch_autocast import TorchAutocast
+    from dsconfig.schema.blocks.weight_quantization import WeightQuantization
+    from dsconfig.schema.blocks.zero import ZeroOptimization
+else:
+    ActivationCheckpointing = lazy("activation_checkpointing", "ActivationCheckpointing")
+    Aio = lazy("aio", "Aio")
+    Amp = lazy("retired", "Amp")
+    Autotuning = lazy("autotuning", "Autotuning")
+    BF16 = lazy("bf16", "BF16")
+    BFloat16 = lazy("bf16", "BFloat16")
+    Checkpoint = lazy("checkpoint", "Checkpoint")
+    Comet = lazy("monitors", "Comet")
+    CommsLogger = lazy("comms_logger", "CommsLogger")
+    Compile = lazy("compile", "Compile")
+    CompressionTraining = lazy("compression_training", "CompressionTraining")
+    CsvMonitor = lazy("monitors", "CsvMonitor")
+    CurriculumLearning = lazy("curriculum_learning", "CurriculumLearning")
+    DataEfficiency = lazy("data_efficiency", "DataEfficiency")
+    DataStates = lazy("checkpoint", "DataStates")
+    DataTypes = lazy("data_types", "DataTypes")
+    Eigenvalue = lazy("quantize_training", "Eigenvalue")
+    Elasticity = lazy("elasticity", "Elasticity")
+    ExpertParallel = lazy("expert_parallel", "ExpertParallel")
+    FlopsProfiler = lazy("flops_profiler", "FlopsProfiler")
+    FP16 = lazy("fp16", "FP16")
+    HybridEngine = lazy("hybrid_engine", "HybridEngine")
+    Inference = lazy("external", "Inference")
+    MsAmp = lazy("external", "MsAmp")
+    Nebula = lazy("retired", "Nebula")
+    Optimizer = lazy("optimizer", "Optimizer")
+    Pipeline = lazy("pipeline", "Pipeline")
+    ProgressiveLayerDrop = lazy("retired", "ProgressiveLayerDrop")
+    QuantizeTraining = lazy("quantize_training", "QuantizeTraining")
+    Scheduler = lazy("scheduler", "Scheduler")
+    SparseAttention = lazy("sparse_attention", "SparseAttention")
+    TensorBoard = lazy("monitors", "TensorBoard")
+    TensorParallel = lazy("tensor_parallel", "TensorParallel")
+    Timers = lazy("timers", "Timers")
+    TorchAutocast = lazy("torch_autocast", "TorchAutocast")
+    Wandb = lazy("monitors", "Wandb")
+    WeightQuantization = lazy("weight_quantization", "WeightQuantization")
+    ZeroOptimization = lazy("zero", "ZeroOptimization")
+
+GradientFormat = Annotated[Literal["fp16", "bf16", "fp32"], AnyCase()]
+
+
+class DSConfig(Block):
+    """A whole ds_config."""
+
+    model_config = ConfigDict(title="ds_config")
+
+    # Batch: global batch = micro batch x accumulation x data-parallel ranks.
+    train_batch_size: OrAbsent[OrAuto[Positive]] = key(
+        None,
+        "Samples per optimizer step, counted over all data-parallel ranks.",
+        unit="samples",
+        auto=TRAINER,
+        see=("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+    )
+    train_micro_batch_size_per_gpu: OrAbsent[OrAuto[Positive]] = key(
+        None,
+        "Samples that one rank runs per forward and backward.",
+        unit="samples",
+        auto=TRAINER,
+        memory="activations grow in proportion",
+        see=("train_batch_size", "gradient_accumulation_steps"),
+    )
+    gradient_accumulation_steps: OrAbsent[OrAuto[Positive]] = key(
+        None,
+        "Micro batches summed before each optimizer step; 1 where it cannot be derived.",
+        unit="steps",
+        auto=TRAINER,
+        see=("train_batch_size", "train_micro_batch_size_per_gpu"),
+    )
+    managed_gradient_accumulation: bool = key(
+        True,
+        "False lets the script decide when a step happens; the engine then counts nothing.",
+        since="0.19.4",
+    )
+    dataloader_drop_last: bool = key(
+        False, "Drops the last, short batch of the loader that the engine builds.", since="0.5.2"
+    )
+
+    # Gradients.
+    gradient_clipping: OrAuto[Number] = key(
+        1.0,
+        "Largest global L2 norm of the gradients; 0 turns clipping off.",
+        was={"0.19.3": 0.0},
+        auto=TRAINER,
+    )
+    prescale_gradients: bool = key(
+        False,
+        "Divides gradients before they are summed over ranks rather than after.",
+        see=("gradient_predivide_factor",),
+    )
+    gradient_predivide_factor: Number = key(
+        1.0,
+        "The part of the averaging divisor that is applied before the sum over ranks.",
+        see=("prescale_gradients",),
+    )
+    gradient_allreduce_op: Annotated[Literal["mean", "sum"], AnyCase()] = key(
+        "mean",
+        "How gradients of the ranks combine; sum excludes stage 3, ZenFlow and DeepCompile.",
+        since="0.19.6",
+        checked="0.19.6",
+    )
+    communication_data_type: GradientFormat | None = key(
+        None,
+        "Number format in which gradients travel; null follows the training precision.",
+        since="0.5.8",
+        checked="0.5.8",
+    )
+    seq_parallel_communication_data_type: GradientFormat | None = key(
+        "fp32",
+        "Number format of gradients between ranks of one sequence-parallel group.",
+        since="0.16.5",
+        checked="0.16.5",
+    )
+    disable_allgather: bool = key(False, "Stored by DeepSpeed and read by nothing.")
+    sparse_gradients: bool = key(
+        False, "Sends gradients of sparse embeddings as indices and values.", until="0.19.7"
+    )
+
+    # Precision.
+    fp16: OrAbsent[FP16] = key(None, "Half precision with loss scaling.", see=("bf16",))
+    bf16: OrAbsent[BF16] = key(None, "bfloat16 training.", since="0.6.0", see=("fp16",))
+    bfloat16: OrAbsent[BFloat16] = key(
+        None,
+        "Former name of the bf16 block; read only where bf16 is absent.",
+        since="0.5.5",
+        replaced_by="bf16",
+    )
+    torch_autocast: OrAbsent[TorchAutocast] = key(
+        None,
+        "torch.autocast picks the precision of each operator; ZeRO keeps full weights.",
+        since="0.17.2",
+    )
+    data_types: OrAbsent[DataTypes] = key(
+        None, "Formats of accumulation, parameters and buffers, where not implied.", since="0.7.6"
+    )
+    amp: OrAbsent[Amp] = key(
+        None, "Apex mixed precision.", until="0.19.7", replaced_by="torch_autocast"
+    )
+    msamp: OrAbsent[MsAmp] = key(
+        None, "MS-AMP fp8, written and read by accelerate alone.", status="external"
+    )
+
+    # ZeRO.
+    zero_optimization: OrAbsent[OrBool[ZeroOptimization]] = key(
+        None, "What ZeRO shards and offloads; a bare true is the old form of stage 1."
+    )
+    zero_allow_untested_optimizer: bool = key(
+        False, "Lets ZeRO wrap an optimizer that is not on DeepSpeed's list."
+    )
+    zero_force_ds_cpu_optimizer: bool = key(
+        True,
+        "Insists on a DeepSpeed CPU optimizer where optimizer offload meets a client optimizer.",
+        since="0.8.3",
+    )
+    allgather_size: Integer = key(
+        500_000_000,
+        "Old bucket size, read only where zero_optimization is a bare boolean.",
+        unit="elements",
+        replaced_by="zero_optimization.allgather_bucket_size",
+    )
+    aio: Aio | None = key(None, "Asynchronous file I/O for NVMe offload.", since="0.3.15")
+
+    # What is trained with.
+    optimizer: OrAbsent[Optimizer] = key(
+        None, "The optimizer that the engine builds where the script passes none."
+    )
+    scheduler: OrAbsent[Scheduler] = key(
+        None, "The learning-rate schedule that the engine builds where the script passes none."
+    )
+    activation_checkpointing: OrAbsent[ActivationCheckpointing] = key(
+        None, "Defaults of deepspeed.checkpointing; no key here turns checkpointing on."
+    )
+    progressive_layer_drop: OrAbsent[ProgressiveLayerDrop] = key(
+        None, "Skips layers at random while training.", since="0.3.1", until="0.19.7"
+    )
+
+    # Parallelism.
+    sequence_parallel_size: OrAbsent[Integer] = key(
+        None,
+        "Ranks that share one sequence (Ulysses); divides the data-parallel degree.",
+        since="0.15.0",
+    )
+    data_parallel_size: OrAbsent[Integer] = key(
+        None, "With sequence_parallel_size it spans the device mesh.", since="0.15.0"
+    )
+    use_data_before_expert_parallelism: bool = key(
+        False, "Puts the data axis before the expert axis in the process topology.", since="0.12.4"
+    )
+    tensor_parallel: OrAbsent[TensorParallel] = key(
+        None, "AutoTP: tensor parallelism for training.", since="0.16.4"
+    )
+    expert_parallel: OrAbsent[ExpertParallel] = key(
+        None, "AutoEP: expert parallelism for mixture-of-experts models.", since="0.19.2"
+    )
+    pipeline: OrAbsent[Pipeline] = key(None, "Options of the pipeline engine.")
+    elasticity: OrAbsent[Elasticity] = key(
+        None,
+        "A global batch that suits many world sizes.",
+        since="0.3.9",
+        until="0.19.7",
+        replaced_by="train_batch_size",
+    )
+
+    # Compilation and kernels.
+    compile: OrAbsent[Compile] = key(
+        None, "DeepCompile; acts when the script calls engine.compile().", since="0.13.2"
+    )
+    graph_harvesting: bool = key(
+        False, "Captures short kernel sequences as CUDA graphs.", since="0.12.6", until="0.19.7"
+    )
+    sparse_attention: OrAbsent[SparseAttention] = key(
+        None, "Block-sparse attention kernels.", until="0.19.6"
+    )
+    hybrid_engine: OrAbsent[HybridEngine] = key(
+        None, "Switches between training and generation for RLHF.", since="0.9.0"
+    )
+    vocabulary_size: Integer | None = key(
+        None, "Only warned about where it is no multiple of 8.", unit="tokens"
+    )
+
+    # Data.
+    data_efficiency: OrAbsent[DataEfficiency] = key(
+        None, "Curriculum learning, dynamic batches, random token dropping.", since="0.8.0"
+    )
+    curriculum_learning: OrAbsent[CurriculumLearning] = key(
+        None,
+        "Curriculum learning in its first form.",
+        since="0.5.0",
+        until="0.19.7",
+        replaced_by="data_efficiency.data_sampling.curriculum_learning",
+    )
+
+    # Quantisation and compression.
+    weight_quantization: OrAbsent[WeightQuantization] = key(
+        None, "Quantised weights for ZeRO-Inference.", since="0.10.3"
+    )
+    compression_training: OrAbsent[CompressionTraining] = key(
+        None, "Pruning, quantisation and layer reduction.", since="0.7.0", until="0.19.6"
+    )
+    quantize_training: OrAbsent[QuantizeTraining] = key(
+        None, "Mixture of quantisation.", since="0.4.0", until="0.19.6"
+    )
+    eigenvalue: OrAbsent[Eigenvalue] = key(
+        None, "No release read it here; it belonged in quantize_training.", status="removed"
+    )
+
+    # Checkpoints.
+    checkpoint: OrAbsent[Checkpoint] = key(None, "How checkpoints are written.", since="0.3.11")
+    datastates_ckpt: OrAbsent[OrBool[DataStates]] = key(
+        None,
+        "Asynchronous DataStates checkpoints; anything but false turns them on.",
+        since="0.18.1",
+    )
+    nebula: OrAbsent[Nebula] = key(
+        None, "Azure's checkpoint service.", since="0.7.0", until="0.19.6"
+    )
+
+    # Reports and logs.
+    steps_per_print: Integer | None = key(
+        None,
+        "Optimizer steps between two progress lines; null prints none.",
+        unit="steps",
+        was={"0.15.2": 10},
+    )
+    wall_clock_breakdown: bool = key(
+        False, "Times forward, backward and step; the FLOPs profiler forces it on."
+    )
+    memory_breakdown: bool = key(False, "Logs allocator figures while the engine is built.")
+    dump_state: bool = key(False, "Prints the engine's attributes once it is built.")
+    log_level: Literal["debug", "info", "warning", "error", "critical"] | None = key(
+        None, "Level of DeepSpeed's logger.", since="0.19.3"
+    )
+    disable_python_gc: bool = key(
+        False,
+        "Keeps Python's cyclic garbage collector off while the engine lives.",
+        since="0.19.8",
+    )
+    flops_profiler: OrAbsent[FlopsProfiler] = key(
+        None, "Counts the floating-point operations of one step.", since="0.3.11"
+    )
+    comms_logger: OrAbsent[CommsLogger] = key(
+        None, "Logs collectives with size and time.", since="0.7.0"
+    )
+    timers: OrAbsent[Timers] = key(None, "Which timers run.", since="0.14.3")
+    tensorboard: OrAbsent[TensorBoard] = key(None, "Curves for TensorBoard.")
+    wandb: OrAbsent[Wandb] = key(None, "Curves for Weights & Biases.", since="0.6.6")
+    comet: OrAbsent[Comet] = key(None, "Curves for Comet.", since="0.14.3")
+    csv_monitor: OrAbsent[CsvMonitor] = key(None, "Curves as CSV files.", since="0.6.6")
+
+    # Other programs.
+    autotuning: OrAbsent[Autotuning] = key(
+        None, "A search for the fastest setting, run by DeepSpeed's launcher.", since="0.5.7"
+    )
+    inference: OrAbsent[Inference] = key(
+        None, "Read by transformers alone, for its tensor-parallel degree.", status="external"
+    )
+
+    # Renamed long ago, and ignored without a word since.
+    fp32_allreduce: bool = key(
+        False,
+        "Sent gradients in fp32.",
+        until="0.5.7",
+        replaced_by="communication_data_type",
+    )
+    seq_parallel_comm_data_type: str = key(
+        "fp32",
+        "Former name of seq_parallel_communication_data_type.",
+        since="0.11.2",
+        until="0.16.4",
+        replaced_by="seq_parallel_communication_data_type",
+    )

@@ -1,0 +1,133 @@
+"""How a block declares its keys: a pydantic field, and the facts that the type cannot hold."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+from dsconfig.schema.types import Bounds
+
+REQUIRED: Any = ...
+"""The default of a key that its block cannot do without."""
+
+TRAINER = ("transformers", "accelerate")
+"""Both Hugging Face programs fill "auto" here."""
+TRANSFORMERS = ("transformers",)
+ACCELERATE = ("accelerate",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is declared about a key beside its type and default; versions as text.
+
+    An object of this class sits in ``FieldInfo.json_schema_extra``, which pydantic calls.
+    """
+
+    unit: str | None = None
+    since: str | None = None
+    until: str | None = None
+    was: Mapping[str, Any] | None = None
+    bounds_was: Mapping[str, Bounds] | None = None
+    checked: str | None = None
+    gap: tuple[str, str] | None = None
+    refused: str | None = None
+    auto: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    replaced_by: str | None = None
+    status: str | None = None
+    memory: str | None = None
+    see: tuple[str, ...] = ()
+
+    def __call__(self, schema: dict[str, Any]) -> None:
+        if self.unit:
+            schema["description"] += f" Unit: {self.unit}."
+        if self.replaced_by:
+            schema["description"] += f" Replaced by {self.replaced_by}."
+
+
+def key(
+    default: Any,
+    doc: str,
+    *,
+    unit: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    was: Mapping[str, Any] | None = None,
+    bounds_was: Mapping[str, Bounds] | None = None,
+    checked: str | None = None,
+    gap: tuple[str, str] | None = None,
+    refused: str | None = None,
+    auto: tuple[str, ...] = (),
+    spelled: tuple[str, ...] = (),
+    replaced_by: str | None = None,
+    status: str | None = None,
+    memory: str | None = None,
+    see: tuple[str, ...] = (),
+) -> Any:
+    """Declare a key of a block.
+
+    ``since`` and ``until`` are the first and last release that read it (default: the
+    block's). ``was`` and ``bounds_was`` map the release that changed a default or a bound
+    to what held before. ``checked`` is the first release that refuses another type, where
+    the block as a whole is not checked. ``spelled`` lists all accepted names, ours first.
+    """
+    facts = Facts(
+        unit=unit,
+        since=since,
+        until=until,
+        was=was,
+        bounds_was=bounds_was,
+        checked=checked,
+        gap=gap,
+        refused=refused,
+        auto=auto,
+        aliases=spelled[1:],
+        replaced_by=replaced_by,
+        status=status,
+        memory=memory,
+        see=see,
+    )
+    alias = AliasChoices(*spelled) if spelled else None
+    return Field(default, description=doc, validation_alias=alias, json_schema_extra=facts)  # pyright: ignore[reportArgumentType]
+
+
+def facts_of(field: FieldInfo) -> Facts:
+    """The facts declared with a field; none for a field of plain pydantic."""
+    extra = field.json_schema_extra
+    return extra if isinstance(extra, Facts) else Facts()
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """When DeepSpeed read a block, and in which releases it refused unknown keys in it."""
+
+    since: str = "0.3.0"
+    until: str | None = None
+    closed: tuple[tuple[str, str | None], ...] = ()
+    status: str | None = None
+
+
+class Block(BaseModel):
+    """A mapping of a ds_config with a known set of keys.
+
+    ``class Comet(Block, since="0.14.3", closed="0.14.3")``: read since that release, and
+    unknown keys and wrong types refused by DeepSpeed since then.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True, frozen=True)
+    life: ClassVar[Life] = Life()
+
+    def __init_subclass__(
+        cls,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        closed: str | tuple[tuple[str, str | None], ...] = (),
+        status: str | None = None,
+        **config: Any,
+    ) -> None:
+        super().__init_subclass__(**config)
+        intervals = ((closed, None),) if isinstance(closed, str) else closed
+        cls.life = Life(since or cls.life.since, until or cls.life.until, intervals, status)

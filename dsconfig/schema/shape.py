@@ -1,0 +1,158 @@
+"""What an annotation says about a value, in words that do not need pydantic."""
+
+from dataclasses import dataclass, replace
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from dsconfig.schema.declare import Block
+from dsconfig.schema.types import (
+    NO_BOUNDS,
+    AbsentMarker,
+    AnyCase,
+    AutoMarker,
+    Bounds,
+    EitherMarker,
+    Lazy,
+    NotInJson,
+    Real,
+    Variants,
+    Whole,
+)
+
+_PLAIN = {bool: "boolean", str: "string", int: "integer", float: "number", NoneType: "null"}
+
+
+BlockSource = type[Block] | Lazy | Variants | None
+"""A block, or where to load it from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A value's type.
+
+    ``type`` is a JSON type, ``array<T>``, ``any`` or a union of them with ``|``; ``null`` is
+    told by ``nullable``. ``container`` is ``*`` for a mapping of blocks by name and ``[]``
+    for a list of blocks.
+    """
+
+    type: str
+    bounds: Bounds = NO_BOUNDS
+    choices: tuple[Any, ...] = ()
+    any_case: tuple[str, ...] = ()
+    auto: bool = False
+    native_auto: bool = False
+    nullable: bool = False
+    block: BlockSource = None
+    container: str = ""
+
+
+def shape_of(annotation: Any, metadata: tuple[Any, ...] = ()) -> Shape:
+    """The shape of an annotation with its Annotated markers."""
+    if get_origin(annotation) is Annotated:
+        annotation, *inner = get_args(annotation)
+        return shape_of(annotation, (*inner, *metadata))
+    for marker in metadata:
+        shape = _marked(marker, annotation)
+        if shape is not None:
+            return shape
+    return _plain(annotation)
+
+
+def _marked(marker: Any, annotation: Any) -> Shape | None:
+    match marker:
+        case Whole(bounds):
+            return Shape(type="integer", bounds=bounds)
+        case Real(bounds):
+            return Shape(type="number", bounds=bounds)
+        case Lazy():
+            return Shape(type="object", block=marker)
+        case Variants(nullable=nullable):
+            return Shape(type="object", block=marker, nullable=nullable)
+        case NotInJson(type):
+            return Shape(type=type)
+        case AbsentMarker():
+            return shape_of(get_args(annotation)[0])
+        case AutoMarker(native=native):
+            shape = shape_of(get_args(annotation)[0])
+            type = f"{shape.type}|string" if native else shape.type
+            return replace(shape, type=type, auto=not native, native_auto=native)
+        case EitherMarker():
+            first, second = (shape_of(branch) for branch in get_args(annotation)[:2])
+            return replace(first, type=f"{first.type}|{second.type}")
+        case AnyCase(only):
+            shape = _plain(annotation)
+            return replace(shape, any_case=only or shape.choices)
+        case _:
+            return None
+
+
+def _plain(annotation: Any) -> Shape:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        (inner,) = (branch for branch in arguments if branch is not NoneType)
+        return replace(shape_of(inner), nullable=True)
+    if origin is Literal:
+        return Shape(type=_PLAIN[type(arguments[0])], choices=arguments)
+    if origin is dict:
+        return replace(shape_of(arguments[1]), type="object", container="*")
+    if origin is list:
+        item = shape_of(arguments[0])
+        type_ = "array" if item.type == "any" else f"array<{item.type}>"
+        return replace(item, type=type_, container="[]")
+    if isinstance(annotation, type) and issubclass(annotation, Block):
+        return Shape(type="object", block=annotation)
+    if annotation in _PLAIN or annotation is None:
+        return Shape(type=_PLAIN[annotation or NoneType])
+    return Shape(type="any")
+
+
+def in_words(shape: Shape) -> str:
+    """What is expected, as a phrase: ``an integer greater than 0, or "auto"``."""
+    phrases = [_phrase(part, shape) for part in shape.type.split("|") if part != "string"]
+    if not phrases or (shape.type != "string" and "string" in shape.type.split("|")):
+        phrases.append('"auto"' if shape.native_auto else _phrase("string", shape))
+    if shape.auto:
+        phrases.append('"auto"')
+    if shape.nullable:
+        phrases.append("null")
+    return phrases[0] if len(phrases) == 1 else ", ".join(phrases[:-1]) + f" or {phrases[-1]}"
+
+
+_PHRASES = {
+    "boolean": "true or false",
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "object": "a mapping",
+    "array": "a list",
+    "null": "null",
+    "any": "any value",
+}
+_PLURALS = {"string": "strings", "integer": "integers", "number": "numbers", "object": "mappings"}
+
+
+def _phrase(type_: str, shape: Shape) -> str:
+    if shape.choices and not type_.startswith("array"):
+        words = [f'"{word}"' if isinstance(word, str) else _json(word) for word in shape.choices]
+        return words[0] if len(words) == 1 else "one of " + ", ".join(words)
+    if type_.startswith("array<"):
+        item = type_.removeprefix("array<").removesuffix(">")
+        return "a list of " + _PLURALS.get(item, "lists")
+    limits = _limits(shape.bounds) if type_ in ("integer", "number") else ""
+    return _PHRASES.get(type_, f"a {type_} of a program") + limits
+
+
+def _json(word: Any) -> str:
+    return str(word).lower() if isinstance(word, bool) else str(word)
+
+
+def _limits(bounds: Bounds) -> str:
+    if bounds.minimum is not None and bounds.maximum is not None:
+        return f" from {bounds.minimum:g} to {bounds.maximum:g}"
+    if bounds.exclusive_minimum is not None and bounds.exclusive_maximum is not None:
+        return f" between {bounds.exclusive_minimum:g} and {bounds.exclusive_maximum:g}"
+    if bounds.minimum is not None:
+        return f" of at least {bounds.minimum:g}"
+    if bounds.exclusive_minimum is not None:
+        return f" greater than {bounds.exclusive_minimum:g}"
+    return ""

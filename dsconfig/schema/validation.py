@@ -1,0 +1,120 @@
+"""What the models say of a file: every fault in one pass, each at its place."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from dsconfig.schema.config import DSConfig
+from dsconfig.schema.types import AUTO, ITEM_BRANCH, LIST_BRANCH
+
+
+class ErrorKind(StrEnum):
+    UNKNOWN = "unknown"
+    """No release of DeepSpeed has this key here."""
+    TYPE = "type"
+    BOUND = "bound"
+    """A number outside its limits, or a list of a wrong length."""
+    CHOICE = "choice"
+    """A word that is none of those known."""
+    MISSING = "missing"
+    AUTO = "auto"
+    """ "auto" where no program fills it in."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaError:
+    """One fault. ``pointer`` leads to the value, to the key where the key is unknown, or to
+    where a missing key would stand. ``known`` are the names the block has, for UNKNOWN."""
+
+    pointer: str
+    kind: ErrorKind
+    expected: str
+    value: Any = None
+    known: tuple[str, ...] = ()
+
+
+_KINDS = {
+    "extra_forbidden": ErrorKind.UNKNOWN,
+    "invalid_key": ErrorKind.UNKNOWN,
+    "missing": ErrorKind.MISSING,
+    "literal_error": ErrorKind.CHOICE,
+    "greater_than": ErrorKind.BOUND,
+    "greater_than_equal": ErrorKind.BOUND,
+    "less_than": ErrorKind.BOUND,
+    "less_than_equal": ErrorKind.BOUND,
+    "finite_number": ErrorKind.BOUND,
+    "too_short": ErrorKind.BOUND,
+    "too_long": ErrorKind.BOUND,
+}
+
+
+def errors(values: Any) -> list[SchemaError]:
+    """All faults of a config given as plain data, in the order of the declarations."""
+    try:
+        DSConfig.model_validate(values)
+    except ValidationError as failure:
+        details = failure.errors(include_url=False, include_context=False)
+        return [_read(detail, values) for detail in details]
+    return []
+
+
+def _read(detail: ErrorDetails, values: Any) -> SchemaError:
+    path = tuple(part for part in detail["loc"] if part not in (LIST_BRANCH, ITEM_BRANCH))
+    pointer = "".join(f"/{_escape(str(part))}" for part in path)
+    kind = _KINDS.get(detail["type"], ErrorKind.TYPE)
+    if kind is ErrorKind.UNKNOWN:
+        known = known_names(values, path[:-1])
+        return SchemaError(pointer, kind, "a known key", detail["input"], known)
+    value = None if kind is ErrorKind.MISSING else detail["input"]
+    return SchemaError(pointer, _narrowed(kind, value), _expected(values, path), value)
+
+
+def _narrowed(kind: ErrorKind, value: Any) -> ErrorKind:
+    if kind in (ErrorKind.TYPE, ErrorKind.CHOICE) and value == AUTO:
+        return ErrorKind.AUTO
+    if kind is ErrorKind.CHOICE and (
+        value is None or isinstance(value, bool | float | list | dict)
+    ):
+        return ErrorKind.TYPE
+    return kind
+
+
+def _escape(part: str) -> str:
+    return part.replace("~", "~0").replace("/", "~1")
+
+
+def _expected(values: Any, path: tuple[str | int, ...]) -> str:
+    from dsconfig.schema.catalogue import find  # needed only once something is wrong
+
+    for length in range(len(path), 0, -1):
+        found = find(_texts(path[:length]), of_type=_type_named(values, path))
+        if found is not None:
+            return found.expected
+    return "a mapping"
+
+
+def known_names(values: Any, block: tuple[str | int, ...]) -> tuple[str, ...]:
+    """The names, aliases included, of the live keys of the block at a path of ``values``."""
+    from dsconfig.schema.catalogue import Status, blocks_of, find, named
+
+    of_type = _type_named(values, block)
+    parent = find(_texts(block), of_type=of_type) if block else None
+    owners = blocks_of(parent.shape, of_type) if parent else (DSConfig,)
+    found = named(owners, parent)
+    return tuple(name for name, one in found.items() if one.status is Status.LIVE)
+
+
+def _texts(path: tuple[str | int, ...]) -> list[str]:
+    return [str(part) for part in path]
+
+
+def _type_named(values: Any, path: tuple[str | int, ...]) -> str | None:
+    """The ``type`` of the top-level block that a path enters, as optimizers have one."""
+    if not path or not isinstance(values, dict):
+        return None
+    block = cast(dict[Any, Any], values).get(path[0])
+    named = cast(dict[Any, Any], block).get("type") if isinstance(block, dict) else None
+    return named if isinstance(named, str) else None
