@@ -1,0 +1,203 @@
+"""``dsconfig resolve FILE``: every "auto" replaced, every value traced to its cause."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsconfig.commands import fact_options, options
+
+if TYPE_CHECKING:
+    from dsconfig.resolver.resolution import Resolution
+
+Explain = Annotated[
+    str | None,
+    typer.Option("--explain", metavar="PATH", help="Why this key has its value."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="Write the concrete config as JSON here; - is stdout."),
+]
+FORMATS = ("full", "json")
+
+
+def resolve(
+    file: options.ConfigFile,
+    gpus: options.WorldSize = None,
+    nodes: options.Nodes = None,
+    device: options.Device = None,
+    device_memory: fact_options.DeviceMemory = None,
+    model: options.Model = None,
+    params: options.Params = None,
+    training_args: options.TrainingArgs = None,
+    accelerate_config: options.AccelerateConfig = None,
+    micro_batch: options.MicroBatch = None,
+    global_batch: options.GlobalBatch = None,
+    accumulation: fact_options.Accumulation = None,
+    seq_len: options.SequenceLength = None,
+    precision: fact_options.PrecisionName = None,
+    learning_rate: fact_options.LearningRate = None,
+    total_steps: fact_options.TotalSteps = None,
+    warmup_steps: fact_options.WarmupSteps = None,
+    host_memory: options.HostMemory = None,
+    nvme: fact_options.Nvme = None,
+    nvme_size: fact_options.NvmeSize = None,
+    tensor_parallel: fact_options.TensorParallel = 1,
+    sequence_parallel: fact_options.SequenceParallel = 1,
+    pipeline_parallel: fact_options.PipelineParallel = 1,
+    overrides: options.Overrides = None,
+    runtime: options.RuntimeName = None,
+    deepspeed_version: options.DeepSpeedVersion = None,
+    explain: Explain = None,
+    output: Out = None,
+    output_format: options.OutputFormat = "full",
+) -> None:
+    """Replace every "auto" by a value and say why; or show what another program would do.
+
+    Exit code 1 when something is left open or contradictory.
+    """
+    import dsconfig
+    from dsconfig.commands.errors import UsageError
+
+    if output_format not in FORMATS:
+        raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
+    facts = options.facts_from(
+        world_size=gpus,
+        nodes=nodes,
+        device=device,
+        device_memory=device_memory,
+        model=model,
+        params=params,
+        training_args=training_args,
+        accelerate_config=accelerate_config,
+        micro_batch=micro_batch,
+        global_batch=global_batch,
+        accumulation=accumulation,
+        sequence_length=seq_len,
+        precision=precision,
+        learning_rate=learning_rate,
+        total_steps=total_steps,
+        warmup_steps=warmup_steps,
+        host_memory=host_memory,
+        nvme=nvme,
+        nvme_size=nvme_size,
+        tensor_parallel=tensor_parallel,
+        sequence_parallel=sequence_parallel,
+        pipeline_parallel=pipeline_parallel,
+    )
+    document = options.load(file, overrides)
+    try:
+        result = dsconfig.resolve(
+            document, facts, runtime=runtime or "dsengine", version=deepspeed_version
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    to_stdout = output is not None and str(output) == "-"
+    if to_stdout:
+        typer.echo(as_json(result.config))
+    elif output is not None:
+        write(result, output)
+    if explain is not None:
+        typer.echo(explanation(result, explain))
+    elif output_format == "json" and not to_stdout:
+        typer.echo(json.dumps(shape(result), indent=2, default=str))
+    elif not to_stdout:
+        show(result, document.name, document.text)
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+def shape(result: "Resolution") -> dict[str, Any]:
+    """The machine form: ``format_version``, ``config``, ``ledger``, ``diagnostics``."""
+    return {
+        "format_version": "1.0",
+        "runtime": result.runtime,
+        "config": finite(result.config),
+        "ledger": [
+            {
+                "pointer": entry.pointer,
+                "value": finite(entry.value),
+                "source": entry.source,
+                "rule": entry.rule,
+                "inputs": finite(dict(entry.inputs)),
+            }
+            for entry in result.ledger
+        ],
+        "diagnostics": [
+            {
+                "code": found.code,
+                "name": found.name,
+                "severity": found.severity,
+                "effect": found.effect,
+                "pointer": found.pointer,
+                "message": found.message,
+                "help": found.help,
+            }
+            for found in result.diagnostics
+        ],
+    }
+
+
+def as_json(config: dict[str, Any]) -> str:
+    """Valid JSON in the user's key order."""
+    return json.dumps(finite(config), indent=4, ensure_ascii=False, allow_nan=False)
+
+
+def finite(value: Any) -> Any:
+    """Infinities as the word JSON readers take for them in quotes; all else unchanged."""
+    if isinstance(value, dict):
+        return {key: finite(child) for key, child in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, list):
+        return [finite(child) for child in value]  # pyright: ignore[reportUnknownVariableType]
+    return (
+        str(value) if isinstance(value, float) and value in (float("inf"), -float("inf")) else value
+    )
+
+
+def write(result: "Resolution", path: Path) -> None:
+    """Write the concrete config; a config with errors is not written."""
+    from dsconfig.commands.errors import UsageError
+
+    if not result.ok:
+        typer.echo(f"{path} is not written: the config is not resolved", err=True)
+        return
+    try:
+        path.write_text(as_json(result.config) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"-o {path}: {error.strerror}") from None
+
+
+def explanation(result: "Resolution", path: str) -> str:
+    """The ledger entry of a key, or what else is known of it."""
+    from dsconfig.commands.ledger_table import explained, shown
+    from dsconfig.source.pointer import dotted, from_dotted, lookup
+
+    pointer = from_dotted(path)
+    entries = [entry for entry in result.ledger if entry.pointer == pointer]
+    said = [explained(entry) for entry in entries]
+    said += [
+        f"{found.code} {found.message}\n  help: {found.help}"
+        for found in result.diagnostics
+        if found.pointer == pointer
+    ]
+    if said:
+        return "\n".join(said)
+    value = lookup(result.config, pointer)
+    if value is not None:
+        return f"{dotted(pointer)} = {shown(value)}: as the file says; nothing was filled in"
+    return f"{dotted(pointer)} is not in the config, and no rule fills it in"
+
+
+def show(result: "Resolution", file: str, text: str | None) -> None:
+    """The ledger, then the findings."""
+    from dsconfig.commands.console import console
+    from dsconfig.commands.ledger_table import ledger
+
+    out = console()
+    out.print(ledger(result, out.width))
+    if result.diagnostics:
+        from dsconfig.report import FileReport, Report
+        from dsconfig.report.render import render
+
+        typer.echo(render("full", [FileReport(file, text, Report(result.diagnostics))]))
