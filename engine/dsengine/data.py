@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
@@ -118,6 +119,37 @@ class TrainingLoader:
             self.passes, position = self.passes + 1, 0
         self._offset, self._batches = position, 0
         self._resumed.skip = position // self.world_size
+
+
+def data_loader(
+    dataset: Dataset[Any],
+    *,
+    batch_size: int,
+    drop_last: bool = False,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    sampler: Sampler[int] | None = None,
+    shuffle: bool = True,
+    num_workers: int | None = None,
+) -> TrainingLoader:
+    """Return this rank's loader over ``dataset``, in micro batches of ``batch_size`` samples.
+
+    Two workers feed an accelerator; on CPU, where they would compete with training, none.
+    """
+    distributed = dist.is_available() and dist.is_initialized()
+    if num_workers is None:
+        num_workers = 2 if torch.cuda.is_available() else 0
+    return TrainingLoader(
+        dataset,
+        micro_batch=batch_size,
+        rank=dist.get_rank() if distributed else 0,
+        world_size=dist.get_world_size() if distributed else 1,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        num_workers=num_workers,
+        pin_memory=True,
+        collate_fn=collate_fn,
+        sampler=sampler,
+    )
 
 
 class RepeatingLoader(Generic[T]):

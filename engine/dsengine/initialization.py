@@ -1,0 +1,136 @@
+"""From a config and a model to an engine: read, validate, resolve, plan, run."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from dsconfig import Plan
+from dsengine.engine import Engine
+from dsengine.optimizers import as_groups, build_optimizer, masters_of_groups, rebind
+from dsengine.planning import plan_for
+from dsengine.precision import loss_scaler, policy
+from dsengine.schedules import build_schedule
+from dsengine.sharding import Sharding, distribute
+from dsengine.sharding.mesh import device_of_rank
+
+Config = str | Path | Mapping[str, Any]
+
+
+def initialize(
+    args: Any = None,
+    model: nn.Module | None = None,
+    optimizer: Optimizer | Callable[[Any], Optimizer] | None = None,
+    model_parameters: Any = None,
+    training_data: Any = None,
+    lr_scheduler: Any = None,
+    distributed_port: int = 29500,
+    mpu: Any = None,
+    dist_init_required: bool | None = None,
+    collate_fn: Callable[..., Any] | None = None,
+    config: Config | None = None,
+    mesh_param: Any = None,
+    config_params: Config | None = None,
+    *,
+    plan: Plan | None = None,
+) -> tuple[Engine, Optimizer | None, Any, Any]:
+    """Return (engine, optimizer, dataloader, scheduler); what was not asked for is None.
+
+    Takes what ``deepspeed.initialize`` takes; ``plan`` in the place of a config skips
+    reading and resolving. Raises ValueError with every finding when the config is refused.
+    """
+    if model is None:
+        raise ValueError("initialize() needs a model: pass model=...")
+    if not dist.is_initialized():
+        from dsengine.comm import init_distributed
+
+        init_distributed(distributed_port=distributed_port)
+    if plan is None:
+        plan = plan_for(
+            _one_config(args, config, config_params), model, optimizer, lr_scheduler, mpu
+        )
+    _check_world(plan)
+    groups = as_groups(model_parameters if model_parameters is not None else _trainable(model))
+    if callable(optimizer) and not isinstance(optimizer, Optimizer):
+        optimizer = optimizer(model_parameters if model_parameters is not None else groups)
+    device = device_of_rank()
+    precision = policy(plan.effective)
+    sharding = distribute(model, plan, precision, device)
+    bound = _bound_optimizer(plan, sharding, optimizer, groups)
+    scheduler = _scheduler(plan, bound, lr_scheduler)
+    loader = _loader(plan, training_data, collate_fn)
+    engine = Engine(
+        plan=plan,
+        sharding=sharding,
+        policy=precision,
+        scaler=loss_scaler(plan.effective),
+        device=device,
+        optimizer=bound,
+        lr_scheduler=scheduler,
+        training_dataloader=loader,
+    )
+    return engine, bound, loader, scheduler
+
+
+def _one_config(args: Any, config: Config | None, config_params: Config | None) -> Config:
+    from_args = getattr(args, "deepspeed_config", None)
+    given = [each for each in (config, config_params, from_args) if each is not None]
+    if len(given) != 1:
+        raise ValueError(
+            "initialize() needs exactly one config: pass config=..., or --deepspeed_config on "
+            f"the command line ({len(given)} given)"
+        )
+    return given[0]
+
+
+def _trainable(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _check_world(plan: Plan) -> None:
+    if plan.mesh.world_size != dist.get_world_size():
+        raise ValueError(
+            f"the plan is for {plan.mesh.world_size} ranks, but {dist.get_world_size()} are "
+            "running: plan again with this world size"
+        )
+
+
+def _bound_optimizer(
+    plan: Plan, sharding: Sharding, optimizer: Any, groups: list[dict[str, Any]]
+) -> Optimizer | None:
+    if optimizer is not None:
+        rebind(optimizer, sharding.originals, sharding.masters, sharding.divide)
+        return optimizer
+    named = plan.effective.optimizer
+    if named is None:
+        return None
+    masters = masters_of_groups(groups, sharding.originals, sharding.masters)
+    return build_optimizer(named.type, named.params, masters)
+
+
+def _scheduler(plan: Plan, optimizer: Optimizer | None, given: Any) -> Any:
+    if given is not None:
+        return given(optimizer) if callable(given) and not hasattr(given, "step") else given
+    named = plan.effective.scheduler
+    if named is None or optimizer is None:
+        return None
+    return build_schedule(named.type, named.params, optimizer)
+
+
+def _loader(plan: Plan, training_data: Any, collate_fn: Callable[..., Any] | None) -> Any:
+    if training_data is None:
+        return None
+    from dsengine.data import TrainingLoader
+
+    return TrainingLoader(
+        training_data,
+        micro_batch=plan.batch.micro_batch,
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        drop_last=plan.effective.dataloader_drop_last,
+        pin_memory=True,
+        collate_fn=collate_fn,
+    )

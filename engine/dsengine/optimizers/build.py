@@ -1,0 +1,89 @@
+"""Optimizers by the name a config gives them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+Groups = list[dict[str, Any]]
+
+ALIASES = {
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "fusedadam": "Adam",
+    "cpuadam": "Adam",
+    "deepspeedcpuadam": "Adam",
+    "sgd": "SGD",
+    "adagrad": "Adagrad",
+    "deepspeedcpuadagrad": "Adagrad",
+    "rmsprop": "RMSprop",
+    "muon": "Muon",
+}
+NOT_OPTIONS = (
+    "torch_adam",
+    "adam_w_mode",
+    "bias_correction",
+    "fp32_optimizer_states",
+    "adamw_mode",
+)
+"""Parameters of DeepSpeed's own Adam that choose an implementation or do nothing here."""
+
+
+def build_optimizer(name: str, params: Mapping[str, Any], groups: Groups) -> Optimizer:
+    """Return the optimizer ``name`` over ``groups``.
+
+    ``Adam`` is AdamW unless ``adam_w_mode`` is false, as in DeepSpeed. Fused kernels are used
+    where PyTorch has them and the parameters do not choose otherwise. Raises ValueError for
+    an unknown name or parameter.
+    """
+    kind = _class(name, params)
+    options = {key: value for key, value in params.items() if key not in NOT_OPTIONS}
+    if "max_grad_norm" in options:
+        raise ValueError(
+            "optimizer.params.max_grad_norm is not an optimizer setting: use gradient_clipping"
+        )
+    if _may_fuse(kind, options):
+        options["fused"] = True
+    try:
+        return kind(groups, **options)
+    except TypeError as error:
+        raise ValueError(f"optimizer.params does not suit {kind.__name__}: {error}") from error
+
+
+def _class(name: str, params: Mapping[str, Any]) -> type[Optimizer]:
+    torch_name = ALIASES.get(name.lower(), name)
+    if torch_name == "Adam" and params.get("adam_w_mode", True):
+        torch_name = "AdamW"
+    kind = getattr(torch.optim, torch_name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Optimizer)) or kind is Optimizer:
+        raise ValueError(
+            f"optimizer.type {name!r} is not supplied by PyTorch: use AdamW, Adam, SGD, or "
+            "another class name of torch.optim, or pass an optimizer to initialize()"
+        )
+    return kind
+
+
+def _may_fuse(kind: type[Optimizer], options: Mapping[str, Any]) -> bool:
+    if {"fused", "foreach", "differentiable"} & options.keys():
+        return False
+    return kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+
+
+def as_groups(parameters: Iterable[Any]) -> Groups:
+    """Bring what a script passes as parameters into the form of ``param_groups``.
+
+    Groups without parameters are dropped; (name, parameter) pairs lose the name.
+    """
+    given = list(parameters)
+    if not given or not isinstance(given[0], dict):
+        given = [{"params": given}]
+    groups = [dict(group, params=_plain(group["params"])) for group in given]
+    return [group for group in groups if group["params"]]
+
+
+def _plain(parameters: Any) -> list[nn.Parameter]:
+    if isinstance(parameters, torch.Tensor):
+        return [parameters]  # type: ignore[list-item]
+    return [each[1] if isinstance(each, tuple) else each for each in parameters]

@@ -1,0 +1,55 @@
+"""From a config in any form to a plan for this model on these ranks."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import dsconfig
+from dsconfig import DeviceFacts, Diagnostic, Facts, Plan
+from dsengine.model_tree import describe
+
+
+def plan_for(
+    config: str | Path | Mapping[str, Any],
+    model: nn.Module,
+    optimizer: Any = None,
+    lr_scheduler: Any = None,
+    mpu: Any = None,
+) -> Plan:
+    """Read, validate, resolve and plan. Raises ValueError with all findings at once."""
+    facts = facts_of(model, optimizer, lr_scheduler)
+    document = dsconfig.read(config)
+    report = dsconfig.validate(document, facts)
+    refuse(report.errors)
+    resolution = dsconfig.resolve(document, facts)
+    refuse([found for found in resolution.diagnostics if found.severity == "error"])
+    return dsconfig.plan(resolution, facts)
+
+
+def facts_of(model: nn.Module, optimizer: Any, lr_scheduler: Any) -> Facts:
+    return Facts(
+        world_size=dist.get_world_size(),
+        nodes=1,
+        device=_device_facts(),
+        model=describe(model),
+        client_optimizer=None if optimizer is None else type(optimizer).__name__,
+        client_scheduler=None if lr_scheduler is None else type(lr_scheduler).__name__,
+        origins={"world_size": "process group", "model": "the live module"},
+    )
+
+
+def _device_facts() -> DeviceFacts:
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return DeviceFacts(name=properties.name, kind="cuda", memory_bytes=properties.total_memory)
+    return DeviceFacts(name="cpu", kind="cpu")
+
+
+def refuse(errors: "list[Diagnostic] | tuple[Diagnostic, ...]") -> None:
+    if errors:
+        lines = [f"  {each.code} {each.pointer or '(file)'}: {each.message}" for each in errors]
+        raise ValueError("this config cannot be run:\n" + "\n".join(lines))

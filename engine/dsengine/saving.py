@@ -1,0 +1,163 @@
+"""What an engine does with files: checkpoints, whole weights, weights read into shards."""
+
+import gc
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from dsengine.checkpoint import Checkpointer, TrainingState
+from dsengine.export import load_weights, save_weights, whole_state_dict
+
+if TYPE_CHECKING:
+    from dsengine.engine import Engine
+
+Path = str | PathLike[str]
+
+
+def training_state(engine: "Engine") -> TrainingState:
+    """Return everything of an engine that a checkpoint holds."""
+    parts = {
+        "lr_scheduler": engine.lr_scheduler,
+        "loss_scale": engine.loss_scaler,
+        "counters": engine.counters,
+        "data": engine.training_dataloader,
+    }
+    return TrainingState(
+        module=engine.module,
+        optimizer=engine.optimizer,
+        masters=engine.sharding.masters,
+        parts={name: part for name, part in parts.items() if hasattr(part, "load_state_dict")},
+        description={
+            "stage": engine.zero_optimization_stage(),
+            "global_steps": engine.global_steps,
+            "precision": str(engine.plan.effective.numerics.precision),
+        },
+    )
+
+
+class Saving:
+    """The methods of an engine that read and write files. All are collective."""
+
+    _checkpointer: Checkpointer | None = None
+
+    @property
+    def _engine(self) -> "Engine":
+        return cast("Engine", self)
+
+    def checkpointer(self) -> Checkpointer:
+        """Return the object that saves and loads; set ``asynchronous`` or ``keep`` on it."""
+        if self._checkpointer is None:
+            validation = self._engine.plan.effective.checkpointing.tag_validation
+            self._checkpointer = Checkpointer(tag_validation=validation)
+        return self._checkpointer
+
+    def save_checkpoint(
+        self,
+        save_dir: Path,
+        tag: str | int | None = None,
+        client_state: Mapping[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Save everything needed to go on, under ``save_dir/tag`` (``global_step{N}``).
+
+        Raises CheckpointError on every rank when one cannot write; the checkpoints that exist
+        stay as they are.
+        """
+        self.checkpointer().save(
+            training_state(self._engine),
+            save_dir,
+            f"global_step{self._engine.global_steps}" if tag is None else str(tag),
+            client_state=client_state,
+            save_latest=save_latest,
+            exclude_frozen=exclude_frozen_parameters,
+        )
+        return True
+
+    def load_checkpoint(
+        self,
+        load_dir: Path,
+        tag: str | int | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Load ``tag`` or what ``latest`` names, saved at any world size and stage.
+
+        Returns (path, client state); (None, {}) when there is nothing to load. Raises
+        CheckpointError or CheckpointMismatchError on every rank, before anything is changed.
+        """
+        return self.checkpointer().load(
+            training_state(self._engine),
+            load_dir,
+            None if tag is None else str(tag),
+            strict=load_module_strict,
+            optimizer_states=load_optimizer_states,
+            lr_scheduler_states=load_lr_scheduler_states,
+            module_only=load_module_only,
+        )
+
+    def save_16bit_model(
+        self,
+        save_dir: Path,
+        save_filename: str = "model.safetensors",
+        exclude_frozen_parameters: bool = False,
+        max_file_bytes: int = 5 * 10**9,
+    ) -> bool:
+        """Write whole weights in the dtype of training, as ``from_pretrained`` reads them.
+
+        A name that does not end in ``.safetensors`` gives one of torch's files. At stage 3,
+        ``stage3_gather_16bit_weights_on_model_save`` must be set; without it nothing is written
+        and False returned.
+        """
+        if self._engine.zero_optimization_stage() == 3 and not (
+            self._engine.zero_gather_16bit_weights_on_model_save()
+        ):
+            return False
+        save_weights(
+            training_state(self._engine),
+            save_dir,
+            save_filename,
+            group=self.checkpointer().group,
+            dtype=_model_dtype(self._engine),
+            exclude_frozen=exclude_frozen_parameters,
+            max_file_bytes=max_file_bytes,
+        )
+        return True
+
+    save_fp16_model = save_16bit_model
+
+    def load_pretrained(self, source: Path, strict: bool = True) -> None:
+        """Fill the model from Hugging Face safetensors; each rank reads only its shards."""
+        state = training_state(self._engine)
+        load_weights(state, source, group=self.checkpointer().group, strict=strict)
+
+    def _zero3_consolidated_16bit_state_dict(
+        self, exclude_frozen_parameters: bool = False
+    ) -> dict[str, Tensor] | None:
+        """Return the whole state dict on rank 0, None on the others."""
+        state = whole_state_dict(
+            training_state(self._engine),
+            dtype=_model_dtype(self._engine),
+            exclude_frozen=exclude_frozen_parameters,
+        )
+        return state or None
+
+    _consolidated_16bit_state_dict = _zero3_consolidated_16bit_state_dict
+
+    def _close_files(self) -> None:
+        """Finish what is being written; part of ``destroy``."""
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+            self._checkpointer = None
+        gc.collect()
+
+
+def _model_dtype(engine: "Engine") -> torch.dtype | None:
+    """The dtype in which the model computes; None leaves each tensor its own."""
+    dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": None}
+    return dtypes[str(engine.plan.effective.numerics.precision)]

@@ -1,0 +1,71 @@
+"""What DeepSpeed's learning-rate schedules have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+
+
+class Schedule(ABC):
+    """A learning rate per parameter group as a function of the steps taken.
+
+    ``last_batch_iteration`` is the number of calls of step() minus one; that alone is the
+    state. The optimizer's own state carries the rate over a resume.
+    """
+
+    def __init__(self, optimizer: Optimizer, last_batch_iteration: int) -> None:
+        self.optimizer = optimizer
+        self.last_batch_iteration: int = last_batch_iteration
+        self._last_lr: list[float] | None = None
+
+    @abstractmethod
+    def get_lr(self) -> list[float]:
+        """Return the rates at ``last_batch_iteration``."""
+
+    def get_last_lr(self) -> list[float]:
+        """Return the rates last set. Raises AssertionError, as callers expect, before any."""
+        if self._last_lr is None:
+            raise AssertionError("no learning rate has been set yet: need to call step() first")
+        return self._last_lr
+
+    def step(self, last_batch_iteration: int | None = None) -> None:
+        """Go on by one step, or to ``last_batch_iteration``, and set the rates."""
+        following = self.last_batch_iteration + 1
+        self.last_batch_iteration = (
+            following if last_batch_iteration is None else last_batch_iteration
+        )
+        self.set_lr(self.get_lr())
+
+    def set_lr(self, rates: Sequence[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self._last_lr = list(rates)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last_batch_iteration": self.last_batch_iteration}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.last_batch_iteration = state["last_batch_iteration"]
+
+
+def per_group(optimizer: Optimizer, value: float | Sequence[float], name: str) -> list[float]:
+    """One value per parameter group. Raises ValueError when a list has another length."""
+    groups = len(optimizer.param_groups)
+    if not isinstance(value, Sequence):
+        return [value] * groups
+    if len(value) != groups:
+        raise ValueError(f"{name} has {len(value)} values for {groups} parameter groups")
+    return list(value)
+
+
+def pairs(low: Sequence[float], high: Sequence[float]) -> Iterator[tuple[float, float]]:
+    """The bounds of each group."""
+    return zip(low, high, strict=True)
+
+
+def positive_integer(value: object, name: str) -> int:
+    """Check a number of steps. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ValueError(f"{name} must be a positive integer, got {value}")
+    return value

@@ -1,0 +1,142 @@
+"""Stages 1 to 3 on ``fully_shard``."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from dsconfig import Plan, UnitSchedule
+from dsengine.precision import Policy
+from dsengine.sharding.base import Sharding
+from dsengine.sharding.mesh import SHARD
+
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+"""Modules that are never called, so no hook of theirs would gather anything."""
+
+
+class FullySharded(Sharding):
+    """Units of the plan under ``fully_shard``; the optimizer updates shards.
+
+    In mixed precision the shards are fp32 and a gathered unit is of the compute dtype. A unit
+    the plan does not gather around its use is whole at rest: never resharded in forward or
+    backward, resharded and gathered once after the optimizer has updated the shards.
+    """
+
+    cast_inputs = True
+    """A unit's floating-point inputs are cast to its dtype: scripts cast them to the dtype of
+    a weight, and at rest that is the dtype of the shards."""
+
+    def __init__(self, module: nn.Module, plan: Plan, policy: Policy, mesh: DeviceMesh) -> None:
+        super().__init__(module)
+        self.policy = policy
+        self.mesh = mesh
+        self.reduces_every_micro_step = plan.effective.zero.stage >= 2
+        self._offload = plan.effective.zero.offload_param
+        if policy.is_mixed:
+            _to_fp32(module)
+        self.whole: list[FSDPModule] = []
+        """Units that are whole at rest, one module for each."""
+        for unit in plan.units:
+            self._shard_unit(unit)
+        if not isinstance(module, FSDPModule):
+            self._shard([module], reshard_after_forward=False, cast_inputs=False)
+        self.masters = dict(module.named_parameters())
+        self._gather()
+
+    def _shard_unit(self, unit: UnitSchedule) -> None:
+        modules = [self.module.get_submodule(name) for name in unit.modules]
+        modules = [each for each in modules if not isinstance(each, CONTAINERS)]
+        if not modules:
+            return
+        is_root = self.module in modules
+        self._shard(
+            modules,
+            reshard_after_forward=unit.reshard_after_forward if unit.gather else False,
+            cast_inputs=self.cast_inputs and not is_root,
+        )
+        if not unit.gather:
+            self._keep_whole(modules[0])
+
+    def _shard(
+        self, modules: list[nn.Module], *, reshard_after_forward: bool | int, cast_inputs: bool
+    ) -> None:
+        fully_shard(
+            modules if len(modules) > 1 else modules[0],  # type: ignore[arg-type]
+            mesh=self.mesh,
+            reshard_after_forward=reshard_after_forward,
+            mp_policy=self._mixed_precision(cast_inputs),
+            offload_policy=self._offload_policy(),
+        )
+
+    def _mixed_precision(self, cast_inputs: bool) -> MixedPrecisionPolicy:
+        compute, wire = self.policy.compute, self.policy.wire
+        return MixedPrecisionPolicy(
+            param_dtype=compute if self.policy.is_mixed else None,
+            reduce_dtype=wire if wire is not compute else None,
+            cast_forward_inputs=cast_inputs,
+        )
+
+    def _offload_policy(self) -> OffloadPolicy:
+        if self._offload is None:
+            return OffloadPolicy()
+        return CPUOffloadPolicy(pin_memory=self._offload.pin_memory and torch.cuda.is_available())
+
+    def _keep_whole(self, module: nn.Module) -> None:
+        unit = _unit(module)
+        unit.set_reshard_after_backward(False, recurse=False)
+        self.whole.append(unit)
+
+    def _gather(self) -> None:
+        for unit in self.whole:
+            unit.unshard()
+
+    @property
+    def root(self) -> FSDPModule:
+        return _unit(self.module)
+
+    @property
+    def norm_group(self) -> dist.ProcessGroup | None:
+        mesh = self.mesh if self.mesh.ndim == 1 else self.mesh[SHARD]
+        return mesh.get_group() if mesh.size() > 1 else None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def before_backward(self, loss: Tensor, reduce: bool) -> None:
+        del loss
+        self.root.set_requires_gradient_sync(reduce or self.reduces_every_micro_step)
+
+    def after_update(self) -> None:
+        for unit in self.whole:
+            unit.reshard()
+        self._gather()
+
+    def divide(self, name: str, tensor: Tensor) -> Tensor:
+        master = self.masters[name]
+        if not isinstance(master, DTensor):
+            return tensor
+        tensor = tensor.to(master.device, copy=True)
+        return distribute_tensor(tensor, master.device_mesh, master.placements, src_data_rank=None)
+
+
+def _unit(module: nn.Module) -> FSDPModule:
+    if not isinstance(module, FSDPModule):
+        raise TypeError(f"{type(module).__name__} is not under fully_shard")
+    return module
+
+
+def _to_fp32(module: nn.Module) -> None:
+    """Masters are fp32 in mixed precision, whatever dtype the weights came in."""
+    for parameter in module.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.float()

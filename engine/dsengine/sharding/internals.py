@@ -1,0 +1,45 @@
+"""The few places where PyTorch's own bookkeeping of ``fully_shard`` is touched.
+
+Everything here is checked by a test against the installed torch; nothing else in the engine
+uses a name of fully_shard that begins with an underscore.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.distributed.fsdp import FSDPModule
+
+
+def parameter_groups(unit: FSDPModule) -> list[Any]:
+    """The groups of parameters that ``unit`` gathers itself."""
+    state = unit._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        # Before torch 2.12 a module had at most one group.
+        group = getattr(state, "_fsdp_param_group", None)
+        return [] if group is None else [group]
+    return list(groups)
+
+
+def sharded_entries(unit: FSDPModule) -> Iterator[Any]:
+    """PyTorch's record of each parameter of ``unit``."""
+    for group in parameter_groups(unit):
+        yield from group.fsdp_params
+
+
+def release_state_dict_hooks(unit: FSDPModule) -> None:
+    """Take away the hooks by which state dicts swap the shards in.
+
+    For a unit that is whole at rest they would turn a plain state dict into one of shards,
+    and take a loaded whole parameter for a shard. Valid after the unit's first gather, which
+    registers the hooks once and for all.
+    """
+    for group in parameter_groups(unit):
+        for handles in (
+            group._module_to_pre_save_state_dict_hook_handle,
+            group._module_to_pre_load_state_dict_hook_handle,
+        ):
+            for handle in handles.values():
+                handle.remove()
+        for entry in group.fsdp_params:
+            entry._post_load_hook_handle.remove()

@@ -1,0 +1,103 @@
+"""Stage 0: DistributedDataParallel, every rank holds everything."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dsconfig import Plan
+from dsengine.foreach import foreach_copy_
+from dsengine.precision import Policy
+from dsengine.sharding.base import Sharding
+
+MEBI = 1024**2
+
+
+class Replicated(Sharding):
+    """Whole parameters of the compute dtype; in mixed precision, fp32 masters beside them.
+
+    [Note: when DistributedDataParallel is told to reduce]
+    Its forward decides whether the next backward reduces. A script may say only between
+    forward and backward that a window ends (accelerate does), and may run forward several
+    times before one backward. So forward never arms the reducer; ``before_backward`` does.
+    """
+
+    def __init__(self, module: nn.Module, plan: Plan, policy: Policy) -> None:
+        super().__init__(module)
+        self._parameters = dict(module.named_parameters())
+        self.masters = dict(self._parameters)
+        if policy.is_mixed:
+            self.masters = {name: _master(p) for name, p in self._parameters.items()}
+            for parameter in self._parameters.values():
+                if parameter.is_floating_point():
+                    parameter.data = parameter.data.to(policy.compute)
+        self._pairs = [
+            (parameter, self.masters[name])
+            for name, parameter in self._parameters.items()
+            if self.masters[name] is not parameter
+        ]
+        self._parallel = self._wrap(plan.effective.zero.reduce_bucket_size)
+
+    def _wrap(self, bucket_elements: int) -> DistributedDataParallel | None:
+        trainable = [p for p in self._parameters.values() if p.requires_grad]
+        if not trainable or dist.get_world_size() == 1:
+            return None
+        return DistributedDataParallel(
+            _Carrier(self.module, trainable[0]),
+            init_sync=False,
+            bucket_cap_mb=_mebibytes(bucket_elements * trainable[0].element_size()),
+            find_unused_parameters=True,
+            gradient_as_bucket_view=True,
+        )
+
+    def separate_masters(self) -> dict[str, Tensor]:
+        """The masters that are not the module's own parameters, by name."""
+        return {n: m for n, m in self.masters.items() if m is not self._parameters[n]}
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def before_backward(self, loss: Tensor, reduce: bool) -> None:
+        if self._parallel is not None and reduce:
+            self._parallel.reducer._rebuild_buckets()
+            self._parallel.reducer.prepare_for_backward([loss])
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        for parameter, master in self._pairs:
+            if parameter.grad is not None:
+                master.grad = parameter.grad.to(master.dtype)
+                parameter.grad = None
+        yield from super().gradients()
+
+    @torch.no_grad()
+    def after_update(self) -> None:
+        trained = [(p, m) for p, m in self._pairs if p.requires_grad]
+        if trained:
+            foreach_copy_([p for p, _ in trained], [m for _, m in trained])
+
+
+class _Carrier(nn.Module):
+    """The model beside one parameter that no forward uses.
+
+    Models may leave parameters unused, so DistributedDataParallel has to look for such; where
+    it finds none it advises on standard error not to look. Here it always finds one.
+    """
+
+    def __init__(self, module: nn.Module, like: Tensor) -> None:
+        super().__init__()
+        self.module = module
+        self.never_used = nn.Parameter(torch.zeros(1, dtype=like.dtype, device=like.device))
+
+
+def _master(parameter: nn.Parameter) -> nn.Parameter:
+    if not parameter.is_floating_point():
+        return parameter
+    return nn.Parameter(parameter.detach().float().clone(), parameter.requires_grad)
+
+
+def _mebibytes(size: int) -> float:
+    """A bucket for DistributedDataParallel, at most its own default of 25 MiB."""
+    return min(size / MEBI, 25.0)

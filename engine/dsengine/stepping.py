@@ -1,0 +1,81 @@
+"""One optimizer step at the end of an accumulation window.
+
+[Note: order of a step]
+norm over the reduced, still scaled gradients -> overflow? then drop them and lower the scale
+-> unscale and clip in one multiplication, by the scale used in backward -> optimizer ->
+parameters brought up to date -> gradients dropped -> loss scale updated. DeepSpeed updates
+the scale before it unscales, which halves the gradient of a step at which the scale doubles;
+that is not copied.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from dsconfig import Effective
+from dsengine.gradients import clipping_factor, global_norm, raise_non_finite, scale_gradients
+from dsengine.precision import LossScaler, Policy
+from dsengine.sharding import Sharding
+
+INFINITE = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``norm`` is that of the true gradients before clipping; None when it was not taken."""
+
+    applied: bool
+    norm: float | None
+
+
+class Stepper:
+    """Applies the optimizer to the gradients a sharding holds."""
+
+    def __init__(
+        self,
+        sharding: Sharding,
+        optimizer: Optimizer,
+        scaler: LossScaler,
+        effective: Effective,
+        policy: Policy,
+    ) -> None:
+        self._sharding = sharding
+        self._optimizer = optimizer
+        self._scaler = scaler
+        self._clipping = effective.gradients.clipping
+        self._skips_overflow = effective.numerics.check_grad_overflow or policy.compute_is_fp16
+        plain_replicas = effective.zero.stage == 0 and not policy.is_mixed
+        self._needs_norm = (
+            self._clipping > 0
+            or self._skips_overflow
+            or (effective.gradients.compute_norm and not plain_replicas)
+        )
+
+    def step(self, number: int) -> Outcome:
+        """Update the masters and the module. ``number`` is the step's, for messages."""
+        gradients = self._gradients()
+        scale = self._scaler.scale
+        norm = None
+        if self._needs_norm:
+            norm = global_norm(gradients, self._sharding.norm_group) / scale
+            if not norm < INFINITE:
+                return self._skip(number)
+            scale_gradients(gradients, clipping_factor(norm, self._clipping) / scale)
+        elif scale != 1.0:
+            scale_gradients(gradients, 1.0 / scale)
+        self._optimizer.step()
+        self._sharding.drop_gradients()
+        self._sharding.after_update()
+        self._scaler.update(overflow=False)
+        return Outcome(applied=True, norm=norm)
+
+    def _gradients(self) -> list[Tensor]:
+        return [gradient for _, gradient in self._sharding.gradients()]
+
+    def _skip(self, number: int) -> Outcome:
+        if not self._skips_overflow:
+            raise_non_finite(self._sharding.gradients(), number)
+        self._sharding.drop_gradients()
+        self._scaler.update(overflow=True)
+        return Outcome(applied=False, norm=INFINITE)
