@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 import torch.distributed as dist
+
 from dsengine.checkpoint.errors import CheckpointError
 
 T = TypeVar("T")

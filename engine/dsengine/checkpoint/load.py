@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from dsengine.checkpoint import directory, plain
 from dsengine.checkpoint.group import CheckpointGroup
 from dsengine.checkpoint.manifest import Manifest, check_weights, read_manifest
@@ -15,7 +17,6 @@ from dsengine.checkpoint.optimizer_state import (
 from dsengine.checkpoint.random_state import restore_random_state
 from dsengine.checkpoint.state import TrainingState
 from dsengine.checkpoint.tensor_files import read_tensors, saved_tensors
-from torch import Tensor
 
 
 def load(
@@ -58,7 +59,7 @@ def _prepare(
     targets = {f"model.{name}": weights[name] for name in names}
     if with_optimizer and state.optimizer is not None and small["optimizer"] is not None:
         check_same_family(state.optimizer, small["optimizer"])
-        targets |= allocate_optimizer_tensors(state.parameters(), state.optimizer, saved)
+        targets |= allocate_optimizer_tensors(state.trained(), state.optimizer, saved)
     return small, targets
 
 
@@ -70,7 +71,7 @@ def _restore_small(
     lr_scheduler_states: bool,
 ) -> None:
     if optimizer_states and state.optimizer is not None and small["optimizer"] is not None:
-        restore_optimizer_values(state.parameters(), state.optimizer, small["optimizer"])
+        restore_optimizer_values(state.trained(), state.optimizer, small["optimizer"])
     for name, part in state.parts.items():
         if name == "lr_scheduler" and not lr_scheduler_states:
             continue

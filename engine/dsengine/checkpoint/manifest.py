@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from dsengine.checkpoint.directory import MANIFEST
 from dsengine.checkpoint.errors import CheckpointError, CheckpointMismatchError
-from torch import Tensor
 
 FORMAT = "dsengine-checkpoint"
 FORMAT_VERSION = 1

@@ -4,7 +4,6 @@ import pickle
 from typing import Any
 
 import torch
-from dsengine.checkpoint.errors import CheckpointError
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     _MEM_FORMAT_ENCODING,
@@ -16,6 +15,8 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
+
+from dsengine.checkpoint.errors import CheckpointError
 
 _DATA_CLASSES = {
     (cls.__module__, cls.__qualname__): cls

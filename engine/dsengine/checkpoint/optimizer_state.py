@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from dsengine.checkpoint.errors import CheckpointError, CheckpointMismatchError
 from torch import Tensor
 from torch.optim import Optimizer
+
+from dsengine.checkpoint.errors import CheckpointError, CheckpointMismatchError
 
 _IMPLEMENTATION = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
 """Group entries that say how this process computes, not what: never taken from a file."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from dsengine.checkpoint.errors import CheckpointError
 
 _HARMLESS = [

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from dsengine.checkpoint import directory, plain
 from dsengine.checkpoint.errors import CheckpointError
 from dsengine.checkpoint.group import CheckpointGroup
@@ -14,7 +16,6 @@ from dsengine.checkpoint.retention import retain
 from dsengine.checkpoint.staging import staged
 from dsengine.checkpoint.state import TrainingState
 from dsengine.checkpoint.tensor_files import write_tensors
-from torch import Tensor
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,9 +49,9 @@ def collect(
         "optimizer": None,
     }
     if state.optimizer is not None:
-        parameters = state.parameters()
-        tensors |= optimizer_tensors(parameters, state.optimizer)
-        small["optimizer"] = optimizer_values(parameters, state.optimizer)
+        trained = state.trained()
+        tensors |= optimizer_tensors(trained, state.optimizer)
+        small["optimizer"] = optimizer_values(trained, state.optimizer)
     left_out = [name for name in state.parameters() if name not in weights]
     manifest = Manifest(
         tag=tag,

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from dsengine.checkpoint.names import named_persistent_buffers, named_shards
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from dsengine.checkpoint.names import named_persistent_buffers, named_shards
 
 
 class Stateful(Protocol):
@@ -42,6 +43,10 @@ class TrainingState:
         """Return the (sharded) parameters by name, each tied weight once."""
         return dict(named_shards(self.module))
 
+    def trained(self) -> dict[str, Tensor]:
+        """Return by name what the optimizer holds: masters where they exist, else parameters."""
+        return {name: self.masters.get(name, p) for name, p in self.parameters().items()}
+
     def weights(self, *, exclude_frozen: bool = False) -> dict[str, Tensor]:
         """Return parameters (their masters where they exist) and buffers by name."""
         weights: dict[str, Tensor] = {
@@ -55,9 +60,10 @@ class TrainingState:
     @torch.no_grad()
     def refresh_parameters(self) -> None:
         """Copy the masters into the parameters they stand for."""
-        parameters = self.parameters()
-        for name, master in self.masters.items():
-            local_tensor(parameters[name]).copy_(local_tensor(master))
+        for name, parameter in self.parameters().items():
+            master = self.masters.get(name, parameter)
+            if master is not parameter:
+                local_tensor(parameter).copy_(local_tensor(master))
 
 
 def local_tensor(tensor: Tensor) -> Tensor:

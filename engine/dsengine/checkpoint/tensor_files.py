@@ -6,15 +6,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from dsengine.checkpoint.errors import CheckpointError
-from dsengine.checkpoint.group import CheckpointGroup
-from dsengine.checkpoint.metadata_reader import SafeFileSystemReader
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+
+from dsengine.checkpoint.errors import CheckpointError
+from dsengine.checkpoint.group import CheckpointGroup
+from dsengine.checkpoint.metadata_reader import SafeFileSystemReader
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path, group: CheckpointGroup) -> None:
