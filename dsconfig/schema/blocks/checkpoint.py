@@ -10,7 +10,7 @@ class ParallelWrite(Block, since="0.7.4"):
     """Group with one switch."""
 
     pipeline_stage: bool = key(
-        False, "Every data-parallel rank writes a share of the pipeline layers.", checked="?"
+        False, "Every data-parallel rank writes a share of the pipeline layers.", checked="0.7.4"
     )
 
 
@@ -18,13 +18,13 @@ class Writer(Block, since="0.17.1"):
     """Chooses the fast checkpoint engine; absent means torch.save."""
 
     type: Annotated[Literal["MOCK", "PYTHON", "FAST"], AnyCase()] = key(
-        "FAST", "Writer implementation; case is ignored.", checked="?"
+        "FAST", "Writer implementation; case is ignored.", checked="0.17.1"
     )
     io_buffer_size: Integer = key(67_108_864, "Buffer size of the writer.", unit="bytes")
     io_buffer_double: bool = key(True, "Uses two buffers.")
     show_statistics: bool = key(False, "Prints I/O statistics.")
     data_parallel: Annotated[Literal["REPLICA", "SOCKET", "MACHINE"], AnyCase()] | None = key(
-        None, "Unit over which ranks share the writing; case is ignored.", checked="?"
+        None, "Unit over which ranks share the writing; case is ignored.", checked="0.17.1"
     )
     decoupled: bool = key(False, "Writes in a separate process.")
     io_multiplier: Integer = key(1, "Multiplies the number of writers.")
@@ -36,7 +36,7 @@ class Checkpoint(Block, since="0.3.11"):
     tag_validation: Annotated[Literal["Ignore", "Warn", "Fail"], AnyCase()] = key(
         "WARN",
         "Reaction to checkpoint tags that differ between ranks; case is ignored.",
-        checked="?",
+        checked="0.3.11",
     )
     load_universal: bool = key(False, "Loads a universal checkpoint.", since="0.7.0")
     use_node_local_storage: bool = key(

@@ -49,7 +49,7 @@ class CurriculumLearning(Block, since="0.8.0"):
         None, "Directory for the difficulty clusters; required with non-single clusters."
     )
     curriculum_metrics: dict[str, CurriculumMetrics] = key(
-        REQUIRED, "One entry per metric; required when enabled.", checked="?"
+        REQUIRED, "One entry per metric; required when enabled.", checked="0.8.0"
     )
 
 

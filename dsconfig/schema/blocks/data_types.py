@@ -74,5 +74,5 @@ class DataTypes(Block, since="0.7.6"):
         "auto",
         "Buffers to leave in fp32: the literal auto, or name patterns; an empty list keeps none.",
         since="0.19.8",
-        checked="?",
+        checked="0.19.8",
     )

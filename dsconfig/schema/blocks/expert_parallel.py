@@ -61,7 +61,7 @@ class ExpertParallel(Block, since="0.19.2"):
     score_func: Literal["auto", "softmax", "sigmoid"] = key("auto", "Router score function.")
     top_k: OrNativeAuto[Integer] = key("auto", "Experts per token.")
     load_balance_coeff: None = key(
-        None, "Only null is accepted; any number raises at parse.", checked="?"
+        None, "Only null is accepted; any number raises at parse.", checked="0.19.2"
     )
     routed_scaling_factor: OrNativeAuto[Number] = key(
         "auto", "Scale from the model config, or a number."
