@@ -1,0 +1,136 @@
+"""Edits that keep comments and layout: builders from pointers, and their application.
+
+Each builder answers with the edits, or with an empty tuple where there is no text to edit
+(a dict, base64, YAML, Python, or a pointer without a place).
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from dsconfig.report import Applicability, Edit, Fix
+from dsconfig.source.document import Document, Format
+from dsconfig.source.layout import Layout
+from dsconfig.source.lines import LineIndex
+
+Edits = tuple[Edit, ...]
+EDITABLE = (Format.JSON, Format.HJSON)
+
+
+def rename_key(document: Document, pointer: str, new_name: str) -> Edits:
+    """Give the entry at ``pointer`` another key, in the same kind of quotes."""
+    layout = _layout(document)
+    if layout is None or pointer not in layout.places or layout.places[pointer].key is None:
+        return ()
+    place = layout.places[pointer].key
+    assert place is not None
+    quote = layout.at(place.start)
+    if quote == "'":
+        content = f"'{new_name}'"
+    elif quote == '"' or not new_name.isidentifier():
+        content = json.dumps(new_name, ensure_ascii=False)
+    else:
+        content = new_name
+    return (Edit(place, content),)
+
+
+def replace_value(document: Document, pointer: str, value: Any) -> Edits:
+    """Write another value, as JSON, over the one at ``pointer``."""
+    layout = _layout(document)
+    if layout is None or pointer not in layout.places:
+        return ()
+    place = layout.places[pointer].value
+    return (Edit(place, layout.render(value, layout.offset(place.start))),)
+
+
+def delete_entry(document: Document, pointer: str) -> Edits:
+    """Take an entry out, with its comma, its line and the comment behind it."""
+    layout = _layout(document)
+    if layout is None or not pointer or pointer not in layout.places:
+        return ()
+    return layout.deletion(pointer)
+
+
+def insert_entry(document: Document, parent: str, key: str, value: Any) -> Edits:
+    """Add an entry at the end of the object at ``parent``."""
+    layout = _layout(document)
+    if layout is None or parent not in layout.places:
+        return ()
+    written = layout.render(value, layout.offset(layout.places[parent].value.start))
+    return layout.insertion(parent, f"{json.dumps(key, ensure_ascii=False)}: {written}")
+
+
+def move_entry(document: Document, pointer: str, parent: str, new_name: str | None = None) -> Edits:
+    """Move an entry into the object at ``parent``, making that object if it is absent."""
+    from dsconfig.source.pointer import lookup, split
+
+    missing = object()
+    value = lookup(document.value, pointer, missing)
+    layout = _layout(document)
+    if layout is None or value is missing or pointer not in layout.places:
+        return ()
+    key = new_name or split(pointer)[-1]
+    entry = f"{json.dumps(key, ensure_ascii=False)}: {layout.written(pointer, value)}"
+    above, _, name = parent.rpartition("/")
+    if lookup(document.value, parent, missing) is missing:
+        wrapped = f"{json.dumps(name, ensure_ascii=False)}: {{{entry}}}"
+        if above == pointer.rpartition("/")[0]:
+            return layout.replacement(pointer, wrapped)
+        there = layout.insertion(above, wrapped)
+    else:
+        there = layout.insertion(parent, entry)
+    edits = tuple(sorted((*layout.deletion(pointer), *there), key=lambda edit: edit.range))
+    return edits if there and not _overlap(edits) else ()
+
+
+def as_fix(edits: Edits, *, safe: bool = True) -> Fix | None:
+    """The edits as a diagnostic carries them; None where there are none."""
+    if not edits:
+        return None
+    return Fix(Applicability.SAFE if safe else Applicability.UNSAFE, edits)
+
+
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
+    """The text with every edit made. Raises ValueError where two of them overlap."""
+    ordered = sorted(edits, key=lambda edit: edit.range)
+    if _overlap(ordered):
+        raise ValueError("edits overlap; apply one fix after the other")
+    lines = LineIndex(text)
+    line_end = "\r\n" if "\r\n" in text else "\n"
+    parts: list[str] = []
+    done = 0
+    for edit in ordered:
+        start, end = lines.offset(edit.range.start), lines.offset(edit.range.end)
+        parts += text[done:start], edit.content.replace("\n", line_end)
+        done = end
+    parts.append(text[done:])
+    return "".join(parts)
+
+
+def apply_fixes(text: str, fixes: Iterable[Fix]) -> tuple[str, int]:
+    """The text after as many of the fixes as fit together, and their number.
+
+    A fix that overlaps an earlier one waits for the next round.
+    """
+    chosen: list[Edit] = []
+    count = 0
+    for fix in fixes:
+        together = sorted((*chosen, *fix.edits), key=lambda edit: edit.range)
+        if set(fix.edits).isdisjoint(chosen) and not _overlap(together):
+            chosen = together
+            count += 1
+    return apply_edits(text, chosen), count
+
+
+def _layout(document: Document) -> Layout | None:
+    if document.text is None or document.format not in EDITABLE:
+        return None
+    return Layout(document.text, document.spans)
+
+
+def _overlap(ordered: Sequence[Edit]) -> bool:
+    return any(
+        before.range.end > after.range.start or before.range == after.range
+        for before, after in pairwise(ordered)
+    )

@@ -1,0 +1,189 @@
+"""Where commas, comments and line ends stand around the entries of a text."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from dsconfig.report import Edit, Position
+from dsconfig.source.document import Span
+from dsconfig.source.lines import LineIndex
+from dsconfig.source.tokens import LINE_END, TokenError, skip
+
+INDENT = "    "
+
+
+class Layout:
+    """One text with the places of its entries."""
+
+    def __init__(self, text: str, places: Mapping[str, Span]) -> None:
+        self.text = text
+        self.places = places
+        self.lines = LineIndex(text)
+
+    # --- looking ------------------------------------------------------------------------
+
+    def offset(self, position: Position) -> int:
+        return self.lines.offset(position)
+
+    def at(self, position: Position) -> str:
+        offset = self.offset(position)
+        return self.text[offset : offset + 1]
+
+    def bounds(self, pointer: str) -> tuple[int, int]:
+        """Offsets of an entry, key included."""
+        span = self.places[pointer]
+        return self.offset((span.key or span.value).start), self.offset(span.value.end)
+
+    def children(self, parent: str) -> list[str]:
+        """The entries of a container, in order of position."""
+        depth = parent.count("/") + 1
+        inside = [
+            pointer
+            for pointer in self.places
+            if pointer.startswith(f"{parent}/") and pointer.count("/") == depth
+        ]
+        return sorted(inside, key=self.bounds)
+
+    def comma_behind(self, offset: int) -> int | None:
+        """The offset of the comma that follows, spaces and comments between; else None."""
+        try:
+            following = skip(self.text, offset)
+        except TokenError:
+            return None
+        return following if self.text[following : following + 1] == "," else None
+
+    def is_bare_text(self, pointer: str) -> bool:
+        """True for a text without quotes, which would take a comma into itself."""
+        start = self.offset(self.places[pointer].value.start)
+        end = self.offset(self.places[pointer].value.end)
+        raw = self.text[start:end]
+        if raw[:1] in ('"', "'", "{", "["):
+            return False
+        try:
+            json.loads(raw)
+        except ValueError:
+            return True
+        return False
+
+    def indentation(self, offset: int) -> str:
+        """The blanks that start the line of an offset."""
+        start = self._line_start(offset)
+        line = self.text[start:offset]
+        return line[: len(line) - len(line.lstrip(" \t"))]
+
+    def step(self) -> str:
+        """How far the file indents one level."""
+        for pointer in self.places:
+            if pointer.count("/") == 1:
+                blanks = self.indentation(self.bounds(pointer)[0])
+                if blanks:
+                    return blanks
+        return INDENT
+
+    def render(self, value: Any, offset: int) -> str:
+        """A value as JSON; an object spreads over lines where the file does."""
+        if not isinstance(value, dict) or not value or len(self.lines.starts) == 1:
+            return json.dumps(value, ensure_ascii=False)
+        indent = self.indentation(offset)
+        text = json.dumps(value, ensure_ascii=False, indent=self.step())
+        return text.replace("\n", f"\n{indent}")
+
+    def written(self, pointer: str, value: Any) -> str:
+        """A value as the file has it, if that can stand anywhere; else as JSON."""
+        span = self.places[pointer].value
+        raw = self.text[self.offset(span.start) : self.offset(span.end)]
+        if self.is_bare_text(pointer) or "\n" in raw:
+            return json.dumps(value, ensure_ascii=False)
+        return raw
+
+    def _line_start(self, offset: int) -> int:
+        return self.lines.starts[self.lines.position(offset).line - 1]
+
+    def _edit(self, start: int, end: int, content: str = "") -> Edit:
+        return Edit(self.lines.range(start, end), content)
+
+    # --- taking out ---------------------------------------------------------------------
+
+    def deletion(self, pointer: str) -> tuple[Edit, ...]:
+        start, end = self.bounds(pointer)
+        comma = self.comma_behind(end)
+        edits: list[Edit] = []
+        if comma is not None:
+            end = comma + 1
+        else:
+            siblings = self.children(pointer.rpartition("/")[0])
+            earlier = siblings[: siblings.index(pointer)]
+            before = self.comma_behind(self.bounds(earlier[-1])[1]) if earlier else None
+            if before is not None:
+                if (
+                    self.text[before + 1 : start].strip() == ""
+                    and "\n" not in self.text[before:start]
+                ):
+                    return (self._edit(before, end),)
+                edits.append(self._edit(before, before + 1))
+        return (*edits, self._edit(*self._whole_line(start, end)))
+
+    def _whole_line(self, start: int, end: int) -> tuple[int, int]:
+        """Widen a range to whole lines where nothing else stands on them."""
+        line_end = LINE_END.search(self.text, end)
+        assert line_end is not None
+        tail = self.text[end : line_end.start()].strip()
+        line_start = self._line_start(start)
+        alone = self.text[line_start:start].strip() == ""
+        is_comment = tail.startswith(("//", "#")) or (
+            tail.startswith("/*") and tail.find("*/") == len(tail) - 2
+        )
+        if alone and (not tail or is_comment):
+            line = self.lines.position(end).line
+            after = self.lines.starts[line] if line < len(self.lines.starts) else len(self.text)
+            return line_start, after
+        while self.text[end : end + 1] in (" ", "\t") and not alone:
+            end += 1
+        return start, end
+
+    # --- putting in ---------------------------------------------------------------------
+
+    def replacement(self, pointer: str, entry: str) -> tuple[Edit, ...]:
+        """Write a whole entry, key and value, over another."""
+        return (self._edit(*self.bounds(pointer), entry),)
+
+    def insertion(self, parent: str, entry: str) -> tuple[Edit, ...]:
+        """Write an entry, ``"key": value``, behind the last one of an object."""
+        if parent not in self.places:
+            return ()
+        children = self.children(parent)
+        if not children:
+            return self._first_entry(parent, entry)
+        last = children[-1]
+        start, end = self.bounds(last)
+        opener = self.offset(self.places[parent].value.start)
+        comma = self.comma_behind(end)
+        if self._line_start(start) == self._line_start(opener) and not self.is_bare_text(last):
+            return (self._edit(end, end, f", {entry}"),)
+        indent = self.indentation(start)
+        after = self._behind_comment(end if comma is None else comma + 1)
+        if comma is not None or self.is_bare_text(last):
+            tail = "," if comma is not None else ""
+            return (self._edit(after, after, f"\n{indent}{entry}{tail}"),)
+        if after == end:
+            return (self._edit(end, end, f",\n{indent}{entry}"),)
+        return self._edit(end, end, ","), self._edit(after, after, f"\n{indent}{entry}")
+
+    def _first_entry(self, parent: str, entry: str) -> tuple[Edit, ...]:
+        opener = self.offset(self.places[parent].value.start)
+        if self.text[opener : opener + 1] != "{":
+            return ()
+        inside = opener + 1
+        end = self.offset(self.places[parent].value.end) - 1
+        if "\n" not in self.text[inside:end]:
+            return (self._edit(inside, inside, entry),)
+        indent = self.indentation(opener) + self.step()
+        return (self._edit(inside, inside, f"\n{indent}{entry}"),)
+
+    def _behind_comment(self, offset: int) -> int:
+        """The end of the line if only a comment stands between; else ``offset`` itself."""
+        line_end = LINE_END.search(self.text, offset)
+        assert line_end is not None
+        tail = self.text[offset : line_end.start()].strip()
+        closed = tail.startswith("/*") and tail.find("*/") == len(tail) - 2
+        return line_end.start() if tail.startswith(("//", "#")) or closed else offset
