@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from dsengine.data import RepeatingLoader, TrainingLoader
 from torch.utils.data import TensorDataset
+
+from dsengine.data import RepeatingLoader, TrainingLoader
 
 
 def loaders(world_size: int, samples: int = 48, **options: Any) -> list[TrainingLoader]:

@@ -1,6 +1,7 @@
 """A process finds its place under every launcher."""
 
 import pytest
+
 from dsengine.comm.environment import discover, first_node, local_rank_argument
 
 

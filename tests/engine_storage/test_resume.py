@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from engine_storage.ranks import run_ranks
 
 pytestmark = pytest.mark.engine

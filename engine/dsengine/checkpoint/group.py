@@ -1,7 +1,7 @@
 """Agreement between ranks: a failure on one becomes the same error on all."""
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import torch.distributed as dist
@@ -34,7 +34,8 @@ class CheckpointGroup:
         if not self.distributed:
             return [value]
         values: list[T] = [value] * self.world_size
-        dist.all_gather_object(values, value, group=self.process_group)
+        with _lost_peer():
+            dist.all_gather_object(values, value, group=self.process_group)
         return values
 
     def run(self, action: Callable[[], T], what: str) -> T:
@@ -51,7 +52,8 @@ class CheckpointGroup:
             outcome = (result, failure)
         else:
             box = [(result, failure)]
-            dist.broadcast_object_list(box, src=0, group=self.process_group)
+            with _lost_peer():
+                dist.broadcast_object_list(box, src=0, group=self.process_group)
             outcome = box[0]
         _raise_first([outcome[1]], what)
         return outcome[0]  # type: ignore[return-value]
@@ -62,6 +64,16 @@ class CheckpointGroup:
             with suppress(RuntimeError, ValueError):
                 dist.destroy_process_group(self.process_group)
         self.process_group = None
+
+
+@contextmanager
+def _lost_peer() -> Iterator[None]:
+    """Say what it means when gloo fails: some other rank is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(f"another rank stopped or cannot be reached: {reason}") from error
 
 
 def _own_group() -> dist.ProcessGroup:

@@ -3,8 +3,9 @@
 from typing import Any
 
 import torch
-from dsengine.checkpoint import Checkpointer, TrainingState
 from toy import ToyModel, bare, finish, named_parameters_for, shard, start, train_step
+
+from dsengine.checkpoint import Checkpointer, TrainingState
 
 
 class Counters:

@@ -1,0 +1,66 @@
+"""Whole weights leave as safetensors with an index and come back straight into shards."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from engine_storage.ranks import run_ranks
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    base = tmp_path_factory.mktemp("export")
+    return base / "files", run_ranks("export", 2, base / "run", dir=str(base / "files"))
+
+
+def test_every_sharding_exports_and_reads_the_same_weights(
+    exported: tuple[Path, list[Any]],
+) -> None:
+    _, results = exported
+    assert results[0]["equal"] == [True] * 6
+    assert results[1]["equal"] == [True] * 4
+
+
+def test_files_stay_below_the_limit_and_an_index_leads_to_them(
+    exported: tuple[Path, list[Any]],
+) -> None:
+    directory = exported[0] / "stage3"
+    index = json.loads((directory / "model.safetensors.index.json").read_text())
+    files = sorted(set(index["weight_map"].values()))
+    assert len(files) > 1
+    assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    tensors = {name: t for file in files for name, t in load_file(directory / file).items()}
+    assert set(tensors) == set(index["weight_map"])
+    assert index["metadata"]["total_size"] == sum(t.nbytes for t in tensors.values())
+    assert sorted(path.name for path in directory.iterdir() if path.suffix != ".json") == files
+
+
+def test_one_file_needs_no_index_and_holds_the_asked_dtype(
+    exported: tuple[Path, list[Any]],
+) -> None:
+    directory = exported[0] / "bf16"
+    assert [path.name for path in directory.iterdir()] == ["model.safetensors"]
+    tensors = load_file(directory / "model.safetensors")
+    assert tensors["embedding.weight"].dtype == torch.bfloat16
+    assert tensors["calls"].dtype == torch.int64
+    assert "head.weight" not in tensors  # tied: held once
+
+
+def test_other_names_give_a_torch_file(exported: tuple[Path, list[Any]]) -> None:
+    weights = torch.load(exported[0] / "bin" / "pytorch_model.bin", weights_only=True)
+    assert weights["embedding.weight"].shape == (31, 12)
+
+
+def test_weights_of_another_model_are_refused_by_name_on_every_rank(
+    exported: tuple[Path, list[Any]],
+) -> None:
+    for result in exported[1]:
+        assert "missing in the checkpoint: weight, bias" in result["wrong"]
+        assert "unknown to the model: " in result["wrong"]
+        assert "embedding.weight" in result["wrong"]

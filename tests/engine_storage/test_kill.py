@@ -1,0 +1,29 @@
+"""A rank killed at any moment of a save never costs the newest complete checkpoint."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine_storage.ranks import ROOT, WORKERS
+
+pytestmark = pytest.mark.engine
+
+
+def test_the_newest_complete_checkpoint_loads_after_ten_kills(tmp_path: Path) -> None:
+    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT / "engine"), str(ROOT)])
+    run = subprocess.run(
+        [sys.executable, str(WORKERS / "kill.py"), str(tmp_path), "10"],
+        env=os.environ | {"PYTHONPATH": path.lstrip(os.pathsep), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    rounds = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(rounds) == 10, run.stderr[-3000:]
+    assert [each for each in rounds if not each["whole"]] == []
+    # The surviving rank was told, by an error of ours, instead of waiting for ever.
+    assert {each["survivor"] for each in rounds} == {3}

@@ -1,0 +1,49 @@
+"""Exports from every sharding, and reads the export back into every sharding."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from toy import ToyModel, bare, finish, shard, start
+
+from dsengine.checkpoint import CheckpointMismatchError, TrainingState
+from dsengine.checkpoint.group import CheckpointGroup
+from dsengine.export import load_weights, save_weights, whole_state_dict
+
+
+def built(stage: int, seed: int) -> TrainingState:
+    torch.manual_seed(seed)
+    return TrainingState(module=bare(shard(ToyModel(), stage)))
+
+
+def main() -> None:
+    options = start()
+    out, group = Path(options["dir"]), CheckpointGroup()
+    result: dict[str, Any] = {"equal": [], "wrong": ""}
+    torch.manual_seed(5)
+    expected = ToyModel().state_dict()
+    for stage in (0, 3):
+        state = built(stage, seed=5)
+        whole = whole_state_dict(state)
+        if dist.get_rank() == 0:
+            same = whole.keys() == expected.keys()
+            same = same and all(torch.equal(whole[n], expected[n]) for n in expected)
+            result["equal"].append(same)
+        save_weights(state, out / f"stage{stage}", group=group, max_file_bytes=2000)
+        save_weights(state, out / "bf16", group=group, dtype=torch.bfloat16)
+        save_weights(state, out / "bin", "pytorch_model.bin", group=group)
+        for reading_stage in (0, 3):
+            other = built(reading_stage, seed=9)
+            load_weights(other, out / f"stage{stage}", group=group)
+            again = whole_state_dict(other, rank0_only=False)
+            result["equal"].append(all(torch.equal(again[n], expected[n]) for n in expected))
+    wrong = TrainingState(module=torch.nn.Linear(3, 3))
+    try:
+        load_weights(wrong, out / "stage0", group=group)
+    except CheckpointMismatchError as error:
+        result["wrong"] = str(error)
+    finish(options, result)
+
+
+main()

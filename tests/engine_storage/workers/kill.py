@@ -1,0 +1,137 @@
+"""Kills a random rank at a random moment of a save, again and again; loads what is there.
+
+    python tests/engine_storage/workers/kill.py DIRECTORY ROUNDS [SEED]
+
+Prints one JSON line per round. Ranks are forked from a process that has torch loaded already.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dsengine.checkpoint import Checkpointer, CheckpointError, TrainingState, checkpoints
+
+RANKS = 2
+ELEMENTS = 400_000
+CONTEXT = multiprocessing.get_context("fork")
+
+
+class Ledger(nn.Module):
+    """A model whose every element is the number of the step it was saved at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.zeros(ELEMENTS // 4)) for _ in range(4))
+
+    @torch.no_grad()
+    def write(self, step: int) -> None:
+        for parameter in self.weights:
+            parameter.fill_(step)
+
+    def read(self) -> set[float]:
+        return {value for parameter in self.weights for value in parameter.unique().tolist()}
+
+
+def save_for_ever(
+    rank: int, directory: str, store: str, started: Synchronized, done: Synchronized, keep: bool
+) -> None:
+    """Save step after step; ``started`` and ``done`` tell the parent where we are."""
+    torch.set_num_threads(1)
+    sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115  # gloo reports the lost peer
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+    model = Ledger()
+    checkpointer = Checkpointer(asynchronous=rank >= 0 and keep, keep=3)
+    state = TrainingState(module=model)
+    step = done.value
+    try:
+        while True:
+            step += 1
+            if rank == 0:
+                started.value = step
+            model.write(step)
+            # One tag for all in every other run: replacing a checkpoint must be safe too.
+            tag = f"global_step{step}" if keep else "same"
+            checkpointer.save(state, directory, tag, client_state={"step": step})
+            checkpointer.wait()
+            if rank == 0:
+                done.value = step
+    except CheckpointError:
+        os._exit(3)
+
+
+def check(directory: str, at_least: int, connection: Any) -> None:
+    """Load the newest checkpoint, and every other one that can be seen."""
+    model = Ledger()
+    checkpointer = Checkpointer()
+    state = TrainingState(module=model)
+    root = Path(directory)
+    path, client_state = checkpointer.load(state, root)
+    newest = client_state.get("step", 0)
+    whole = model.read() == {float(newest)} and newest >= at_least
+    seen = checkpoints(root)
+    for tag in seen:
+        _, other = checkpointer.load(state, root, tag)
+        whole = whole and model.read() == {float(other["step"])}
+    visible = sorted(p.name for p in root.iterdir() if not p.name.startswith("."))
+    whole = whole and visible == sorted([*seen, "latest"])
+    connection.send({"path": path, "step": newest, "whole": whole})
+
+
+def one_round(directory: Path, number: int, dice: random.Random, last: int) -> dict[str, Any]:
+    store = directory / f"store{number}"
+    started, done = CONTEXT.Value("q", last), CONTEXT.Value("q", last)
+    saved = directory / "saved"
+    keep = number % 2 == 0
+    ranks = [
+        CONTEXT.Process(target=save_for_ever, args=(r, str(saved), str(store), started, done, keep))
+        for r in range(RANKS)
+    ]
+    for process in ranks:
+        process.start()
+    goal = last + 1 + dice.randrange(1, 4)
+    while started.value < goal and all(p.is_alive() for p in ranks):
+        time.sleep(0.0005)
+    time.sleep(dice.uniform(0, 0.08))
+    victim = dice.randrange(RANKS)
+    acknowledged = done.value
+    os.kill(ranks[victim].pid or 0, signal.SIGKILL)
+    for process in ranks:
+        process.join(30)
+    codes = [process.exitcode for process in ranks]
+    for process in ranks:
+        process.kill()
+    receiver, sender = CONTEXT.Pipe(duplex=False)
+    judge = CONTEXT.Process(target=check, args=(str(saved), acknowledged, sender))
+    judge.start()
+    judge.join(30)
+    verdict = receiver.recv() if receiver.poll() else {"whole": False, "step": 0}
+    survivor = codes[1 - victim]
+    return verdict | {"round": number, "victim": victim, "survivor": survivor}
+
+
+def main() -> None:
+    directory, rounds = Path(sys.argv[1]), int(sys.argv[2])
+    dice = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    torch.set_num_threads(1)
+    last = 0
+    for number in range(rounds):
+        verdict = one_round(directory, number, dice, last)
+        last = verdict["step"]
+        print(json.dumps(verdict), flush=True)
+    shutil.rmtree(directory / "saved", ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
