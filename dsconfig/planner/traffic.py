@@ -15,7 +15,6 @@ def traffic(
     trainable: int,
     mesh: Mesh,
     effective: Effective,
-    accumulation: int,
 ) -> Mapping[str, int]:
     """Bytes per rank and step for each collective that is used."""
     zero, numerics = effective.zero, effective.numerics

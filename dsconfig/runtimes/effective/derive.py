@@ -120,7 +120,8 @@ def _numerics(read: Reader) -> Numerics:
         autocast_safe_modules=read.names("torch_autocast.lower_precision_safe_modules"),
         fp16_auto_cast=precision is Precision.FP16 and read.flag("fp16.auto_cast"),
         loss_scale=_loss_scale(read) if precision is Precision.FP16 else None,
-        check_grad_overflow=precision is Precision.FP16 or read.flag("bf16.check_grad_overflow"),
+        check_grad_overflow=precision is Precision.FP16
+        or (precision is Precision.BF16 and read.flag(f"{half}.check_grad_overflow")),
         immediate_grad_update=read.flag("bf16.immediate_grad_update"),
         grad_accum_dtype=_dtype(read, "data_types.grad_accum_dtype", precision),
         communication_dtype=_dtype(read, "communication_data_type", precision),
@@ -183,11 +184,17 @@ def _zero(read: Reader) -> Zero:
         overlap_comm=stage == 3 if overlap is None else bool(overlap),
         offload_optimizer=_offload(read, "optimizer"),
         offload_param=_offload(read, "param"),
-        leaf_modules=read.names(f"{block}.leaf_module.classes")
-        + read.names(f"{block}.leaf_module.names"),
+        leaf_modules=_leaf_modules(read),
         **sizes,
         **flags,
     )
+
+
+def _leaf_modules(read: Reader) -> tuple[str, ...]:
+    """Only what the user names: the defaults are class paths of other people's models."""
+    block = "zero_optimization.leaf_module"
+    asked = [name for name in ("classes", "names", "name_suffixes") if read.has(f"{block}.{name}")]
+    return tuple(module for name in asked for module in read.names(f"{block}.{name}"))
 
 
 ZERO_INTEGERS = {

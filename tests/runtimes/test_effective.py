@@ -1,0 +1,103 @@
+"""Effective: every setting with its final type, defaults of the version filled in."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from dsconfig import Facts
+from dsconfig.runtimes.effective import Effective, Precision, Tier, effective
+from dsconfig.schema import Version
+
+CLASSIFIER = json.loads((Path(__file__).parents[2] / "examples" / "classifier.json").read_text())
+
+
+def test_written_defaults_are_the_schema_s_defaults() -> None:
+    derived, written = effective({}), Effective(batch=None)
+    for each in fields(Effective):
+        if each.name not in ("config", "explicit", "batch"):
+            assert getattr(derived, each.name) == getattr(written, each.name), each.name
+
+
+@pytest.mark.parametrize(("version", "clipping"), [("0.19.8", 1.0), ("0.19.3", 1.0), ("0.19.2", 0)])
+def test_defaults_follow_the_version(version: str, clipping: float) -> None:
+    settled = effective({}, version=Version.parse(version))
+    assert settled.gradients.clipping == clipping
+
+
+def test_overlap_comm_is_on_by_default_at_stage_3_only() -> None:
+    overlap = [
+        effective({"zero_optimization": {"stage": stage}}).zero.overlap_comm for stage in range(4)
+    ]
+    assert overlap == [False, False, False, True]
+
+
+def test_integral_floats_become_integers() -> None:
+    zero = effective({"zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}}).zero
+    assert zero.reduce_bucket_size == 500_000_000
+    assert isinstance(zero.reduce_bucket_size, int)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"train_micro_batch_size_per_gpu": 2}, (16, 2, 1)),
+        ({"train_batch_size": 32}, (32, 4, 1)),
+        ({"train_batch_size": 32, "gradient_accumulation_steps": 2}, (32, 2, 2)),
+        ({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 1}, (32, 1, 4)),
+        (
+            {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3},
+            (48, 2, 3),
+        ),
+    ],
+)
+def test_the_batch_is_solved_from_what_is_given(
+    given: dict[str, int], expected: tuple[int, int, int]
+) -> None:
+    batch = effective(given, Facts(world_size=8)).batch
+    assert batch is not None
+    assert (batch.global_batch, batch.micro_batch, batch.accumulation) == expected
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"gradient_accumulation_steps": 2}, {"train_batch_size": 33}]
+)
+def test_a_batch_that_does_not_work_out_is_none(given: dict[str, int]) -> None:
+    assert effective(given, Facts(world_size=8)).batch is None
+
+
+def test_precision_and_its_followers() -> None:
+    numerics = effective(CLASSIFIER).numerics
+    assert numerics.precision is Precision.FP16
+    assert numerics.loss_scale is not None
+    assert numerics.loss_scale.static is None
+    assert numerics.grad_accum_dtype is numerics.communication_dtype is Precision.FP16
+
+
+def test_the_old_bf16_block_counts_when_the_new_one_is_absent() -> None:
+    assert effective({"bfloat16": {"enabled": True}}).numerics.precision is Precision.BF16
+    both = {"bfloat16": {"enabled": True}, "bf16": {"enabled": False}}
+    assert effective(both).numerics.precision is Precision.FP32
+
+
+def test_offload_tiers() -> None:
+    zero = effective(CLASSIFIER).zero
+    assert (zero.optimizer_tier, zero.parameter_tier) == (Tier.HOST, Tier.HOST)
+    none = effective({"zero_optimization": {"offload_param": {"device": "none"}}}).zero
+    assert none.offload_param is None
+
+
+def test_explicit_names_what_the_user_set() -> None:
+    settled = effective({"bf16": {"enabled": True}, "zero_optimization": {}})
+    assert settled.explicit == {"/bf16/enabled", "/zero_optimization"}
+
+
+def test_auto_left_over_is_an_error_with_the_key() -> None:
+    with pytest.raises(ValueError, match="train_batch_size"):
+        effective({"train_batch_size": "auto"}, Facts(world_size=1))
+
+
+def test_aliases_of_stage_3_keys_count() -> None:
+    zero = effective({"zero_optimization": {"stage": 3, "prefetch_bucket_size": 7}}).zero
+    assert zero.prefetch_bucket_size == 7
