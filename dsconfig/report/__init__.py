@@ -9,6 +9,7 @@ from dsconfig.report.diagnostic import (
     Position,
     Range,
     Severity,
+    severity_of,
 )
 from dsconfig.report.report import FileReport, Report
 
@@ -23,4 +24,5 @@ __all__ = [
     "Range",
     "Report",
     "Severity",
+    "severity_of",
 ]

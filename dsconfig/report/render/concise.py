@@ -1,0 +1,21 @@
+"""One line per finding: ``path:line:column: DSC412 error: message``."""
+
+from collections.abc import Sequence
+
+from dsconfig.report.diagnostic import Diagnostic
+from dsconfig.report.render import Look
+from dsconfig.report.render.color import paint
+from dsconfig.report.render.plain import one_line
+from dsconfig.report.report import FileReport
+
+
+def render(files: Sequence[FileReport], look: Look) -> str:
+    lines = [_line(file.file, found, look) for file in files for found in file.report.diagnostics]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _line(file: str, found: Diagnostic, look: Look) -> str:
+    start = found.range.start if found.range else None
+    place = f"{one_line(file)}:{start.line}:{start.column}:" if start else f"{one_line(file)}:"
+    code = paint(f"{found.code} {found.severity}", found.severity, look)
+    return f"{place} {code}: {one_line(found.message)}"

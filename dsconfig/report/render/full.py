@@ -1,0 +1,94 @@
+"""The finding with its line, a caret under the place, the consequence and the remedy."""
+
+import textwrap
+from collections.abc import Sequence
+
+from dsconfig.report.diagnostic import Applicability, Diagnostic, Effect
+from dsconfig.report.render import Look
+from dsconfig.report.render.color import paint
+from dsconfig.report.render.plain import one_line
+from dsconfig.report.render.source_line import excerpt
+from dsconfig.report.report import FileReport
+
+CONSEQUENCES = {
+    Effect.REFUSED: "refused: the program stops",
+    Effect.ALTERED: "altered: it trains something other than what the file says",
+    Effect.INERT: "inert: the setting has no effect, or is on its way out",
+    Effect.STYLE: "style: it works as written",
+}
+LATE = "refused late: the program stops after reading the file"
+
+
+def render(files: Sequence[FileReport], look: Look) -> str:
+    parts: list[str] = []
+    for file in files:
+        lines = _split(file.text)
+        parts += (_finding(file.file, lines, found, look) for found in file.report.diagnostics)
+    return "\n".join(parts)
+
+
+def _split(text: str | None) -> list[str]:
+    """The lines as positions count them: ended by LF, CRLF or CR and by nothing else."""
+    if not text:
+        return []
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _finding(file: str, lines: Sequence[str], found: Diagnostic, look: Look) -> str:
+    head = f"{found.severity}[{found.code}]"
+    message = _wrap(f"{head}: {one_line(found.message)}", look.width, "  ")
+    title = paint(head, found.severity, look) + paint(message[len(head) :], "strong", look)
+    out = [title]
+    margin = " " * (len(str(found.range.start.line)) if found.range else 1)
+    bar = paint("|", "frame", look)
+    place = one_line(file)
+    if found.range is not None:
+        start = found.range.start
+        place = f"{place}:{start.line}:{start.column}"
+    out.append(f"{margin}{paint('-->', 'frame', look)} {place}")
+    if found.range is not None and found.range.start.line <= len(lines):
+        line = lines[found.range.start.line - 1]
+        room = look.width - len(margin) - 4
+        shown, caret = excerpt(line, found.range, room)
+        number = paint(str(found.range.start.line), "frame", look)
+        out += [
+            f"{margin} {bar}",
+            f"{number} {bar} {shown}".rstrip(),
+            f"{margin} {bar} {paint(caret, found.severity, look)}",
+        ]
+    out += _notes(found, margin, look)
+    return "\n".join(out) + "\n"
+
+
+def _notes(found: Diagnostic, margin: str, look: Look) -> list[str]:
+    notes = [("effect", _consequence(found))]
+    if found.help:
+        notes.append(("help", one_line(found.help)))
+    if found.fix is not None:
+        flag = "--fix" if found.fix.applicability is Applicability.SAFE else "--unsafe-fixes"
+        notes.append(("fix", f"dsconfig can write this for you ({flag})"))
+    notes.append(("rule", f"{found.name}, see `dsconfig explain {found.code}`"))
+    return [_note(label, text, f"{margin} ", look) for label, text in notes]
+
+
+def _note(label: str, text: str, margin: str, look: Look) -> str:
+    head = f"{margin}= {label}:"
+    wrapped = _wrap(f"{head} {text}", look.width, f"{margin}    ")[len(head) :]
+    equals, strong = paint("=", "frame", look), paint(f"{label}:", "strong", look)
+    return f"{margin}{equals} {strong}{wrapped}"
+
+
+def _consequence(found: Diagnostic) -> str:
+    words = LATE if found.late and found.effect is Effect.REFUSED else CONSEQUENCES[found.effect]
+    return f"{words} ({', '.join(found.runtimes)})" if found.runtimes else words
+
+
+def _wrap(text: str, width: int, indent: str) -> str:
+    return textwrap.fill(
+        text,
+        max(width, 40),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )

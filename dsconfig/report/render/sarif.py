@@ -1,0 +1,110 @@
+"""SARIF 2.1.0, which code-scanning services read."""
+
+import json
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from dsconfig.report.diagnostic import Diagnostic, Edit, Range, Severity
+from dsconfig.report.render import Look
+from dsconfig.report.report import FileReport
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+
+
+def render(files: Sequence[FileReport], look: Look) -> str:
+    return json.dumps(as_data(files), indent=2) + "\n"
+
+
+def as_data(files: Sequence[FileReport]) -> dict[str, Any]:
+    """The log as plain data: one run, one result per finding."""
+    from dsconfig import __version__
+
+    everything = [(file.file, found) for file in files for found in file.report.diagnostics]
+    rules = _rules(found for _, found in everything)
+    index = {rule["id"]: place for place, rule in enumerate(rules)}
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": {"name": "dsconfig", "version": __version__, "rules": rules}},
+                "columnKind": "unicodeCodePoints",
+                "artifacts": [{"location": {"uri": _uri(file.file)}} for file in files],
+                "results": [_result(file, found, index) for file, found in everything],
+            }
+        ],
+    }
+
+
+def _rules(found: Iterable[Diagnostic]) -> list[dict[str, Any]]:
+    by_code = {each.code: each for each in found}
+    return [
+        {
+            "id": code,
+            "name": each.name,
+            "shortDescription": {"text": each.name.replace("-", " ")},
+            "helpUri": each.url,
+            "defaultConfiguration": {"level": LEVELS[each.severity]},
+        }
+        for code, each in sorted(by_code.items())
+    ]
+
+
+def _result(file: str, found: Diagnostic, index: dict[str, int]) -> dict[str, Any]:
+    location: dict[str, Any] = {"artifactLocation": {"uri": _uri(file)}}
+    if found.range is not None:
+        location["region"] = _region(found.range)
+    text = found.message if found.help is None else f"{found.message}\n{found.help}"
+    result: dict[str, Any] = {
+        "ruleId": found.code,
+        "ruleIndex": index[found.code],
+        "level": LEVELS[found.severity],
+        "message": {"text": text},
+        "locations": [{"physicalLocation": location}],
+        "partialFingerprints": {"dsconfig/v1": _fingerprint(found)},
+        "properties": {
+            "effect": str(found.effect),
+            "runtimes": list(found.runtimes),
+            "pointer": found.pointer,
+        },
+    }
+    if found.fix is not None:
+        change = {
+            "artifactLocation": {"uri": _uri(file)},
+            "replacements": [_replacement(edit) for edit in found.fix.edits],
+        }
+        about = f"{found.fix.applicability} fix for {found.name}"
+        result["fixes"] = [{"description": {"text": about}, "artifactChanges": [change]}]
+    return result
+
+
+def _replacement(edit: Edit) -> dict[str, Any]:
+    return {"deletedRegion": _region(edit.range), "insertedContent": {"text": edit.content}}
+
+
+def _region(place: Range) -> dict[str, int]:
+    return {
+        "startLine": place.start.line,
+        "startColumn": place.start.column,
+        "endLine": place.end.line,
+        "endColumn": place.end.column,
+    }
+
+
+def _fingerprint(found: Diagnostic) -> str:
+    """The same for the same finding when the lines around it move."""
+    return sha256(f"{found.code} {found.pointer}".encode(errors="backslashreplace")).hexdigest()[
+        :16
+    ]
+
+
+def _uri(file: str) -> str:
+    """A relative reference as SARIF wants it; an absolute path becomes a file URI."""
+    path = Path(file)
+    if path.is_absolute():
+        return path.as_uri()
+    return quote(path.as_posix(), errors="backslashreplace")
