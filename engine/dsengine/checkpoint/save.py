@@ -1,5 +1,6 @@
 """Writing a checkpoint: collect, write aside on all ranks, publish on rank 0."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,8 @@ def write(
         )
     except CheckpointError:
         if group.is_coordinator:
-            directory.discard(aside)
+            with suppress(OSError):  # what is left is hidden, and cleared by the next save
+                directory.discard(aside)
         raise
 
 

@@ -1,0 +1,90 @@
+"""Bad checkpoints and failing saves are clear errors on every rank, and nothing is lost."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_storage.ranks import run_ranks
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    base = tmp_path_factory.mktemp("faults")
+    return run_ranks("faults", 2, base / "run", dir=str(base / "saved"))
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("no such tag", ["global_step99", "does not exist"]),
+        ("another model", ["CheckpointMismatchError", "missing in the checkpoint: 0.weight"]),
+        ("another model", ["unknown to the model: ", "embedding.weight"]),
+        ("another shape", ["blocks.1.up.weight ((36, 12) in the checkpoint, (40, 12) in the"]),
+        ("another optimizer", ["AdamW", "Adagrad", "load_optimizer_states=False"]),
+        ("truncated", ["__1_0.distcp", "truncated"]),
+        ("missing file", ["__1_0.distcp", "missing"]),
+        ("foreign state", ["training_state.pt", "cannot be read"]),
+        ("malicious metadata", ["metadata file names", "not data"]),
+        ("deepspeed", ["written by DeepSpeed", "deepspeed_layout"]),
+        ("full disk", ["CheckpointError", "rank 1", "File too large"]),
+        ("client state", ["ValueError", "client_state['bad']", "Malice"]),
+        ("bad tag", ["ValueError", "'../x'"]),
+        ("tags differ", ["step0", "step1"]),
+        ("async failure", ["CheckpointError", "File exists"]),
+    ],
+)
+def test_every_rank_hears_what_is_wrong(
+    told: list[dict[str, Any]], case: str, words: list[str]
+) -> None:
+    for rank in told:
+        assert [word for word in words if word not in rank[case]] == [], rank[case]
+
+
+def test_an_empty_directory_is_nothing_to_load(told: list[dict[str, Any]]) -> None:
+    assert told[0]["nothing"] is None
+
+
+def test_no_code_of_a_checkpoint_runs(told: list[dict[str, Any]]) -> None:
+    assert told[0]["malice ran"] is False
+
+
+def test_a_failed_save_leaves_the_last_checkpoint(told: list[dict[str, Any]]) -> None:
+    assert told[0]["latest after it"] == "global_step1"
+    assert "global_step2" not in told[0]["visible after it"]
+    assert told[0]["intact"] == ""
+
+
+def test_client_state_comes_back(told: list[dict[str, Any]]) -> None:
+    assert told[0]["client state back"] is True
+
+
+def test_asynchronous_saves_hold_the_moment_of_the_call(told: list[dict[str, Any]]) -> None:
+    for rank in told:
+        assert rank["async returned early"]
+        assert rank["async saved"]
+
+
+def test_only_the_newest_are_kept_and_never_without_latest(told: list[dict[str, Any]]) -> None:
+    assert told[0]["retained"] == ["global_step1", "global_step3", "global_step4"]
+    assert told[0]["retained files"] == [*told[0]["retained"], "latest"]
+
+
+def test_left_out_frozen_parameters_are_not_missed(told: list[dict[str, Any]]) -> None:
+    assert told[0]["without frozen"] == ""
+
+
+def test_two_processes_never_see_a_part(tmp_path: Path) -> None:
+    from dsengine.checkpoint import directory
+
+    aside = directory.prepare(tmp_path, "global_step1")
+    (aside / "data").write_text("1")
+    assert list(tmp_path.glob("global_step*")) == []
+    directory.publish(tmp_path, "global_step1")
+    (directory.prepare(tmp_path, "global_step1") / "data").write_text("2")
+    assert (tmp_path / "global_step1" / "data").read_text() == "1"
+    directory.publish(tmp_path, "global_step1")
+    assert (tmp_path / "global_step1" / "data").read_text() == "2"
+    assert [path.name for path in tmp_path.iterdir()] == ["global_step1"]

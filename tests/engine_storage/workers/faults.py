@@ -1,0 +1,187 @@
+"""Everything that can be wrong with a checkpoint, one after the other, on two ranks."""
+
+import pickle
+import resource
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from toy import ToyModel, bare, finish, named_parameters_for, shard, start, train_step
+
+from dsengine.checkpoint import Checkpointer, CheckpointError, TrainingState, checkpoints
+
+
+class Malice:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return (Path.write_text, (self.target, "ran"))
+
+
+def trained(stage: int = 3, optimizer_type: Any = torch.optim.AdamW) -> TrainingState:
+    torch.manual_seed(1)
+    model = shard(ToyModel(), stage)
+    optimizer = optimizer_type(named_parameters_for(model), lr=0.01)
+    train_step(model, optimizer, stage, 0)
+    return TrainingState(module=bare(model), optimizer=optimizer)
+
+
+def message_of(action: Callable[[], Any]) -> str:
+    try:
+        action()
+    except (CheckpointError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def damage(source: Path, target: Path, change: Callable[[Path], Any]) -> Path:
+    """Copy a checkpoint and let rank 0 change the copy."""
+    if dist.get_rank() == 0:
+        shutil.copytree(source, target)
+        change(target)
+    dist.barrier()
+    return target
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def main() -> None:
+    options = start()
+    root, rank = Path(options["dir"]), dist.get_rank()
+    checkpointer = Checkpointer()
+    state = trained()
+    good = checkpointer.save(state, root, "global_step1")
+    said: dict[str, Any] = {}
+
+    def loading(tag: str, of: TrainingState = state, **how: Any) -> str:
+        return message_of(lambda: checkpointer.load(of, root, tag, **how))
+
+    said["nothing"] = checkpointer.load(state, root / "nowhere")[0]
+    said["no such tag"] = loading("global_step99")
+    other = TrainingState(module=nn.Sequential(nn.Linear(2, 2), ToyModel()))
+    said["another model"] = loading("global_step1", other)
+    wide = ToyModel()
+    wide.blocks[1].up = nn.Linear(12, 40)
+    said["another shape"] = loading("global_step1", TrainingState(module=wide), strict=False)
+    adagrad = torch.optim.Adagrad(state.module.parameters())
+    stranger = TrainingState(module=state.module, optimizer=adagrad)
+    said["another optimizer"] = loading("global_step1", stranger)
+    data = "__1_0.distcp"
+    damage(good, root / "short", lambda d: shorten(d / data))
+    said["truncated"] = loading("short")
+    damage(good, root / "missing", lambda d: (d / data).unlink())
+    said["missing file"] = loading("missing")
+    damage(
+        good,
+        root / "state",
+        lambda d: (d / "training_state.pt").write_bytes(
+            b"x" * (d / "training_state.pt").stat().st_size
+        ),
+    )
+    said["foreign state"] = loading("state")
+    proof = root / "proof"
+    damage(good, root / "malice", lambda d: plant(d, proof))
+    said["malicious metadata"] = loading("malice")
+    said["malice ran"] = proof.exists()
+    damage(
+        good,
+        root / "deepspeed",
+        lambda d: ((d / "manifest.json").unlink(), (d / "mp_rank_00_model_states.pt").touch()),
+    )
+    said["deepspeed"] = loading("deepspeed")
+    said["intact"] = loading("global_step1")
+    said["full disk"] = full_disk(checkpointer, state, root)
+    said["latest after it"] = (root / "latest").read_text()
+    said["visible after it"] = sorted(checkpoints(root))[:1]
+    said["client state"] = message_of(
+        lambda: checkpointer.save(state, root, "t", client_state={"bad": Malice(proof)})
+    )
+    said["client state back"] = client_state_back(checkpointer, state, root)
+    said["bad tag"] = message_of(lambda: checkpointer.save(state, root, "../x"))
+    said["tags differ"] = message_of(
+        lambda: Checkpointer(tag_validation="fail").save(state, root, f"step{rank}")
+    )
+    said |= asynchronous(state, root / "later") | retained(state, root / "few") | frozen(root)
+    finish(options, said)
+
+
+def plant(directory: Path, proof: Path) -> None:
+    metadata = directory / ".metadata"
+    size = metadata.stat().st_size
+    metadata.write_bytes(pickle.dumps(Malice(proof)).ljust(size, b"."))
+
+
+def full_disk(checkpointer: Checkpointer, state: TrainingState, root: Path) -> str:
+    """Rank 1 cannot write more than 2000 bytes into one file."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if dist.get_rank() == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        return message_of(lambda: checkpointer.save(state, root, "global_step2"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def client_state_back(checkpointer: Checkpointer, state: TrainingState, root: Path) -> Any:
+    import argparse
+
+    given = {"args": argparse.Namespace(lr=0.1), "seen": {1, 2}, "path": Path("a/b")}
+    checkpointer.save(state, root, "client", client_state=given, save_latest=False)
+    _, back = checkpointer.load(state, root, "client")
+    return back == given
+
+
+def asynchronous(state: TrainingState, root: Path) -> dict[str, Any]:
+    """The weights saved are those of the call, whatever happens to them before they are written."""
+    checkpointer = Checkpointer(asynchronous=True)
+    weight = next(iter(state.trained().values()))
+    with torch.no_grad():
+        weight.fill_(1.0)
+    gate = threading.Event()
+    write = checkpointer._write
+    checkpointer._write = lambda *a: (gate.wait(60), write(*a))[1]  # type: ignore[method-assign]
+    checkpointer.save(state, root, "global_step5")
+    with torch.no_grad():
+        weight.fill_(2.0)
+    waited = not (root / "latest").exists()
+    gate.set()
+    checkpointer.wait()
+    checkpointer.load(state, root)
+    local = weight.to_local() if hasattr(weight, "to_local") else weight
+    saved = bool((local == 1.0).all())
+    checkpointer._write = write  # type: ignore[method-assign]
+    if dist.get_rank() == 0:
+        shutil.rmtree(root)
+        root.write_text("in the way")
+    dist.barrier()
+    checkpointer.save(state, root, "global_step6")
+    failed = message_of(checkpointer.wait)
+    checkpointer.close()
+    return {"async returned early": waited, "async saved": saved, "async failure": failed}
+
+
+def retained(state: TrainingState, root: Path) -> dict[str, Any]:
+    checkpointer = Checkpointer(keep=2)
+    for step in range(1, 5):
+        checkpointer.save(state, root, f"global_step{step}", save_latest=step == 1)
+    return {"retained": checkpoints(root), "retained files": sorted(p.name for p in root.iterdir())}
+
+
+def frozen(root: Path) -> dict[str, Any]:
+    checkpointer, state = Checkpointer(), trained()
+    checkpointer.save(state, root / "slim", "global_step1", exclude_frozen=True)
+    strict = message_of(lambda: checkpointer.load(trained(stage=0), root / "slim"))
+    return {"without frozen": strict}
+
+
+main()
