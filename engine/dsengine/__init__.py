@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from dsengine import comm, schedules, zero
     from dsengine.arguments import add_config_arguments
     from dsengine.comm import init_distributed
+    from dsengine.data import RepeatingLoader
     from dsengine.engine import Engine
     from dsengine.engine import Engine as DeepSpeedEngine
     from dsengine.initialization import initialize
     from dsengine.model_tree import describe
+    from dsengine.progress import Progress
 
 _ATTRIBUTES = {
     "DeepSpeedEngine": ("dsengine.engine", "Engine"),
+    "Progress": ("dsengine.progress", "Progress"),
+    "RepeatingLoader": ("dsengine.data", "RepeatingLoader"),
     "Engine": ("dsengine.engine", "Engine"),
     "add_config_arguments": ("dsengine.arguments", "add_config_arguments"),
     "describe": ("dsengine.model_tree", "describe"),
@@ -51,6 +55,8 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "DeepSpeedEngine",
     "Engine",
+    "Progress",
+    "RepeatingLoader",
     "add_config_arguments",
     "checkpointing",
     "comm",

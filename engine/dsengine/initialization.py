@@ -1,5 +1,6 @@
 """From a config and a model to an engine: read, validate, resolve, plan, run."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from dsengine.sharding import Sharding, distribute
 from dsengine.sharding.mesh import device_of_rank
 
 Config = str | Path | Mapping[str, Any]
+
+LAUNCHED_CONFIG = "DSCONFIG_FILE"
+"""The environment variable in which ``dsconfig run`` hands over the resolved config."""
 
 
 def initialize(
@@ -78,6 +82,8 @@ def initialize(
 def _one_config(args: Any, config: Config | None, config_params: Config | None) -> Config:
     from_args = getattr(args, "deepspeed_config", None)
     given = [each for each in (config, config_params, from_args) if each is not None]
+    if not given and LAUNCHED_CONFIG in os.environ:
+        return os.environ[LAUNCHED_CONFIG]
     if len(given) != 1:
         raise ValueError(
             "initialize() needs exactly one config: pass config=..., or --deepspeed_config on "

@@ -1,7 +1,7 @@
 """Typed reading of a concrete config, with the defaults of one DeepSpeed release."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from dsconfig.schema import AUTO, key, keys
 from dsconfig.schema.version import Version
@@ -25,8 +25,8 @@ class Reader:
         for part in path.split("."):
             if not isinstance(value, Mapping):
                 return ABSENT
-            value = value.get(part, ABSENT)  # pyright: ignore[reportUnknownMemberType]
-        return value  # pyright: ignore[reportUnknownVariableType]
+            value = cast("Mapping[str, Any]", value).get(part, ABSENT)
+        return value
 
     def has(self, path: str) -> bool:
         """True when the file sets it to something other than null."""
