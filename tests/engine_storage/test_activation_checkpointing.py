@@ -1,0 +1,119 @@
+"""Blocks recompute their activations: less is kept, nothing else changes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dsengine import activation_checkpointing as checkpointing
+from dsengine.activation_checkpointing import Settings, checkpoint_blocks
+
+
+@pytest.fixture(autouse=True)
+def unconfigured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(checkpointing, "_settings", None)
+    yield
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
+        self.calls = 0
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        self.calls += 1
+        return x + scale * nn.functional.dropout(self.down(torch.tanh(self.up(x))), 0.5)
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, scale=0.5)
+        return x
+
+
+def gradients(model: nn.Module, kept: list[Tensor] | None = None) -> list[Tensor]:
+    torch.manual_seed(3)
+    x = torch.randn(16, 8, requires_grad=True)
+
+    def keep(tensor: Tensor) -> Tensor:
+        if kept is not None:
+            kept.append(tensor)
+        return tensor
+
+    torch.manual_seed(4)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        loss = model(x).square().sum()
+    loss.backward()
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def model() -> Model:
+    torch.manual_seed(1)
+    return Model()
+
+
+BLOCKS = [f"layers.{i}" for i in range(4)]
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(cpu_checkpointing=True, profile=True)])
+def test_gradients_are_the_same_and_less_is_kept(settings: Settings) -> None:
+    plain, recomputing = model(), model()
+    checkpoint_blocks(recomputing, settings, BLOCKS)
+    kept: list[Tensor] = []
+    kept_by_blocks: list[Tensor] = []
+    expected = gradients(plain, kept)
+    got = gradients(recomputing, kept_by_blocks)
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    assert [layer.calls for layer in recomputing.layers] == [2] * 4
+    if not settings.cpu_checkpointing:
+        assert sum(t.nbytes for t in kept_by_blocks) < sum(t.nbytes for t in kept) / 2
+
+
+def test_names_stay_as_they_are() -> None:
+    recomputing = model()
+    checkpoint_blocks(recomputing, Settings(), BLOCKS)
+    assert recomputing.state_dict().keys() == model().state_dict().keys()
+
+
+def test_nothing_is_recomputed_in_evaluation() -> None:
+    recomputing = model()
+    checkpoint_blocks(recomputing, Settings(), BLOCKS)
+    with torch.no_grad():
+        recomputing(torch.zeros(1, 8))
+    assert recomputing.layers[0].calls == 1
+
+
+def test_function_by_function() -> None:
+    config: dict[str, Any] = {"activation_checkpointing": {"cpu_checkpointing": True}}
+    assert not checkpointing.is_configured()
+    checkpointing.configure(None, deepspeed_config=config, profile=True)
+    assert checkpointing.is_configured()
+    block = Block()
+    x = torch.randn(4, 8, requires_grad=True)
+    checkpointing.checkpoint(block, x, 0.5).sum().backward()
+    assert block.calls == 2
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        ({"contiguous_memory_optimization": True}, "partition_activations"),
+        (
+            {"contiguous_memory_optimization": True, "partition_activations": True},
+            "number_checkpoints",
+        ),
+        ({"cpu_checkpoint": True}, "unknown keys"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused(block: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        checkpointing.configure(deepspeed_config={"activation_checkpointing": block})
