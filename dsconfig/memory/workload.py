@@ -1,7 +1,6 @@
 """What one rank has to hold and do, digested from config and facts for the simulations."""
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import ModelTree
@@ -14,11 +13,14 @@ OUTSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One parameter tensor. ``block`` is the index of its block in the stack, or OUTSIDE."""
+    """One parameter tensor. ``block`` is the index of its block in the stack, or OUTSIDE;
+    weights of one ``module`` are needed together.
+    """
 
     elements: int
     trainable: bool = True
     block: int = OUTSIDE
+    module: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class Workload:
     accumulation: int
     activations: Activations
     model: ModelTree
+    on_cpu: bool = False
+    """The processor is the device, and gloo the communication library."""
 
     @property
     def width(self) -> int:
@@ -100,6 +104,7 @@ def workload(effective: Effective, facts: Facts) -> Workload:
         accumulation=batch.accumulation if batch else 1,
         activations=activations_of(effective, facts),
         model=facts.model,
+        on_cpu=facts.device is not None and facts.device.kind == "cpu",
     )
 
 
@@ -119,8 +124,7 @@ def weights_of(model: ModelTree, degree: int = 1) -> tuple[Weight, ...]:
             _CACHE.clear()
         made = tuple(_from_tree(model)) if model.root is not None else _from_counts(model)
         divided = tuple(
-            Weight(max(1, weight.elements // degree), weight.trainable, weight.block)
-            for weight in made
+            replace(weight, elements=max(1, weight.elements // degree)) for weight in made
         )
         found = _CACHE[key] = (model, made if degree == 1 else divided)
     return found[1]
@@ -137,7 +141,7 @@ def _from_tree(model: ModelTree) -> list[Weight]:
     seen: set[str] = set()
     current = OUTSIDE
     prefix = "\0"
-    for module in model.root.walk():
+    for place, module in enumerate(model.root.walk()):
         if module.name in blocks:
             current, prefix = blocks[module.name], f"{module.name}."
         elif not module.name.startswith(prefix):
@@ -146,11 +150,10 @@ def _from_tree(model: ModelTree) -> list[Weight]:
             storage = tensor.storage or f"{module.name}.{tensor.name}"
             if storage not in seen:
                 seen.add(storage)
-                found.append(Weight(tensor.elements, tensor.trainable, current))
+                found.append(Weight(tensor.elements, tensor.trainable, current, place))
     return found
 
 
-@lru_cache(maxsize=32)
 def _shape_of_counts(model: ModelTree) -> tuple[int, int]:
     shape = model.architecture
     layers = shape.layers if shape else 32
@@ -162,17 +165,17 @@ def _from_counts(model: ModelTree) -> tuple[Weight, ...]:
     """Embedding, equal blocks of seven matrices, head: only the sum is known for certain."""
     layers, outer = _shape_of_counts(model)
     block, rest = divmod(model.parameters - 2 * outer, layers)
-    frozen_share = 1 - model.trainable / model.parameters
     matrices = [block * share // 24 for share in (2, 2, 2, 2, 5, 5)]
     matrices.append(block - sum(matrices))
-    weights = [Weight(outer + rest)]
+    # Where only the sum of trainable elements is known: adapters of equal size in every block.
+    adapter = model.trainable // layers if model.trainable < model.parameters else 0
+    weights = [Weight(max(1, outer + rest - adapter * layers), not adapter)]
     for index in range(layers):
-        weights += [Weight(elements, True, index) for elements in matrices]
-    weights.append(Weight(outer))
-    if frozen_share <= 0:
-        return tuple(weights)
-    # Only the sum of trainable elements is known: adapters of equal size in every block.
-    adapter = max(1, model.trainable // layers)
-    base = [Weight(weight.elements, False, weight.block) for weight in weights]
-    base[0] = Weight(max(1, base[0].elements - adapter * layers), False)
-    return tuple(base + [Weight(adapter, True, index) for index in range(layers)])
+        weights += [
+            Weight(elements, not adapter, index, len(weights) + place)
+            for place, elements in enumerate(matrices)
+        ]
+        if adapter:
+            weights.append(Weight(adapter, True, index, len(weights)))
+    weights.append(Weight(outer, not adapter, OUTSIDE, len(weights)))
+    return tuple(weights)

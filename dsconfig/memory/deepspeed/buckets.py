@@ -12,6 +12,15 @@ from dsconfig.memory.workload import Workload
 from dsconfig.runtimes.effective import Tier
 
 
+def hold_buckets(job: Workload, line: Timeline) -> None:
+    """Allocate the buckets, whole, unless they are there already."""
+    zero = job.effective.zero
+    if zero.contiguous_gradients and not line.held(parts.BUCKET):
+        line.hold(parts.BUCKET, zero.reduce_bucket_size * job.width)
+        if zero.overlap_comm:
+            line.hold(parts.SECOND_BUCKET, zero.reduce_bucket_size * job.width)
+
+
 class Buckets:
     """State of the buckets during one backward pass of one rank."""
 
@@ -29,27 +38,19 @@ class Buckets:
         self._late = self._stage == 1 and not self._overlap
         self._waiting: list[int] = []
         self._partition_made = False
-        if self._contiguous:
-            line.hold(parts.BUCKET, self._size * self._width)
-            if self._overlap:
-                line.hold(parts.SECOND_BUCKET, self._size * self._width)
+        hold_buckets(job, line)
 
     def gradient(self, index: int) -> None:
         """Autograd has made the gradient of one weight."""
         amount = self._job.weights[index].elements * self._width
-        if self._late or (self._stage == 1 and self._job.accumulation > 1):
-            self._keep_for_boundary(index, amount)
-            return
-        self._line.hold(parts.GRADIENTS, amount)
-        self._put(index)
-
-    def _keep_for_boundary(self, index: int, amount: int) -> None:
-        """Stage 1 reduces only at the boundary; until then gradients add up in place."""
-        if self._job.accumulation > 1:
-            self._line.blink(parts.GRADIENTS, amount)
+        if self._stage == 1 and self._job.accumulation > 1:
+            self._line.blink(parts.GRADIENTS, amount)  # added to the sum of earlier passes
         else:
             self._line.hold(parts.GRADIENTS, amount)
-        self._waiting.append(index)
+        if self._late:
+            self._waiting.append(index)
+        else:
+            self._put(index)
 
     def _put(self, index: int) -> None:
         elements = self._job.weights[index].elements
@@ -60,20 +61,34 @@ class Buckets:
         if self._contiguous and elements <= self._size:
             self._line.free(parts.GRADIENTS, elements * self._width)
 
-    def _reduce(self) -> None:
+    def _reduce(self, last: bool = False) -> None:
         if not self._fill:
             return
+        line, job = self._line, self._job
         in_bucket = self._contiguous and self._filled <= self._size
-        communicated = self._filled * self._job.communication_width
-        copied = not in_bucket and len(self._fill) > 1
-        if self._is_split() or copied:
-            self._line.hold(parts.STAGING, self._filled * self._width)
-        if self._job.communication_width != self._width:
-            self._line.blink(parts.CAST, communicated)
-        self._line.free(parts.STAGING)
+        copied = (not in_bucket and len(self._fill) > 1) or self._is_split()
+        line.free(parts.STAGING)
+        if self._partition.compact:
+            self._make_partition_if_owned()
+        if copied:
+            line.hold(parts.STAGING, self._filled * self._width)
+        if job.communication_width != self._width:
+            line.blink(parts.CAST, self._filled * job.communication_width)
+        if self._partition.compact:
+            largest = max(job.weights[index].elements for index in self._fill)
+            line.blink(parts.CAST, largest * job.accumulation_width)
+        line.free(parts.STAGING)
         for index in self._fill:
             self._settle(index, in_bucket)
+        if copied and self._overlap and self._stage == 2 and not last:
+            # With overlap the copy may outlive its reduction: gloo and the reduction stream
+            # let go of it when the next one starts.
+            line.hold(parts.STAGING, self._filled * self._width)
         self._fill, self._filled = [], 0
+
+    def _make_partition_if_owned(self) -> None:
+        if not self._offloaded and any(self._partition.owns(index) for index in self._fill):
+            self._make_partition()
 
     def _is_split(self) -> bool:
         """Whether the bucket has slices of several ranks (or of several outputs)."""
@@ -110,7 +125,8 @@ class Buckets:
         """The end of backward: what waits is reduced, the buckets are freed."""
         for index in sorted(self._waiting):
             self._put(index)
-        self._reduce()
+        self._reduce(last=True)
+        self._line.free(parts.STAGING)
         self._line.free(parts.BUCKET)
         self._line.free(parts.SECOND_BUCKET)
         if self._line.held(parts.ACCUMULATED):

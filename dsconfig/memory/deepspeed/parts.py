@@ -14,6 +14,10 @@ GRADIENTS = Part("gradients", _STAGE, "w per element not yet reduced")
 PARTITION = Part(
     "gradient partition", _STAGE, "every parameter that touches the owned part, in full"
 )
+GRADIENT_SHARDS = Part(
+    "gradient shards", _STAGE, "accumulation dtype per owned element, held between steps too"
+)
+GLOO_COPY = Part("gloo's copy of the bucket", "", "on CPU: reduce-scatter works on a copy")
 ACCUMULATED = Part("accumulated gradients", "/gradient_accumulation_steps", "a second partition")
 FULL_GRADIENTS = Part(
     "fp32 gradients of all parameters", "/data_types/grad_accum_dtype", "4 per element, all ranks"

@@ -1,7 +1,7 @@
 """Stages 1 and 2: weights whole, optimizer state divided; gradients go through buckets."""
 
 from dsconfig.memory.deepspeed import parts
-from dsconfig.memory.deepspeed.buckets import Buckets
+from dsconfig.memory.deepspeed.buckets import Buckets, hold_buckets
 from dsconfig.memory.deepspeed.partition import Partition
 from dsconfig.memory.estimate import Phase
 from dsconfig.memory.model_pass import run_backward, run_forward
@@ -58,6 +58,7 @@ def _hold_accumulated(job: Workload, line: Timeline, partition: Partition) -> No
     if job.effective.zero.optimizer_tier is not Tier.DEVICE:
         return
     if job.effective.zero.stage == 1:
+        hold_buckets(job, line)  # kept until the boundary
         line.hold(parts.GRADIENTS, partition.total * job.width)
     elif partition.compact:
         line.hold(parts.PARTITION, partition.elements * job.accumulation_width)
@@ -68,18 +69,21 @@ def _hold_accumulated(job: Workload, line: Timeline, partition: Partition) -> No
 def _step(job: Workload, line: Timeline, partition: Partition) -> None:
     """One parameter group, the worst case: flatten, cast to fp32, update."""
     own = partition.elements
-    if job.effective.zero.optimizer_tier is Tier.DEVICE:
-        if not partition.compact:
-            line.hold(parts.FLAT_GRADIENT, own * job.width)
-        if job.width != 4 and not partition.compact:
+    gradients = (parts.PARTITION, parts.GRADIENTS, parts.ACCUMULATED)
+    if job.effective.zero.optimizer_tier is not Tier.DEVICE:
+        for part in gradients:
+            line.free(part)
+        return
+    if partition.compact:
+        line.free(parts.PARTITION)  # it is the fp32 gradient
+        line.hold(parts.STEP_GRADIENT, own * job.master_width)
+    else:
+        line.hold(parts.FLAT_GRADIENT, own * job.width)
+        if job.width != job.master_width:
             line.hold(parts.STEP_GRADIENT, own * job.master_width)
             line.free(parts.FLAT_GRADIENT)
-        line.free(parts.PARTITION)
-        if partition.compact:
-            line.hold(parts.STEP_GRADIENT, own * job.master_width)
-        temporaries = own * job.master_width * job.optimizer.temporaries
-        line.blink(parts.TEMPORARIES, temporaries)
-        line.free(parts.STEP_GRADIENT)
-        line.free(parts.FLAT_GRADIENT)
-    for part in (parts.PARTITION, parts.GRADIENTS, parts.ACCUMULATED):
+    for part in gradients:
         line.free(part)
+    line.blink(parts.TEMPORARIES, own * job.master_width * job.optimizer.temporaries)
+    line.free(parts.STEP_GRADIENT)
+    line.free(parts.FLAT_GRADIENT)

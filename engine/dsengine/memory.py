@@ -1,0 +1,183 @@
+"""What a rank really holds: live tensor bytes by phase, against the plan's estimate.
+
+On CUDA the caching allocator is asked. On CPU there is no such counter, so a dispatch mode
+sees every tensor that an operator returns and follows its storage until it dies: exact for
+tensors, blind to buffers inside an operator. It costs some microseconds per operator, so it
+is switched on for the steps that are measured only.
+"""
+
+import gc
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LiveBytes:
+    """Peak and remaining bytes of each phase between ``start`` and ``stop``."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.peaks: dict[str, int] = {}
+        """Highest bytes during each phase; a phase entered again keeps its maximum."""
+        self.rests: dict[str, int] = {}
+        """Bytes held when each phase was last left."""
+        self._phase: str | None = None
+        self._tracker = None if device.type == "cuda" else _StorageTracker(device)
+
+    def start(self, phase: str) -> None:
+        """Begin to measure."""
+        if self._tracker is not None:
+            self._tracker.__enter__()
+        self._begin(phase)
+
+    def enter(self, phase: str) -> None:
+        """End the current phase, begin the next."""
+        self._end()
+        self._begin(phase)
+
+    def stop(self) -> None:
+        self._end()
+        if self._tracker is not None:
+            self._tracker.__exit__(None, None, None)
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator["LiveBytes"]:
+        self.start(phase)
+        try:
+            yield self
+        finally:
+            self.stop()
+
+    def _begin(self, phase: str) -> None:
+        self._phase = phase
+        if self._tracker is not None:
+            self._tracker.peak = self._tracker.live
+        else:
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def _end(self) -> None:
+        if self._phase is None:
+            return
+        if self._tracker is not None:
+            peak, live = self._tracker.peak, self._tracker.live
+        else:
+            peak = torch.cuda.max_memory_allocated(self.device)
+            live = torch.cuda.memory_allocated(self.device)
+        self.peaks[self._phase] = max(peak, self.peaks.get(self._phase, 0))
+        self.rests[self._phase] = live
+        self._phase = None
+
+
+class _StorageTracker(TorchDispatchMode):
+    """Counts each storage once, from the first tensor seen on it to its death.
+
+    FSDP empties and refills storages in place, so ``UntypedStorage.resize_`` is watched too.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+        self.live = 0
+        self.peak = 0
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._resize: Any = None
+
+    def __enter__(self) -> "_StorageTracker":
+        for tensor in _existing_tensors():
+            self._see(tensor)
+        self._watch_resize()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self._see(leaf)
+        return result
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        for plain in _plain(tensor):
+            if plain.device.type != self.device.type:
+                continue
+            storage = plain.untyped_storage()
+            key = storage._cdata
+            if key in self._known and self._known[key][0]() is storage:
+                continue
+            self._forget(key)
+            size = storage.nbytes()
+            reference = weakref.ref(storage, lambda gone, key=key: self._died(key, gone))
+            self._known[key] = (reference, size)
+            self._add(size)
+
+    def _add(self, size: int) -> None:
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+    def _forget(self, key: int) -> None:
+        known = self._known.pop(key, None)
+        if known is not None:
+            self.live -= known[1]
+
+    def _died(self, key: int, gone: "weakref.ref[Any]") -> None:
+        known = self._known.get(key)
+        if known is not None and known[0] is gone:
+            self._forget(key)
+
+    def _watch_resize(self) -> None:
+        original = self._resize = torch.UntypedStorage.resize_
+        tracker = self
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            answer = original(storage, size)
+            known = tracker._known.get(storage._cdata)
+            if known is not None and known[0]() is storage:
+                tracker._known[storage._cdata] = (known[0], storage.nbytes())
+                tracker._add(storage.nbytes() - known[1])
+            return answer
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
+
+
+def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors with storage inside a wrapper such as DTensor, or the tensor itself."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        for name in names:
+            yield from _plain(getattr(tensor, name))
+    elif tensor.layout is torch.strided and tensor.device.type != "meta":
+        yield tensor
+
+
+def _existing_tensors() -> list[torch.Tensor]:
+    gc.collect()
+    found: list[torch.Tensor] = []
+    for candidate in gc.get_objects():
+        try:
+            if isinstance(candidate, torch.Tensor):
+                found.append(candidate)
+                if candidate.grad is not None:
+                    found.append(candidate.grad)
+        except (ReferenceError, RuntimeError):
+            continue  # a dead weak proxy, or a grad that may not be asked for
+    return found
+
+
+def against_estimate(live: LiveBytes, expected: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """(phase, estimated, measured) in bytes, for the phases that both know."""
+    return [
+        (phase, expected[phase], measured)
+        for phase, measured in live.peaks.items()
+        if phase in expected
+    ]
