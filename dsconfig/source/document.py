@@ -51,7 +51,8 @@ class Document:
     ``is_unreadable``: there is nothing to judge (missing, binary, too large, too deep).
     ``is_broken``: syntax errors; ``value`` is a guess, and rules should not judge it.
     ``departure``: why programs that read strict JSON (transformers, accelerate) refuse the
-    text; None where they read it. ``placeholders``: pointers whose value some other program
+    text; None where they read it. ``has_mark``: the file starts with a byte order mark, which
+    ``text`` leaves out. ``placeholders``: pointers whose value some other program
     will fill in; ``is_template`` is True where there is one.
     """
 
@@ -64,6 +65,7 @@ class Document:
     is_template: bool = False
     placeholders: frozenset[str] = frozenset()
     departure: Departure | None = None
+    has_mark: bool = False
     is_unreadable: bool = False
     is_broken: bool = False
 

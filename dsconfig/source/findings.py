@@ -113,7 +113,7 @@ def template(count: int, *, refused: bool) -> Diagnostic:
     keys = "1 placeholder" if count == 1 else f"{count} placeholders"
     return Diagnostic(
         code="DSC008",
-        name="template",
+        name="template-file",
         effect=Effect.REFUSED if refused else Effect.STYLE,
         severity=Severity.INFO,
         message=f"this is a template with {keys}; what stands in their place is not judged",

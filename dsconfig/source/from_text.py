@@ -38,6 +38,7 @@ def document_from_text(
         is_template=bool(placeholders),
         placeholders=placeholders,
         departure=departure,
+        has_mark=has_mark,
         is_broken=bool(reading.problems) or reading.is_blank or not isinstance(reading.value, dict),
     )
 

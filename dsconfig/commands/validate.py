@@ -1,0 +1,172 @@
+"""``dsconfig validate``: every mistake in every config, with place, consequence and remedy."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsconfig.commands import options
+from dsconfig.commands.errors import UsageError
+
+if TYPE_CHECKING:
+    from dsconfig.commands.validation.judge import Judge
+    from dsconfig.commands.validation.targets import Target
+    from dsconfig.facts import Facts
+    from dsconfig.report import FileReport
+
+FINDINGS = "Findings"
+FIXES = "Fixes"
+
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FILES|DIRS|-]", help="What to judge; default: this directory."),
+]
+StdinName = Annotated[
+    str | None, typer.Option("--stdin-filename", help="What to call standard input.")
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--select",
+        metavar="CODES",
+        help="Report only these (DSC412, DSC4, a rule's name).",
+        rich_help_panel=FINDINGS,
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", metavar="CODES", help="Leave these out.", rich_help_panel=FINDINGS),
+]
+BaselineFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline",
+        metavar="FILE",
+        help="A json report of an earlier run; only new findings count.",
+        rich_help_panel=FINDINGS,
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No summary; silence when clean.")]
+ExitZero = Annotated[bool, typer.Option("--exit-zero", help="Exit 0 in spite of findings.")]
+ErrorOnWarning = Annotated[
+    bool, typer.Option("--error-on-warning", help="Exit 1 for warnings, too.")
+]
+Fix = Annotated[
+    bool, typer.Option("--fix", help="Apply safe fixes; layout stays.", rich_help_panel=FIXES)
+]
+UnsafeFixes = Annotated[
+    bool,
+    typer.Option(
+        "--unsafe-fixes", help="Apply fixes that change what is trained.", rich_help_panel=FIXES
+    ),
+]
+Diff = Annotated[
+    bool,
+    typer.Option("--diff", help="Show what fixing would change.", rich_help_panel=FIXES),
+]
+
+
+def validate(
+    files: Files = None,
+    runtime: options.RuntimeName = None,
+    deepspeed_version: options.DeepSpeedVersion = None,
+    world_size: options.WorldSize = None,
+    nodes: options.Nodes = None,
+    device: options.Device = None,
+    model: options.Model = None,
+    params: options.Params = None,
+    training_args: options.TrainingArgs = None,
+    accelerate_config: options.AccelerateConfig = None,
+    host_memory: options.HostMemory = None,
+    overrides: options.Overrides = None,
+    output_format: options.OutputFormat = "full",
+    select: Select = None,
+    ignore: Ignore = None,
+    baseline: BaselineFile = None,
+    fix: Fix = False,
+    unsafe_fixes: UnsafeFixes = False,
+    diff: Diff = False,
+    quiet: Quiet = False,
+    exit_zero: ExitZero = False,
+    error_on_warning: ErrorOnWarning = False,
+    stdin_filename: StdinName = None,
+) -> None:
+    """Judge configs. Exit code 0: clean; 1: errors; 2: wrong usage or unreadable input."""
+    from dsconfig.commands.validation.judge import Judge
+    from dsconfig.commands.validation.output import Output
+    from dsconfig.commands.validation.selection import Baseline, Selection, selectors
+
+    output = Output(output_format, quiet=quiet)
+    judge = Judge(
+        facts=_facts(
+            world_size=world_size,
+            nodes=nodes,
+            device=device,
+            model=model,
+            params=params,
+            training_args=training_args,
+            accelerate_config=accelerate_config,
+            host_memory=host_memory,
+        ),
+        runtime=runtime,
+        version=deepspeed_version,
+        overrides=overrides or (),
+        selection=Selection(selectors("--select", select), selectors("--ignore", ignore)),
+        baseline=None if baseline is None else Baseline.load(baseline),
+    )
+    chosen = _targets(files, stdin_filename)
+    if fix or unsafe_fixes or diff:
+        from dsconfig.commands.validation.repair import repair
+
+        reports, changed = repair(chosen, judge, output, unsafe=unsafe_fixes, dry=diff)
+    else:
+        reports, changed = _judge(chosen, judge), False
+        output.findings(reports)
+    output.summary(reports)
+    raise typer.Exit(_exit_code(reports, changed and diff, exit_zero, error_on_warning))
+
+
+def _facts(**flags: object) -> "Facts | None":
+    """The facts the flags give; None where there are none, so that nothing is imported."""
+    given = {name: flag for name, flag in flags.items() if flag is not None}
+    return options.facts_from(**given) if given else None
+
+
+def _targets(files: Sequence[str] | None, stdin_name: str | None) -> list["Target"]:
+    from dsconfig.commands.validation.settings import settings_for
+    from dsconfig.commands.validation.targets import STDIN, targets
+
+    arguments = files or ["."]
+    found = [
+        target
+        for target in targets(arguments, stdin_name)
+        if target.name in arguments
+        or target.source == STDIN
+        or not settings_for(target.name).excludes(target.name)
+    ]
+    if not found:
+        raise UsageError(f"no config found in {', '.join(arguments)}; name the file itself")
+    return found
+
+
+def _judge(chosen: Sequence["Target"], judge: "Judge") -> list["FileReport"]:
+    reports: list[FileReport] = []
+    for target in chosen:
+        own = judge.for_file(target.name)
+        reports.append(own.report(own.read(target)))
+    return reports
+
+
+def _exit_code(
+    reports: Sequence["FileReport"], would_change: bool, exit_zero: bool, error_on_warning: bool
+) -> int:
+    from dsconfig.source.findings import UNREADABLE
+
+    codes = [found.code for file in reports for found in file.report.diagnostics]
+    if UNREADABLE in codes:
+        return 2
+    failed = would_change or not all(file.report.ok for file in reports)
+    if error_on_warning:
+        failed = failed or any(file.report.warnings for file in reports)
+    return 1 if failed and not exit_zero else 0

@@ -1,0 +1,106 @@
+"""``--fix``, ``--unsafe-fixes`` and ``--diff``: apply fixes until nothing is left to fix."""
+
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dsconfig.commands.errors import UsageError
+from dsconfig.commands.validation.judge import Judge
+from dsconfig.report import Applicability, Fix, Report
+from dsconfig.source import Document
+from dsconfig.source.edit import EDITABLE, apply_fixes
+from dsconfig.source.from_text import document_from_text
+
+MOST_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A document after fixing, and how many fixes that took."""
+
+    document: Document
+    report: Report
+    count: int = 0
+
+
+def fix(document: Document, judge: Judge, *, unsafe: bool) -> Fixed:
+    """Apply fixes round by round until none is left that helps.
+
+    A fix after which the file has more errors than before is not made, so that a valid file
+    stays valid.
+    """
+    report = judge.judge(document)
+    state = Fixed(document, report)
+    if document.text is None or document.format not in EDITABLE or judge.overrides:
+        return state
+    seen = {document.text}
+    for _ in range(MOST_ROUNDS):
+        fixes = _wanted(state.report, unsafe)
+        better = _apply(state, fixes, judge) or _one_by_one(state, fixes, judge)
+        if better is None or better.document.text in seen:
+            break
+        state = better
+        seen.add(state.document.text or "")
+    return state
+
+
+def _wanted(report: Report, unsafe: bool) -> list[Fix]:
+    found = [each.fix for each in report.diagnostics if each.fix is not None]
+    return [each for each in found if unsafe or each.applicability is Applicability.SAFE]
+
+
+def _one_by_one(state: Fixed, fixes: list[Fix], judge: Judge) -> Fixed | None:
+    """The first single fix that helps, where all together do not."""
+    if len(fixes) < 2:
+        return None
+    tries = (_apply(state, [each], judge) for each in fixes)
+    return next((better for better in tries if better is not None), None)
+
+
+def _apply(state: Fixed, fixes: Iterable[Fix], judge: Judge) -> Fixed | None:
+    """The state after some fixes; None where nothing changes or something gets worse."""
+    before = state.document
+    text, count = apply_fixes(before.text or "", fixes)
+    if text == before.text:
+        return None
+    read = document_from_text(text, before.name, has_mark=before.has_mark)
+    report = judge.judge(read)
+    if len(report.errors) > len(state.report.errors):
+        return None
+    return replace(state, document=read, report=report, count=state.count + count)
+
+
+def unified_diff(before: Document, after: Document) -> str:
+    """The change as ``diff -u`` shows it."""
+    from difflib import unified_diff as differences
+
+    old = (before.text or "").splitlines(keepends=True)
+    new = (after.text or "").splitlines(keepends=True)
+    lines = differences(old, new, before.name, after.name)
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )
+
+
+def write(document: Document) -> None:
+    """Replace the file by the document's text, whole or not at all, byte order mark kept.
+
+    Raises UsageError when the file cannot be written.
+    """
+    path = Path(document.name).resolve()
+    text = ("\ufeff" if document.has_mark else "") + (document.text or "")
+    try:
+        mode = path.stat().st_mode
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+            Path(temporary).chmod(mode)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"--fix {document.name}: {error.strerror}") from None

@@ -1,0 +1,117 @@
+"""``[tool.dsconfig]`` of the nearest pyproject.toml.
+
+[tool.dsconfig]
+ignore = ["DSC7"]
+per-file-ignores = {"legacy/*.json" = ["DSC412"]}
+runtime = "transformers"
+deepspeed-version = "0.16.4"
+exclude = ["third_party/*"]
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+from dsconfig.commands.errors import UsageError
+
+SECTION = "[tool.dsconfig]"
+LISTS = ("select", "ignore", "exclude")
+TEXTS = ("runtime", "deepspeed-version")
+PER_FILE = "per-file-ignores"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a project asks for. Patterns are matched relative to ``root``."""
+
+    root: Path = field(default_factory=Path)
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, Any])
+    runtime: str | None = None
+    version: str | None = None
+
+    def excludes(self, file: str) -> bool:
+        return any(self._matches(file, pattern) for pattern in self.exclude)
+
+    def ignored_in(self, file: str) -> tuple[str, ...]:
+        """The selectors that do not count in a file."""
+        listed = self.per_file_ignores.items()
+        return tuple(
+            code for pattern, codes in listed if self._matches(file, pattern) for code in codes
+        )
+
+    def _matches(self, file: str, pattern: str) -> bool:
+        path = Path(file).absolute()
+        if path.is_relative_to(self.root):
+            path = path.relative_to(self.root)
+        return fnmatch(path.as_posix(), pattern) or fnmatch(path.name, pattern)
+
+
+def settings_for(file: str) -> Settings:
+    """The settings that hold for a file. Raises UsageError when they are malformed."""
+    return _settings_of(Path(file).absolute().parent)
+
+
+@lru_cache(maxsize=1024)
+def _settings_of(folder: Path) -> Settings:
+    found = _read(folder / "pyproject.toml")
+    if found is not None:
+        return found
+    return Settings() if folder.parent == folder else _settings_of(folder.parent)
+
+
+def _read(path: Path) -> Settings | None:
+    """The settings in one file; None where it has none."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    if "tool.dsconfig" not in text:
+        return None
+    import tomllib
+
+    try:
+        table = tomllib.loads(text).get("tool", {}).get("dsconfig")
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: {error}") from None
+    return None if table is None else _settings(path, table)
+
+
+def _settings(path: Path, table: Any) -> Settings:
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: {SECTION} must be a table")
+    entries = cast("dict[str, Any]", table)
+    for key in entries:
+        if key not in (*LISTS, *TEXTS, PER_FILE):
+            known = ", ".join((*LISTS, *TEXTS, PER_FILE))
+            raise UsageError(f"{path}: {SECTION} has no key {key!r}; it knows {known}")
+    per_file = entries.get(PER_FILE, {})
+    if not isinstance(per_file, dict):
+        raise UsageError(f"{path}: {PER_FILE} must map patterns to lists of codes")
+    patterns = cast("dict[str, Any]", per_file)
+    return Settings(
+        root=path.parent,
+        select=_texts(path, "select", entries.get("select", [])),
+        ignore=_texts(path, "ignore", entries.get("ignore", [])),
+        exclude=_texts(path, "exclude", entries.get("exclude", [])),
+        per_file_ignores={name: _texts(path, name, codes) for name, codes in patterns.items()},
+        runtime=_text(path, "runtime", entries.get("runtime")),
+        version=_text(path, "deepspeed-version", entries.get("deepspeed-version")),
+    )
+
+
+def _texts(path: Path, key: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(item, str) for item in cast("list[Any]", value)):
+        return tuple(cast("list[str]", value))
+    raise UsageError(f"{path}: {key} in {SECTION} must be a list of texts")
+
+
+def _text(path: Path, key: str, value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise UsageError(f"{path}: {key} in {SECTION} must be a text")
