@@ -39,7 +39,8 @@ class Key:
     ``path`` is dotted; ``*`` stands for a name the user chooses and ``[]`` for a list item.
     ``since`` and ``until`` are the first and last release that read it; ``until`` is None
     for one still read. ``checked_since`` is the first release that refuses a wrong type
-    when it parses the file. ``refused_from``: from that release its mere presence is an error.
+    when it parses the file. ``required_when`` is the switch beside it that makes it necessary.
+    ``refused_from``: from that release its mere presence is an error.
     """
 
     path: str
@@ -47,6 +48,7 @@ class Key:
     doc: str
     default: Any = None
     required: bool = False
+    required_when: str | None = None
     unit: str | None = None
     since: Version | None = None
     until: Version | None = None
@@ -194,10 +196,11 @@ def _key(
         doc=declared.description or "",
         default=None if required else declared.default,
         required=required,
+        required_when=facts.required_when,
         unit=facts.unit,
-        since=None if _never_read(facts, status) else Version.parse(facts.since or life.since),
+        since=_since(facts, life, parent, status),
         until=_version(facts.until or life.until),
-        gap=_interval(facts.gap),
+        gap=_interval(facts.gap) or (parent.gap if parent else None),
         refused_from=_version(facts.refused) or (parent.refused_from if parent else None),
         checked_since=_checked_since(facts, life),
         status=status,
@@ -226,10 +229,14 @@ def _status(facts: Facts, life: Life) -> Status:
     return Status.REMOVED if facts.until or life.until else Status.LIVE
 
 
-def _never_read(facts: Facts, status: Status) -> bool:
-    if status is Status.REMOVED:
-        return facts.status is not None
-    return status is not Status.LIVE and facts.since is None
+def _since(facts: Facts, life: Life, parent: Key | None, status: Status) -> Version | None:
+    if facts.since:
+        return Version.parse(facts.since)
+    if facts.status or status in (Status.EXTERNAL, Status.DOCS_ONLY):
+        return None  # declared so because no release of DeepSpeed read it
+    if parent is not None and parent.since is None:
+        return None
+    return Version.parse(life.since)
 
 
 def _checked_since(facts: Facts, life: Life) -> Version | None:

@@ -163,7 +163,10 @@ class DSConfig(Block):
     )
     disable_allgather: bool = key(False, "Stored by DeepSpeed and read by nothing.")
     sparse_gradients: bool = key(
-        False, "Sends gradients of sparse embeddings as indices and values.", until="0.19.7"
+        False,
+        "Sends gradients of sparse embeddings as indices and values.",
+        until="0.19.7",
+        refused="0.19.8",
     )
 
     # Precision.
@@ -184,7 +187,11 @@ class DSConfig(Block):
         None, "Formats of accumulation, parameters and buffers, where not implied.", since="0.7.6"
     )
     amp: OrAbsent[Amp] = key(
-        None, "Apex mixed precision.", until="0.19.7", replaced_by="torch_autocast"
+        None,
+        "Apex mixed precision.",
+        until="0.19.7",
+        replaced_by="torch_autocast",
+        refused="0.19.8",
     )
     msamp: OrAbsent[MsAmp] = key(
         None, "MS-AMP fp8, written and read by accelerate alone.", status="external"
@@ -221,7 +228,11 @@ class DSConfig(Block):
         None, "Defaults of deepspeed.checkpointing; no key here turns checkpointing on."
     )
     progressive_layer_drop: OrAbsent[ProgressiveLayerDrop] = key(
-        None, "Skips layers at random while training.", since="0.3.1", until="0.19.7"
+        None,
+        "Skips layers at random while training.",
+        since="0.3.1",
+        until="0.19.7",
+        refused="0.19.8",
     )
 
     # Parallelism.
@@ -249,24 +260,30 @@ class DSConfig(Block):
         since="0.3.9",
         until="0.19.7",
         replaced_by="train_batch_size",
+        refused="0.19.8",
     )
 
     # Compilation and kernels.
     compile: OrAbsent[Compile] = key(
-        None, "DeepCompile; acts when the script calls engine.compile().", since="0.13.2"
+        None,
+        "DeepCompile; acts when the script calls engine.compile().",
+        since="0.13.2",
+        gap=("0.14.4", "0.16.5"),
     )
     graph_harvesting: bool = key(
-        False, "Captures short kernel sequences as CUDA graphs.", since="0.12.6", until="0.19.7"
+        False,
+        "Captures short kernel sequences as CUDA graphs.",
+        since="0.12.6",
+        until="0.19.7",
+        refused="0.19.8",
     )
     sparse_attention: OrAbsent[SparseAttention] = key(
-        None, "Block-sparse attention kernels.", until="0.19.6"
+        None, "Block-sparse attention kernels.", until="0.19.6", refused="0.19.7"
     )
     hybrid_engine: OrAbsent[HybridEngine] = key(
         None, "Switches between training and generation for RLHF.", since="0.9.0"
     )
-    vocabulary_size: Integer | None = key(
-        None, "Only warned about where it is no multiple of 8.", unit="tokens"
-    )
+    vocabulary_size: Integer | None = key(None, "Only warned about where it is no multiple of 8.")
 
     # Data.
     data_efficiency: OrAbsent[DataEfficiency] = key(
@@ -278,6 +295,7 @@ class DSConfig(Block):
         since="0.5.0",
         until="0.19.7",
         replaced_by="data_efficiency.data_sampling.curriculum_learning",
+        refused="0.19.8",
     )
 
     # Quantisation and compression.
@@ -285,13 +303,25 @@ class DSConfig(Block):
         None, "Quantised weights for ZeRO-Inference.", since="0.10.3"
     )
     compression_training: OrAbsent[CompressionTraining] = key(
-        None, "Pruning, quantisation and layer reduction.", since="0.7.0", until="0.19.6"
+        None,
+        "Pruning, quantisation and layer reduction.",
+        since="0.7.0",
+        until="0.19.6",
+        refused="0.19.7",
     )
     quantize_training: OrAbsent[QuantizeTraining] = key(
-        None, "Mixture of quantisation.", since="0.4.0", until="0.19.6"
+        None,
+        "Mixture of quantisation.",
+        since="0.4.0",
+        until="0.19.6",
+        refused="0.19.7",
+        gap=("0.7.0", "0.19.2"),
     )
     eigenvalue: OrAbsent[Eigenvalue] = key(
-        None, "No release read it here; it belonged in quantize_training.", status="removed"
+        None,
+        "No release read it here; it belonged in quantize_training.",
+        status="removed",
+        refused="0.19.8",
     )
 
     # Checkpoints.
@@ -302,7 +332,7 @@ class DSConfig(Block):
         since="0.18.1",
     )
     nebula: OrAbsent[Nebula] = key(
-        None, "Azure's checkpoint service.", since="0.7.0", until="0.19.6"
+        None, "Azure's checkpoint service.", since="0.7.0", until="0.19.6", refused="0.19.7"
     )
 
     # Reports and logs.

@@ -33,6 +33,7 @@ class Facts:
     checked: str | None = None
     gap: tuple[str, str] | None = None
     refused: str | None = None
+    required_when: str | None = None
     auto: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     replaced_by: str | None = None
@@ -59,6 +60,7 @@ def key(
     checked: str | None = None,
     gap: tuple[str, str] | None = None,
     refused: str | None = None,
+    required_when: str | None = None,
     auto: tuple[str, ...] = (),
     spelled: tuple[str, ...] = (),
     replaced_by: str | None = None,
@@ -71,7 +73,8 @@ def key(
     ``since`` and ``until`` are the first and last release that read it (default: the
     block's). ``was`` and ``bounds_was`` map the release that changed a default or a bound
     to what held before. ``checked`` is the first release that refuses another type, where
-    the block as a whole is not checked. ``spelled`` lists all accepted names, ours first.
+    the block as a whole is not checked. ``required_when`` names the switch beside
+    the key that makes it necessary. ``spelled`` lists all accepted names, ours first.
     """
     facts = Facts(
         unit=unit,
@@ -82,6 +85,7 @@ def key(
         checked=checked,
         gap=gap,
         refused=refused,
+        required_when=required_when,
         auto=auto,
         aliases=spelled[1:],
         replaced_by=replaced_by,

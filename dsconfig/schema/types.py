@@ -96,6 +96,22 @@ OpenShare = Annotated[float, Real(Bounds(exclusive_minimum=0.0, exclusive_maximu
 
 Stage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(_whole)]
 Bits = Annotated[Literal[4, 8], BeforeValidator(_whole)]
+TorchFormat = Literal[
+    "fp32",
+    "fp16",
+    "bf16",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float",
+    "half",
+    "torch.float32",
+    "torch.float16",
+    "torch.bfloat16",
+    "int8",
+    "torch.int8",
+]
+"""Names by which DeepSpeed knows a dtype; not each of them makes sense everywhere."""
 Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
 
 

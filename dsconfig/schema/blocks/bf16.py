@@ -5,28 +5,40 @@ from dsconfig.schema.types import OrAuto
 
 
 class BF16(Block, since="0.6.0", closed="0.17.1"):
-    """bfloat16 training; the old top-level name bfloat16 is read only when bf16 is absent or null."""
+    """bfloat16 training."""
 
-    enabled: OrAuto[bool] = key(False, "Trains in bfloat16; excludes fp16.", auto=TRAINER)
+    enabled: OrAuto[bool] = key(
+        False,
+        "Trains in bfloat16; excludes fp16.",
+        auto=TRAINER,
+        memory="2 bytes per weight on the device, fp32 master weights beside them",
+        see=("fp16.enabled", "torch_autocast.enabled"),
+    )
     immediate_grad_update: bool = key(
         False,
-        "BF16 optimizer folds each gradient into the fp32 accumulator during backward.",
+        "Adds each gradient to the fp32 sum while backward runs.",
         since="0.13.3",
         was={"0.16.5": False, "0.17.1": True},
     )
     check_grad_overflow: bool = key(
         True,
-        "Looks for inf/nan gradients and skips such steps.",
+        "Skips steps whose gradients are infinite or not a number.",
         since="0.17.1",
         was={"0.19.3": False},
     )
     bf16_master_weights_and_grads: bool = key(
-        False, "Keeps master weights and gradients in bf16; needs ZeRO 1, 2 or 3.", since="0.18.3"
+        False,
+        "Keeps master weights and gradients in bfloat16; needs ZeRO.",
+        since="0.18.3",
+        memory="2 bytes less per master weight and per gradient",
+        see=("bf16.bf16_optimizer_states",),
     )
     bf16_optimizer_states: bool = key(
         False,
-        "Keeps optimizer moments in bf16; needs bf16_master_weights_and_grads.",
+        "Keeps optimizer moments in bfloat16; needs bf16_master_weights_and_grads.",
         since="0.18.3",
+        memory="4 bytes less per weight for Adam",
+        see=("bf16.bf16_master_weights_and_grads",),
     )
 
 

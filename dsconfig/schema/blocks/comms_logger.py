@@ -1,4 +1,4 @@
-"""Logging of collectives."""
+"""A log of collectives."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from dsconfig.schema.declare import Block, key
 
 
 class CommsLogger(Block, since="0.7.0", closed="0.7.0"):
-    """Communication logging; null raises while an absent key is fine."""
+    """A log of collectives, with sizes and times."""
 
-    enabled: bool = key(False, "Turns it on.")
-    prof_all: bool = key(True, "Profiles every operation.")
-    prof_ops: list[Any] = key([], "Names of operations to profile when prof_all is false.")
+    enabled: bool = key(False, "Turns the log on.")
+    prof_all: bool = key(True, "Measures every operation.")
+    prof_ops: list[Any] = key([], "Operations to measure where prof_all is false.")
     verbose: bool = key(False, "Prints each operation at once.")
-    debug: bool = key(False, "Adds the caller's name.")
+    debug: bool = key(False, "Adds the name of the caller.")

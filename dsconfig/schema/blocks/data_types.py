@@ -1,78 +1,26 @@
-"""Formats of accumulation, parameters and buffers."""
-
-from typing import Literal
+"""Formats of gradient accumulation, parameters and buffers."""
 
 from dsconfig.schema.declare import Block, key
-from dsconfig.schema.types import OrList
+from dsconfig.schema.types import OrNativeAuto, TorchFormat
 
 
 class DataTypes(Block, since="0.7.6"):
-    """Overrides for accumulation, parameter and buffer formats."""
+    """Formats that do not follow from the precision; checked when the engine is built."""
 
-    grad_accum_dtype: (
-        Literal[
-            "fp32",
-            "fp16",
-            "bf16",
-            "float32",
-            "float16",
-            "bfloat16",
-            "half",
-            "float",
-            "torch.float32",
-            "torch.float16",
-            "torch.bfloat16",
-            "int8",
-            "torch.int8",
-        ]
-        | None
-    ) = key(
+    grad_accum_dtype: TorchFormat | None = key(
         None,
-        "Gradient accumulation format; follows the model format when absent. Checked only when the engine starts.",
+        "Format in which gradients accumulate; null follows the model.",
+        memory="fp32 accumulation doubles 16-bit gradients",
     )
-    param_dtype: (
-        Literal[
-            "fp32",
-            "fp16",
-            "bf16",
-            "float32",
-            "float16",
-            "bfloat16",
-            "half",
-            "float",
-            "torch.float32",
-            "torch.float16",
-            "torch.bfloat16",
-            "int8",
-            "torch.int8",
-        ]
-        | None
-    ) = key(None, "Statement of the parameter format; must agree with fp16/bf16.", since="0.19.2")
-    buffer_dtype: (
-        Literal[
-            "fp32",
-            "fp16",
-            "bf16",
-            "float32",
-            "float16",
-            "bfloat16",
-            "half",
-            "float",
-            "torch.float32",
-            "torch.float16",
-            "torch.bfloat16",
-            "int8",
-            "torch.int8",
-        ]
-        | None
-    ) = key(
-        None,
-        "Format that model buffers are cast to; buffers keep their own format when absent.",
-        since="0.19.2",
+    param_dtype: TorchFormat | None = key(
+        None, "Format of the parameters; must agree with fp16 and bf16.", since="0.19.2"
     )
-    keep_in_fp32_modules: OrList[str] = key(
+    buffer_dtype: TorchFormat | None = key(
+        None, "Format that buffers are cast to; null leaves them.", since="0.19.2"
+    )
+    keep_in_fp32_modules: OrNativeAuto[list[str]] = key(
         "auto",
-        "Buffers to leave in fp32: the literal auto, or name patterns; an empty list keeps none.",
+        "Name patterns of buffers that stay in fp32; an empty list keeps none.",
         since="0.19.8",
         checked="0.19.8",
     )

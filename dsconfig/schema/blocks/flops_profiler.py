@@ -5,25 +5,20 @@ from dsconfig.schema.types import Integer, Number
 
 
 class FlopsProfiler(Block, since="0.3.11"):
-    """Flops profiler; unknown keys are ignored."""
+    """Counts the floating-point operations of one step, module by module."""
 
     enabled: bool = key(False, "Turns the profiler on.")
     recompute_fwd_factor: Number = key(
-        0.0,
-        "Share of a forward pass repeated by activation checkpointing, for the flops estimate.",
-        since="0.9.3",
+        0.0, "Share of a forward pass that checkpointing repeats.", since="0.9.3"
     )
     profile_step: Integer = key(1, "Global step that is profiled.", unit="steps", since="0.3.12")
-    module_depth: Integer = key(-1, "Depth of the printed module tree; -1 is the innermost.")
-    top_modules: Integer = key(1, "How many modules per depth are listed.", was={"0.4.0": 3})
-    detailed: bool = key(True, "Prints the profile of every module.", since="0.3.12")
-    output_file: str | None = key(None, "File for the report; null prints it.", since="0.4.0")
+    module_depth: Integer = key(-1, "Depth of the printed tree; -1 is the innermost.")
+    top_modules: Integer = key(1, "Modules listed per depth.", was={"0.4.0": 3})
+    detailed: bool = key(True, "Prints every module.", since="0.3.12")
+    output_file: str | None = key(None, "File of the report; null prints it.", since="0.4.0")
     start_step: Integer = key(
         5, "First profiled step.", until="0.3.11", replaced_by="flops_profiler.profile_step"
     )
     end_step: Integer = key(
-        6,
-        "Step after the last profiled one.",
-        until="0.3.11",
-        replaced_by="flops_profiler.profile_step",
+        6, "First step after it.", until="0.3.11", replaced_by="flops_profiler.profile_step"
     )

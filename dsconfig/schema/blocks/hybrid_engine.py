@@ -1,22 +1,23 @@
-"""The hybrid engine of RLHF."""
+"""The hybrid engine: training and generation in turn, for RLHF."""
 
 from dsconfig.schema.declare import Block, key
-from dsconfig.schema.types import Integer, Positive
+from dsconfig.schema.types import Bounds, Integer, Positive
 
 
 class HybridEngine(Block, since="0.9.0", closed="0.9.0"):
-    """RLHF engine that switches between training and generation."""
+    """Switches one model between training and generation."""
 
-    enabled: bool = key(False, "Turns it on.")
+    enabled: bool = key(False, "Turns the hybrid engine on.")
     max_out_tokens: Positive = key(
-        512, "Most tokens per sequence including the prompt.", unit="tokens"
+        512,
+        "Longest sequence, prompt included.",
+        unit="tokens",
+        bounds_was={"0.19.7": Bounds()},
     )
-    inference_tp_size: Integer = key(
-        1, "Tensor-parallel degree while generating; no bound is checked."
+    inference_tp_size: Integer = key(1, "Ranks that share a layer while generating.")
+    release_inference_cache: bool = key(
+        False, "Frees the key-value cache after generation.", memory="the cache, between phases"
     )
-    release_inference_cache: bool = key(False, "Frees the KV cache after generation.")
-    pin_parameters: bool = key(True, "Keeps kernel parameters pinned.")
-    tp_gather_partition_size: Integer = key(
-        8, "Ranks gathered per step when building tensor-parallel shards."
-    )
-    enable_cuda_graph: bool = key(False, "Captures CUDA graphs for generation.", since="0.19.6")
+    pin_parameters: bool = key(True, "Keeps the kernels' parameters in place.")
+    tp_gather_partition_size: Integer = key(8, "Ranks gathered at a time for the shards.")
+    enable_cuda_graph: bool = key(False, "Generates with CUDA graphs.", since="0.19.6")

@@ -1,45 +1,43 @@
-"""Where training curves are written."""
+"""Where training curves go: TensorBoard, Weights & Biases, Comet, CSV files."""
 
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import Integer
 
 
 class TensorBoard(Block, closed="0.6.6"):
-    """TensorBoard output."""
+    """Curves for TensorBoard."""
 
-    enabled: bool = key(False, "Turns it on.")
-    output_path: str = key("", "Directory for event files.")
-    job_name: str = key("DeepSpeedJobName", "Sub-directory name.")
+    enabled: bool = key(False, "Turns TensorBoard on.")
+    output_path: str = key("", "Directory of the event files.")
+    job_name: str = key("DeepSpeedJobName", "Name of the run below it.")
 
 
 class Wandb(Block, since="0.6.6", closed="0.6.6"):
-    """Weights & Biases output."""
+    """Curves for Weights & Biases."""
 
-    enabled: bool = key(False, "Turns it on.")
-    group: str | None = key(None, "Group name.")
-    team: str | None = key(None, "Entity name.")
-    project: str = key("deepspeed", "Project name.")
+    enabled: bool = key(False, "Turns Weights & Biases on.")
+    group: str | None = key(None, "Group of the run.")
+    team: str | None = key(None, "Entity that owns the run.")
+    project: str = key("deepspeed", "Project of the run.")
 
 
 class Comet(Block, since="0.14.3", closed="0.14.3"):
-    """Comet output."""
+    """Curves for Comet."""
 
-    enabled: bool = key(False, "Turns it on.")
-    samples_log_interval: Integer = key(100, "Samples between submissions.")
-    project: str | None = key(None, "Project name.")
-    workspace: str | None = key(None, "Workspace name.")
-    api_key: str | None = key(None, "Secret key; better kept in the environment.")
-    experiment_name: str | None = key(None, "Experiment name.")
-    experiment_key: str | None = key(
-        None, "Experiment id, 32 to 50 letters and digits (not checked)."
-    )
+    enabled: bool = key(False, "Turns Comet on.")
+    samples_log_interval: Integer = key(100, "Samples between two reports.")
+    project: str | None = key(None, "Project of the experiment.")
+    workspace: str | None = key(None, "Workspace of the project.")
+    api_key: str | None = key(None, "Secret; better kept in the environment.")
+    experiment_name: str | None = key(None, "Name of the experiment.")
+    experiment_key: str | None = key(None, "Id of the experiment, 32 to 50 letters and digits.")
     online: bool | None = key(None, "False keeps the data in a local file.")
-    mode: str | None = key(None, "get, create or get_or_create (not checked).")
+    mode: str | None = key(None, "get, create or get_or_create.")
 
 
 class CsvMonitor(Block, since="0.6.6", closed="0.6.6"):
-    """CSV output."""
+    """Curves as CSV files."""
 
-    enabled: bool = key(False, "Turns it on.")
-    output_path: str = key("", "Directory for the files.")
-    job_name: str = key("DeepSpeedJobName", "Sub-directory name.")
+    enabled: bool = key(False, "Turns the files on.")
+    output_path: str = key("", "Directory of the files.")
+    job_name: str = key("DeepSpeedJobName", "Name of the run below it.")

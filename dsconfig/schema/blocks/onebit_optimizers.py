@@ -15,7 +15,7 @@ class Compressed(Decaying, until="0.19.6"):
     amsgrad: bool = key(False, "Refused when true.")
     cuda_aware: bool = key(False, "Whether MPI reaches GPU memory.", until="0.19.6")
     comm_backend_name: str = key(
-        "nccl", "Backend of the compressed all-reduce.", since="0.3.11", until="0.19.6"
+        "nccl", "Backend of the compressed all-reduce.", since="0.3.14", until="0.19.6"
     )
 
 

@@ -34,7 +34,9 @@ class AdamW(Decaying):
     eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
     bias_correction: bool = key(True, "Corrects the moments for their start at zero.")
     amsgrad: bool = key(False, "AMSGrad; only torch's Adam has it, DeepSpeed's kernels refuse it.")
-    set_grad_none: bool = key(True, "Clears gradients to None; an argument of the GPU kernel.")
+    set_grad_none: bool = key(
+        True, "Clears gradients to None; an argument of the GPU kernel.", since="0.3.1"
+    )
     adam_w_mode: bool = key(
         True, "Decoupled decay; false counts with the type Adam alone.", since="0.3.1"
     )
@@ -44,7 +46,7 @@ class AdamW(Decaying):
     fp32_optimizer_states: bool = key(
         True,
         "Moments of the CPU kernel in fp32; bf16.bf16_optimizer_states forces false.",
-        since="0.14.3",
+        since="0.5.0",
     )
     foreach: bool | None = key(None, "torch's multi-tensor path; needs torch_adam.")
     maximize: bool = key(False, "Climbs in place of descending; needs torch_adam.")
@@ -67,7 +69,7 @@ class Adagrad(Decaying, since="0.5.5"):
         0, "Start of the sum of squares; unknown to the CPU kernel."
     )
     amsgrad: bool = key(False, "Taken and ignored by the CPU kernel.")
-    fp32_optimizer_states: bool = key(True, "States of the CPU kernel in fp32.")
+    fp32_optimizer_states: bool = key(True, "States of the CPU kernel in fp32.", since="0.5.0")
     foreach: bool | None = key(None, "torch's multi-tensor path.")
     maximize: bool = key(False, "Climbs in place of descending.")
     differentiable: bool = key(False, "Autograd passes through the step.")
@@ -95,18 +97,20 @@ class Lion(Decaying, since="0.11.0"):
         [0.9, 0.99], "Decay rates of the update and of the momentum.", auto=TRANSFORMERS
     )
     set_grad_none: bool = key(True, "Clears gradients to None; an argument of the GPU kernel.")
-    fp32_optimizer_states: bool = key(True, "Momentum of the CPU kernel in fp32.")
+    fp32_optimizer_states: bool = key(True, "Momentum of the CPU kernel in fp32.", since="0.5.0")
 
 
 class Muon(Decaying, since="0.17.6"):
     """Orthogonalised momentum for matrices, Adam for everything else."""
 
     lr: OrAuto[Number] = key(0.02, "Learning rate of both halves.", auto=TRAINER)
-    muon_lr: OrAbsent[Number] = key(None, "Learning rate of the matrices.", since="0.18.8")
-    adam_lr: OrAbsent[Number] = key(None, "Learning rate of the rest.", since="0.18.8")
+    muon_lr: OrAbsent[Number] = key(None, "Learning rate of the matrices.", since="0.18.3")
+    adam_lr: OrAbsent[Number] = key(None, "Learning rate of the rest.", since="0.18.3")
     momentum: Number = key(0.95, "Momentum of the matrices.")
-    ns_method: Literal["gram", "standard"] = key("gram", "Newton-Schulz variant.")
-    per_head_muon: bool = key(False, "Orthogonalises attention projections head by head.")
+    ns_method: Literal["gram", "standard"] = key("gram", "Newton-Schulz variant.", since="0.19.0")
+    per_head_muon: bool = key(
+        False, "Orthogonalises attention projections head by head.", since="0.19.8"
+    )
     betas: OrAuto[Pair] = key([0.9, 0.95], "Decay rates of the Adam half.", auto=TRANSFORMERS)
     eps: OrAuto[Number] = key(1e-10, "Small term of the Adam half.", auto=TRANSFORMERS)
     adam_w_mode: bool = key(True, "Decoupled decay in the Adam half.")

@@ -58,4 +58,4 @@ class QuantizeTraining(Block, since="0.4.0", until="0.19.6"):
     )
     quantize_verbose: bool = key(False, "Printed each change of width.", until="0.6.7")
     quantizer_kernel: bool = key(False, "Used the fused CUDA kernel.", until="0.6.7")
-    eigenvalue: OrAbsent[Eigenvalue] = key(None, "Curvature estimate.")
+    eigenvalue: OrAbsent[Eigenvalue] = key(None, "Curvature estimate.", gap=("0.7.0", "0.19.2"))

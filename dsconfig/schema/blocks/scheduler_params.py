@@ -21,7 +21,7 @@ class Warmup(SchedulerParams):
         1000, "Length of the rise; at least 2 count.", unit="steps", auto=TRAINER
     )
     warmup_type: Literal["log", "linear"] = key(
-        "log", "Shape of the rise; another word warns and means log.", since="0.5.1"
+        "log", "Shape of the rise; another word warns and means log.", since="0.5.7"
     )
 
 

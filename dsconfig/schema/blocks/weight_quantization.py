@@ -1,4 +1,4 @@
-"""ZeRO-Inference weights."""
+"""Quantised weights for ZeRO-Inference."""
 
 from typing import Literal
 
@@ -6,48 +6,25 @@ from dsconfig.schema.declare import REQUIRED, Block, key
 from dsconfig.schema.types import Bits, Integer, OrAbsent
 
 
-class QuantizedInitialization(Block, since="0.10.3"):
-    """Settings applied while zero.Init builds the model."""
+class Quantizer(Block, since="0.10.3"):
+    """How tensors are quantised; checked when the first one is."""
 
-    num_bits: Bits = key(REQUIRED, "4 or 8. Checked only when a tensor is quantised.")
-    group_size: Integer = key(
-        REQUIRED,
-        "Elements per group; must divide the axis. Checked only when a tensor is quantised.",
-    )
-    group_dim: Integer = key(
-        REQUIRED, "Axis that is grouped. Checked only when a tensor is quantised."
-    )
-    symmetric: Literal[False] = key(
-        REQUIRED, "Must be false. Checked only when a tensor is quantised."
-    )
-
-
-class PostInitQuant(Block, since="0.10.3"):
-    """Settings per module keyword, applied after the model is built."""
-
-    num_bits: Bits = key(REQUIRED, "4 or 8. Checked only when a tensor is quantised.")
-    group_size: Integer = key(
-        REQUIRED,
-        "Elements per group; must divide the axis. Checked only when a tensor is quantised.",
-    )
-    group_dim: Integer = key(
-        REQUIRED, "Axis that is grouped. Checked only when a tensor is quantised."
-    )
-    symmetric: Literal[False] = key(
-        REQUIRED, "Must be false. Checked only when a tensor is quantised."
-    )
+    num_bits: Bits = key(REQUIRED, "Bits per weight.")
+    group_size: Integer = key(REQUIRED, "Elements with one scale; must divide the axis.")
+    group_dim: Integer = key(REQUIRED, "Axis that is cut into groups.")
+    symmetric: Literal[False] = key(REQUIRED, "Only the asymmetric range exists.")
 
 
 class WeightQuantization(Block, since="0.10.3", closed="0.10.3"):
-    """ZeRO-Inference weight quantisation."""
+    """Quantised weights for ZeRO-Inference."""
 
-    enabled: bool = key(True, "Turns it on.")
+    enabled: bool = key(True, "Turns quantisation on.")
     num_bits: Integer = key(8, "Bits per weight.")
-    q_type: Literal["asymmetric", "symmetric"] = key("symmetric", "Symmetric or asymmetric scale.")
-    q_groups: Integer = key(1, "Number of groups.")
-    quantized_initialization: OrAbsent[QuantizedInitialization] = key(
-        None, "Settings applied while zero.Init builds the model."
+    q_type: Literal["asymmetric", "symmetric"] = key("symmetric", "Kind of range.")
+    q_groups: Integer = key(1, "Groups with a scale of their own.")
+    quantized_initialization: OrAbsent[Quantizer] = key(
+        None, "Applied while zero.Init builds the model."
     )
-    post_init_quant: OrAbsent[dict[str, PostInitQuant]] = key(
-        None, "Settings per module keyword, applied after the model is built."
+    post_init_quant: OrAbsent[dict[str, Quantizer]] = key(
+        None, "Applied to a built model, by a part of the module's name."
     )

@@ -1,357 +1,315 @@
-"""ZeRO."""
+"""ZeRO: what is sharded, how it travels, where it rests."""
 
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from dsconfig.schema.declare import ACCELERATE, TRAINER, Block, key
 from dsconfig.schema.types import (
+    Bounds,
     Integer,
     Natural,
     Number,
-    OpenShare,
     OrAbsent,
     OrAuto,
-    OrNativeAuto,
     Positive,
-    Share,
     Stage,
+    lazy,
 )
 
+if TYPE_CHECKING:
+    from dsconfig.schema.blocks.zenflow import ZenFlow
+    from dsconfig.schema.blocks.zero_offload import OffloadOptimizer, OffloadParam
+else:
+    OffloadOptimizer = lazy("zero_offload", "OffloadOptimizer")
+    OffloadParam = lazy("zero_offload", "OffloadParam")
+    ZenFlow = lazy("zenflow", "ZenFlow")
 
-class OffloadParam(Block, since="0.3.15", closed="0.7.0"):
-    """Moves parameters to CPU or NVMe (stage 3 only)."""
-
-    device: OrAuto[Literal["cpu", "none", "nvme"]] = key(
-        "none",
-        "Where parameters live; none leaves them on the device (the docs wrongly give cpu as default).",
-        was={"0.5.7": "cpu", "0.7.0": None},
-        auto=ACCELERATE,
-    )
-    nvme_path: OrAuto[str] | None = key(
-        None,
-        "NVMe directory; required once device is nvme but checked only when stage 3 starts.",
-        auto=ACCELERATE,
-    )
-    buffer_count: Natural = key(5, "Staging buffers for NVMe traffic.")
-    buffer_size: Natural = key(100_000_000, "Elements per staging buffer.", unit="elements")
-    max_in_cpu: Natural = key(
-        1_000_000_000, "Parameter elements kept in host memory when NVMe is used.", unit="elements"
-    )
-    pin_memory: bool = key(True, "Page-locked host memory.", was={"0.19.5": False})
-
-
-class OffloadOptimizer(Block, since="0.3.15", closed="0.7.0"):
-    """Moves optimizer states and the update to CPU or NVMe."""
-
-    device: OrAuto[Literal["cpu", "none", "nvme"]] = key(
-        "none",
-        "Where optimizer states live; any value but none also runs the update on the CPU.",
-        was={"0.5.7": "cpu", "0.7.0": None},
-        auto=ACCELERATE,
-    )
-    nvme_path: OrAuto[str] | None = key(
-        None,
-        "NVMe directory; required once device is nvme but not checked at parse.",
-        auto=ACCELERATE,
-    )
-    buffer_count: Natural = key(4, "Staging buffers for optimizer states; 4 suits Adam.")
-    pin_memory: bool = key(True, "Page-locked host memory.", was={"0.19.5": False})
-    pipeline_read: bool = key(False, "Overlaps reading the next tile with the update of this one.")
-    pipeline_write: bool = key(
-        False, "Overlaps writing the previous tile with the update of this one."
-    )
-    fast_init: bool = key(False, "Quicker start of NVMe states.")
-    ratio: Share = key(
-        1.0, "Share of optimizer states updated on the CPU; below 1 needs stage 3.", since="0.12.3"
-    )
-    super_offload: bool = key(
-        False,
-        "Superchip offload path for stage 3; ignored at stage 1/2 and needs CUDA.",
-        since="0.18.0",
-    )
-    cpuadam_cores_perc: Share = key(
-        0.8, "Share of CPU cores given to the SuperOffload Adam worker.", since="0.18.0"
-    )
-
-
-class Zenflow(Block, since="0.17.5", closed="0.17.5"):
-    """Stall-free offload that updates the most important gradients first."""
-
-    topk_ratio: OpenShare = key(
-        0.1, "Share of gradient columns treated as important; strictly between 0 and 1."
-    )
-    select_strategy: Literal["auto", "step", "epoch"] = key(
-        "auto", "How the refresh of important columns is scheduled."
-    )
-    select_interval: OrNativeAuto[Integer] = key(
-        "auto", "Steps or epochs between refreshes, or auto."
-    )
-    update_interval: OrNativeAuto[Integer] = key(
-        "auto",
-        "Steps between applying the unimportant gradients, or auto; a number must be at least 1.",
-    )
-    overlap_step: bool = key(False, "Runs the CPU update beside forward and backward.")
-    offload: bool = key(
-        False, "Keeps the selective optimizer's states on the CPU; needs overlap_comm at stage 1/2."
-    )
-    auto_ratio: Share = key(0.99, "Threshold of the automatic update interval.")
-    full_warm_up_rounds: Integer = key(
-        0, "Opening rounds in which everything is updated.", unit="steps"
-    )
-    pt_reserved_cores_perc: Share = key(
-        0.5, "Share of cores left to PyTorch threads.", since="0.17.6"
-    )
-    steps_per_epoch: Integer | None = key(
-        None, "Filled in by the engine; users should not set it.", unit="steps"
-    )
+MIXTURES_OF_EXPERTS = [
+    "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
+    "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
+    "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
+]
 
 
 class LeafModule(Block, since="0.18.0", closed="0.18.0"):
-    """Modules that stage 3 hooks as one unit."""
+    """Modules that stage 3 gathers as one."""
 
-    classes: list[str] = key(
-        [
-            "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
-            "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
-            "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
-        ],
-        "Class paths handled as leaves; a single string is wrapped in a list.",
-    )
-    names: list[str] = key([], "Exact module names handled as leaves.")
-    name_suffixes: list[str] = key([], "Module-name endings handled as leaves.")
+    classes: list[str] = key(MIXTURES_OF_EXPERTS, "Class paths of such modules.")
+    names: list[str] = key([], "Full names of such modules.")
+    name_suffixes: list[str] = key([], "Endings of the names of such modules.")
 
 
-class ZeroppLocoParam(Block, since="0.16.2", until="0.19.7"):
-    """LoCo error feedback for ZeRO++ gradients."""
+class LoCo(Block, since="0.16.2", until="0.19.7", closed="0.16.2"):
+    """Error feedback for quantised gradients."""
 
-    err_beta: Number = key(0.8, "Moving-average factor of the LoCo error.")
-    reset_T: Integer = key(1024, "Steps between resets of the LoCo error buffer.", unit="steps")
+    err_beta: Number = key(0.8, "Averaging factor of the error.")
+    reset_T: Integer = key(1024, "Steps after which the error is forgotten.", unit="steps")
 
 
 class ZeroOptimization(Block, closed="0.7.0"):
-    """ZeRO settings; a bare boolean is the old form (true means stage 1)."""
+    """ZeRO: what is sharded, how it travels, where it rests."""
 
     stage: OrAuto[Stage] = key(
         0,
-        "ZeRO level: 0 off, 1 optimizer states, 2 plus gradients, 3 plus parameters.",
+        "What the ranks share: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters.",
         auto=ACCELERATE,
+        memory="per weight with Adam at 16 bit: 16 bytes at stage 0, on N ranks"
+        " 4 + 12/N at 1, 2 + 14/N at 2, 16/N at 3",
+        see=("zero_optimization.offload_optimizer", "zero_optimization.offload_param"),
     )
-    contiguous_gradients: bool = key(
-        True,
-        "Packs gradients into one buffer as they appear; optimizer offload switches it on anyway.",
-        was={"0.4.3": False},
-    )
-    reduce_scatter: bool = key(
-        True,
-        "Averages with reduce-scatter rather than all-reduce.",
-        was={"0.3.16": True, "0.4.0": False},
+
+    # Buckets and overlap.
+    overlap_comm: bool | None = key(
+        None,
+        "Reduces gradients while backward runs; null is true at stage 3, else false.",
+        memory="a second set of buckets; the 4.5x rule counts 4.5 times the bucket bytes",
+        see=("zero_optimization.reduce_bucket_size", "zero_optimization.allgather_bucket_size"),
     )
     reduce_bucket_size: OrAuto[Positive] = key(
-        500_000_000, "Gradient elements gathered into one reduction.", unit="elements", auto=TRAINER
-    )
-    use_multi_rank_bucket_allreduce: bool = key(
-        True,
-        "Merges the buckets of several ranks into a single all-reduce (stage 1/2).",
-        since="0.12.4",
-    )
-    allgather_partitions: bool = key(
-        True,
-        "Refreshes parameters with all-gather instead of broadcasts (no consumer besides the getter).",
+        500_000_000,
+        "Gradients that travel in one reduction.",
+        unit="elements",
+        auto=TRAINER,
+        bounds_was={"0.19.6": Bounds(minimum=0)},
+        memory="one bucket of gradients, two with overlap_comm",
+        see=("zero_optimization.overlap_comm", "zero_optimization.allgather_bucket_size"),
     )
     allgather_bucket_size: Natural = key(
         500_000_000,
-        "Elements per all-gather of updated parameters; stage 1/2 need an even number.",
+        "Updated parameters that travel in one all-gather; even at stages 1 and 2.",
         unit="elements",
+        memory="one bucket of parameters while they are gathered",
+        see=("zero_optimization.reduce_bucket_size",),
     )
-    overlap_comm: bool | None = key(
-        None, "Overlaps reduction with backward; unset means on for stage 3 and off otherwise."
+    contiguous_gradients: bool = key(
+        True,
+        "Packs gradients into one buffer as they appear; optimizer offload forces it on.",
+        was={"0.4.3": False},
+        memory="less fragmentation during backward",
+    )
+    reduce_scatter: bool = key(
+        True,
+        "Sends each rank its own share of the sum, not all of it.",
+        was={"0.3.16": True, "0.4.0": False},
+    )
+    allgather_partitions: bool = key(True, "Stored by DeepSpeed and read by nothing.")
+    use_multi_rank_bucket_allreduce: bool = key(
+        True,
+        "Merges the buckets of several ranks into one all-reduce; stages 1 and 2.",
+        since="0.12.4",
+    )
+    round_robin_gradients: bool = key(
+        False,
+        "Spreads copies of gradients to the host over ranks; stages 1 and 2.",
+        since="0.4.4",
     )
     compute_grad_norm: bool = key(
         True,
-        "Computes the global gradient norm; false needs stage 1/2, gradient_clipping 0 and no optimizer offload.",
+        "False skips the global norm; needs stage 1 or 2, clipping 0 and no optimizer offload.",
         since="0.19.7",
+        see=("gradient_clipping",),
     )
-    load_from_fp32_weights: bool = key(
-        True, "Takes fp32 master weights from the checkpoint instead of casting the 16-bit copy."
+    ignore_unused_parameters: bool = key(
+        True, "Accepts parameters that got no gradient; stages 1 and 2.", since="0.4.0"
     )
-    elastic_checkpoint: bool = key(
-        False,
-        "Stage 1/2: saves optimizer state without padding so that another world size can load it; at stage 3 it only warns.",
-        since="0.3.3",
-        was={"0.5.10": True},
-        replaced_by="checkpoint.load_universal",
+    parameter_alignment: bool = key(
+        False, "Starts each tensor of a flat buffer on 16 bytes; stages 1 and 2.", since="0.19.7"
+    )
+
+    # Offload.
+    offload_optimizer: OffloadOptimizer | None = key(
+        None, "Optimizer states, and the update itself, off the device.", since="0.3.15"
     )
     offload_param: OffloadParam | None = key(
-        None, "Moves parameters to CPU or NVMe (stage 3 only).", since="0.3.15"
-    )
-    offload_optimizer: OffloadOptimizer | None = key(
-        None, "Moves optimizer states and the update to CPU or NVMe.", since="0.3.15"
-    )
-    zenflow: Zenflow | None = key(
-        None, "Stall-free offload that updates the most important gradients first.", since="0.17.5"
+        None, "Parameters off the device; stage 3 alone.", since="0.3.15"
     )
     sub_group_size: Natural = key(
         1_000_000_000,
-        "Elements per optimizer tile in stage 3.",
+        "Parameters updated at a time at stage 3.",
         unit="elements",
         since="0.3.12",
         was={"0.4.1": 1_000_000_000_000},
+        memory="temporary fp32 copies of one tile during the step",
     )
-    cpu_offload_param: bool | None = key(
-        None, "Old switch for parameter offload.", since="0.7.0", replaced_by="offload_param"
+    zenflow: ZenFlow | None = key(
+        None, "Optimizer offload that does not wait for the CPU.", since="0.17.5"
     )
-    cpu_offload_use_pin_memory: bool | None = key(
-        None,
-        "Old switch for pinned host memory; the value is dropped.",
-        since="0.3.12",
-        was={"0.7.0": False},
-        replaced_by="offload_param or offload_optimizer",
+    save_muon_momentum_buffer_in_memory: bool = key(
+        False, "Keeps Muon's momentum out of NVMe at stage 3.", since="0.18.9"
     )
-    cpu_offload: bool | None = key(
-        None,
-        "Old switch for optimizer offload.",
-        was={"0.7.0": False},
-        replaced_by="offload_optimizer",
-    )
+
+    # Stage 3: what is gathered, and for how long.
     stage3_prefetch_bucket_size: OrAuto[Natural] = key(
         50_000_000,
-        "Most parameter elements fetched ahead of use in stage 3.",
+        "Parameters gathered ahead of their use.",
         unit="elements",
         since="0.3.12",
         auto=TRAINER,
         spelled=("stage3_prefetch_bucket_size", "prefetch_bucket_size"),
+        memory="up to that many gathered elements",
     )
     stage3_param_persistence_threshold: OrAuto[Natural] = key(
         100_000,
-        "Parameters smaller than this many elements stay whole on every rank in stage 3.",
+        "Parameters smaller than this stay whole on every rank.",
         unit="elements",
         since="0.3.12",
         auto=TRAINER,
         spelled=("stage3_param_persistence_threshold", "param_persistence_threshold"),
+        memory="those parameters, whole, on every rank",
     )
     stage3_model_persistence_threshold: Natural = key(
-        9223372036854775807,
-        "Upper bound on the total number of elements kept whole in stage 3.",
+        9_223_372_036_854_775_807,
+        "Most elements that stay whole in all.",
         unit="elements",
         since="0.7.0",
         spelled=("stage3_model_persistence_threshold", "model_persistence_threshold"),
     )
     stage3_max_live_parameters: Natural = key(
         1_000_000_000,
-        "Most gathered elements resident per device before release.",
+        "Most gathered parameters at a time on one device.",
         unit="elements",
         since="0.3.12",
         spelled=("stage3_max_live_parameters", "max_live_parameters"),
+        memory="up to that many gathered elements",
     )
     stage3_max_reuse_distance: Natural = key(
         1_000_000_000,
-        "A gathered parameter is kept when its next use is closer than this many elements.",
+        "A parameter needed again within so many elements stays gathered.",
         unit="elements",
         since="0.3.12",
         spelled=("stage3_max_reuse_distance", "max_reuse_distance"),
     )
-    stage3_gather_16bit_weights_on_model_save: OrAuto[bool] = key(
-        False,
-        "Lets save_16bit_model gather the full weights under stage 3.",
-        since="0.6.0",
-        auto=ACCELERATE,
-        spelled=("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save"),
-    )
     stage3_module_granularity_threshold: Integer = key(
         0,
-        "Modules with a smaller parameters-per-submodule ratio are fetched as one unit.",
+        "Modules with fewer parameters per submodule are gathered as one.",
         since="0.16.0",
         spelled=("stage3_module_granularity_threshold", "module_granularity_threshold"),
     )
     stage3_use_all_reduce_for_fetch_params: bool = key(
         False,
-        "Fetches stage 3 parameters with all-reduce instead of all-gather.",
+        "Gathers by all-reduce rather than all-gather.",
         since="0.14.3",
         spelled=("stage3_use_all_reduce_for_fetch_params", "use_all_reduce_for_fetch_params"),
     )
     stage3_allgather_sequential: bool = key(
         False,
-        "Gathers stage 3 parameters one at a time and sets the prefetch bucket to 1.",
+        "Gathers one parameter at a time; prefetching is off.",
         since="0.18.5",
         spelled=("stage3_allgather_sequential", "allgather_sequential"),
     )
-    stage3_gather_fp16_weights_on_model_save: bool = key(
+    stage3_gather_16bit_weights_on_model_save: OrAuto[bool] = key(
         False,
-        "Old name of the 16-bit gather switch.",
-        since="0.3.14",
-        replaced_by="gather_16bit_weights_on_model_save",
-    )
-    ignore_unused_parameters: bool = key(
-        True, "Accepts parameters without gradients in stage 1/2.", since="0.4.0"
-    )
-    legacy_stage1: bool = key(
-        False, "Old stage 1 code path; the engine always raises when true.", since="0.4.0"
-    )
-    round_robin_gradients: bool = key(
-        False, "Spreads gradient copies to the host over ranks (stage 1/2).", since="0.4.4"
-    )
-    parameter_alignment: bool = key(
-        False,
-        "Pads stage 1/2 flat buffers so that every tensor starts on 16 bytes (new after 0.19.6).",
-        since="0.19.7",
-    )
-    zero_hpz_partition_size: Natural = key(
-        1,
-        "ZeRO++ secondary partition size in ranks, usually the GPUs of one node; 1 is off.",
-        since="0.10.0",
-    )
-    zero_quantized_weights: bool = key(
-        False, "ZeRO++ quantised parameter all-gather (qwZ).", since="0.10.0"
-    )
-    zero_quantized_nontrainable_weights: bool = key(
-        False, "Stores frozen weights quantised.", since="0.10.2"
-    )
-    zero_quantized_gradients: bool = key(
-        False, "ZeRO++ quantised gradient reduction (qgZ).", since="0.10.0"
-    )
-    memory_efficient_linear: bool = key(
-        True, "Swaps in a linear that stores less for backward under zero.Init.", since="0.9.0"
-    )
-    pipeline_loading_checkpoint: bool = key(
-        False, "Loads stage 3 checkpoints rank by rank to limit host memory.", since="0.10.1"
-    )
-    override_module_apply: bool = key(
-        True, "Wraps nn.Module.apply so that it works on partitioned weights.", since="0.10.1"
-    )
-    log_trace_cache_warnings: bool = key(
-        False, "Logs when the stage 3 fetch trace is thrown away.", since="0.16.4"
-    )
-    enable_sanity_checks: bool = key(
-        False, "Adds internal consistency checks in stage 3.", since="0.17.6"
-    )
-    save_muon_momentum_buffer_in_memory: bool = key(
-        False, "Keeps Muon momentum out of NVMe under stage 3.", since="0.18.9"
+        "Lets save_16bit_model gather whole weights at stage 3; without it nothing is saved.",
+        since="0.6.0",
+        auto=ACCELERATE,
+        spelled=(
+            "stage3_gather_16bit_weights_on_model_save",
+            "gather_16bit_weights_on_model_save",
+        ),
+        memory="2 bytes per weight in host memory of rank 0 while it saves",
     )
     leaf_module: OrAbsent[LeafModule] = key(
-        None, "Modules that stage 3 hooks as one unit.", since="0.18.0"
+        None, "Modules that stage 3 gathers as one.", since="0.18.0"
     )
-    mics_shard_size: Integer = key(-1, "MiCS sharding group size.", since="0.9.2", until="0.19.6")
+    memory_efficient_linear: bool = key(
+        True, "A linear layer that saves less for backward, under zero.Init.", since="0.9.0"
+    )
+    override_module_apply: bool = key(True, "Makes Module.apply see whole weights.", since="0.10.1")
+    log_trace_cache_warnings: bool = key(
+        False, "Warns when the order of gathers is learnt anew.", since="0.16.4"
+    )
+    enable_sanity_checks: bool = key(False, "Checks its own state as it goes.", since="0.17.6")
+
+    # ZeRO++.
+    zero_hpz_partition_size: Natural = key(
+        1,
+        "Ranks that hold a second copy of the parameters, one node as a rule; 1 is off.",
+        since="0.10.0",
+        memory="2 bytes per weight, divided by this many ranks",
+    )
+    zero_quantized_weights: bool = key(False, "Gathers weights in 8 bits.", since="0.10.0")
+    zero_quantized_nontrainable_weights: bool = key(
+        False, "Keeps frozen weights in 8 bits.", since="0.10.2"
+    )
+    zero_quantized_gradients: bool = key(
+        False, "Reduces gradients in 4 bits; stage 3.", since="0.10.0"
+    )
+    zeropp_loco_param: LoCo | None = key(
+        None,
+        "Error feedback for quantised gradients.",
+        since="0.16.2",
+        until="0.19.7",
+        refused="0.19.8",
+    )
+    mics_shard_size: Integer = key(
+        -1,
+        "Ranks that share one copy of the model (MiCS); -1 is off.",
+        since="0.9.2",
+        until="0.19.6",
+        refused="0.19.7",
+    )
     mics_hierarchical_params_gather: bool = key(
-        False, "MiCS two-level gather.", since="0.9.2", until="0.19.6"
+        False,
+        "Gathers within a node first (MiCS).",
+        since="0.9.2",
+        until="0.19.6",
+        refused="0.19.7",
     )
-    zeropp_loco_param: ZeroppLocoParam | None = key(
-        None, "LoCo error feedback for ZeRO++ gradients.", since="0.16.2", until="0.19.7"
+
+    # Checkpoints.
+    load_from_fp32_weights: bool = key(
+        True, "Takes master weights from the checkpoint, not the rounded 16-bit copy."
     )
-    grad_hooks: bool = key(
-        True,
-        "In the documentation only: no code reads it and the parser rejects it.",
-        status="docs_only",
+    pipeline_loading_checkpoint: bool = key(
+        False, "Loads rank by rank to spare host memory; stage 3.", since="0.10.1"
+    )
+    elastic_checkpoint: bool = key(
+        False,
+        "Saves states that another number of ranks can load; stages 1 and 2.",
+        since="0.3.3",
+        was={"0.5.10": True},
+        replaced_by="checkpoint.load_universal",
+    )
+
+    # Former names and switches.
+    cpu_offload: bool | None = key(
+        None,
+        "Optimizer offload as a switch.",
+        was={"0.7.0": False},
+        replaced_by="zero_optimization.offload_optimizer",
+    )
+    cpu_offload_param: bool | None = key(
+        None,
+        "Parameter offload as a switch.",
+        since="0.7.0",
+        replaced_by="zero_optimization.offload_param",
     )
     cpu_offload_params: bool = key(
         False,
-        "Old switch for parameter offload.",
+        "Parameter offload as a switch, in its first spelling.",
         since="0.3.12",
         until="0.6.7",
         replaced_by="zero_optimization.offload_param",
     )
+    cpu_offload_use_pin_memory: bool | None = key(
+        None,
+        "Page-locked memory as a switch; dropped without effect.",
+        since="0.3.12",
+        gap=("0.4.0", "0.6.7"),
+        was={"0.7.0": False},
+        replaced_by="zero_optimization.offload_optimizer.pin_memory",
+    )
+    stage3_gather_fp16_weights_on_model_save: bool = key(
+        False,
+        "Whole weights on save, in its first spelling.",
+        since="0.3.14",
+        replaced_by="zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    )
     find_unused_parameters: bool = key(
         True,
-        "Old name with the opposite meaning of ignore_unused_parameters.",
+        "The opposite of ignore_unused_parameters.",
         since="0.3.16",
         until="0.3.16",
         replaced_by="zero_optimization.ignore_unused_parameters",
     )
+    legacy_stage1: bool = key(False, "The first code of stage 1; true is refused.", since="0.4.0")
+    grad_hooks: bool = key(True, "Documented, and read by no release.", status="docs_only")

@@ -1,0 +1,33 @@
+"""ZenFlow: optimizer offload that does not wait for the CPU."""
+
+from typing import Literal
+
+from dsconfig.schema.declare import Block, key
+from dsconfig.schema.types import Bounds, Integer, OpenShare, OrNativeAuto, Share
+
+
+class ZenFlow(Block, since="0.17.5", closed="0.17.5"):
+    """Updates the important columns at once on the GPU, the rest later on the CPU."""
+
+    topk_ratio: OpenShare = key(
+        0.1,
+        "Share of gradient columns that count as important.",
+        bounds_was={"0.19.6": Bounds(minimum=0.0, maximum=1.0)},
+    )
+    select_strategy: Literal["auto", "step", "epoch"] = key(
+        "auto", "What counts the time between two selections."
+    )
+    select_interval: OrNativeAuto[Integer] = key(
+        "auto", "Steps or epochs between two selections of columns."
+    )
+    update_interval: OrNativeAuto[Integer] = key(
+        "auto", "Steps between two updates of the rest; a number is at least 1."
+    )
+    full_warm_up_rounds: Integer = key(0, "First rounds that update everything.", unit="steps")
+    overlap_step: bool = key(False, "Updates on the CPU while the next step runs.")
+    offload: bool = key(
+        False, "Keeps the states of important columns on the CPU; needs overlap_comm."
+    )
+    auto_ratio: Share = key(0.99, "Share of the gradient norm that starts an automatic update.")
+    pt_reserved_cores_perc: Share = key(0.5, "Share of the cores left to PyTorch.", since="0.17.6")
+    steps_per_epoch: Integer | None = key(None, "Set by the engine itself.", unit="steps")
