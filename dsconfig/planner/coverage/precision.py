@@ -34,7 +34,6 @@ RULES = {
     + refused("a 16-bit master is not built; remove the key"),
     "bf16.bf16_optimizer_states": inert("states stay fp32", OFF)
     + refused("16-bit optimizer states are not built; remove the key"),
-    "bfloat16.enabled": honoured("the old name of bf16.enabled"),
     "torch_autocast.enabled": honoured("forward runs under torch.autocast"),
     "torch_autocast.dtype": honoured("the dtype of torch.autocast"),
     "torch_autocast.lower_precision_safe_modules": inert(
@@ -47,3 +46,5 @@ RULES = {
     + inert("no module is exempt", equals([]))
     + refused("mixed parameter dtypes in one model are not built; remove the key"),
 }
+RULES |= {f"bfloat16{name[4:]}": rule for name, rule in RULES.items() if name[:5] == "bf16."}
+"""The block's old name, read where the new one is absent."""

@@ -167,12 +167,15 @@ def _gradients(read: Reader) -> Gradients:
         predivide_factor=read.number("gradient_predivide_factor"),
         allreduce_op=str(read.value("gradient_allreduce_op") or "mean").lower(),
         managed_accumulation=read.flag("managed_gradient_accumulation"),
-        compute_norm=read.flag("zero_optimization.compute_grad_norm"),
+        compute_norm=not read.has("zero_optimization")
+        or read.flag("zero_optimization.compute_grad_norm"),
     )
 
 
 def _zero(read: Reader) -> Zero:
     block = "zero_optimization"
+    if not read.has(block):
+        return Zero()
     if isinstance(read.value(block), bool):
         return Zero(stage=int(read.value(block)))
     stage = read.integer(f"{block}.stage")

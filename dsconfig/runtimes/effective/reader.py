@@ -1,6 +1,7 @@
 """Typed reading of a concrete config, with the defaults of one DeepSpeed release."""
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, cast
 
 from dsconfig.schema import AUTO, key, keys
@@ -33,7 +34,14 @@ class Reader:
         return self._written(path) not in (ABSENT, None)
 
     def value(self, path: str) -> Any:
-        """As written, or the default."""
+        """As written, or the default; None for everything in a block the file does not have.
+
+        Every switch in an absent block is off, so nothing else of the block matters, and its
+        models need not be built.
+        """
+        block, _, inside = path.partition(".")
+        if inside and not self.has(block):
+            return None
         known = key(path)
         written = self._written(path)
         if written in (ABSENT, None) and known is not None:
@@ -62,7 +70,7 @@ class Reader:
         if not use_default and not self.has(path):
             return None
         value = self.value(path)
-        return int(value) if isinstance(value, int | float) else None
+        return int(value) if isinstance(value, int | float) and isfinite(value) else None
 
     def names(self, path: str) -> tuple[str, ...]:
         value = self.value(path)

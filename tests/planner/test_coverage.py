@@ -1,0 +1,75 @@
+"""Coverage: every key the user sets is honoured, inert or refused, and says by what or why."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dsconfig import Facts, Status
+from dsconfig.planner.coverage import coverage, rule_of
+from dsconfig.planner.coverage.page import live_paths, page
+from dsconfig.runtimes.effective import effective
+
+ROOT = Path(__file__).parents[2]
+
+
+def fate(config: dict[str, object]) -> dict[str, tuple[Status, str]]:
+    rows = coverage(effective(config, Facts(world_size=2)))
+    return {row.pointer: (row.status, row.by) for row in rows}
+
+
+@pytest.mark.parametrize("path", live_paths())
+def test_every_live_key_has_a_rule(path: str) -> None:
+    rule = rule_of(path)
+    assert rule is not None
+    assert rule[-1].when is None, "the last case must always hold"
+    assert all(case.by for case in rule)
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "engine-keys.md").read_text() == page()
+
+
+def test_rows_follow_the_order_of_the_file() -> None:
+    config = json.loads((ROOT / "examples" / "classifier_bf16.json").read_text())
+    pointers = list(fate(config))
+    assert pointers[:3] == [
+        "/train_micro_batch_size_per_gpu",
+        "/gradient_accumulation_steps",
+        "/optimizer/type",
+    ]
+
+
+def test_the_classifier_config_is_honoured_or_explained() -> None:
+    config = json.loads((ROOT / "examples" / "classifier_bf16.json").read_text())
+    assert Status.REFUSED not in {status for status, _ in fate(config).values()}
+
+
+def test_a_stage_3_key_below_stage_3_is_inert_and_says_why() -> None:
+    config = {"zero_optimization": {"stage": 2, "stage3_prefetch_bucket_size": 1}}
+    status, why = fate(config)["/zero_optimization/stage3_prefetch_bucket_size"]
+    assert status is Status.INERT
+    assert "below stage 3" in why
+
+
+def test_a_feature_of_another_engine_is_inert_while_off_and_refused_when_on() -> None:
+    off = fate({"hybrid_engine": {"enabled": False, "max_out_tokens": 512}})
+    assert {status for status, _ in off.values()} == {Status.HONOURED, Status.INERT}
+    on = fate({"hybrid_engine": {"enabled": True}})
+    assert on["/hybrid_engine/enabled"][0] is Status.REFUSED
+
+
+def test_a_key_nobody_knows_is_refused() -> None:
+    assert fate({"no_such_key": 1})["/no_such_key"][0] is Status.REFUSED
+
+
+def test_annotations_are_inert() -> None:
+    config = {"$schema": "x", "_comment": "y", "$dsconfig": {"ignore": []}}
+    assert {status for status, _ in fate(config).values()} == {Status.INERT}
+
+
+@pytest.mark.parametrize("name", ["OneBitAdam", "Lamb", "MuAdam"])
+def test_optimizers_nobody_supplies_are_refused_by_name(name: str) -> None:
+    status, why = fate({"optimizer": {"type": name}})["/optimizer/type"]
+    assert status is Status.REFUSED
+    assert "use AdamW" in why or "pass your own" in why

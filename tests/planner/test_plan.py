@@ -1,0 +1,133 @@
+"""From a resolution to a plan: mesh, units, traffic, coverage, and the way back from JSON."""
+
+import json
+
+import pytest
+
+import dsconfig
+from dsconfig import DeviceFacts, Facts, Plan
+from dsconfig.facts import gather
+from dsconfig.planner import PlanError
+from dsconfig.planner.plan import mesh_of
+from dsconfig.runtimes.effective import Zero
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 3,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+    "zero_optimization": {"stage": 3, "stage3_max_reuse_distance": 0},
+    "bf16": {"enabled": True},
+}
+
+
+def facts() -> Facts:
+    return gather(world_size=8, device="a100-80gb", model="llama-2-7b", sequence_length=128)
+
+
+def planned(config: dict[str, object] | None = None) -> Plan:
+    world = facts()
+    return dsconfig.plan(dsconfig.resolve(config or CONFIG, world), world)
+
+
+def test_the_batch_is_settled() -> None:
+    batch = planned().batch
+    assert (batch.global_batch, batch.micro_batch, batch.accumulation) == (48, 2, 3)
+
+
+def test_every_parameter_is_in_one_unit() -> None:
+    plan = planned()
+    assert sum(unit.elements for unit in plan.units) == plan.model_elements == 6_738_415_616
+
+
+def test_each_block_of_the_stack_is_a_unit() -> None:
+    modules = [unit.modules for unit in planned().units]
+    assert [each for each in modules if each in (("model.layers.0",), ("model.layers.31",))] == [
+        ("model.layers.0",),
+        ("model.layers.31",),
+    ]
+
+
+def test_stage_3_gathers_twice_per_micro_batch_and_reduces_once() -> None:
+    plan = planned(
+        {
+            **CONFIG,
+            "zero_optimization": {
+                **CONFIG["zero_optimization"],  # type: ignore[dict-item]
+                "stage3_param_persistence_threshold": 0,
+            },
+        }
+    )
+    parameters = 6_738_415_616
+    assert plan.traffic["all_gather"] == parameters * 2 * 2 * 3 * 7 // 8
+    assert plan.traffic["reduce_scatter"] == parameters * 2 * 3 * 7 // 8
+
+
+def test_stage_1_reduces_once_per_step() -> None:
+    plan = planned({**CONFIG, "zero_optimization": {"stage": 1}})
+    assert plan.traffic["reduce_scatter"] == 6_738_415_616 * 2 * 7 // 8
+
+
+def test_a_plan_survives_json() -> None:
+    plan = planned()
+    again = Plan.from_json(plan.to_json())
+    assert again == plan or json.loads(again.to_json()) == json.loads(plan.to_json())
+    assert again.effective == plan.effective
+
+
+def test_the_json_shape_is_stable() -> None:
+    data = json.loads(planned().to_json())
+    assert data["format_version"] == "1.0"
+    assert {
+        "runtime",
+        "mesh",
+        "stage",
+        "precision",
+        "batch",
+        "units",
+        "optimizer",
+        "scheduler",
+        "tiers",
+        "checkpointing",
+        "monitors",
+        "memory",
+        "traffic",
+        "coverage",
+    } <= data.keys()
+    assert set(data["units"][0]) == {
+        "modules",
+        "elements",
+        "gather",
+        "reshard_after_forward",
+        "prefetch",
+    }
+    assert set(data["coverage"][0]) == {"pointer", "status", "by"}
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"format_version": "2.0"}'])
+def test_what_is_not_a_plan_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="plan"):
+        Plan.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("zero", "expected"),
+    [
+        (Zero(stage=0), (1, 8)),
+        (Zero(stage=2), (8, 1)),
+        (Zero(stage=3, mics_shard_size=4), (4, 2)),
+    ],
+)
+def test_the_mesh(zero: Zero, expected: tuple[int, int]) -> None:
+    mesh = mesh_of(zero, 8, 8)
+    assert (mesh.shard, mesh.replicate) == expected
+
+
+def test_a_shard_group_must_divide_the_ranks() -> None:
+    with pytest.raises(PlanError, match="mics_shard_size"):
+        mesh_of(Zero(stage=3, mics_shard_size=3), 8, 8)
+
+
+def test_a_config_without_a_batch_cannot_be_planned() -> None:
+    world = Facts(world_size=2, device=DeviceFacts(name="cpu", kind="cpu"))
+    with pytest.raises(PlanError):
+        dsconfig.plan(dsconfig.resolve({}, world), world)
