@@ -36,6 +36,9 @@ class ActivationParts:
             "/activation_checkpointing" if saved.recomputed else pointer,
             "gradients of its activations" + (", and itself rebuilt" if saved.recomputed else ""),
         )
+        self.outside = Part(
+            "embedding output and token ids", pointer, "what the loss and the last norm keep"
+        )
         self.logits = Part("logits and loss", pointer, "s b v, 16-bit and fp32 copies")
 
 
@@ -45,7 +48,7 @@ def run_forward(
     """Hold what forward keeps, block by block; ``enter_block`` sees each stretch first."""
     parts = ActivationParts(job)
     saved = job.activations
-    line.hold(parts.kept, saved.outside)
+    line.hold(parts.outside, saved.outside)
     counted = 0
     for block, indices in list(stretches(job.weights)):
         if enter_block is not None:
@@ -80,3 +83,4 @@ def run_backward(
             line.free(parts.kept, saved.per_block * gone)
             left -= gone
     line.free(parts.kept)
+    line.free(parts.outside)
