@@ -142,5 +142,7 @@ class ModelTree:
     trained_in: str | None = None
     """The dtype the weights were trained in, where it is known (``bfloat16`` ...)."""
     assumed: tuple[str, ...] = field(default=())
-    config: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
-    """The attributes of ``model.config``, where there are any: integrations search them."""
+    config: Mapping[str, Any] | None = field(
+        default_factory=lambda: MappingProxyType({}), hash=False
+    )
+    """The attributes of ``model.config``, which integrations search; None: it has no such thing."""

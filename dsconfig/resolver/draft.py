@@ -77,6 +77,8 @@ class Draft:
         path: str,
         message: str,
         help: str | None = None,
+        *,
+        late: bool = False,
     ) -> None:
         """A finding at a path (dotted; empty for the whole file)."""
         pointer = join(*path.split(".")) if path else ""
@@ -91,6 +93,7 @@ class Draft:
                 runtimes=(self.runtime.name,),
                 message=message,
                 help=help,
+                late=late,
             )
         )
 

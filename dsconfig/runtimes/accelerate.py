@@ -1,12 +1,16 @@
 """accelerate, which fills some "auto" and refuses every other."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dsconfig.runtimes.base import AutoFate, Runtime
 from dsconfig.runtimes.deepspeed import BATCH_KEYS
 from dsconfig.schema.version import NEWEST, Version
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+    from dsconfig.runtimes.behaviour.outcome import Outcome
 
 FILLED = frozenset(
     {
@@ -41,13 +45,34 @@ FILLED = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerate(Runtime):
+    """``prepare`` with what a script hands to it; where nothing is said, what fits the config.
+
+    ``plugin`` are arguments of DeepSpeedPlugin, ``environment`` the variables it reads,
+    ``config_file`` is false where it is given no config. ``optimizer`` and ``scheduler`` are
+    ``dummy``, ``torch`` or ``none``; ``batch_sizes`` those of the data loaders.
+    """
+
     name = "accelerate"
     reads_hjson: ClassVar[bool] = False
+    config_file: bool = True
+    plugin: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    environment: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    mixed_precision: str | None = None
+    optimizer: str | None = None
+    scheduler: str | None = None
+    batch_sizes: tuple[int | None, ...] | None = None
+    split_batches: bool = False
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         return AutoFate.FILLED if path in FILLED else AutoFate.REFUSED_LATE
 
+    def fill(self, config: dict[str, Any], facts: "Facts") -> "Outcome":
+        from dsconfig.runtimes.behaviour import accelerator
+        from dsconfig.runtimes.behaviour.outcome import finished
 
-def accelerate(version: Version = NEWEST) -> Accelerate:
-    """accelerate on a DeepSpeed release."""
-    return Accelerate(version=version)
+        return finished(config, accelerator.run, facts, self)
+
+
+def accelerate(version: Version = NEWEST, **settings: Any) -> Accelerate:
+    """accelerate on a DeepSpeed release; ``settings`` are the fields of :class:`Accelerate`."""
+    return Accelerate(version=version, **settings)

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dsconfig.schema.version import NEWEST, Version
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+    from dsconfig.runtimes.behaviour.outcome import Outcome
 
 AUTO = "auto"
 
@@ -47,6 +51,14 @@ class Runtime:
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         """What becomes of "auto" at a path of ``config``."""
+        raise NotImplementedError
+
+    def fill(self, config: dict[str, Any], facts: "Facts") -> "Outcome":
+        """What the program would make of a private copy of a config; it may be changed.
+
+        Raises MissingFact where the program would know something that ``facts`` does not say.
+        Asked only where ``fills_by_itself``.
+        """
         raise NotImplementedError
 
     def at(self, version: Version) -> "Runtime":

@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
 from dsconfig.runtimes.demands import unmet
 from dsconfig.runtimes.typed_blocks import BLOCK_AT
 from dsconfig.schema.version import NEWEST, Version
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+    from dsconfig.runtimes.behaviour.outcome import Outcome
 
 BATCH_KEYS = (
     "train_batch_size",
@@ -67,6 +71,12 @@ class DeepSpeed(Runtime):
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         return fate_of_auto(path, config, self.version)
+
+    def fill(self, config: dict[str, Any], facts: "Facts") -> "Outcome":
+        from dsconfig.runtimes.behaviour import alone
+        from dsconfig.runtimes.behaviour.outcome import finished
+
+        return finished(config, alone.run, facts, self)
 
 
 def fate_of_auto(path: tuple[str, ...], config: Mapping[str, Any], version: Version) -> AutoFate:

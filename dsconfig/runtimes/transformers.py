@@ -1,12 +1,16 @@
 """The Trainer of transformers, which fills some "auto" and hands the rest to DeepSpeed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dsconfig.runtimes.base import AutoFate, Runtime
 from dsconfig.runtimes.deepspeed import BATCH_KEYS, fate_of_auto
 from dsconfig.schema.version import NEWEST, Version
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+    from dsconfig.runtimes.behaviour.outcome import Outcome
 
 FILLED = frozenset(
     {
@@ -33,18 +37,50 @@ FILLED = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Transformers(Runtime):
-    """``entry``: "config" for HfTrainerDeepSpeedConfig alone, "trainer" for the whole chain."""
+    """``entry``: "config" for HfTrainerDeepSpeedConfig alone, "trainer" for the whole chain.
+
+    ``launched`` is true where the config comes through ``accelerate launch`` instead of
+    ``TrainingArguments.deepspeed``; ``environment`` holds the variables it sets, and
+    ``config_file`` is false where it names no file.
+    """
 
     name = "transformers"
     reads_hjson: ClassVar[bool] = False
     entry: str = "trainer"
+    launched: bool = False
+    config_file: bool = True
+    environment: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         if path in FILLED:
             return AutoFate.FILLED
         return fate_of_auto(path, config, self.version)
 
+    def fill(self, config: dict[str, Any], facts: "Facts") -> "Outcome":
+        from dsconfig.runtimes.behaviour import chain
+        from dsconfig.runtimes.behaviour.outcome import finished
 
-def transformers(version: Version = NEWEST, *, entry: str = "trainer") -> Transformers:
-    """The Trainer on a DeepSpeed release."""
-    return Transformers(version=version, entry=entry)
+        if self.entry == "config":
+            return finished(config, chain.config_alone, facts)
+        launch = chain.Launch(self.launched, self.config_file, self.environment)
+        return finished(config, chain.trainer, facts, launch)
+
+
+def transformers(
+    version: Version = NEWEST,
+    *,
+    entry: str = "trainer",
+    launched: bool = False,
+    config_file: bool = True,
+    environment: Mapping[str, str] | None = None,
+) -> Transformers:
+    """The Trainer on a DeepSpeed release. Raises ValueError for an unknown ``entry``."""
+    if entry not in ("config", "trainer"):
+        raise ValueError(f'entry={entry!r}: write "config" or "trainer"')
+    return Transformers(
+        version=version,
+        entry=entry,
+        launched=launched,
+        config_file=config_file,
+        environment=environment or {},
+    )

@@ -1,0 +1,20 @@
+"""DeepSpeed by itself: parse, and where asked build and step."""
+
+from typing import TYPE_CHECKING
+
+from dsconfig.facts import Facts
+from dsconfig.runtimes.behaviour import deepspeed_parse, deepspeed_step
+from dsconfig.runtimes.behaviour.outcome import MissingFact, Outcome
+
+if TYPE_CHECKING:
+    from dsconfig.runtimes.deepspeed import DeepSpeed
+
+
+def run(outcome: Outcome, facts: Facts, runtime: "DeepSpeed") -> None:
+    """Replay as far as ``runtime.until`` says."""
+    if facts.world_size is None:
+        raise MissingFact("", "the number of processes is unknown", "give --gpus")
+    ranks = facts.data_parallel if runtime.mpu else None
+    deepspeed_parse.parse(outcome, facts.world_size, ranks, runtime.version)
+    if runtime.until == "step":
+        deepspeed_step.build_and_step(outcome, facts.client_optimizer, runtime.version)

@@ -1,0 +1,125 @@
+"""Building the engine and stepping twice: what a config that parses still runs into."""
+
+from typing import Any, cast
+
+from dsconfig.runtimes.behaviour.deepspeed_parse import OPTIMIZERS, reading_at
+from dsconfig.runtimes.behaviour.outcome import Outcome, Stops, about
+from dsconfig.runtimes.demands import unmet
+from dsconfig.runtimes.reading import ABSENT
+from dsconfig.schema.version import Version
+
+_WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
+OWN_SCHEDULERS = (*_WARMUPS, "LRRangeTest", "OneCycle")
+POSITIVE_WARMUP = Version(0, 19, 6)
+
+
+def build_and_step(outcome: Outcome, client_optimizer: str | None, version: Version) -> None:
+    """Raise Stops where ``deepspeed.initialize`` or the first steps would stop."""
+    config = outcome.config
+    if client_optimizer is None:
+        _check_optimizer_type(config)
+    _dtypes(config, version)
+    if client_optimizer is None:
+        _build_adam(config)
+    _scheduler(config, version)
+    _step(config)
+
+
+def _check_optimizer_type(config: dict[str, Any]) -> None:
+    name = reading_at(config, ("optimizer", "type"))
+    if name in (ABSENT, None):
+        return
+    if name in OPTIMIZERS or _is_torch_name(name):
+        return
+    said = f"{name} is not an optimizer of DeepSpeed or torch.optim"
+    raise Stops("AssertionError", said, "optimizer.type", late=True)
+
+
+def _is_torch_name(name: Any) -> bool:
+    """Classes of torch.optim start with a capital; any of them is taken."""
+    return isinstance(name, str) and name in TORCH_OPTIMIZERS
+
+
+TORCH_OPTIMIZERS = (
+    *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "LBFGS", "Muon"),
+    *("NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
+)
+
+
+def _dtypes(config: dict[str, Any], version: Version) -> None:
+    for name in ("grad_accum_dtype", "param_dtype", "buffer_dtype"):
+        path = ("data_types", name)
+        value = reading_at(config, path)
+        if value is not ABSENT and unmet(path, value, version) is not None:
+            dotted = ".".join(path)
+            raise Stops("ValueError", f"{value!r} is not a dtype", dotted, late=True)
+
+
+def _build_adam(config: dict[str, Any]) -> None:
+    """The range checks of Adam, in their order; another type is not built here."""
+    name = reading_at(config, ("optimizer", "type"))
+    params = reading_at(config, ("optimizer", "params"))
+    if name not in ("adam", "adamw") or not isinstance(params, dict):
+        return
+    held = cast(dict[str, Any], params)
+    if "max_grad_norm" in held:
+        said = "max_grad_norm is not a parameter of the optimizer; use gradient_clipping"
+        raise Stops("ValueError", said, "optimizer.params.max_grad_norm", late=True)
+    for key in ("lr", "eps", "betas", "weight_decay"):
+        path = f"optimizer.params.{key}"
+        if key not in held:
+            continue
+        value = held[key]
+        with about(path, late=True):
+            numbers: list[Any] = [value[0], value[1]] if key == "betas" else [value]
+            for number in numbers:
+                if not number >= 0.0 or (key == "betas" and not number < 1.0):
+                    raise Stops("ValueError", f"{path} is {value!r}", path, late=True)
+
+
+def _scheduler(config: dict[str, Any], version: Version) -> None:
+    name = reading_at(config, ("scheduler", "type"))
+    if name in (ABSENT, None):
+        return
+    if name not in OWN_SCHEDULERS and not (isinstance(name, str) and name.endswith("LR")):
+        said = f"{name} is not a scheduler of DeepSpeed or torch"
+        raise Stops("AssertionError", said, "scheduler.type", late=True)
+    if name not in _WARMUPS:
+        return
+    params = reading_at(config, ("scheduler", "params"))
+    with about("scheduler.params", late=True):
+        held: dict[str, Any] = dict(**params)
+    _warmup(held, version)
+    if name == "WarmupCosineLR":
+        with about("scheduler.params.total_num_steps", late=True):
+            _ = held["total_num_steps"] < held.get("warmup_num_steps", 1000)
+        return
+    high, low = held.get("warmup_max_lr", 0.001), held.get("warmup_min_lr", 0.0)
+    wrong = [k for k in ("warmup_min_lr", "warmup_max_lr") if isinstance(held.get(k), str)]
+    with about(*(f"scheduler.params.{key}" for key in wrong), late=True):
+        _ = high - low
+    if name == "WarmupDecayLR":
+        with about("scheduler.params.total_num_steps", late=True):
+            _ = held["total_num_steps"] < held.get("warmup_num_steps", 1000)
+
+
+def _warmup(held: dict[str, Any], version: Version) -> None:
+    steps = held.get("warmup_num_steps", 1000)
+    path = "scheduler.params.warmup_num_steps"
+    if version < POSITIVE_WARMUP:
+        with about(path, late=True):
+            max(2, steps)
+        return
+    if not isinstance(steps, int) or steps <= 0:
+        said = f"warmup_num_steps must be a positive integer, and is {steps!r}"
+        raise Stops("ValueError", said, path, late=True)
+
+
+def _step(config: dict[str, Any]) -> None:
+    clipping: Any = config.get("gradient_clipping", 1.0)
+    with about("gradient_clipping", late=True):
+        _ = clipping > 0.0
+    interval: Any = config.get("steps_per_print")
+    if interval is not None:
+        with about("steps_per_print", late=True):
+            _ = 1 % interval

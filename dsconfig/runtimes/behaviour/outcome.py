@@ -1,0 +1,90 @@
+"""How another program ends: with a config, or with one of its errors."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The program stops. ``exception`` is the class, ``paths`` the dotted keys it is about."""
+
+    exception: str
+    message: str
+    paths: tuple[str, ...] = ()
+    late: bool = False
+    """True where it happens after the file was read: while building, or at a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something the program does that the user surely does not want. ``code`` is DSC7xx."""
+
+    code: str
+    name: str
+    path: str
+    message: str
+    help: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """``config`` is what the program goes on with, changed in place by a replay."""
+
+    config: dict[str, Any]
+    failure: Failure | None = None
+    remarks: list[Remark] = field(default_factory=list[Remark])
+    reasons: dict[str, tuple[str, dict[str, Any]]] = field(
+        default_factory=dict[str, tuple[str, dict[str, Any]]]
+    )
+    """Rule and inputs of each value written, by dotted path."""
+
+    def remark(self, code: str, name: str, path: str, message: str, help: str) -> None:
+        self.remarks.append(Remark(code, name, path, message, help))
+
+    def wrote(self, path: str, rule: str, **inputs: Any) -> None:
+        """Remember why a value was put there."""
+        self.reasons[path] = (rule, inputs)
+
+
+class Stops(Exception):
+    """Raised inside a replay where the program would raise."""
+
+    def __init__(self, exception: str, message: str, *paths: str, late: bool = False) -> None:
+        super().__init__(message)
+        self.failure = Failure(exception, message, paths, late)
+
+
+class MissingFact(Exception):
+    """The replay cannot go on: the program would know something that nobody told us."""
+
+    def __init__(self, path: str, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.path = path
+        self.message = message
+        self.remedy = remedy
+
+
+# Errors that the same operations on the same values raise in any Python program.
+BARE = (TypeError, AttributeError, KeyError, ZeroDivisionError, OverflowError)
+
+
+@contextmanager
+def about(*paths: str, late: bool = False) -> Generator[None]:
+    """Run the program's own operations on the user's values; a bare error becomes its stop."""
+    try:
+        yield
+    except BARE as error:
+        text = f"{error}"
+        raise Stops(type(error).__name__, text, *paths, late=late) from error
+
+
+def finished(config: dict[str, Any], replay: Callable[..., None], *given: Any) -> Outcome:
+    """The outcome of ``replay(outcome, *given)``, its stop included."""
+    outcome = Outcome(config)
+    try:
+        replay(outcome, *given)
+    except Stops as stop:
+        outcome.failure = stop.failure
+    return outcome

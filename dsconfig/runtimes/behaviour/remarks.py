@@ -1,0 +1,76 @@
+"""What the user surely does not want, where a program does it without an error."""
+
+from dsconfig.facts import Facts
+from dsconfig.runtimes.behaviour.nodes import value
+from dsconfig.runtimes.behaviour.outcome import Outcome
+from dsconfig.runtimes.behaviour.training_arguments import Arguments
+
+TOTAL = "scheduler.params.total_num_steps"
+STEPS = "gradient_accumulation_steps"
+
+
+def after_accelerate(outcome: Outcome, facts: Facts) -> None:
+    """Divided steps, precision switched off, accumulation overruled."""
+    training, config = facts.training, outcome.config
+    processes = facts.world_size or 1
+    if TOTAL in outcome.reasons and processes > 1 and training and training.total_steps:
+        written = value(config, TOTAL)
+        outcome.remark(
+            "DSC752",
+            "total-steps-divided",
+            TOTAL,
+            f"accelerate divides the {training.total_steps} steps by {processes} processes and "
+            f"schedules {written}, but leaves the warmup whole",
+            "write total_num_steps in the config, in optimizer steps",
+        )
+    asked = training.precision if training else None
+    if asked in ("fp16", "bf16") and value(config, f"{asked}.enabled") is False:
+        outcome.remark(
+            "DSC753",
+            "precision-switched-off",
+            f"{asked}.enabled",
+            f"mixed_precision is {asked}, the config says {asked}.enabled false, and the config "
+            "wins: this trains in fp32",
+            f'set {asked}.enabled to true or "auto"',
+        )
+    given = training.gradient_accumulation_steps if training else None
+    if given is not None and value(config, STEPS) != given:
+        _overruled(outcome, given)
+
+
+def after_trainer(outcome: Outcome, args: Arguments) -> None:
+    """Flags that the config does not carry, clipping that comes back by default."""
+    config = outcome.config
+    for dtype in ("fp16", "bf16"):
+        path = f"{dtype}.enabled"
+        if args[dtype] and path in outcome.reasons and "absent" in outcome.reasons[path][0]:
+            outcome.remark(
+                "DSC754",
+                "trainer-dtype-split",
+                path,
+                f"the config has no {dtype} block: accelerate adds it after the Trainer has "
+                f"recorded fp32, so float inputs reach a {dtype} model in fp32",
+                f'write "{dtype}": {{"enabled": "auto"}}',
+            )
+    if "gradient_clipping" not in config and args["max_grad_norm"] != 1.0:
+        outcome.remark(
+            "DSC755",
+            "clipping-not-carried",
+            "gradient_clipping",
+            f"max_grad_norm is {args['max_grad_norm']} and the config has no gradient_clipping: "
+            "DeepSpeed clips at its default of 1.0",
+            'write "gradient_clipping": "auto"',
+        )
+    if value(config, STEPS) != args["gradient_accumulation_steps"]:
+        _overruled(outcome, args["gradient_accumulation_steps"])
+
+
+def _overruled(outcome: Outcome, given: int) -> None:
+    written = value(outcome.config, STEPS)
+    outcome.remark(
+        "DSC756",
+        "accumulation-overruled",
+        STEPS,
+        f"the run asks for {given} accumulation steps and DeepSpeed is told {written}",
+        'write "gradient_accumulation_steps": "auto"',
+    )

@@ -1,0 +1,227 @@
+"""What transformers, accelerate and DeepSpeed did with "auto", against what we say they do.
+
+Agreement: equal values on every key of the recorded config; or an error of the same class
+that names the same keys (the text of bare errors names none).
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import dsconfig
+from dsconfig.facts import Facts, ModelTree, TrainingFacts, gather
+from dsconfig.runtimes.accelerate import accelerate
+from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.deepspeed import deepspeed
+from dsconfig.runtimes.transformers import transformers
+from dsconfig.source.pointer import dotted
+from replays import Case
+
+BUCKETS = (
+    ("reduce_bucket_size", 500_000_000),
+    ("stage3_prefetch_bucket_size", 50_000_000),
+    ("stage3_param_persistence_threshold", 100_000),
+)
+SHAPES = ("hidden_size", "hidden_sizes")
+TRAINER = "Trainer.train->deepspeed.initialize"
+
+
+def replay(path: Path) -> Iterator[Case]:
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        yield judged(row)
+
+
+def judged(row: Mapping[str, Any]) -> Case:
+    runtime = runtime_of(row)
+    config = row["input_config"] or {}
+    resolution = dsconfig.resolve(config, facts_of(row), runtime=runtime)
+    errors = [found for found in resolution.diagnostics if found.name == "program-stops"]
+    if row["outcome"] == "error":
+        expected: Any = (row["error"].split(":")[0], sorted(named(row["error"])))
+        raised = {re.search(r"raises (\w+)", found.message)[1] for found in errors}  # type: ignore[index]
+        got: Any = ("+".join(sorted(raised)), sorted(dotted(found.pointer) for found in errors))
+        same = got[0] == expected[0] and (not expected[1] or got[1] == expected[1])
+        return Case(row["id"], expected, got, same)
+    expected = row["output_config"]
+    got = view(resolution.config) if row["tool"] == "deepspeed" else finite(resolution.config)
+    if errors:
+        got = errors[0].message
+    return Case(row["id"], expected, got, expected == got and same_types(expected, got))
+
+
+def runtime_of(row: Mapping[str, Any]) -> Runtime:
+    facts, entry = row["facts"], row["entry"]
+    environment = facts.get("env", {})
+    if entry == "Accelerator.prepare":
+        return accelerate(
+            config_file=row["input_config"] is not None,
+            plugin=facts.get("plugin", {}),
+            environment=environment,
+            mixed_precision=facts["mixed_precision"],
+            optimizer=facts["optimizer"],
+            scheduler=facts["scheduler"],
+            batch_sizes=batch_sizes(facts),
+            split_batches=facts.get("split_batches", False),
+        )
+    if row["tool"] == "transformers":
+        return transformers(
+            entry="trainer" if entry == TRAINER else "config",
+            launched="launch" in facts,
+            config_file=row["input_config"] is not None,
+            environment=environment,
+        )
+    return deepspeed(until=facts["phase"], mpu="data_parallel_world_size" in facts)
+
+
+def batch_sizes(facts: Mapping[str, Any]) -> tuple[int | None, ...]:
+    if facts["dataloader"] == "none":
+        return ()
+    if facts["dataloader"] == "batch_sampler":
+        return (None,)
+    train = facts["per_device_train_batch_size"]
+    if facts.get("split_batches"):
+        # The loaders hold the batch of all processes, which accelerate splits among them.
+        train *= facts["world_size"]
+    return (train, facts["eval_batch_size"]) if "eval_batch_size" in facts else (train,)
+
+
+def facts_of(row: Mapping[str, Any]) -> Facts:
+    given = row["facts"]
+    world = given["world_size"]
+    return Facts(
+        world_size=world,
+        tensor_parallel=world // given.get("data_parallel_world_size", world),
+        device=gather(device="cpu").device if given.get("device") == "cpu" else None,
+        model=model_of(given),
+        training=training_of(row),
+        client_optimizer=given.get("client_optimizer"),
+    )
+
+
+def model_of(given: Mapping[str, Any]) -> ModelTree | None:
+    """The attributes that ``model.config`` has in this row; None for a model without one."""
+    config: dict[str, Any] | None = dict(given.get("model_config", {}))
+    assert config is not None
+    config |= {name: given[name] for name in SHAPES if name in given}
+    text = {name: given[f"text_{name}"] for name in SHAPES if f"text_{name}" in given}
+    if text:
+        config["text_config"] = text
+    if given.get("no_config"):
+        config = None
+    return ModelTree(name="row", parameters=1, trainable=1, config=config)
+
+
+def training_of(row: Mapping[str, Any]) -> TrainingFacts | None:
+    given = dict(row["facts"])
+    if row["tool"] == "deepspeed":
+        return None
+    if row["tool"] == "transformers":
+        return TrainingFacts(arguments=given)
+    return TrainingFacts(
+        micro_batch_size=given["per_device_train_batch_size"],
+        gradient_accumulation_steps=given["gradient_accumulation_steps"],
+        learning_rate=given.get("learning_rate"),
+        weight_decay=given.get("weight_decay"),
+        warmup_steps=given.get("warmup_steps"),
+        total_steps=given.get("num_training_steps"),
+    )
+
+
+def view(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fixed view of a parsed config that the DeepSpeed rows hold, defaults filled in."""
+    zero = config.get("zero_optimization")
+    zero = {"stage": int(zero)} if isinstance(zero, bool) else zero or {}
+    stage = zero.get("stage", 0)
+    shown: dict[str, Any] = {
+        key: config.get(key)
+        for key in (
+            "train_batch_size",
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps",
+        )
+    }
+    shown["gradient_clipping"] = config.get("gradient_clipping", 1.0)
+    shown["zero_optimization"] = {
+        "stage": stage,
+        **{key: zero.get(key, default) for key, default in BUCKETS},
+        "overlap_comm": overlap
+        if (overlap := zero.get("overlap_comm")) is not None
+        else stage == 3,
+        **{name: target(zero.get(name)) for name in ("offload_optimizer", "offload_param")},
+    }
+    bf16 = config.get("bf16") or config.get("bfloat16") or {}
+    for name, block in (("fp16", config.get("fp16") or {}), ("bf16", bf16)):
+        shown[name] = {"enabled": block.get("enabled", False)}
+    for name in ("optimizer", "scheduler"):
+        if name in config:
+            shown[name] = {
+                "type": config[name].get("type"),
+                "params": config[name].get("params"),
+            }
+    return shown
+
+
+def target(block: Any) -> dict[str, Any] | None:
+    return None if block is None else {"device": block.get("device", "none")}
+
+
+def finite(value: Any) -> Any:
+    """Infinity as the rows write it."""
+    if isinstance(value, dict):
+        return {key: finite(child) for key, child in value.items()}
+    return "inf" if value == float("inf") else value
+
+
+def same_types(left: Any, right: Any) -> bool:
+    """1, 1.0 and true are different answers."""
+    if isinstance(left, dict):
+        return all(same_types(left[key], right[key]) for key in left)
+    return type(left) is type(right)
+
+
+PHRASES = {
+    "Train batch size:": ("train_batch_size",),
+    "Micro batch size per gpu:": ("train_micro_batch_size_per_gpu",),
+    "Gradient accumulation steps:": ("gradient_accumulation_steps",),
+    "Check batch related parameters": (
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+    ),
+    "Either train_batch_size or": ("train_batch_size", "train_micro_batch_size_per_gpu"),
+    "warmup_num_steps must be": ("scheduler.params.warmup_num_steps",),
+    "invalid tag_validation": ("checkpoint.tag_validation",),
+    "is not a supported DeepSpeed Optimizer": ("optimizer.type",),
+    "does not recognize LR scheduler": ("scheduler.type",),
+    "ZeRO optimization config": ("zero_optimization",),
+    "fp16 modes cannot be": ("bf16.enabled", "fp16.enabled"),
+    "when `fp16` is set": ("fp16.enabled",),
+    "when `bf16` is set": ("bf16.enabled",),
+    "requires you to pass at least one": ("train_micro_batch_size_per_gpu",),
+    "At least one of the dataloaders": ("train_micro_batch_size_per_gpu",),
+}
+MODELS = {
+    "DeepSpeedZeroConfig": "zero_optimization",
+    "DeepSpeedFP16Config": "fp16",
+    "DeepSpeedBF16Config": "bf16",
+}
+
+
+def named(error: str) -> set[str]:
+    """The config keys that an error text names."""
+    found = set(re.findall(r"^- ds ([\w.]+)=", error, re.MULTILINE))
+    found |= set(re.findall(r"`([\w.]+)` not found in kwargs", error))
+    listed = re.search(r"in the DeepSpeed config file: \[(.*?)\]", error)
+    if listed:
+        found |= set(re.findall(r"'([\w.]+)'", listed[1]))
+    for phrase, paths in PHRASES.items():
+        if phrase in error:
+            found |= set(paths)
+    model = re.match(r"ValidationError: \d+ validation errors? for (\w+)\n", error)
+    if model:
+        fields = re.findall(r"^([a-z]\w*(?:\.\w+)*)$", error, re.MULTILINE)
+        found |= {f"{MODELS.get(model[1], model[1])}.{field}" for field in fields}
+    return found
