@@ -190,6 +190,8 @@ def _key(
     shape = shape_of(declared.annotation, tuple(declared.metadata))
     status = _status(facts, life)
     required = declared.default is PydanticUndefined
+    since = _since(facts, life, parent, status)
+    until = _version(facts.until or life.until) if since else None
     return Key(
         path=_path(name, parent),
         shape=shape,
@@ -198,9 +200,9 @@ def _key(
         required=required,
         required_when=facts.required_when,
         unit=facts.unit,
-        since=_since(facts, life, parent, status),
-        until=_version(facts.until or life.until),
-        gap=_interval(facts.gap) or (parent.gap if parent else None),
+        since=since,
+        until=until,
+        gap=_interval(facts.gap) or _gap_of(parent, since, until),
         refused_from=_version(facts.refused) or (parent.refused_from if parent else None),
         checked_since=_checked_since(facts, life),
         status=status,
@@ -229,14 +231,26 @@ def _status(facts: Facts, life: Life) -> Status:
     return Status.REMOVED if facts.until or life.until else Status.LIVE
 
 
+def _gap_of(
+    parent: Key | None, since: Version | None, until: Version | None
+) -> tuple[Version, Version] | None:
+    """The gap of the block around a key that was there before and after it."""
+    if parent is None or parent.gap is None or since is None:
+        return None
+    start, end = parent.gap
+    return parent.gap if since < start and (until is None or until > end) else None
+
+
 def _since(facts: Facts, life: Life, parent: Key | None, status: Status) -> Version | None:
     if facts.since:
         return Version.parse(facts.since)
     if facts.status or status in (Status.EXTERNAL, Status.DOCS_ONLY):
         return None  # declared so because no release of DeepSpeed read it
-    if parent is not None and parent.since is None:
-        return None
-    return Version.parse(life.since)
+    if parent is None:
+        return Version.parse(life.since)
+    # The arguments of an optimizer are older than DeepSpeed's name for it: torch has it too.
+    by_type = isinstance(parent.shape.block, Variants)
+    return parent.since if by_type or parent.since is None else Version.parse(life.since)
 
 
 def _checked_since(facts: Facts, life: Life) -> Version | None:

@@ -35,22 +35,32 @@ class OneBitLamb(Compressed, since="0.3.16", until="0.19.6"):
     )
     max_coeff: Number = key(10.0, "Upper bound of the trust ratio.")
     min_coeff: Number = key(0.01, "Lower bound of the trust ratio.")
-    coeff_beta: Number = key(0.9, "Averaging factor of the frozen ratio.", until="0.19.6")
-    factor_max: Number = key(4.0, "Largest factor on the frozen ratio.", until="0.19.6")
-    factor_min: Number = key(0.5, "Smallest factor on the frozen ratio.", until="0.19.6")
-    factor_threshold: Number = key(0.1, "Change of that factor allowed per step.", until="0.19.6")
+    coeff_beta: Number = key(
+        0.9, "Averaging factor of the frozen ratio.", since="0.3.16", until="0.19.6"
+    )
+    factor_max: Number = key(
+        4.0, "Largest factor on the frozen ratio.", since="0.3.16", until="0.19.6"
+    )
+    factor_min: Number = key(
+        0.5, "Smallest factor on the frozen ratio.", since="0.3.16", until="0.19.6"
+    )
+    factor_threshold: Number = key(
+        0.1, "Change of that factor allowed per step.", since="0.3.16", until="0.19.6"
+    )
 
 
 class ZeroOneAdam(Compressed, since="0.6.1", until="0.19.6"):
     """Adam, its momentum compressed and often not sent at all."""
 
     var_freeze_step: Integer = key(
-        100_000, "Last step that updates the variance.", unit="steps", until="0.19.6"
+        100_000, "Last step that updates the variance.", unit="steps", since="0.6.1", until="0.19.6"
     )
-    var_update_scaler: Integer = key(16, "Growth of the variance interval.", until="0.19.6")
+    var_update_scaler: Integer = key(
+        16, "Growth of the variance interval.", since="0.6.1", until="0.19.6"
+    )
     local_step_scaler: Integer = key(
-        32_678, "Steps after which local rounds grow.", unit="steps", until="0.19.6"
+        32_678, "Steps after which local rounds grow.", unit="steps", since="0.6.1", until="0.19.6"
     )
     local_step_clipper: Integer = key(
-        16, "Most steps between two exchanges.", unit="steps", until="0.19.6"
+        16, "Most steps between two exchanges.", unit="steps", since="0.6.1", until="0.19.6"
     )

@@ -42,7 +42,11 @@ class WarmupDecayLR(Warmup, since="0.3.1"):
         0.001, "Rate after the rise; replaces the optimizer's.", auto=TRAINER
     )
     total_num_steps: OrAuto[Integer] = key(
-        REQUIRED, "Step at which the rate reaches its end.", unit="steps", auto=TRAINER
+        REQUIRED,
+        "Step at which the rate reaches its end.",
+        unit="steps",
+        since="0.3.1",
+        auto=TRAINER,
     )
 
 
@@ -50,10 +54,18 @@ class WarmupCosineLR(Warmup, since="0.12.3"):
     """A rise, then a cosine; ratios of each group's own rate."""
 
     total_num_steps: OrAuto[Integer] = key(
-        REQUIRED, "Step at which the rate reaches its end.", unit="steps", auto=TRAINER
+        REQUIRED,
+        "Step at which the rate reaches its end.",
+        unit="steps",
+        since="0.3.1",
+        auto=TRAINER,
     )
-    warmup_min_ratio: Number = key(0.0, "Start of the rise, as a share of the rate.")
-    cos_min_ratio: Number = key(0.0001, "Floor of the cosine, as a share of the rate.")
+    warmup_min_ratio: Number = key(
+        0.0, "Start of the rise, as a share of the rate.", since="0.12.3"
+    )
+    cos_min_ratio: Number = key(
+        0.0001, "Floor of the cosine, as a share of the rate.", since="0.12.3"
+    )
 
 
 class LRRangeTest(SchedulerParams):
