@@ -1,0 +1,64 @@
+"""The rules: everything DeepSpeed checks itself, and everything it lets pass."""
+
+from dsconfig.checks.context import Context
+from dsconfig.checks.registry import awake, rule_of, rules
+from dsconfig.checks.rule import Finding, Rule
+from dsconfig.facts import Facts
+from dsconfig.report import Diagnostic, severity_of
+from dsconfig.runtimes.base import Runtime, every_runtime, runtime_of
+from dsconfig.schema.version import NEWEST, Version
+from dsconfig.source.document import Document
+from dsconfig.source.pointer import join
+
+__all__ = ["check", "rule_of", "rules"]
+
+
+def check(
+    document: Document,
+    facts: Facts | None = None,
+    runtime: str | Runtime | None = None,
+    version: Version | None = None,
+) -> tuple[Diagnostic, ...]:
+    """The reader's findings and those of every rule, in no particular order.
+
+    Without ``runtime`` the config is judged for all of them. Raises ValueError for an
+    unknown runtime.
+    """
+    if runtime is None:
+        judged = every_runtime(version or NEWEST)
+    else:
+        judged = (runtime_of(runtime, version),)
+    context = Context(document, facts or Facts(), judged, version or judged[0].version)
+    found = list(document.diagnostics)
+    for rule in awake(frozenset(context.config)):
+        if rule.whole and not context.complete:
+            continue
+        if document.is_template and not rule.on_templates:
+            continue
+        for finding in rule.check(context):
+            diagnostic = _diagnostic(rule, finding, context)
+            if diagnostic is not None:
+                found.append(diagnostic)
+    return tuple(found)
+
+
+def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:
+    holds = finding.holds or rule.holds
+    names = tuple(runtime.name for runtime in context.runtimes if holds(runtime))
+    if not names:
+        return None
+    effect = finding.effect or rule.effect
+    pointer = join(*finding.path)
+    return Diagnostic(
+        code=rule.code,
+        name=rule.name,
+        effect=effect,
+        message=finding.message,
+        pointer=pointer,
+        range=context.document.range(pointer, key=finding.on_key),
+        runtimes=names,
+        help=finding.help,
+        fix=finding.fix,
+        severity=finding.severity or severity_of(effect),
+        late=rule.late if finding.late is None else finding.late,
+    )

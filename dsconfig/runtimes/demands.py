@@ -191,6 +191,10 @@ def _blocks() -> Iterable[Demand]:
         ("torch_autocast", "0.17.2"),
     ):
         yield _demand(path, mapping, BLOCK, since)
+    for path, since in (("fp16", "0.3.0"), ("bf16", "0.6.0")):
+        yield _demand(path, mapping, BLOCK, since, "0.17.0")
+    for path, since in (("tensorboard", "0.3.0"),):
+        yield _demand(path, mapping, BLOCK, since, "0.6.5")
     yield _demand("aio", mapping_or_null, BLOCK, "0.3.15")
     yield _demand("autotuning.model_info", mapping_or_null, BLOCK, "0.5.7")
     yield _demand("timers", container_of_names, BLOCK, "0.14.3")

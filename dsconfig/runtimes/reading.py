@@ -163,9 +163,15 @@ def _read_value(known: Field, path: tuple[str, ...], value: Any, version: Versio
     bounds = known.bounds_at(version)
     if bounds is not None and not bounds.hold(converted):
         return Entry(path, Outcome.OUT_OF_BOUNDS, known)
-    if type(converted) is type(value) or (converted == value and type(value) is float):
+    if type(converted) is type(value) or _same_number(converted, value):
         return Entry(path, Outcome.TAKEN, known, converted)
     return Entry(path, Outcome.CONVERTED, known, converted)
+
+
+def _same_number(one: Any, other: Any) -> bool:
+    """5e8 and 500000000; true and 1 are not the same."""
+    numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
+    return numbers and isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
 def _mark_twice(

@@ -1,0 +1,162 @@
+"""The word "auto", and who puts a value in its place."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import AUTO, Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding, Path
+from dsconfig.report import Effect
+from dsconfig.runtimes.base import AutoFate, Runtime
+
+REFUSALS = (AutoFate.REFUSED, AutoFate.REFUSED_LATE)
+OURS = "dsengine"
+
+
+def _autos(config: Context) -> Iterator[Path]:
+    for path in config.paths:
+        if config.get(*path) == AUTO and not config.is_unknown(path):
+            yield path
+
+
+def _names(fates: dict[Runtime, AutoFate], *wanted: AutoFate) -> list[str]:
+    return [runtime.name for runtime, fate in fates.items() if fate in wanted]
+
+
+def _fates(config: Context, path: Path) -> dict[Runtime, AutoFate]:
+    return {runtime: runtime.on_auto(path, config.config) for runtime in config.runtimes}
+
+
+def _consequence(config: Context, path: Path, fate: AutoFate, who: str) -> str:
+    if fate is AutoFate.DEFAULT:
+        return f"{who} drops the key and uses the default{config.default_of(path)}"
+    if fate is AutoFate.KEPT:
+        return f"{who} keeps the text, which counts as true where a switch is expected"
+    when = "is built or steps" if fate is AutoFate.REFUSED_LATE else "reads the file"
+    return f"{who} stops when it {when}"
+
+
+def _spoken(names: list[str]) -> str:
+    return " and ".join(names)
+
+
+@rule(
+    "DSC101",
+    "auto-unresolved",
+    Effect.ALTERED,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"reduce_bucket_size": 500000000}}',
+)
+def auto_unresolved(config: Context) -> Iterator[Finding]:
+    """No program that is going to read this file puts a value in place of "auto".
+
+    DeepSpeed itself knows no "auto": in its checked blocks the key is dropped and the default
+    applies (`stage: "auto"` switches ZeRO off), elsewhere the text reaches code that wants a
+    number. `dsconfig resolve` writes the values, with a reason for each.
+    """
+    for path in _autos(config):
+        fates = _fates(config, path)
+        if AutoFate.FILLED in fates.values() or config.is_native_auto(path):
+            continue
+        runtime, fate = next(iter(fates.items()))
+        refused = fate in REFUSALS
+        yield Finding(
+            path=path,
+            message=f'"auto" in {".".join(path)} is not resolved: '
+            + _consequence(config, path, fate, runtime.name),
+            help=f"run `dsconfig resolve {config.document.name}`, or write a value",
+            effect=Effect.REFUSED if refused else None,
+            late=fate is AutoFate.REFUSED_LATE,
+        )
+
+
+@rule(
+    "DSC102",
+    "auto-needs-resolve",
+    Effect.INERT,
+    bad=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+        '"allgather_bucket_size": "auto"}}',
+        runtime=None,
+    ),
+    good=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+        '"allgather_bucket_size": 500000000}}',
+        runtime=None,
+    ),
+)
+def auto_needs_resolve(config: Context) -> Iterator[Finding]:
+    """Only `dsconfig resolve` (and so dsengine) puts a value in place of this "auto"."""
+    if len(config.runtimes) == 1:
+        return
+    for path in _autos(config):
+        fates = _fates(config, path)
+        if _names(fates, AutoFate.FILLED) != [OURS]:
+            continue
+        runtime, fate = next(each for each in fates.items() if each[0].name != OURS)
+        yield Finding(
+            path=path,
+            message=f'"auto" in {".".join(path)} is filled by dsengine only: '
+            + _consequence(config, path, fate, runtime.name),
+            help=f"run `dsconfig resolve {config.document.name}` before other programs read it",
+            holds=lambda each, fates=fates: fates[each] is not AutoFate.FILLED,
+        )
+
+
+@rule(
+    "DSC103",
+    "auto-filled-by-trainer",
+    Effect.STYLE,
+    bad=Example(config='{"train_batch_size": "auto"}', runtime=None),
+    good=Example(config='{"train_batch_size": 8}', runtime=None),
+)
+def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
+    """transformers or accelerate fill this "auto"; a plain DeepSpeed script does not."""
+    if len(config.runtimes) == 1:
+        return
+    for path in _autos(config):
+        fates = _fates(config, path)
+        filling = [name for name in _names(fates, AutoFate.FILLED) if name != OURS]
+        if not filling:
+            continue
+        left = [each for each in fates.items() if each[1] not in (AutoFate.FILLED, AutoFate.NATIVE)]
+        told = "; ".join(_consequence(config, path, fate, each.name) for each, fate in left)
+        yield Finding(
+            path=path,
+            message=f'"auto" in {".".join(path)} is filled by {_spoken(filling)}; {told}',
+            help=f"for a plain DeepSpeed script run `dsconfig resolve {config.document.name}`",
+            holds=lambda each, fates=fates: fates[each] is not AutoFate.FILLED,
+        )
+
+
+@rule(
+    "DSC104",
+    "auto-native-refused",
+    Effect.INERT,
+    bad=Example(
+        config='{"train_batch_size": 8, "pipeline": {"stages": "auto"}}', runtime="accelerate"
+    ),
+    good=Example(config='{"train_batch_size": 8, "pipeline": {"stages": 4}}', runtime="accelerate"),
+)
+def auto_native_refused(config: Context) -> Iterator[Finding]:
+    """ "auto" is a setting of DeepSpeed's own here, and accelerate stops at it.
+
+    accelerate refuses every "auto" it has no value for, also where DeepSpeed gives the word a
+    meaning. Leaving the key out means the same.
+    """
+    for path in _autos(config):
+        fates = _fates(config, path)
+        stopping = [each.name for each, fate in fates.items() if fate in REFUSALS]
+        others = set(fates.values()) - set(REFUSALS)
+        if not stopping or not config.is_native_auto(path):
+            continue
+        alone = not others
+        yield Finding(
+            path=path,
+            message=f'"auto" in {".".join(path)} is a setting of DeepSpeed, at which '
+            f"{_spoken(stopping)} stops",
+            help="leave the key out: auto is its default",
+            effect=Effect.REFUSED if alone else None,
+            late=alone,
+            holds=lambda each, fates=fates: fates[each] in REFUSALS,
+        )

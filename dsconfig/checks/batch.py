@@ -1,0 +1,246 @@
+"""Batch: global batch = micro batch x accumulation x data-parallel ranks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dsconfig.checks.context import Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding, in_deepspeed
+from dsconfig.report import Effect
+
+TRAIN = "train_batch_size"
+MICRO = "train_micro_batch_size_per_gpu"
+STEPS = "gradient_accumulation_steps"
+KEYS = (TRAIN, MICRO, STEPS)
+HUGE_MICRO_BATCH = 1_000_000
+"""Samples on one device; no accelerator holds the activations of so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Triple:
+    """The three numbers, None where a key is absent, and the world they are judged in."""
+
+    train: float | None
+    micro: float | None
+    steps: float | None
+    ranks: float
+    assumed: bool
+    """True where nobody said how many ranks there are, and DeepSpeed's 1 was taken."""
+
+
+def _ranks(config: Context) -> tuple[float, bool]:
+    known = config.facts.data_parallel
+    world = config.facts.world_size
+    if known is None or world is None:
+        return 1, True
+    degree = config.number("sequence_parallel_size")
+    told = config.facts.sequence_parallel != 1 or not config.since("0.17.0")
+    if degree and degree > 0 and not told and known % degree == 0:
+        return known // int(degree), False
+    return known, False
+
+
+def _triple(config: Context) -> Triple | None:
+    """The numbers, or None where one of them cannot be calculated with."""
+    values: list[Any] = [config.get(key) for key in KEYS]
+    for value in values:
+        if value is not None and not isinstance(value, (int, float)):
+            return None
+    ranks, assumed = _ranks(config)
+    return Triple(values[0], values[1], values[2], ranks, assumed)
+
+
+@rule(
+    "DSC201",
+    "batch-missing",
+    Effect.REFUSED,
+    whole=True,
+    bad='{"gradient_accumulation_steps": 4}',
+    good='{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}',
+    holds=in_deepspeed,
+)
+def batch_missing(config: Context) -> Iterator[Finding]:
+    """Neither the global nor the micro batch is given.
+
+    DeepSpeed derives the third of the three batch numbers from the other two and takes 1
+    for a missing accumulation, but it has to be told either `train_batch_size` or
+    `train_micro_batch_size_per_gpu`. Without both it stops with an AssertionError.
+    """
+    if config.get(TRAIN) is None and config.get(MICRO) is None:
+        yield Finding(
+            path=(),
+            message=f"neither {TRAIN} nor {MICRO} is set: DeepSpeed stops while reading the file",
+            help=f'add "{MICRO}": 1 (samples per device); the file then works at any world size',
+        )
+
+
+@rule(
+    "DSC202",
+    "batch-not-positive",
+    Effect.REFUSED,
+    wakes=" ".join(KEYS),
+    bad='{"train_micro_batch_size_per_gpu": 0}',
+    good='{"train_micro_batch_size_per_gpu": 1}',
+)
+def batch_not_positive(config: Context) -> Iterator[Finding]:
+    """A batch number is zero or negative. All three must be at least 1."""
+    for key in KEYS:
+        value = config.get(key)
+        if isinstance(value, (int, float)) and not value > 0:
+            yield Finding(
+                path=(key,),
+                message=f"{key} is {value}: the program stops, it must be at least 1",
+                help=f'write "{key}": 1 or more, or leave the key out to have it derived',
+            )
+
+
+@rule(
+    "DSC203",
+    "batch-mismatch",
+    Effect.REFUSED,
+    wakes=TRAIN,
+    bad=Example(
+        config='{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 3}', world_size=8
+    ),
+    good=Example(
+        config='{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}', world_size=8
+    ),
+)
+def batch_mismatch(config: Context) -> Iterator[Finding]:
+    """The batch numbers contradict each other.
+
+    `train_batch_size` must equal `train_micro_batch_size_per_gpu` x
+    `gradient_accumulation_steps` x the number of data-parallel ranks. A missing number is
+    derived by floor division and the product checked afterwards, so a global batch that
+    does not divide is refused with numbers nobody wrote. With a known world size
+    (`--world-size`) the check is exact; without one only what fails on every number of
+    ranks is reported.
+    """
+    triple = _triple(config)
+    if triple is None or triple.train is None or min(_given(triple)) <= 0:
+        return
+    if triple.assumed:
+        yield from _impossible(triple)
+        return
+    micro, steps = _derive(triple)
+    if micro * steps * triple.ranks != triple.train:
+        yield _mismatch(triple, micro, steps)
+
+
+def _given(triple: Triple) -> list[float]:
+    return [each for each in (triple.train, triple.micro, triple.steps) if each is not None]
+
+
+def _derive(triple: Triple) -> tuple[float, float]:
+    """Micro batch and accumulation as DeepSpeed derives them."""
+    train = triple.train or 0
+    if triple.micro is not None and triple.steps is not None:
+        return triple.micro, triple.steps
+    if triple.micro is not None:
+        return triple.micro, train // triple.micro // triple.ranks
+    if triple.steps is not None:
+        return train // triple.ranks // triple.steps, triple.steps
+    return train // triple.ranks, 1
+
+
+def _mismatch(triple: Triple, micro: float, steps: float) -> Finding:
+    unit = (triple.micro or 1) * (triple.steps or 1) * triple.ranks
+    below = int((triple.train or 0) // unit) * int(unit)
+    nearest = [str(each) for each in (below, below + int(unit)) if each > 0]
+    if triple.micro is not None and triple.steps is not None:
+        nearest = [str(int(unit))]
+    return Finding(
+        path=(TRAIN,),
+        message=(
+            f"{TRAIN} {triple.train} is not {micro} (micro batch) x {steps} (accumulation) "
+            f"x {triple.ranks} (data-parallel ranks): DeepSpeed stops while reading the file"
+        ),
+        help=f"leave {TRAIN} out, or write {' or '.join(nearest)}",
+    )
+
+
+def _impossible(triple: Triple) -> Iterator[Finding]:
+    """What no number of ranks can mend."""
+    train = triple.train or 0
+    unit = (triple.micro or 1) * (triple.steps or 1)
+    if train % unit != 0:
+        yield Finding(
+            path=(TRAIN,),
+            message=(
+                f"{TRAIN} {train} is not a multiple of {unit} (micro batch x accumulation): "
+                "no number of ranks makes the product right, and DeepSpeed stops"
+            ),
+            help=f"leave {TRAIN} out; it is derived from the other two and the world size",
+        )
+
+
+@rule(
+    "DSC204",
+    "batch-not-whole",
+    Effect.ALTERED,
+    wakes=" ".join(KEYS),
+    bad='{"train_micro_batch_size_per_gpu": 2.5}',
+    good='{"train_micro_batch_size_per_gpu": 2}',
+)
+def batch_not_whole(config: Context) -> Iterator[Finding]:
+    """A batch number has a fraction, or is a bool.
+
+    DeepSpeed does not check the type. A fraction is kept and takes part in the arithmetic:
+    an accumulation of 1.5 divides the loss by 1.5 and steps every third micro batch; `true`
+    counts as 1.
+    """
+    for key in KEYS:
+        value = config.get(key)
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+            yield Finding(
+                path=(key,),
+                message=f"{key} is {_shown(value)}: it is kept and counted with as it is",
+                help="write a whole number",
+            )
+
+
+def _shown(value: object) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
+
+
+@rule(
+    "DSC205",
+    "batch-huge",
+    Effect.INERT,
+    wakes=MICRO,
+    bad='{"train_micro_batch_size_per_gpu": 1000000000000}',
+    good='{"train_micro_batch_size_per_gpu": 16}',
+)
+def batch_huge(config: Context) -> Iterator[Finding]:
+    """A micro batch so large that no device holds its activations."""
+    value = config.number(MICRO)
+    if value is not None and value >= HUGE_MICRO_BATCH:
+        yield Finding(
+            path=(MICRO,),
+            message=f"{MICRO} is {value:g} samples per device: training will run out of memory",
+            help="write the number of samples one device runs at a time",
+        )
+
+
+@rule(
+    "DSC206",
+    "batch-fixes-world-size",
+    Effect.STYLE,
+    wakes=TRAIN,
+    bad='{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, '
+    '"gradient_accumulation_steps": 4}',
+    good='{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}',
+)
+def batch_fixes_world_size(config: Context) -> Iterator[Finding]:
+    """All three batch numbers are given, so the file runs on one number of ranks only."""
+    triple = _triple(config)
+    if triple is None or not triple.assumed or len(_given(triple)) < 3:
+        return
+    train, unit = triple.train or 0, (triple.micro or 1) * (triple.steps or 1)
+    if unit > 0 and train % unit == 0 and train >= unit:
+        yield Finding(
+            path=(TRAIN,),
+            message=f"the three batch numbers fix the world: {int(train // unit)} ranks",
+            help=f"leave {TRAIN} out and the file runs at any world size",
+        )

@@ -1,0 +1,224 @@
+"""One config on the bench: its values as DeepSpeed reads them, the facts, the programs."""
+
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
+
+from dsconfig.facts import Facts
+from dsconfig.report import Severity
+from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.deepspeed import NATIVE_AUTO
+from dsconfig.runtimes.demands import Demand, demands
+from dsconfig.runtimes.reading import Reading, is_block, read
+from dsconfig.schema import ErrorKind, Key, SchemaError, Status, errors, find
+from dsconfig.schema.version import Version
+from dsconfig.source.document import Document
+from dsconfig.source.pointer import join
+
+
+@lru_cache(maxsize=4096)
+def key_at(path: tuple[str, ...]) -> Key | None:
+    """The known key at a path, or None."""
+    return find(path)
+
+
+T = TypeVar("T")
+AUTO = "auto"
+ZERO = ("zero_optimization",)
+
+
+class Context:
+    """What the rules look at. Every question has an answer, also for a broken config."""
+
+    def __init__(
+        self,
+        document: Document,
+        facts: Facts,
+        runtimes: tuple[Runtime, ...],
+        version: Version,
+    ) -> None:
+        self.document = document
+        self.config: dict[str, Any] = document.value if is_block(document.value) else {}
+        self.facts = facts
+        self.runtimes = runtimes
+        self.version = version
+
+    @cached_property
+    def complete(self) -> bool:
+        """False where a syntax error may have cut something off."""
+        found = self.document.diagnostics
+        return all(each.severity is not Severity.ERROR for each in found)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The blocks DeepSpeed checks itself, as it converts them."""
+        return read(self.config, self.version)
+
+    def since(self, version: str) -> bool:
+        """Whether the config is judged for this release or a later one."""
+        return self.version >= Version.parse(version)
+
+    def get(self, *path: str) -> Any:
+        """The value as written; None where nothing is."""
+        value: Any = self.config
+        for part in path:
+            if not is_block(value):
+                return None
+            value = value.get(part)
+        return value
+
+    def has(self, *path: str) -> bool:
+        *above, name = path
+        holder = self.get(*above) if above else self.config
+        return is_block(holder) and name in holder
+
+    def block(self, *path: str) -> dict[str, Any]:
+        """The block as written; empty where there is none."""
+        value = self.get(*path)
+        return value if is_block(value) else {}
+
+    def read(self, block: tuple[str, ...], name: str, default: T) -> T:
+        """A field of a typed block after DeepSpeed's conversions, if it has the right type."""
+        value: Any = self.reading.values.get(block, {}).get(name, default)
+        if isinstance(value, bool) != isinstance(default, bool):
+            return default
+        if isinstance(default, (int, float)):
+            return value if isinstance(value, (int, float)) else default  # pyright: ignore[reportReturnType]
+        return value if isinstance(value, type(default)) else default
+
+    def written(self, block: tuple[str, ...], name: str) -> bool:
+        """Whether a typed field is set, under either of its names, to more than "auto"."""
+        return name in self.reading.values.get(block, {})
+
+    def items(self, *path: str) -> list[Any]:
+        """The items of a list; none where there is no list."""
+        value = self.get(*path)
+        return list(value) if isinstance(value, list) else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+    def number(self, *path: str) -> float | None:
+        """A number as written; None for anything else (a bool is no number)."""
+        value = self.get(*path)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return value
+        return None
+
+    def switch(self, *path: str) -> bool:
+        """Whether an untyped switch counts as on, as Python sees it."""
+        value = self.get(*path)
+        return bool(value) and value != AUTO
+
+    @cached_property
+    def stage(self) -> int:
+        """The ZeRO stage in force; 0 where none is set or the value is refused."""
+        whole = self.config.get("zero_optimization")
+        if isinstance(whole, bool):
+            return int(whole)
+        return int(self.read(ZERO, "stage", 0))
+
+    @cached_property
+    def stage_is_known(self) -> bool:
+        """False where "auto" or a refused value stands in place of the stage."""
+        block = self.get("zero_optimization")
+        if not is_block(block):
+            return not isinstance(block, str)
+        return "stage" not in block or self.written(ZERO, "stage")
+
+    @cached_property
+    def fp16(self) -> bool:
+        return self._enabled("fp16")
+
+    @cached_property
+    def bf16_block(self) -> str:
+        """The name of the block that counts."""
+        return "bfloat16" if self.config.get("bf16") is None else "bf16"
+
+    @cached_property
+    def bf16(self) -> bool:
+        return self._enabled(self.bf16_block)
+
+    def _enabled(self, block: str) -> bool:
+        """A precision switch; as Python sees it where the release does not check it."""
+        if self.since("0.17.1"):
+            return self.read((block,), "enabled", False)
+        return bool(self.block(block).get("enabled", False))
+
+    def offload(self, which: str) -> str:
+        """The device of ``offload_param`` or ``offload_optimizer``: none, cpu or nvme."""
+        path = (*ZERO, which)
+        old = {"offload_param": "cpu_offload_param", "offload_optimizer": "cpu_offload"}[which]
+        if not self.has(*path) and self.read(ZERO, old, False):
+            return "cpu"
+        return self.read(path, "device", "none")
+
+    @cached_property
+    def optimizer(self) -> str | None:
+        """The optimizer's type as written."""
+        value = self.get("optimizer", "type")
+        return value if isinstance(value, str) else None
+
+    @cached_property
+    def scheduler(self) -> str | None:
+        value = self.get("scheduler", "type")
+        return value if isinstance(value, str) else None
+
+    @cached_property
+    def unmet(self) -> dict[tuple[str, ...], Demand]:
+        """What DeepSpeed demands of values it reads unchecked, and does not get."""
+        found: dict[tuple[str, ...], Demand] = {}
+        for path, wanted in demands().items():
+            if path[0] in self.config and self.has(*path):
+                value = self.get(*path)
+                for demand in wanted:
+                    if demand.holds_at(self.version) and not demand.accepts(value):
+                        found[path] = demand
+        return found
+
+    @cached_property
+    def ends_in_deepspeed(self) -> bool:
+        """Whether DeepSpeed is among the programs, or below one of them."""
+        return any(runtime.ends_in_deepspeed for runtime in self.runtimes)
+
+    @cached_property
+    def _unknown(self) -> frozenset[str]:
+        return frozenset(
+            error.pointer for error in self.schema_errors if error.kind is ErrorKind.UNKNOWN
+        )
+
+    def is_unknown(self, path: tuple[str, ...]) -> bool:
+        """Whether no program has a key at this path, or at one above it."""
+        return bool(self._unknown) and any(
+            join(*path[:depth]) in self._unknown for depth in range(1, len(path) + 1)
+        )
+
+    def is_unread(self, path: tuple[str, ...]) -> bool:
+        """Whether a key is documented by DeepSpeed and read by no release of it."""
+        found = key_at(path)
+        return found is not None and found.status is Status.DOCS_ONLY
+
+    def is_native_auto(self, path: tuple[str, ...]) -> bool:
+        """Whether "auto" is a setting of DeepSpeed's own at this path."""
+        return path in NATIVE_AUTO
+
+    def default_of(self, path: tuple[str, ...]) -> str:
+        """The default in words, with a blank before it; empty where none is known."""
+        known = key_at(path)
+        return "" if known is None or known.is_block else f" {known.default_at(self.version)!r}"
+
+    @cached_property
+    def schema_errors(self) -> list[SchemaError]:
+        """What the strict models refuse, whoever would take it."""
+        return errors(self.config)
+
+    @cached_property
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """The path of every key, outer ones first."""
+        found: list[tuple[str, ...]] = []
+        _collect(self.config, (), found)
+        return tuple(found)
+
+
+def _collect(block: dict[str, Any], path: tuple[str, ...], found: list[tuple[str, ...]]) -> None:
+    for name, value in block.items():
+        inner = (*path, name)
+        found.append(inner)
+        if is_block(value):
+            _collect(value, inner, found)

@@ -1,0 +1,95 @@
+"""data_types and communication types against the precision that is on."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Finding
+from dsconfig.report import Effect
+
+NAMES = {
+    "fp16": ("fp16", "float16", "half", "torch.float16"),
+    "bf16": ("bf16", "bfloat16", "torch.bfloat16"),
+    "fp32": ("fp32", "float32", "float", "torch.float32"),
+    "int8": ("int8", "torch.int8"),
+}
+DTYPE_OF_NAME = {name: dtype for dtype, names in NAMES.items() for name in names}
+
+
+def model_dtype(config: Context) -> str | None:
+    """The format of the weights; None where "auto" decides it."""
+    for block in ("fp16", config.bf16_block):
+        if config.get(block, "enabled") == "auto":
+            return None
+    return "fp16" if config.fp16 else "bf16" if config.bf16 else "fp32"
+
+
+def named_dtype(config: Context, name: str) -> str | None:
+    """The format a key of data_types names; None where it is absent or not understood."""
+    value = config.get("data_types", name)
+    return DTYPE_OF_NAME.get(value) if isinstance(value, str) else None
+
+
+@rule(
+    "DSC331",
+    "param-dtype-conflict",
+    Effect.REFUSED,
+    wakes="data_types",
+    late=True,
+    bad='{"train_batch_size": 8, "bf16": {"enabled": true}, "data_types": {"param_dtype": "fp16"}}',
+    good='{"train_batch_size": 8, "bf16": {"enabled": true}, "data_types": {"param_dtype": '
+    '"bf16"}}',
+)
+def param_dtype_conflict(config: Context) -> Iterator[Finding]:
+    """data_types.param_dtype names another format than fp16 or bf16 switch on."""
+    wanted, dtype = named_dtype(config, "param_dtype"), model_dtype(config)
+    if wanted and dtype and wanted != dtype:
+        yield Finding(
+            path=("data_types", "param_dtype"),
+            message=f"param_dtype {wanted} contradicts the precision that is on ({dtype}): "
+            "DeepSpeed stops when the engine is built",
+            help="delete it; fp16 and bf16 decide the format",
+        )
+
+
+@rule(
+    "DSC332",
+    "grad-accum-dtype-needs-zero",
+    Effect.REFUSED,
+    wakes="data_types",
+    late=True,
+    bad='{"train_batch_size": 8, "bf16": {"enabled": true}, '
+    '"data_types": {"grad_accum_dtype": "fp32"}}',
+    good='{"train_batch_size": 8, "bf16": {"enabled": true}, '
+    '"zero_optimization": {"stage": 1}, "data_types": {"grad_accum_dtype": "fp32"}}',
+)
+def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
+    """Without ZeRO gradients are summed in the format of the weights, and in no other."""
+    wanted, dtype = named_dtype(config, "grad_accum_dtype"), model_dtype(config)
+    if config.stage == 0 and config.stage_is_known and wanted and dtype and wanted != dtype:
+        yield Finding(
+            path=("data_types", "grad_accum_dtype"),
+            message=f"grad_accum_dtype {wanted} with {dtype} weights needs ZeRO: DeepSpeed stops "
+            "when the engine is built",
+            help='add "zero_optimization": {"stage": 1}',
+        )
+
+
+@rule(
+    "DSC333",
+    "integer-accumulation",
+    Effect.ALTERED,
+    wakes="data_types",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, '
+    '"data_types": {"grad_accum_dtype": "int8"}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, '
+    '"data_types": {"grad_accum_dtype": "fp32"}}',
+)
+def integer_accumulation(config: Context) -> Iterator[Finding]:
+    """int8 is a name DeepSpeed knows, and no format for gradients."""
+    if config.stage and named_dtype(config, "grad_accum_dtype") == "int8":
+        yield Finding(
+            path=("data_types", "grad_accum_dtype"),
+            message="gradients are summed in 8-bit integers: everything below 1 is lost",
+            help='write "fp32"',
+        )

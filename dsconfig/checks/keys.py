@@ -1,0 +1,353 @@
+"""Keys nobody reads: unknown, misspelt, misplaced, renamed, doubled, or mere comments."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Finding, Path, everywhere, in_deepspeed
+from dsconfig.report import Applicability, Effect, Fix
+from dsconfig.runtimes.history import Renamed, deprecated, renamed
+from dsconfig.runtimes.reading import Outcome
+from dsconfig.schema import ErrorKind, SchemaError
+from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key
+from dsconfig.source.pointer import join, split
+
+OWN_KEYS = ("$schema", "$dsconfig")
+"""Top-level keys for editors and for this program."""
+COMMENT_MARKS = ("_", "//", "#", "$", "/*", "--")
+COMMENT_WORDS = ("comment", "comments", "note", "notes", "description")
+PARAMETERS = (("optimizer", "params"), ("scheduler", "params"))
+
+
+def is_comment(name: str) -> bool:
+    """Whether a key is written as a remark rather than as a setting."""
+    return name.startswith(COMMENT_MARKS) or name.strip().lower() in COMMENT_WORDS
+
+
+def _unknown(config: Context) -> Iterator[tuple[Path, SchemaError]]:
+    """Keys without a meaning, outside the arguments of optimizer and scheduler."""
+    for error in config.schema_errors:
+        path = split(error.pointer)
+        if error.kind is ErrorKind.UNKNOWN and path[:2] not in PARAMETERS:
+            yield path, error
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path)
+
+
+def _refused(config: Context, path: Path) -> bool:
+    entry = config.reading.at(path)
+    return entry is not None and entry.refused
+
+
+def _consequence(config: Context, path: Path, otherwise: str) -> str:
+    if _refused(config, path):
+        return f"DeepSpeed {config.version} refuses unknown keys in {_dotted(path[:-1])}"
+    return otherwise
+
+
+@rule(
+    "DSC021",
+    "unknown-key",
+    Effect.ALTERED,
+    bad='{"train_batch_size": 8, "gradient_cliping": 0.5}',
+    good='{"train_batch_size": 8, "gradient_clipping": 0.5}',
+    on_templates=True,
+)
+def unknown_key(config: Context) -> Iterator[Finding]:
+    """No release of DeepSpeed, transformers or accelerate reads this key.
+
+    At the top level and in blocks such as `optimizer`, `activation_checkpointing` or `aio`
+    DeepSpeed ignores it without a word, so the run is not the one the file asks for; in
+    `zero_optimization`, `fp16`, `bf16` and other checked blocks it stops.
+    """
+    from dsconfig.checks.spelling import closest, homes, same_letters
+
+    for path, error in _unknown(config):
+        if is_comment(path[-1]) or path == ("$schema",) or renamed(path) or homes(path):
+            continue
+        meant = closest(path[-1], error.known)
+        refused = _refused(config, path)
+        fix = None
+        if meant and not config.has(*path[:-1], meant):
+            edits = rename_key(config.document, error.pointer, meant)
+            fix = as_fix(edits, safe=refused and same_letters(path[-1], meant))
+        yield Finding(
+            path=path,
+            message=f'unknown key "{_dotted(path)}": '
+            + _consequence(config, path, "it is ignored without a word"),
+            help=f'did you mean "{meant}"?' if meant else "delete it, or look for its new name",
+            effect=Effect.REFUSED if refused else None,
+            fix=fix,
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC029",
+    "documented-and-unread",
+    Effect.ALTERED,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "grad_hooks": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
+    on_templates=True,
+)
+def documented_and_unread(config: Context) -> Iterator[Finding]:
+    """DeepSpeed's documentation has this key, and no release reads it."""
+    for path in config.paths:
+        if config.is_unread(path):
+            refused = _refused(config, path)
+            yield Finding(
+                path=path,
+                message=f'"{_dotted(path)}" is documented, and no release of DeepSpeed reads it: '
+                + _consequence(config, path, "it does nothing"),
+                help="delete it",
+                effect=Effect.REFUSED if refused else None,
+                fix=as_fix(delete_entry(config.document, join(*path)), safe=refused),
+                on_key=True,
+            )
+
+
+@rule(
+    "DSC022",
+    "misplaced-key",
+    Effect.ALTERED,
+    bad='{"train_batch_size": 8, "reduce_bucket_size": 5e7}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e7}}',
+    on_templates=True,
+)
+def misplaced_key(config: Context) -> Iterator[Finding]:
+    """The key exists, but in another block; here nothing reads it."""
+    from dsconfig.checks.spelling import closest, homes, same_letters
+
+    for path, error in _unknown(config):
+        if is_comment(path[-1]) or renamed(path):
+            continue
+        places = homes(path)
+        if not places:
+            continue
+        alike = closest(path[-1], error.known)
+        hint = f', or did you mean "{alike}"?' if alike else ""
+        named = " or ".join(_dotted(place[:-1]) or "the top level" for place in places)
+        refused = _refused(config, path)
+        fix = None
+        if (
+            len(places) == 1
+            and not config.has(*places[0])
+            and not (alike and same_letters(alike, path[-1]))
+        ):
+            edits = move_entry(config.document, error.pointer, join(*places[0][:-1]))
+            fix = as_fix(edits, safe=False)
+        yield Finding(
+            path=path,
+            message=f'"{path[-1]}" belongs in {named}: '
+            + _consequence(config, path, "here it is ignored without a word"),
+            help=f"move it to {' or '.join(_dotted(place) for place in places)}{hint}",
+            effect=Effect.REFUSED if refused else None,
+            fix=fix,
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC023",
+    "renamed-key",
+    Effect.ALTERED,
+    bad='{"train_batch_size": 8, "aio": {"thread_count": 4}}',
+    good='{"train_batch_size": 8, "aio": {"intra_op_parallelism": 4}}',
+    on_templates=True,
+)
+def renamed_key(config: Context) -> Iterator[Finding]:
+    """The key has a new name; the old one is ignored or refused."""
+    for path in config.paths:
+        old = renamed(path)
+        if old is None or config.version < old.since or _is_read_anyway(config, path):
+            continue
+        refused = _refused(config, path)
+        consequence = (
+            f"DeepSpeed {config.version} refuses it" if refused else "it is ignored without a word"
+        )
+        yield Finding(
+            path=path,
+            message=f'"{_dotted(path)}" was renamed in DeepSpeed {old.since}: {consequence}',
+            help=f"write {old.advice}",
+            effect=Effect.REFUSED if refused else None,
+            fix=_rename(config, path, old, refused),
+            on_key=True,
+        )
+
+
+def _is_read_anyway(config: Context, path: Path) -> bool:
+    """An old name stays right for a key of a block that has both."""
+    return deprecated(path) is not None
+
+
+def _rename(config: Context, path: Path, old: Renamed, refused: bool) -> Fix | None:
+    if old.new is None or config.has(*old.new):
+        return None
+    pointer = join(*path)
+    if old.new[:-1] == path[:-1]:
+        edits = rename_key(config.document, pointer, old.new[-1])
+    else:
+        edits = move_entry(config.document, pointer, join(*old.new[:-1]), old.new[-1])
+    return as_fix(edits, safe=refused)
+
+
+@rule(
+    "DSC024",
+    "deprecated-key",
+    Effect.INERT,
+    wakes="zero_optimization bfloat16",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"offload_optimizer": {"device": "cpu"}}}',
+    on_templates=True,
+)
+def deprecated_key(config: Context) -> Iterator[Finding]:
+    """The key still works, and will not for ever."""
+    for path in config.paths:
+        old = deprecated(path)
+        if old is None or config.version < old.since:
+            continue
+        value = config.get(*path)
+        edits = old.edits(config.document, value) if old.edits else ()
+        yield Finding(
+            path=path,
+            message=f'"{_dotted(path)}" is deprecated: {old.consequence(value)}',
+            help=f"write {old.advice}",
+            fix=Fix(Applicability.SAFE, edits) if edits else None,
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC025",
+    "key-under-two-names",
+    Effect.REFUSED,
+    wakes="zero_optimization tensor_parallel",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"stage3_prefetch_bucket_size": 100, "prefetch_bucket_size": 200}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"stage3_prefetch_bucket_size": 100}}',
+    on_templates=True,
+)
+def key_under_two_names(config: Context) -> Iterator[Finding]:
+    """A key is given under both of its names; DeepSpeed calls the short one an extra input."""
+    for path, entry in config.reading.entries.items():
+        if entry.outcome is Outcome.TWICE and entry.field is not None:
+            yield Finding(
+                path=path,
+                message=(
+                    f'"{path[-1]}" and "{entry.field.long_name}" are two names of one key: '
+                    "DeepSpeed stops and calls the first an extra input"
+                ),
+                help=f'keep "{entry.field.long_name}"',
+                on_key=True,
+            )
+
+
+OLD_AND_NEW = (
+    ("cpu_offload", ("offload_optimizer",)),
+    ("cpu_offload_param", ("offload_param",)),
+    (
+        "stage3_gather_fp16_weights_on_model_save",
+        (
+            "stage3_gather_16bit_weights_on_model_save",
+            "gather_16bit_weights_on_model_save",
+        ),
+    ),
+)
+
+
+@rule(
+    "DSC026",
+    "deprecated-and-replacement",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true, '
+    '"offload_optimizer": {"device": "cpu"}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"offload_optimizer": {"device": "cpu"}}}',
+    holds=everywhere,
+)
+def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
+    """A deprecated key stands beside the key that replaced it; DeepSpeed stops."""
+    block = config.block("zero_optimization")
+    if not config.since("0.7.0"):
+        return
+    for old, replacements in OLD_AND_NEW:
+        if old not in block or block[old] == "auto":
+            continue
+        for new in replacements:
+            if new in block and block[new] != "auto":
+                path = ("zero_optimization", old)
+                yield Finding(
+                    path=path,
+                    message=f'"{old}" stands beside "{new}", which replaced it: DeepSpeed stops',
+                    help=f'delete "{old}"',
+                    fix=as_fix(delete_entry(config.document, join(*path))),
+                    on_key=True,
+                )
+
+
+@rule(
+    "DSC027",
+    "comment-key",
+    Effect.STYLE,
+    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "_comment": "V100"}}',
+    good='{"train_batch_size": 8, "fp16": {"enabled": true}}',
+    on_templates=True,
+)
+def comment_key(config: Context) -> Iterator[Finding]:
+    """A key that is a remark.
+
+    At the top level and in blocks that ignore unknown keys it does no harm. In a checked
+    block DeepSpeed refuses it, and among the arguments of an optimizer or scheduler it
+    reaches the constructor, which stops with a TypeError.
+    """
+    for error in config.schema_errors:
+        path = split(error.pointer)
+        if error.kind is not ErrorKind.UNKNOWN or not is_comment(path[-1]):
+            continue
+        if path[0] in OWN_KEYS and len(path) == 1:
+            continue
+        argument = path[:2] in PARAMETERS
+        refused = _refused(config, path) or argument
+        where = _dotted(path[:-1]) or "the top level"
+        what = f"DeepSpeed {config.version} refuses" if refused else "every program tolerates"
+        if argument:
+            what = "the constructor refuses"
+        yield Finding(
+            path=path,
+            message=f'"{path[-1]}" is a comment in {where}, which {what} it there'
+            if refused
+            else f'"{path[-1]}" is a comment; {where} tolerates it',
+            help="move the remark to the top level, or into a // comment" if refused else None,
+            effect=Effect.REFUSED if refused else None,
+            late=argument,
+            fix=as_fix(delete_entry(config.document, error.pointer)) if refused else None,
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC028",
+    "swallowed-key",
+    Effect.ALTERED,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "strict": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
+    holds=in_deepspeed,
+)
+def swallowed_key(config: Context) -> Iterator[Finding]:
+    """`strict` in a checked block is an argument of DeepSpeed's own model class.
+
+    It does not end up in the config; true means that "auto" is not dropped but refused.
+    """
+    for path, entry in config.reading.entries.items():
+        if entry.outcome is Outcome.SWALLOWED:
+            yield Finding(
+                path=path,
+                message=f'"{_dotted(path)}" is taken by DeepSpeed for itself and sets nothing',
+                help="delete it",
+                on_key=True,
+            )

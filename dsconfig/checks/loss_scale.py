@@ -1,0 +1,196 @@
+"""The loss scale of fp16: where it starts, how it moves, where it must stop."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding, in_deepspeed
+from dsconfig.report import Effect
+
+FP16 = ("fp16",)
+LARGEST_POWER = 62
+"""2^63 is no signed 64-bit integer any more, and the first backward overflows."""
+UNUSABLE_SCALE = 2.0**32
+"""No gradient survives a scale so large in fp16, whose largest number is 65504."""
+ADVICE = (
+    "the scale falls while gradients overflow; at its minimum DeepSpeed stops. Use bf16 where "
+    "the card has it, lower the learning rate, or clip gradients, before moving the minimum"
+)
+
+
+def _is_dynamic(config: Context) -> bool:
+    return config.read(FP16, "loss_scale", 0.0) == 0
+
+
+@rule(
+    "DSC321",
+    "loss-scale-limits",
+    Effect.REFUSED,
+    wakes="fp16",
+    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 0}}',
+    good='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 1000}}',
+    holds=in_deepspeed,
+)
+def loss_scale_limits(config: Context) -> Iterator[Finding]:
+    """Window or minimum of the dynamic loss scale is zero or negative.
+
+    DeepSpeed 0.19.3 and later stop. Before, a window of 0 divided by zero at the first good
+    step and a minimum of 0 let the scale fall to nothing.
+    """
+    if not config.fp16 or not _is_dynamic(config):
+        return
+    checked = config.since("0.19.3")
+    for name in ("loss_scale_window", "min_loss_scale"):
+        value = config.read(FP16, name, 1.0)
+        if value <= 0:
+            yield Finding(
+                path=(*FP16, name),
+                message=f"fp16.{name} is {value:g} while the scale is dynamic: "
+                + ("DeepSpeed stops" if checked else "DeepSpeed 0.19.3 and later stop"),
+                help='write "loss_scale_window": 1000'
+                if name != "min_loss_scale"
+                else 'write "min_loss_scale": 1 or leave it out',
+                effect=None if checked else Effect.ALTERED,
+            )
+
+
+@rule(
+    "DSC322",
+    "fractional-min-loss-scale",
+    Effect.STYLE,
+    wakes="fp16",
+    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "min_loss_scale": 1e-10}}',
+    good='{"train_batch_size": 8, "fp16": {"enabled": true, "min_loss_scale": 1}}',
+)
+def fractional_min_loss_scale(config: Context) -> Iterator[Finding]:
+    """The well-known `min_loss_scale: 1e-10`.
+
+    It was handed around as a cure for "Current loss scale already at minimum". DeepSpeed
+    0.17.1 and later refuse a fraction here; dsengine takes it. A scale below 1 makes small
+    gradients smaller still: what helps is bf16, a lower learning rate or clipping.
+    """
+    value = config.number("fp16", "min_loss_scale")
+    if value is not None and 0 < value < 1:
+        refused = "refuses" if config.since("0.17.1") else "takes"
+        yield Finding(
+            path=(*FP16, "min_loss_scale"),
+            message=f"min_loss_scale {value:g} is below 1, which DeepSpeed {config.version} "
+            f"{refused} (refused from 0.17.1 on)",
+            help=ADVICE,
+        )
+
+
+@rule(
+    "DSC323",
+    "loss-scale-starts-below-minimum",
+    Effect.INERT,
+    wakes="fp16",
+    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 4, '
+    '"min_loss_scale": 1024}}',
+    good='{"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 16, '
+    '"min_loss_scale": 1}}',
+)
+def starts_below_minimum(config: Context) -> Iterator[Finding]:
+    """The scale starts at or below its minimum: the first overflow stops the run with
+    "Current loss scale already at minimum"."""
+    if not config.fp16 or not _is_dynamic(config):
+        return
+    power = config.read(FP16, "initial_scale_power", 16)
+    minimum = config.read(FP16, "min_loss_scale", 1)
+    if 0 <= power <= LARGEST_POWER and minimum > 1 and 2**power <= minimum:
+        yield Finding(
+            path=(*FP16, "min_loss_scale"),
+            message=f"the scale starts at {2**power} (2^{power}) and its minimum is {minimum}: "
+            "the first overflow stops the run",
+            help=ADVICE,
+        )
+
+
+@rule(
+    "DSC324",
+    "hysteresis-not-positive",
+    Effect.ALTERED,
+    wakes="fp16",
+    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "hysteresis": -5}}',
+    good='{"train_batch_size": 8, "fp16": {"enabled": true, "hysteresis": 2}}',
+)
+def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
+    """hysteresis counts the overflows before the scale falls; below 1 it counts nothing."""
+    value = config.read(FP16, "hysteresis", 2)
+    if value < 1:
+        yield Finding(
+            path=(*FP16, "hysteresis"),
+            message=f"fp16.hysteresis is {value}: it is not checked, and the scale falls at the "
+            "first overflow or in odd rhythm",
+            help='write "hysteresis": 2',
+        )
+
+
+@rule(
+    "DSC325",
+    "scale-power-out-of-range",
+    Effect.ALTERED,
+    wakes="fp16",
+    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 200}}',
+    good='{"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 16}}',
+)
+def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
+    """The scale starts at 2 to this power. Above 62 the first step stops with an
+    OverflowError; below 0 the loss is divided instead of multiplied."""
+    power = config.read(FP16, "initial_scale_power", 16)
+    if 0 <= power <= LARGEST_POWER or not _is_dynamic(config):
+        return
+    stops = power > LARGEST_POWER and config.fp16
+    yield Finding(
+        path=(*FP16, "initial_scale_power"),
+        message=f"fp16.initial_scale_power is {power}: "
+        + ("the first step stops with an overflow" if power > 0 else "the scale starts below 1"),
+        help='write "initial_scale_power": 16',
+        effect=Effect.REFUSED if stops else None,
+        late=stops,
+    )
+
+
+@rule(
+    "DSC326",
+    "loss-scale-too-large",
+    Effect.ALTERED,
+    wakes="fp16",
+    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 1e30}}',
+    good='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 0}}',
+)
+def loss_scale_too_large(config: Context) -> Iterator[Finding]:
+    """A fixed loss scale so large that every step overflows and is skipped."""
+    scale = config.read(FP16, "loss_scale", 0.0)
+    if config.fp16 and scale >= UNUSABLE_SCALE:
+        yield Finding(
+            path=(*FP16, "loss_scale"),
+            message=f"a fixed loss scale of {scale:g} overflows at every step: all are skipped, "
+            "and nothing is trained",
+            help='write "loss_scale": 0 for a dynamic scale',
+        )
+
+
+@rule(
+    "DSC327",
+    "fixed-loss-scale",
+    Effect.STYLE,
+    wakes="fp16",
+    bad=Example(config='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 8}}'),
+    good='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 0}}',
+)
+def fixed_loss_scale(config: Context) -> Iterator[Finding]:
+    """With a fixed loss scale the keys of the dynamic one do nothing, and it does not adapt."""
+    scale = config.read(FP16, "loss_scale", 0.0)
+    if not config.fp16 or not 0 < scale < UNUSABLE_SCALE:
+        return
+    idle = ("initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
+    written = [name for name in idle if config.written(FP16, name)]
+    if not written:
+        written = ["loss_scale"]
+    yield Finding(
+        path=(*FP16, written[0]),
+        message=f"the loss scale is fixed at {scale:g}: it does not adapt to overflows"
+        + ("" if written == ["loss_scale"] else f", and {', '.join(written)} do nothing"),
+        help='"loss_scale": 0 makes it dynamic',
+    )

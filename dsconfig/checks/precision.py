@@ -1,0 +1,389 @@
+"""Precision: fp16, bf16, torch_autocast, and what cannot go together."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
+from dsconfig.report import Effect
+from dsconfig.runtimes.torch_names import NN_CLASSES
+from dsconfig.source.edit import as_fix, replace_value
+
+AUTOCAST = ("torch_autocast",)
+HALF_DTYPES = ("fp16", "float16", "half", "torch.float16", "bf16", "bfloat16", "torch.bfloat16")
+MASTER_KEYS = (
+    ("fp16", "fp16_master_weights_and_grads"),
+    ("bf16", "bf16_master_weights_and_grads"),
+    ("bf16", "bf16_optimizer_states"),
+)
+
+
+@rule(
+    "DSC301",
+    "fp16-with-bf16",
+    Effect.REFUSED,
+    wakes="fp16",
+    bad='{"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}}',
+    good='{"train_batch_size": 8, "fp16": {"enabled": false}, "bf16": {"enabled": true}}',
+)
+def fp16_with_bf16(config: Context) -> Iterator[Finding]:
+    """fp16 and bf16 are both on. One model has one 16-bit format; DeepSpeed stops."""
+    if config.fp16 and config.bf16 and config.since("0.6.0"):
+        path: Path = ("fp16", "enabled")
+        edits = replace_value(config.document, "/fp16/enabled", False)
+        yield Finding(
+            path=path,
+            message=f"fp16 and {config.bf16_block} are both enabled: DeepSpeed stops while "
+            "reading the file",
+            help='keep bf16 on cards that have it (A100, H100 and later): "fp16": '
+            '{"enabled": false}',
+            fix=as_fix(edits, safe=False),
+        )
+
+
+@rule(
+    "DSC302",
+    "autocast-with-half",
+    Effect.ALTERED,
+    wakes="torch_autocast",
+    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, '
+    '"bf16": {"enabled": true}}',
+    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',
+)
+def autocast_with_half(config: Context) -> Iterator[Finding]:
+    """torch_autocast is on beside fp16 or bf16.
+
+    Autocast expects fp32 weights and casts single operations; fp16 and bf16 cast the whole
+    model. With both on, the weights are 16-bit and autocast has nothing left to protect.
+    """
+    if not config.switch("torch_autocast", "enabled"):
+        return
+    for block, on in (("fp16", config.fp16), (config.bf16_block, config.bf16)):
+        if on:
+            yield Finding(
+                path=("torch_autocast", "enabled"),
+                message=f"torch_autocast and {block} are both enabled: the model is cast to "
+                "16 bits, and autocast no longer keeps sensitive operations in fp32",
+                help=f'switch one of them off: "{block}": {{"enabled": false}}',
+            )
+
+
+@rule(
+    "DSC303",
+    "autocast-dtype-missing",
+    Effect.INERT,
+    wakes="torch_autocast",
+    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true}}',
+    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',
+)
+def autocast_dtype_missing(config: Context) -> Iterator[Finding]:
+    """torch_autocast is on and no dtype is chosen: torch takes its own default of the device
+    (float16 on CUDA, bfloat16 on the CPU), without loss scaling."""
+    if config.switch("torch_autocast", "enabled") and config.get("torch_autocast", "dtype") is None:
+        yield Finding(
+            path=AUTOCAST,
+            message="torch_autocast is enabled without a dtype: torch's default of the device "
+            "applies (float16 on CUDA)",
+            help='add "dtype": "bfloat16"',
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC304",
+    "autocast-dtype-unusable",
+    Effect.ALTERED,
+    wakes="torch_autocast",
+    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "int8"}}',
+    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',
+)
+def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
+    """The dtype is one DeepSpeed knows and torch cannot autocast to: torch switches autocast
+    off with a warning, and training runs in fp32."""
+    dtype = config.get("torch_autocast", "dtype")
+    path = ("torch_autocast", "dtype")
+    if not config.switch("torch_autocast", "enabled") or not isinstance(dtype, str):
+        return
+    if dtype not in HALF_DTYPES and path not in config.unmet:
+        yield Finding(
+            path=path,
+            message=f'torch cannot autocast to "{dtype}": it switches autocast off',
+            help='write "bfloat16" or "float16"',
+        )
+
+
+@rule(
+    "DSC305",
+    "autocast-module-unknown",
+    Effect.REFUSED,
+    wakes="torch_autocast",
+    late=True,
+    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16", '
+    '"lower_precision_safe_modules": ["torch.nn.Linaer"]}}',
+    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16", '
+    '"lower_precision_safe_modules": ["torch.nn.Linear"]}}',
+    holds=in_deepspeed,
+)
+def autocast_module_unknown(config: Context) -> Iterator[Finding]:
+    """An entry of lower_precision_safe_modules names no class that can be imported.
+
+    Each entry is `package.Class`. A bare text in place of the list is taken letter by letter.
+    """
+    path = ("torch_autocast", "lower_precision_safe_modules")
+    modules = config.get(*path)
+    if not config.switch("torch_autocast", "enabled") or not modules:
+        return
+    if isinstance(modules, str):
+        yield Finding(
+            path=path,
+            message=f'"{modules}" is a text and not a list: DeepSpeed tries to import its '
+            "letters and stops when the engine is built",
+            help=f'write ["{modules}"]',
+            fix=as_fix(replace_value(config.document, "/" + "/".join(path), [modules])),
+        )
+    elif isinstance(modules, list):
+        for index, name in enumerate(config.items(*path)):
+            if isinstance(name, str) and not _importable(name):
+                yield Finding(
+                    path=(*path, str(index)),
+                    message=f'"{name}" cannot be imported: DeepSpeed stops when the engine is '
+                    "built",
+                    help=_suggestion(name),
+                )
+
+
+def _importable(name: str) -> bool:
+    """False only where it is certain that the name leads nowhere."""
+    package, _, class_name = name.rpartition(".")
+    return bool(package) and (package != "torch.nn" or class_name in NN_CLASSES)
+
+
+def _suggestion(name: str) -> str:
+    from dsconfig.checks.spelling import closest
+
+    meant = closest(name.rpartition(".")[2], NN_CLASSES)
+    return f'did you mean "torch.nn.{meant}"?' if meant else "write package.Class"
+
+
+@rule(
+    "DSC306",
+    "autocast-with-quantized-weights",
+    Effect.REFUSED,
+    wakes="torch_autocast",
+    late=True,
+    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, '
+    '"zero_optimization": {"stage": 3, "zero_quantized_weights": true}}',
+    good='{"train_batch_size": 8, "bf16": {"enabled": true}, '
+    '"zero_optimization": {"stage": 3, "zero_quantized_weights": true}}',
+)
+def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:
+    """torch_autocast does not go with zero_quantized_weights; the engine is not built."""
+    quantized = config.read(ZERO, "zero_quantized_weights", False)
+    if config.switch("torch_autocast", "enabled") and quantized:
+        yield Finding(
+            path=(*ZERO, "zero_quantized_weights"),
+            message="zero_quantized_weights and torch_autocast exclude each other: DeepSpeed "
+            "stops when the engine is built",
+            help='use "bf16": {"enabled": true} in place of torch_autocast',
+        )
+
+
+@rule(
+    "DSC307",
+    "master-weights-need-zero",
+    Effect.REFUSED,
+    wakes="fp16 bf16",
+    bad='{"train_batch_size": 8, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true}}',
+    good='{"train_batch_size": 8, "bf16": {"enabled": true}}',
+)
+def master_weights_need_zero(config: Context) -> Iterator[Finding]:
+    """16-bit master weights or optimizer states are kept by the ZeRO optimizers only.
+
+    Since 0.18.3 stages 1 to 3 have them; before, fp16 masters were for stage 2 alone.
+    """
+    stages = (1, 2, 3) if config.since("0.18.3") else (2,)
+    for path in MASTER_KEYS:
+        if config.stage in stages or not _is_on(config, path):
+            continue
+        named = "1, 2 or 3" if len(stages) == 3 else "2"
+        yield Finding(
+            path=path,
+            message=f"{'.'.join(path)} is on at ZeRO stage {config.stage}: DeepSpeed stops, it "
+            f"needs stage {named}",
+            help=f'delete it, or set "stage" to {named}',
+        )
+
+
+def _is_on(config: Context, path: Path) -> bool:
+    block = config.bf16_block if path[0] == "bf16" else path[0]
+    if config.since("0.17.1"):
+        return config.read((block,), path[1], False)
+    return config.since("0.5.0") and config.fp16 and config.switch(*path)
+
+
+@rule(
+    "DSC308",
+    "bf16-states-need-masters",
+    Effect.REFUSED,
+    wakes="bf16",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true, '
+    '"bf16_optimizer_states": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true, '
+    '"bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}}',
+)
+def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
+    """bf16_optimizer_states is on and bf16_master_weights_and_grads is not; DeepSpeed stops."""
+    block = (config.bf16_block,)
+    states = config.read(block, "bf16_optimizer_states", False)
+    if states and not config.read(block, "bf16_master_weights_and_grads", False):
+        yield Finding(
+            path=(*block, "bf16_optimizer_states"),
+            message="bf16_optimizer_states needs bf16_master_weights_and_grads: DeepSpeed stops",
+            help='add "bf16_master_weights_and_grads": true',
+        )
+
+
+@rule(
+    "DSC309",
+    "master-weights-need-offload",
+    Effect.REFUSED,
+    wakes="fp16 bf16",
+    late=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true, '
+    '"bf16_master_weights_and_grads": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
+    '{"device": "cpu"}}, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true}}',
+)
+def master_weights_need_offload(config: Context) -> Iterator[Finding]:
+    """16-bit master weights want the optimizer on the CPU, with DeepSpeed's own CPU Adam.
+
+    The exception: bf16_optimizer_states without any offload.
+    """
+    if config.stage == 0 or not config.since("0.5.0"):
+        return
+    states = config.read((config.bf16_block,), "bf16_optimizer_states", False)
+    offloaded = config.offload("offload_optimizer") != "none"
+    for path in MASTER_KEYS[:2]:
+        exempt = path[0] == "bf16" and states and not offloaded
+        if _is_on(config, path) and not exempt and not (offloaded and _is_cpu_adam(config)):
+            yield Finding(
+                path=path,
+                message=f"{path[1]} needs offload_optimizer with DeepSpeed's CPU Adam: DeepSpeed "
+                "stops when the engine is built",
+                help='add "offload_optimizer": {"device": "cpu"} to zero_optimization and use '
+                "AdamW without torch_adam",
+            )
+
+
+def _is_cpu_adam(config: Context) -> bool:
+    """Whether the file builds DeepSpeedCPUAdam under offload; unknown optimizers pass."""
+    if config.optimizer is None:
+        return True
+    adam = config.optimizer.lower() in ("adam", "adamw")
+    return adam and not config.switch("optimizer", "params", "torch_adam")
+
+
+@rule(
+    "DSC310",
+    "both-master-weights",
+    Effect.REFUSED,
+    wakes="fp16",
+    late=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
+    '{"device": "cpu"}}, "fp16": {"enabled": true, "fp16_master_weights_and_grads": true}, '
+    '"bf16": {"bf16_master_weights_and_grads": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
+    '{"device": "cpu"}}, "fp16": {"enabled": true, "fp16_master_weights_and_grads": true}}',
+)
+def both_master_weights(config: Context) -> Iterator[Finding]:
+    """fp16 and bf16 master weights are both asked for; the engine is not built."""
+    if config.stage and all(_is_on(config, path) for path in MASTER_KEYS[:2]):
+        yield Finding(
+            path=MASTER_KEYS[0],
+            message="fp16 and bf16 master weights exclude each other: DeepSpeed stops when the "
+            "engine is built",
+            help="delete the one whose precision is off",
+        )
+
+
+@rule(
+    "DSC311",
+    "auto-cast-without-fp16",
+    Effect.INERT,
+    wakes="fp16",
+    bad='{"train_batch_size": 8, "fp16": {"enabled": false, "auto_cast": true}}',
+    good='{"train_batch_size": 8, "fp16": {"enabled": true, "auto_cast": true}}',
+)
+def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
+    """fp16.auto_cast casts the inputs to fp16 although fp16 is off.
+
+    With bf16 on the first matrix product stops with unequal types. With neither, the fp32
+    model meets fp16 inputs.
+    """
+    if not config.read(("fp16",), "auto_cast", False) or config.fp16:
+        return
+    if config.has("fp16", "enabled") and not config.written(("fp16",), "enabled"):
+        return
+    stops = config.bf16
+    yield Finding(
+        path=("fp16", "auto_cast"),
+        message="fp16.auto_cast casts inputs to fp16 while "
+        + ("bf16 is on: the first step stops with unequal types" if stops else "fp16 is off"),
+        help='delete it, or set "auto_cast": false',
+        effect=Effect.REFUSED if stops else None,
+        late=stops,
+    )
+
+
+@rule(
+    "DSC312",
+    "precision-not-on-device",
+    Effect.REFUSED,
+    wakes="fp16 bf16 bfloat16 torch_autocast",
+    late=True,
+    bad=Example(
+        config='{"train_batch_size": 8, "bf16": {"enabled": true}}', device="v100", world_size=1
+    ),
+    good=Example(
+        config='{"train_batch_size": 8, "fp16": {"enabled": true}}', device="v100", world_size=1
+    ),
+)
+def precision_not_on_device(config: Context) -> Iterator[Finding]:
+    """The card (`--device`) has no arithmetic in this format; the engine is not built."""
+    device = config.facts.device
+    if device is None:
+        return
+    wanted = (("fp16", config.fp16, device.fp16), (config.bf16_block, config.bf16, device.bf16))
+    for block, on, there in wanted:
+        if on and not there:
+            other = "fp16" if block != "fp16" and device.fp16 else None
+            yield Finding(
+                path=(block, "enabled"),
+                message=f"{device.name} has no {block}: DeepSpeed stops when the engine is built",
+                help=f'write "{other}": {{"enabled": true}} and switch {block} off'
+                if other
+                else "train in fp32 on this device",
+            )
+
+
+@rule(
+    "DSC313",
+    "shadowed-bfloat16",
+    Effect.ALTERED,
+    wakes="bfloat16",
+    bad='{"train_batch_size": 8, "bf16": {"enabled": false}, "bfloat16": {"enabled": true}}',
+    good='{"train_batch_size": 8, "bf16": {"enabled": true}}',
+)
+def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
+    """The old block bfloat16 stands beside bf16 and says something else; only bf16 is read."""
+    new, old = config.get("bf16"), config.get("bfloat16")
+    if new is not None and old is not None:
+        same = new == old
+        yield Finding(
+            path=("bfloat16",),
+            message="bfloat16 stands beside bf16 and is ignored"
+            + ("" if same else ", although the two differ"),
+            help="delete it",
+            effect=Effect.INERT if same or not config.switch("bfloat16", "enabled") else None,
+            on_key=True,
+        )

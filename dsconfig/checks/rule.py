@@ -1,0 +1,80 @@
+"""What a rule is, and what it finds."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsconfig.report import Effect, Fix, Severity
+from dsconfig.runtimes.base import Runtime
+
+if TYPE_CHECKING:
+    from dsconfig.checks.context import Context
+
+Path = tuple[str, ...]
+Holds = Callable[[Runtime], bool]
+
+
+def everywhere(runtime: Runtime) -> bool:
+    """The fault is in the file, whoever reads it."""
+    return True
+
+
+def in_deepspeed(runtime: Runtime) -> bool:
+    """The fault shows wherever DeepSpeed has the last word."""
+    return runtime.ends_in_deepspeed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One place where a rule does not hold. None means: as the rule says.
+
+    ``on_key`` points at the key, not at its value.
+    """
+
+    path: Path
+    message: str
+    help: str | None = None
+    effect: Effect | None = None
+    late: bool | None = None
+    severity: Severity | None = None
+    holds: Holds | None = None
+    fix: Fix | None = None
+    on_key: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A config (its text) with the world it is judged in."""
+
+    config: str
+    runtime: str | None = "deepspeed"
+    version: str | None = None
+    world_size: int | None = None
+    device: str | None = None
+    parameters: int | None = None
+    host_memory_gib: int | None = None
+
+
+Check = Callable[["Context"], Iterable[Finding]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A named, documented check. ``wakes`` lists top-level keys one of which must be present."""
+
+    code: str
+    name: str
+    effect: Effect
+    check: Check
+    wakes: frozenset[str]
+    late: bool
+    holds: Holds
+    whole: bool
+    """True where the rule says something about what is missing; needs a complete file."""
+    on_templates: bool
+    bad: Example
+    good: Example
+
+    @property
+    def doc(self) -> str:
+        return self.check.__doc__ or ""

@@ -1,0 +1,71 @@
+"""What somebody may have meant by a key that does not exist."""
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+from functools import cache
+
+from dsconfig.checks.rule import Path
+from dsconfig.schema import Status, keys
+
+CLOSE = 0.8
+"""Least similarity (0 to 1) of a key to the one it is taken for."""
+MOST_HOMES = 3
+"""A name with more homes than this (``enabled``, ``type``) says nothing about where it belongs."""
+
+
+def plain(name: str) -> str:
+    """A name without case, separators and surrounding blanks."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def same_letters(name: str, other: str) -> bool:
+    """Whether two names differ in case, blanks, dashes and underscores only."""
+    return plain(name) == plain(other)
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is spelled most alike, None where none is close."""
+    wanted = plain(name)
+    best, best_score = None, 0.0
+    for candidate in known:
+        score = _similarity(wanted, plain(candidate))
+        if score > best_score:
+            best, best_score = candidate, score
+    return best if best_score >= CLOSE else None
+
+
+def _similarity(wanted: str, candidate: str) -> float:
+    if wanted == candidate:
+        return 1.0
+    shorter, longer = sorted((wanted, candidate), key=len)
+    if len(shorter) >= 6 and longer.startswith(shorter):
+        return 0.85 + 0.1 * len(shorter) / len(longer)
+    matcher = SequenceMatcher(None, wanted, candidate)
+    if matcher.real_quick_ratio() < CLOSE or matcher.quick_ratio() < CLOSE:
+        return 0.0
+    return matcher.ratio()
+
+
+@cache
+def _homes() -> dict[str, tuple[Path, ...]]:
+    """Where each live key lives, by name and alias; blocks with names of the user's left out."""
+    found: dict[str, tuple[Path, ...]] = {}
+    for key in keys():
+        if key.status is not Status.LIVE or "*" in key.path or "[]" in key.path:
+            continue
+        parent = tuple(key.path.split(".")[:-1])
+        for name in (key.name, *key.aliases):
+            homes = found.get(name, ())
+            if (*parent, name) not in homes:
+                found[name] = (*homes, (*parent, name))
+    return found
+
+
+def homes(path: Path) -> tuple[Path, ...]:
+    """Where the key at ``path`` would be read: below its own block first."""
+    block = path[:-1]
+    all_homes = [home for home in _homes().get(path[-1], ()) if home != path]
+    below = tuple(home for home in all_homes if home[: len(block)] == block and block)
+    if below:
+        return below[:1]
+    return tuple(all_homes) if len(all_homes) <= MOST_HOMES else ()

@@ -1,0 +1,293 @@
+"""Values of a wrong type or size, and values that happen to work."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from dsconfig.checks.context import AUTO, Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Finding, Path, everywhere, in_deepspeed
+from dsconfig.report import Effect, Fix
+from dsconfig.runtimes.demands import Demand
+from dsconfig.runtimes.reading import Entry, Outcome
+from dsconfig.schema import ErrorKind, SchemaError
+from dsconfig.source.edit import as_fix, delete_entry, replace_value
+from dsconfig.source.pointer import join, split
+
+ELSEWHERE = frozenset({"train_batch_size", "train_micro_batch_size_per_gpu"})
+BATCH = ELSEWHERE | {"gradient_accumulation_steps"}
+REMOVED_BLOCKS = frozenset(
+    {
+        *("amp", "sparse_attention", "quantize_training", "compression_training", "nebula"),
+        *("elasticity", "eigenvalue", "graph_harvesting", "curriculum_learning"),
+        *("progressive_layer_drop", "sparse_gradients"),
+    }
+)
+
+
+def shown(value: Any) -> str:
+    """A value as JSON, shortened."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path)
+
+
+def _is_ours(config: Context, path: Path) -> bool:
+    """Whether these rules speak of a path: not of batch numbers, optimizer and scheduler."""
+    if path in (("optimizer",), ("scheduler",)):
+        return True
+    if path[0] in ("optimizer", "scheduler") or path[0] in REMOVED_BLOCKS:
+        return False
+    return not (path[0] in BATCH and isinstance(config.get(*path), (int, float)))
+
+
+def _faults(config: Context) -> Iterator[tuple[Path, SchemaError]]:
+    for error in config.schema_errors:
+        path = split(error.pointer)
+        is_value = error.kind in (ErrorKind.TYPE, ErrorKind.BOUND, ErrorKind.CHOICE)
+        if is_value and path and _is_ours(config, path):
+            yield path, error
+
+
+def _unmet(config: Context, path: Path) -> Demand | None:
+    """What DeepSpeed demands of this very value, or of the list it stands in."""
+    for where in (path, path[:-1]):
+        demand = config.unmet.get(where)
+        if demand is not None:
+            return demand
+    return None
+
+
+@rule(
+    "DSC031",
+    "refused-value",
+    Effect.REFUSED,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 4}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3}}',
+    holds=in_deepspeed,
+)
+def refused_value(config: Context) -> Iterator[Finding]:
+    """DeepSpeed stops at this value, because it is of another type, outside its limits, or
+    none of the words it knows.
+
+    Most values are refused while the file is read; some (`gradient_clipping`,
+    `steps_per_print`, the names in `data_types`) only when the engine is built or steps.
+    """
+    expected = {path: error.expected for path, error in _faults(config)}
+    told: set[Path] = set()
+    for path, entry in config.reading.entries.items():
+        if entry.outcome in (Outcome.BAD_TYPE, Outcome.OUT_OF_BOUNDS, Outcome.NOT_A_BLOCK):
+            told.add(path)
+            wanted = _wanted(entry, config) or expected.get(path, "a block of keys")
+            yield _refusal(config, path, wanted, late=False)
+    for path, demand in config.unmet.items():
+        if path not in told and config.get(*path) != AUTO and _is_ours(config, path):
+            yield _refusal(config, path, demand.expected, late=demand.late)
+
+
+def _wanted(entry: Entry, config: Context) -> str | None:
+    """What the field declares, with the limits of the release."""
+    if entry.field is None:
+        return None
+    text = entry.field.kind.value.strip()
+    bounds = entry.field.bounds_at(config.version)
+    if bounds is not None and entry.outcome is Outcome.OUT_OF_BOUNDS:
+        text = f"{text}, {bounds}"
+    return f"{text} or null" if entry.field.nullable else text
+
+
+def _refusal(config: Context, path: Path, wanted: str, *, late: bool) -> Finding:
+    value = config.get(*path)
+    when = "when the engine is built or steps" if late else "while it reads the file"
+    null_block = value is None and wanted == "a block of keys"
+    fix = as_fix(delete_entry(config.document, join(*path))) if null_block else None
+    return Finding(
+        path=path,
+        message=(
+            f"{_dotted(path)} is {shown(value)}, and must be {wanted}: "
+            f"DeepSpeed {config.version} stops {when}"
+        ),
+        help="delete the key" if null_block else f"write {wanted}",
+        late=late,
+        fix=fix or _literal(config, path, value),
+    )
+
+
+def _literal(config: Context, path: Path, value: Any) -> Fix | None:
+    """Python's and other spellings of a value that JSON can hold, where they are plain."""
+    meant = literal_of(value)
+    if meant is None:
+        return None
+    return as_fix(replace_value(config.document, join(*path), meant), safe=True)
+
+
+def literal_of(value: Any) -> Any:
+    """The number or bool a text spells, None where it spells none."""
+    if not isinstance(value, str):
+        return None
+    word = value.strip().lower()
+    if word in ("true", "false"):
+        return word == "true"
+    try:
+        number = float(word)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else number
+
+
+@rule(
+    "DSC032",
+    "kept-wrong-value",
+    Effect.ALTERED,
+    bad='{"train_batch_size": 8, "prescale_gradients": "false"}',
+    good='{"train_batch_size": 8, "prescale_gradients": false}',
+)
+def kept_wrong_value(config: Context) -> Iterator[Finding]:
+    """DeepSpeed does not check this value and goes on with it.
+
+    A text where a switch is expected counts as on, whatever it says: "false" is true.
+    Numbers outside their sensible range are used as they are.
+    """
+    for path, error in _faults(config):
+        if _is_told(config, path):
+            continue
+        value = error.value
+        yield Finding(
+            path=path,
+            message=f"{_dotted(path)} is {shown(value)}, and must be {error.expected}: "
+            + _what_happens(error),
+            help=f"write {error.expected}",
+            fix=_literal(config, path, value),
+        )
+
+
+def _is_told(config: Context, path: Path) -> bool:
+    """Whether another rule says what DeepSpeed does with the value."""
+    entry = config.reading.at(path) or config.reading.at(path[:-1])
+    if entry is not None and (entry.refused or entry.outcome is Outcome.CONVERTED):
+        return config.ends_in_deepspeed or not entry.refused
+    if path[0] == "zero_optimization" and len(path) == 1:
+        return True
+    if path in (("bf16",), ("aio",)) and config.get(*path) is None:
+        return True
+    return _unmet(config, path) is not None or is_a_harmless_text(config, path)
+
+
+def is_a_harmless_text(config: Context, path: Path) -> bool:
+    """Where DeepSpeed takes one text for a list of one."""
+    return path[:2] == ("zero_optimization", "leaf_module") and isinstance(config.get(*path), str)
+
+
+def _what_happens(error: SchemaError) -> str:
+    if error.kind is ErrorKind.TYPE and isinstance(error.value, str) and "true" in error.expected:
+        return "it is not checked, and a text that is not empty counts as true"
+    return "it is not checked, and used as it is"
+
+
+@rule(
+    "DSC033",
+    "converted-value",
+    Effect.INERT,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": "2"}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
+)
+def converted_value(config: Context) -> Iterator[Finding]:
+    """The value is of another type, and DeepSpeed converts it.
+
+    "2" becomes 2, "yes" and 1 become true. Other programs that read the same file
+    (transformers compares values with its own arguments) do not convert.
+    """
+    for path, entry in config.reading.entries.items():
+        if entry.outcome is not Outcome.CONVERTED or entry.field is None:
+            continue
+        value = config.get(*path)
+        odd = isinstance(value, bool) and not isinstance(entry.value, bool)
+        edits = replace_value(config.document, join(*path), entry.value)
+        yield Finding(
+            path=path,
+            message=f"{_dotted(path)} is {shown(value)}: DeepSpeed takes it for "
+            f"{shown(entry.value)}",
+            help=f"write {entry.field.kind.value.strip()}",
+            effect=Effect.ALTERED if odd else None,
+            fix=as_fix(edits, safe=not odd),
+        )
+
+
+@rule(
+    "DSC034",
+    "null-block",
+    Effect.INERT,
+    wakes="bf16 aio",
+    bad='{"train_batch_size": 8, "bf16": null}',
+    good='{"train_batch_size": 8, "bf16": {"enabled": true}}',
+    holds=everywhere,
+)
+def null_block(config: Context) -> Iterator[Finding]:
+    """A block is null, which counts as absent: null for bf16 trains in fp32."""
+    for name, effect in (("bf16", None), ("aio", Effect.STYLE)):
+        if config.has(name) and config.get(name) is None and (name,) not in config.unmet:
+            yield Finding(
+                path=(name,),
+                message=f"{name} is null, which counts as no block at all",
+                help=f'delete it, or write "{name}": {{...}}',
+                effect=effect,
+                fix=as_fix(delete_entry(config.document, f"/{name}")),
+            )
+
+
+@rule(
+    "DSC035",
+    "unused-old-form",
+    Effect.INERT,
+    wakes="zero_optimization allgather_size",
+    bad='{"train_batch_size": 8, "zero_optimization": true, "fp16": {"enabled": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "fp16": {"enabled": true}}',
+)
+def bare_switch(config: Context) -> Iterator[Finding]:
+    """`zero_optimization` is a bare true or false, the form of 2020.
+
+    true is stage 1 with `allgather_size` as the bucket; nothing else can be set that way.
+    """
+    value = config.get("zero_optimization")
+    if isinstance(value, bool):
+        edits = replace_value(config.document, "/zero_optimization", {"stage": int(value)})
+        yield Finding(
+            path=("zero_optimization",),
+            message=f"zero_optimization is {shown(value)}, which DeepSpeed takes for stage "
+            f"{int(value)} and calls deprecated",
+            help=f'write "zero_optimization": {{"stage": {int(value)}}}',
+            fix=as_fix(edits),
+        )
+    elif config.has("allgather_size"):
+        yield Finding(
+            path=("allgather_size",),
+            message="allgather_size is read only beside a bare zero_optimization: true",
+            help='write "allgather_bucket_size" in zero_optimization',
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC036",
+    "number-too-large",
+    Effect.ALTERED,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"reduce_bucket_size": 1000000000000000000000000000000}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"reduce_bucket_size": 500000000}}',
+)
+def number_too_large(config: Context) -> Iterator[Finding]:
+    """A size above 2^63 - 1, which no tensor can have."""
+    for path in config.paths:
+        value = config.get(*path)
+        if isinstance(value, int) and abs(value) > 2**63 - 1:
+            yield Finding(
+                path=path,
+                message=f"{_dotted(path)} has {len(str(abs(value)))} digits: it is taken, and no "
+                "buffer can be so large",
+                help="write the number of elements in one bucket, such as 500000000",
+            )

@@ -1,0 +1,297 @@
+"""What depends on the DeepSpeed release: keys that came and went, defaults, old limits."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import Context, key_at
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
+from dsconfig.report import Effect
+from dsconfig.runtimes.history import deprecated, renamed
+from dsconfig.runtimes.reading import Outcome, is_block
+from dsconfig.runtimes.removals import REMOVALS
+from dsconfig.schema import Key, Status
+from dsconfig.schema.version import NEWEST, Version
+
+
+def _is_removed(path: Path) -> bool:
+    return any(path[: len(removed)] == removed for removed in REMOVALS)
+
+
+def _own(config: Context) -> Iterator[tuple[Path, Key]]:
+    """Keys of the file that are known, and no matter of another rule."""
+    for path in config.paths:
+        if path[:2] in (("optimizer", "params"), ("scheduler", "params")) or _is_removed(path):
+            continue
+        if renamed(path) or deprecated(path) or config.is_unknown(path):
+            continue
+        key = key_at(path)
+        if key is not None and key.status in (Status.LIVE, Status.REMOVED):
+            yield path, key
+
+
+@rule(
+    "DSC811",
+    "key-too-new",
+    Effect.ALTERED,
+    bad=Example(
+        config='{"train_batch_size": 8, "torch_autocast": {"enabled": true}}', version="0.14.4"
+    ),
+    good=Example(config='{"train_batch_size": 8, "bf16": {"enabled": true}}', version="0.14.4"),
+    holds=in_deepspeed,
+    on_templates=True,
+)
+def key_too_new(config: Context) -> Iterator[Finding]:
+    """The release judged for does not know this key yet.
+
+    In a checked block it stops; elsewhere the key is ignored without a word.
+    """
+    if config.version >= NEWEST:
+        return
+    told: set[Path] = set()
+    for path, key in _own(config):
+        if key.since is None or config.version >= key.since or path[:-1] in told:
+            told.update([path] if path[:-1] in told else [])
+            continue
+        told.add(path)
+        entry = config.reading.at(path)
+        refused = entry is not None and entry.outcome is Outcome.NOT_YET
+        what = "stops at it" if refused else "ignores it without a word"
+        yield Finding(
+            path=path,
+            message=f"{'.'.join(path)} came with DeepSpeed {key.since}: {config.version} {what}",
+            help=f"delete it, or use DeepSpeed {key.since} or later",
+            effect=Effect.REFUSED if refused else None,
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC812",
+    "key-no-longer-read",
+    Effect.ALTERED,
+    bad='{"train_batch_size": 8, "compile": {"enabled": true, "backend": "inductor"}}',
+    good='{"train_batch_size": 8, "compile": {"deepcompile": true}}',
+    holds=in_deepspeed,
+    on_templates=True,
+)
+def key_no_longer_read(config: Context) -> Iterator[Finding]:
+    """An earlier release read this key; the one judged for does not."""
+    for path, key in _own(config):
+        gone = key.until is not None and config.version > key.until
+        in_gap = key.gap is not None and key.gap[0] <= config.version <= key.gap[1]
+        if not gone and not in_gap:
+            continue
+        entry = config.reading.at(path)
+        refused = entry is not None and entry.refused
+        last = key.until if gone else None
+        since = f"since DeepSpeed {last}" if last else f"by DeepSpeed {config.version}"
+        what = "it stops at the key" if refused else "the key is ignored without a word"
+        yield Finding(
+            path=path,
+            message=f"{'.'.join(path)} is not read {since}: {what}",
+            help=f"write {key.replaced_by} instead" if key.replaced_by else "delete it",
+            effect=Effect.REFUSED if refused else None,
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC813",
+    "unknown-key-in-release",
+    Effect.REFUSED,
+    bad=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "mics_shard_size": 1}}',
+        version="0.9.1",
+    ),
+    good=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 3}}', version="0.9.1"
+    ),
+    holds=in_deepspeed,
+    on_templates=True,
+)
+def removed_before_it_came(config: Context) -> Iterator[Finding]:
+    """A feature that came and went: the release judged for is older than both."""
+    for path, entry in config.reading.entries.items():
+        if path in REMOVALS and entry.outcome is Outcome.NOT_YET and entry.field is not None:
+            yield Finding(
+                path=path,
+                message=f"{'.'.join(path)} came with DeepSpeed {entry.field.since}: "
+                f"{config.version} stops at it",
+                help="delete it",
+                on_key=True,
+            )
+
+
+ZERO_WITHOUT_FP16 = Version(0, 3, 16)
+STAGE_1_WITHOUT_FP16 = Version(0, 4, 0)
+PYDANTIC_ZERO = Version(0, 7, 0)
+
+
+@rule(
+    "DSC814",
+    "zero-needed-fp16",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    bad=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}', version="0.3.10"
+    ),
+    good=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
+        '"fp16": {"enabled": true}}',
+        version="0.3.10",
+    ),
+    holds=in_deepspeed,
+)
+def zero_needed_fp16(config: Context) -> Iterator[Finding]:
+    """Up to 0.3.15 ZeRO ran under fp16 only, up to 0.3.16 stage 1 did."""
+    if config.version >= STAGE_1_WITHOUT_FP16 or config.fp16:
+        return
+    stage = old_stage(config)
+    if stage is None or stage <= 0:
+        return
+    if config.version < ZERO_WITHOUT_FP16 or stage < 2:
+        yield Finding(
+            path=("zero_optimization",),
+            message=f"DeepSpeed {config.version} runs ZeRO stage {stage:g} under fp16 only",
+            help='add "fp16": {"enabled": true}, or use DeepSpeed 0.4.0 or later',
+        )
+
+
+def old_stage(config: Context) -> float | None:
+    """The stage as releases before 0.7.0 compare it; None where it is no number."""
+    value = config.get("zero_optimization")
+    if is_block(value):
+        value = value.get("stage", 0)
+    return value if isinstance(value, (int, float)) else None
+
+
+@rule(
+    "DSC815",
+    "old-zero-limits",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    bad=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 4}}', version="0.6.7"
+    ),
+    good=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 3}}', version="0.6.7"
+    ),
+    holds=in_deepspeed,
+)
+def old_zero_limits(config: Context) -> Iterator[Finding]:
+    """What releases before 0.7.0 checked in zero_optimization: little, and by hand."""
+    if config.version >= PYDANTIC_ZERO or not config.has("zero_optimization"):
+        return
+    block = config.get("zero_optimization")
+    if not is_block(block):
+        if not isinstance(block, bool):
+            yield _old(("zero_optimization",), "is no block of keys", config)
+        return
+    stage = block.get("stage", 0)
+    highest = 3 if config.since("0.3.8") else 2
+    if not isinstance(stage, (int, float)):
+        yield _old(("zero_optimization", "stage"), "is no number", config)
+    elif stage > highest:
+        yield _old(("zero_optimization", "stage"), f"is above {highest}", config)
+    yield from _old_offload(config, block)
+
+
+def _old_offload(config: Context, block: dict[str, object]) -> Iterator[Finding]:
+    if not config.since("0.3.15"):
+        return
+    switches = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_params"}
+    for name, switch in switches.items():
+        value = block.get(name)
+        if value is None or switch in block:
+            continue
+        path = ("zero_optimization", name)
+        if not is_block(value):
+            yield _old(path, "is no block of keys", config)
+        elif config.since("0.5.7") and value.get("device", "cpu") not in ("none", "cpu", "nvme"):
+            yield _old((*path, "device"), "is none of none, cpu and nvme", config)
+
+
+def _old(path: Path, what: str, config: Context) -> Finding:
+    return Finding(
+        path=path,
+        message=f"{'.'.join(path)} {what}: DeepSpeed {config.version} stops",
+        help="write what the documentation of that release asks for",
+    )
+
+
+@rule(
+    "DSC816",
+    "bf16-needed-zero",
+    Effect.REFUSED,
+    wakes="bf16 bfloat16",
+    bad=Example(config='{"train_batch_size": 8, "bf16": {"enabled": true}}', version="0.6.1"),
+    good=Example(
+        config='{"train_batch_size": 8, "bf16": {"enabled": true}, '
+        '"zero_optimization": {"stage": 2}}',
+        version="0.6.1",
+    ),
+    holds=in_deepspeed,
+)
+def bf16_needed_zero(config: Context) -> Iterator[Finding]:
+    """DeepSpeed 0.6.0 and 0.6.1 ran bf16 with ZeRO 1 to 3 only."""
+    if not config.since("0.6.0") or config.since("0.6.2") or not config.bf16:
+        return
+    if old_stage(config) not in (1, 2, 3):
+        yield Finding(
+            path=(config.bf16_block, "enabled"),
+            message=f"DeepSpeed {config.version} runs bf16 with ZeRO stage 1, 2 or 3 only",
+            help='add "zero_optimization": {"stage": 1}, or use DeepSpeed 0.6.2 or later',
+        )
+
+
+@rule(
+    "DSC817",
+    "wrong-level-name-error",
+    Effect.REFUSED,
+    wakes="compression_training",
+    bad=Example(
+        config='{"train_batch_size": 8, '
+        '"compression_training": {"shared_parameters": {"enabled": true}}}',
+        version="0.9.0",
+    ),
+    good=Example(
+        config='{"train_batch_size": 8, "compression_training": {"layer_reduction": '
+        '{"enabled": false}}}',
+        version="0.9.0",
+    ),
+    holds=in_deepspeed,
+)
+def compression_at_wrong_level(config: Context) -> Iterator[Finding]:
+    """`shared_parameters` right below compression_training sends 0.7.0 to 0.19.2 into code
+    that does not exist any more; they stop with a NameError."""
+    path = ("compression_training", "shared_parameters", "enabled")
+    if config.since("0.7.0") and not config.since("0.19.3") and config.switch(*path):
+        yield Finding(
+            path=path,
+            message=f"DeepSpeed {config.version} stops with a NameError at shared_parameters here",
+            help="move it into weight_quantization or another method of the block",
+        )
+
+
+def _changed_default(config: Context, path: Path) -> bool:
+    return not config.has(*path)
+
+
+@rule(
+    "DSC818",
+    "clipping-by-default",
+    Effect.STYLE,
+    whole=True,
+    bad='{"train_batch_size": 8}',
+    good='{"train_batch_size": 8, "gradient_clipping": 1.0}',
+    holds=in_deepspeed,
+)
+def clipping_by_default(config: Context) -> Iterator[Finding]:
+    """Without `gradient_clipping`, releases since 0.19.3 clip at 1.0; earlier ones did not."""
+    if config.since("0.19.3") and _changed_default(config, ("gradient_clipping",)):
+        yield Finding(
+            path=(),
+            message=f"gradient_clipping is not set: DeepSpeed {config.version} clips at 1.0 "
+            "(not at all before 0.19.3)",
+            help='write "gradient_clipping": 1.0, or 0 to switch it off',
+        )

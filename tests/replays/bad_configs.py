@@ -1,0 +1,76 @@
+"""Configs that somebody got wrong, judged for DeepSpeed 0.19.8 on one rank.
+
+A row agrees when a finding of at least the expected severity stands at one of its pointers
+(``match: any``) or at each (``all``); ``ok`` wants neither error nor warning. Rows whose basis
+is ``firm`` count, and ``needs-fact`` rows that carry their facts.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from replays import Case
+
+import dsconfig
+from dsconfig import Severity
+
+RANK = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
+LEAST = {"error": 2, "warning": 1, "error-or-warning": 1}
+
+
+def replay(path: Path) -> Iterator[Case]:
+    for row in json.loads(path.read_text()):
+        counts = row["basis"] == "firm" or (row["basis"] == "needs-fact" and row.get("facts"))
+        if counts:
+            yield _case(row)
+
+
+def _case(row: dict[str, Any]) -> Case:
+    report = dsconfig.validate(
+        _source(row),
+        _facts(row),
+        runtime=row["context"]["runtime"],
+        version=row["context"]["deepspeed_version"],
+    )
+    serious = [found for found in report.diagnostics if RANK[found.severity] > 0]
+    got = sorted({f"{found.code} {found.severity} {found.pointer}" for found in serious})
+    expected = row["expect"]
+    if expected == "ok":
+        agrees = not serious
+    else:
+        places = {found.pointer for found in serious if RANK[found.severity] >= LEAST[expected]}
+        wanted = [_matches(pointer, places) for pointer in row["pointers"]]
+        agrees = all(wanted) if row["match"] == "all" else any(wanted)
+    return Case(row["name"], f"{expected} at {row['pointers']}", got, agrees)
+
+
+def _matches(pointer: str, places: set[str]) -> bool:
+    return pointer in places
+
+
+def _facts(row: dict[str, Any]) -> dsconfig.Facts:
+    facts = {"world_size": row["context"]["world_size"]} | (row.get("facts") or {})
+    device = facts.pop("device", None)
+    if device == "cpu":
+        return dsconfig.Facts(device=dsconfig.DeviceFacts(name="cpu", kind="cpu"), **facts)
+    return dsconfig.Facts(**facts)
+
+
+def _source(row: dict[str, Any]) -> Any:
+    if row["input_kind"] == "file_text":
+        from dsconfig.source.from_text import document_from_text
+
+        text = row["config"]
+        mark = text.startswith("\ufeff")
+        return document_from_text(text.removeprefix("\ufeff"), row["name"], has_mark=mark)
+    return _decoded(row["config"])
+
+
+def _decoded(value: Any) -> Any:
+    """Floats that JSON cannot hold are written ``{"__float__": "inf"}``."""
+    if isinstance(value, dict):
+        if set(value) == {"__float__"}:
+            return float(value["__float__"])
+        return {key: _decoded(item) for key, item in value.items()}
+    return [_decoded(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,118 @@
+"""Public configs, with what DeepSpeed 0.19.8 did to them. PATH: the folder, or verdicts.jsonl.
+
+Agreement: a refusal exactly when DeepSpeed refused the file, or could not build the optimizer
+or scheduler from it; a finding at each key listed as unknown, removed, deprecated or doubled;
+and no error where nothing at all is listed. Templates are skipped. Files with "auto" are judged
+as they were for the record: batch and Hugging Face keys filled in first.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from replays import Case
+
+import dsconfig
+from dsconfig import Diagnostic, Effect
+from dsconfig.source.override import with_overrides
+from dsconfig.source.pointer import join
+
+LISTS = ("unknown_keys", "removed_keys", "deprecated_keys", "duplicate_keys")
+BUILT = ("optimizer", "scheduler")
+FILLED: Mapping[str, Any] = {
+    "/gradient_clipping": 1.0,
+    "/optimizer/params/lr": 1e-4,
+    "/optimizer/params/betas": [0.9, 0.999],
+    "/optimizer/params/eps": 1e-8,
+    "/optimizer/params/weight_decay": 0.01,
+    "/scheduler/params/warmup_min_lr": 0,
+    "/scheduler/params/warmup_max_lr": 1e-4,
+    "/scheduler/params/warmup_num_steps": 100,
+    "/scheduler/params/total_num_steps": 1000,
+    "/zero_optimization/reduce_bucket_size": 1048576,
+    "/zero_optimization/stage3_prefetch_bucket_size": 943718,
+    "/zero_optimization/stage3_param_persistence_threshold": 10240,
+}
+
+
+def replay(path: Path) -> Iterator[Case]:
+    verdicts = path / "verdicts.jsonl" if path.is_dir() else path
+    for line in verdicts.read_text().splitlines():
+        row = json.loads(line)
+        if not row["template"]:
+            yield _case(row, verdicts.parent)
+
+
+def _case(row: Mapping[str, Any], folder: Path) -> Case:
+    document = dsconfig.read(folder / row["file"])
+    if row["deepspeed"] == "skipped_auto":
+        document = with_overrides(document, list(_filling(document.value, row["world_size"])))
+    facts = dsconfig.Facts(world_size=row["world_size"])
+    report = dsconfig.validate(document, facts, runtime="deepspeed", version="0.19.8")
+    verdict = row["auto_filled"] or row["deepspeed"]
+    refused = verdict == "rejected" or bool(row["late_failure"])
+    listed = {name: row[name] for name in (*LISTS, "suspicious", "late_failure") if row[name]}
+    expected = {"refused": refused, **listed}
+    return Case(row["file"], expected, *_judged(report, refused, row))
+
+
+def _judged(report: dsconfig.Report, refused: bool, row: Mapping[str, Any]) -> tuple[Any, bool]:
+    found = {each.pointer for each in report.diagnostics}
+    wanted = [_pointer(path) for name in LISTS for path in row[name]]
+    missing = [pointer for pointer in wanted if pointer not in found]
+    nothing = not refused and not wanted and not row["suspicious"]
+    refusals = [each for each in report.errors if _refuses(each)]
+    errors = [f"{each.code} {each.pointer}" for each in report.errors]
+    agrees = bool(refusals) == refused and not missing and not (nothing and errors)
+    return {"errors": errors, "missing": missing}, agrees
+
+
+def _refuses(found: Diagnostic) -> bool:
+    """A refusal by the parser, or one that keeps optimizer or scheduler from being built.
+
+    The record asks of the engine only whether those two can be built.
+    """
+    if found.effect is not Effect.REFUSED:
+        return False
+    return not found.late or found.pointer.split("/")[1:2] in ([part] for part in BUILT)
+
+
+def _pointer(path: str) -> str:
+    """``zero_optimization.stage``; ``zero_optimization(bool)`` is the block itself."""
+    return join(*path.removesuffix("(bool)").split("."))
+
+
+def _filling(config: Any, world_size: int | None) -> Iterator[str]:
+    """The overrides that put a value in place of each "auto" a Hugging Face program fills."""
+    from dsconfig.source.pointer import lookup
+
+    for pointer, value in FILLED.items():
+        if lookup(config, pointer) == "auto":
+            yield f"{pointer}={json.dumps(value)}"
+    bf16 = lookup(config, "/bf16/enabled")
+    if bf16 == "auto":
+        yield "/bf16/enabled=true"
+    if lookup(config, "/fp16/enabled") == "auto":
+        yield f"/fp16/enabled={json.dumps(bf16 not in ('auto', True))}"
+    yield from _batch(config, world_size or 1)
+
+
+def _batch(config: Any, world_size: int) -> Iterator[str]:
+    train, micro, steps = (
+        config.get(key)
+        for key in (
+            "train_batch_size",
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps",
+        )
+    )
+    whole = isinstance(train, int)
+    if steps == "auto":
+        steps = train // world_size // micro if whole and isinstance(micro, int) else 1
+        yield f"/gradient_accumulation_steps={steps}"
+    if micro == "auto":
+        micro = train // world_size // (steps or 1) if whole else 1
+        yield f"/train_micro_batch_size_per_gpu={micro}"
+    if train == "auto":
+        yield f"/train_batch_size={(micro or 1) * (steps or 1) * world_size}"
