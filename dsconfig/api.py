@@ -1,20 +1,26 @@
 """The library: five functions, each taking what the one before it gives."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-from dsconfig.facts import Facts
-from dsconfig.memory.estimate import Estimate
-from dsconfig.planner.model import Plan
-from dsconfig.report import Report
-from dsconfig.resolver.resolution import Resolution
-from dsconfig.runtimes.base import Runtime
-from dsconfig.runtimes.effective import Effective
-from dsconfig.schema.version import Version
-from dsconfig.source import Document
+from typing import TYPE_CHECKING
 
-Source = Document | str | Path | Mapping[str, Any]
+if TYPE_CHECKING:
+    # A caller of `validate` does not pay for the planner; each function imports its own room.
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from dsconfig.facts import Facts
+    from dsconfig.memory.estimate import Estimate
+    from dsconfig.planner.model import Plan
+    from dsconfig.report import Report
+    from dsconfig.resolver.resolution import Resolution
+    from dsconfig.runtimes.base import Runtime
+    from dsconfig.runtimes.effective import Effective
+    from dsconfig.schema.version import Version
+    from dsconfig.source import Document
+
+    Source = Document | str | Path | Mapping[str, Any]
 
 
 def read(source: Source, *, name: str | None = None) -> Document:
@@ -22,6 +28,7 @@ def read(source: Source, *, name: str | None = None) -> Document:
 
     Never raises for a mistake of the user: what is wrong is in ``Document.diagnostics``.
     """
+    from dsconfig.source import Document
     from dsconfig.source import read as read_source
 
     return source if isinstance(source, Document) else read_source(source, name=name)
@@ -41,6 +48,8 @@ def validate(
     runtime or version.
     """
     from dsconfig.checks import check
+    from dsconfig.facts import Facts
+    from dsconfig.report import Report
     from dsconfig.report.report import in_order
     from dsconfig.source.ignores import without_ignored
 
@@ -64,6 +73,7 @@ def resolve(
     do with the file. What ``validate`` finds is not repeated here. Raises ValueError for an
     unknown runtime or version.
     """
+    from dsconfig.facts import Facts
     from dsconfig.resolver import resolve as resolve_document
     from dsconfig.runtimes.base import runtime_of
 
@@ -97,7 +107,7 @@ def plan(resolution: Resolution, facts: Facts) -> Plan:
 
 
 def _version(version: str | Version | None) -> Version:
-    from dsconfig.schema.version import installed_or_newest
+    from dsconfig.schema.version import Version, installed_or_newest
 
     if version is None:
         return installed_or_newest()
