@@ -1,0 +1,89 @@
+"""The numbers of a run reach every monitor that is switched on, from rank 0 alone."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dsengine.monitors import LEARNING_RATE, MissingPackageError, build_monitors
+
+EVENTS = [(LEARNING_RATE, 0.1, 8), ("Train/Samples/loss_scale", 4.0, 8), (LEARNING_RATE, 0.2, 16)]
+
+
+def test_csv_has_one_file_per_tag_that_later_runs_go_on(tmp_path: Path) -> None:
+    block = {"enabled": True, "output_path": str(tmp_path), "job_name": "job"}
+    for _ in range(2):
+        build_monitors({"csv_monitor": block}).write_events(EVENTS)
+    lines = (tmp_path / "job" / "Train_Samples_lr.csv").read_text().splitlines()
+    assert lines == ["step,lr", "8,0.1", "16,0.2", "8,0.1", "16,0.2"]
+    assert (tmp_path / "job" / "Train_Samples_loss_scale.csv").exists()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_writes_scalars(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monitors = build_monitors({"tensorboard": {"output_path": str(tmp_path), "job_name": "job"}})
+    monitors.write_events(EVENTS)
+    monitors.close()
+    events = accumulator.EventAccumulator(str(tmp_path / "job")).Reload()
+    assert [(e.step, round(e.value, 5)) for e in events.Scalars(LEARNING_RATE)] == [
+        (8, 0.1),
+        (16, 0.2),
+    ]
+
+
+class Service:
+    """Stands where a service's package would be and writes down how it was called."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def called(*args: Any, **named: Any) -> "Service":
+            self.calls.append((name, args, named))
+            return self
+
+        return called
+
+
+def test_wandb_gets_one_call_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=service.init, log=service.log))
+    build_monitors({"wandb": {"project": "p", "team": "t"}}).write_events(EVENTS)
+    assert service.calls == [
+        ("init", (), {"project": "p", "group": None, "entity": "t"}),
+        ("log", ({LEARNING_RATE: 0.1, "Train/Samples/loss_scale": 4.0},), {"step": 8}),
+        ("log", ({LEARNING_RATE: 0.2},), {"step": 16}),
+    ]
+
+
+def test_comet_leaves_out_what_comes_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    monkeypatch.setitem(sys.modules, "comet_ml", SimpleNamespace(start=service.start))
+    monitors = build_monitors({"comet": {"samples_log_interval": 10, "experiment_name": "n"}})
+    monitors.write_events([*EVENTS, (LEARNING_RATE, 0.3, 18)])
+    metrics = [args for name, args, _ in service.calls if name == "log_metric"]
+    assert metrics == [
+        (LEARNING_RATE, 0.1),
+        ("Train/Samples/loss_scale", 4.0),
+        (LEARNING_RATE, 0.3),
+    ]
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingPackageError, match="pip install wandb"):
+        build_monitors({"wandb": {}})
+
+
+def test_other_ranks_write_nothing(tmp_path: Path) -> None:
+    block = {"output_path": str(tmp_path)}
+    assert not build_monitors({"csv_monitor": block}, rank=1).enabled
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_monitor_is_refused() -> None:
+    with pytest.raises(ValueError, match="no such monitor: mlflow"):
+        build_monitors({"mlflow": {}})
