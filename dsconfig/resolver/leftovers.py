@@ -3,15 +3,19 @@
 from typing import Any
 
 from dsconfig.report import Effect
+from dsconfig.resolver.batch import TRIPLE
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoFate
+from dsconfig.source.pointer import join
 
 
 def fill(draft: Draft) -> None:
     """Settle what no other step did; what has no rule and no default is reported."""
+    reported = {found.pointer for found in draft.findings}
     for path in list(auto_paths(draft.config)):
-        if any(found.pointer == "/" + path.replace(".", "/") for found in draft.findings):
+        # The batch triple is one question: what is wrong with it was said at one of its keys.
+        if path in TRIPLE or join(*path.split(".")) in reported:
             continue
         rule = _RULES.get(path)
         if rule is not None:

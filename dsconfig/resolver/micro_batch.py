@@ -1,12 +1,12 @@
 """The largest micro batch that the estimate says fits."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dsconfig.report import Effect
+from dsconfig.resolver import zero
 from dsconfig.resolver.draft import Draft
-from dsconfig.resolver.sizing import GIB, missing_flags, sizer
-from dsconfig.runtimes.effective import Zero
+from dsconfig.resolver.sizing import GIB, Sizer, missing_flags, sizer
 
 LARGEST = 2**16
 """Nobody needs more samples in one pass; the search stops here."""
@@ -18,7 +18,7 @@ class Search:
 
     need: Callable[[int], int]
     capacity: int
-    tried: dict[int, int] = field(default_factory=dict)
+    tried: dict[int, int]
 
     def fits(self, micro: int) -> bool:
         if micro not in self.tried:
@@ -54,11 +54,11 @@ def largest(draft: Draft, path: str, per_rank: int | None) -> int | None:
         remedy = f"give --micro-batch, or {' and '.join(flags)}" if flags else "give --micro-batch"
         draft.missing(path, "the largest micro batch that fits cannot be estimated", remedy)
         return None
-    zero: Zero = priced.base.zero
-    search = Search(lambda micro: priced.need(zero, micro).device, device.memory_bytes)
+    settings = priced.base.zero
+    search = Search(lambda micro: priced.need(settings, micro).device, device.memory_bytes, {})
     found = search.largest(divisors(per_rank) if per_rank else doubled(search))
     if found is None:
-        _not_even_one(draft, path, search)
+        _not_even_one(draft, path, search, priced)
         return None
     draft.searches[path] = {
         "device": device.name,
@@ -83,7 +83,7 @@ def doubled(search: Search) -> list[int]:
     return list(range(1, top + 1))
 
 
-def _not_even_one(draft: Draft, path: str, search: Search) -> None:
+def _not_even_one(draft: Draft, path: str, search: Search, priced: Sizer) -> None:
     used = search.tried[min(search.tried)]
     draft.report(
         "DSC252",
@@ -92,5 +92,5 @@ def _not_even_one(draft: Draft, path: str, search: Search) -> None:
         path,
         f"a micro batch of {min(search.tried)} needs {used / GIB:.1f} GiB on a device of "
         f"{search.capacity / GIB:.1f} GiB",
-        'write "auto" for zero_optimization.stage and the offload devices, or use more devices',
+        f'{zero.way_out(draft, priced)}; write "auto" for the stage and the offload devices',
     )

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from dsconfig.facts import Facts
 from dsconfig.resolver.draft import Draft
-from dsconfig.runtimes.base import AUTO
+from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.runtimes.effective import Batch, Effective, Offload, Tier, Zero, effective
 
 GIB = 2**30
@@ -27,6 +27,7 @@ class Sizer:
 
     base: Effective
     facts: Facts
+    runtime: Runtime
 
     def need(self, zero: Zero, micro_batch: int) -> Need:
         """What ``micro_batch`` samples under ``zero`` would take."""
@@ -37,7 +38,7 @@ class Sizer:
             accumulation=1,
             data_parallel=ranks,
         )
-        return _price(replace(self.base, zero=zero, batch=batch), self.facts)
+        return _price(replace(self.base, zero=zero, batch=batch), self.facts, self.runtime)
 
     def fits(self, zero: Zero, micro_batch: int) -> bool:
         """True when the device has room (host and NVMe are judged with the stage)."""
@@ -53,7 +54,7 @@ def sizer(draft: Draft) -> Sizer | None:
         base = effective(_without_auto(draft.config), draft.facts, version=draft.runtime.version)
     except (ValueError, TypeError):
         return None
-    return Sizer(base, draft.facts)
+    return Sizer(base, draft.facts, draft.runtime)
 
 
 def missing_flags(facts: Facts) -> tuple[str, ...]:
@@ -91,28 +92,17 @@ def _without_auto(value: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _price(settings: Effective, facts: Facts) -> Need:
-    model = facts.model
-    assert model is not None  # sizer() saw to it
-    zero, batch = settings.zero, settings.batch
-    ranks = facts.data_parallel or 1
-    width = settings.numerics.precision.bytes
-    parameters = width * model.parameters // (ranks if zero.stage >= 3 else 1)
-    gradients = width * model.trainable // (ranks if zero.stage >= 2 else 1)
-    states = 12 * model.trainable // (ranks if zero.stage >= 1 else 1)
-    device = zero.reduce_bucket_size * width * (2 if zero.overlap_comm else 1)
-    host = 0
-    for amount, tier in (
-        (parameters, zero.parameter_tier),
-        (gradients + states, zero.optimizer_tier),
-    ):
-        if tier is Tier.DEVICE:
-            device += amount
-        else:
-            host += amount
-    shape = model.architecture
-    if shape is not None and batch is not None:
-        length = (facts.training and facts.training.sequence_length) or shape.max_positions or 2048
-        device += batch.micro_batch * length * shape.hidden_size * shape.layers * 34
-    per_node = max(1, (facts.world_size or 1) // (facts.nodes or 1))
-    return Need(device, host * per_node, 0)
+def _price(settings: Effective, facts: Facts, runtime: Runtime) -> Need:
+    """What the estimator says of the programs that may run the config: the most of each.
+
+    On a card as nvidia-smi would show it, context and communicators included.
+    """
+    from dsconfig.memory import price
+
+    options = [price(settings, facts, runtime=name) for name in runtime.must_fit_on]
+    on_cpu = facts.device is not None and facts.device.kind == "cpu"
+    return Need(
+        max(o.device.peak_bytes if on_cpu else o.device.visible_bytes for o in options),
+        max(option.host.peak_bytes for option in options),
+        max(option.nvme.peak_bytes for option in options),
+    )

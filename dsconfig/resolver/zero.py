@@ -10,7 +10,7 @@ from dsconfig.resolver import buckets, step_time
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 from dsconfig.resolver.sizing import GIB, Need, Sizer, missing_flags, sizer, with_tiers
-from dsconfig.runtimes.effective import Tier, Zero
+from dsconfig.runtimes.effective import Tier
 
 STAGE = "zero_optimization.stage"
 OPTIMIZER = "zero_optimization.offload_optimizer.device"
@@ -26,7 +26,6 @@ class Choice:
     stage: int
     optimizer: Tier
     parameters: Tier
-    seconds: float
     need: Need
     lacks: str
 
@@ -47,14 +46,32 @@ def fill(draft: Draft) -> None:
     if priced is None:
         _ask(draft, open_paths)
         return
+    allowed = (draft.is_auto(STAGE), draft.is_auto(OPTIMIZER), draft.is_auto(PARAMETERS))
+    choice, refused = _cheapest(draft, priced, *allowed)
+    if choice is not None:
+        _write(draft, choice, refused)
+    else:
+        _nothing_fits(draft, priced, open_paths, refused)
+
+
+def way_out(draft: Draft, priced: Sizer) -> str:
+    """The cheapest choice that would fit, were stage and offload targets open; as advice."""
+    choice, _ = _cheapest(draft, priced, True, True, True)
+    if choice is None:
+        return "no stage or offload target holds it: use more or larger devices"
+    return f"{choice} would hold it ({choice.need.device / GIB:.1f} GiB)"
+
+
+def _cheapest(
+    draft: Draft, priced: Sizer, stages: bool, optimizers: bool, parameters: bool
+) -> tuple[Choice | None, list[Choice]]:
+    """The first that fits in order of expected time, and what was passed over for it."""
     refused: list[Choice] = []
-    choices = sorted(_choices(draft, priced), key=lambda choice: choice.seconds)
-    for choice in choices:
+    for choice in _by_time(draft, priced, stages, optimizers, parameters):
         if not choice.lacks:
-            _write(draft, choice, refused)
-            return
+            return choice, refused
         refused.append(choice)
-    _nothing_fits(draft, open_paths, refused)
+    return None, refused
 
 
 def _ask(draft: Draft, open_paths: list[str]) -> None:
@@ -67,38 +84,37 @@ def _ask(draft: Draft, open_paths: list[str]) -> None:
         )
 
 
-def _choices(draft: Draft, priced: Sizer) -> Iterator[Choice]:
+def _by_time(
+    draft: Draft, priced: Sizer, stages: bool, optimizers: bool, parameters: bool
+) -> Iterator[Choice]:
+    """Open choices, the quickest first; each is priced only when it is its turn."""
     base = priced.base.zero
-    accumulation = draft.value("gradient_accumulation_steps")
-    steps = accumulation if isinstance(accumulation, int) and accumulation > 0 else 1
+    written = draft.value("gradient_accumulation_steps")
+    steps = written if isinstance(written, int) and written > 0 else 1
     width = priced.base.numerics.precision.bytes
-    for stage, optimizer, parameters in _combinations(draft, base):
-        zero = buckets.trial(draft, with_tiers(replace(base, stage=stage), optimizer, parameters))
+
+    def seconds(combination: tuple[int, Tier, Tier]) -> float:
+        return step_time.seconds(draft.facts, *combination, width=width, accumulation=steps)
+
+    nvme = draft.facts.host is not None and draft.facts.host.nvme_path is not None
+    every = (Tier.DEVICE, Tier.HOST, Tier.NVME) if nvme else (Tier.DEVICE, Tier.HOST)
+    combinations = [
+        (stage, first, second)
+        for stage in ((0, 1, 2, 3) if stages else (base.stage,))
+        for first in (every if optimizers else (base.optimizer_tier,))
+        for second in (every if parameters else (base.parameter_tier,))
+        if _works(stage, first, second)
+    ]
+    for stage, first, second in sorted(combinations, key=seconds):
+        zero = buckets.trial(draft, with_tiers(replace(base, stage=stage), first, second))
         need = priced.need(zero, 1)
         yield Choice(
             stage=stage,
-            optimizer=optimizer,
-            parameters=parameters,
-            seconds=step_time.seconds(
-                draft.facts, stage, optimizer, parameters, width=width, accumulation=steps
-            ),
+            optimizer=first,
+            parameters=second,
             need=need,
             lacks=_lacks(draft.facts, need),
         )
-
-
-def _combinations(draft: Draft, base: Zero) -> Iterator[tuple[int, Tier, Tier]]:
-    """Everything the file leaves open, as far as it can work at all."""
-    nvme = draft.facts.host is not None and draft.facts.host.nvme_path is not None
-    every = (Tier.DEVICE, Tier.HOST, Tier.NVME) if nvme else (Tier.DEVICE, Tier.HOST)
-    stages = (0, 1, 2, 3) if draft.is_auto(STAGE) else (base.stage,)
-    optimizers = every if draft.is_auto(OPTIMIZER) else (base.optimizer_tier,)
-    parameters = every if draft.is_auto(PARAMETERS) else (base.parameter_tier,)
-    for stage in stages:
-        for first in optimizers:
-            for second in parameters:
-                if _works(stage, first, second):
-                    yield stage, first, second
 
 
 def _works(stage: int, optimizer: Tier, parameters: Tier) -> bool:
@@ -165,17 +181,25 @@ def _warn_about_host(draft: Draft, choice: Choice) -> None:
         )
 
 
-def _nothing_fits(draft: Draft, open_paths: list[str], refused: list[Choice]) -> None:
+def _nothing_fits(
+    draft: Draft, priced: Sizer, open_paths: list[str], refused: list[Choice]
+) -> None:
+    if not refused:
+        draft.report(
+            "DSC154",
+            "nothing-fits",
+            Effect.REFUSED,
+            open_paths[0],
+            "no stage goes with the offload targets that the config sets",
+            'offloading parameters needs stage 3 and an offloaded optimizer; write "auto" for them',
+        )
+        return
     nearest = min(refused, key=lambda choice: choice.need.device)
-    more = [path for path in (OPTIMIZER, PARAMETERS) if not draft.has(path)]
-    remedies = [f'write "auto" for {path}' for path in more] or ["use more or larger devices"]
-    if draft.facts.host is None or draft.facts.host.nvme_path is None:
-        remedies.append("give --nvme with a directory")
     draft.report(
         "DSC154",
         "nothing-fits",
         Effect.REFUSED,
         open_paths[0],
         f"no allowed choice holds micro batch 1; the nearest, {nearest}, fails on {nearest.lacks}",
-        ", or ".join(remedies),
+        f'{way_out(draft, priced)}; write "auto" for what the config fixes, or give --nvme',
     )

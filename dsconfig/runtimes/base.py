@@ -46,6 +46,8 @@ class Runtime:
     """False where files go through strict JSON: no comments, no trailing commas, no BOM."""
     fills_by_itself: ClassVar[bool] = True
     """True where the program has its own way with "auto"; False: our resolver fills it."""
+    must_fit_on: ClassVar[tuple[str, ...]] = ("deepspeed",)
+    """The programs in whose memory a config resolved for this one has to fit."""
     ends_in_deepspeed: ClassVar[bool] = True
     """True where DeepSpeed itself has the last word about the config."""
 

@@ -22,6 +22,7 @@ KEPT_FEATURES = frozenset(
 class DsEngine(Runtime):
     name = "dsengine"
     fills_by_itself: ClassVar[bool] = False
+    must_fit_on: ClassVar[tuple[str, ...]] = ("dsengine", "deepspeed")
     ends_in_deepspeed: ClassVar[bool] = False
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
