@@ -1,7 +1,7 @@
 """The engine: what ``initialize`` returns, and what a training loop calls."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from dsconfig import Plan
 from dsengine.accumulation import Accumulation
 from dsengine.counters import Counters
+from dsengine.optimizers import Binding
 from dsengine.precision import LossScaler, Policy
 from dsengine.reporting import say, step_line
 from dsengine.saving import Saving
@@ -56,8 +57,9 @@ class Engine(Saving, nn.Module):
         self._accumulation = Accumulation(
             plan.batch.accumulation, effective.gradients.managed_accumulation, self.counters
         )
+        self._binding = Binding(optimizer, sharding.masters) if optimizer else None
         self._stepper = (
-            Stepper(sharding, optimizer, scaler, effective, policy) if optimizer else None
+            Stepper(sharding, self._binding, scaler, effective, policy) if self._binding else None
         )
         self._step_applied = False
         self._global_grad_norm: float | None = None
@@ -84,6 +86,7 @@ class Engine(Saving, nn.Module):
         scale = self.loss_scaler.scale
         scaled = loss if scale == 1.0 else loss.float() * scale
         scaled.backward(retain_graph=retain_graph, **kwargs)
+        self.sharding.after_backward()
         return loss
 
     def step(self) -> None:
@@ -117,6 +120,16 @@ class Engine(Saving, nn.Module):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients. ``step`` does it by itself."""
         self.sharding.drop_gradients()
+
+    def destroy(self) -> None:
+        """Finish what is being written and let go of gradients and process groups."""
+        self._close_files()
+        self.sharding.drop_gradients()
+        self._stepper = None
+
+    def optimizer_on_shards(self) -> AbstractContextManager[None]:
+        """Let the optimizer hold the (sharded) parameters by which checkpoints know them."""
+        return nullcontext() if self._binding is None else self._binding.as_sharded()
 
     # Accumulation
 

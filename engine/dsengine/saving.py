@@ -67,14 +67,15 @@ class Saving:
         Raises CheckpointError on every rank when one cannot write; the checkpoints that exist
         stay as they are.
         """
-        self.checkpointer().save(
-            training_state(self._engine),
-            save_dir,
-            f"global_step{self._engine.global_steps}" if tag is None else str(tag),
-            client_state=client_state,
-            save_latest=save_latest,
-            exclude_frozen=exclude_frozen_parameters,
-        )
+        with self._engine.optimizer_on_shards():
+            self.checkpointer().save(
+                training_state(self._engine),
+                save_dir,
+                f"global_step{self._engine.global_steps}" if tag is None else str(tag),
+                client_state=client_state,
+                save_latest=save_latest,
+                exclude_frozen=exclude_frozen_parameters,
+            )
         return True
 
     def load_checkpoint(
@@ -91,15 +92,16 @@ class Saving:
         Returns (path, client state); (None, {}) when there is nothing to load. Raises
         CheckpointError or CheckpointMismatchError on every rank, before anything is changed.
         """
-        return self.checkpointer().load(
-            training_state(self._engine),
-            load_dir,
-            None if tag is None else str(tag),
-            strict=load_module_strict,
-            optimizer_states=load_optimizer_states,
-            lr_scheduler_states=load_lr_scheduler_states,
-            module_only=load_module_only,
-        )
+        with self._engine.optimizer_on_shards():
+            return self.checkpointer().load(
+                training_state(self._engine),
+                load_dir,
+                None if tag is None else str(tag),
+                strict=load_module_strict,
+                optimizer_states=load_optimizer_states,
+                lr_scheduler_states=load_lr_scheduler_states,
+                module_only=load_module_only,
+            )
 
     def save_16bit_model(
         self,

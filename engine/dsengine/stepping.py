@@ -11,10 +11,10 @@ that is not copied.
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from dsconfig import Effective
 from dsengine.gradients import clipping_factor, global_norm, raise_non_finite, scale_gradients
+from dsengine.optimizers import Binding
 from dsengine.precision import LossScaler, Policy
 from dsengine.sharding import Sharding
 
@@ -35,13 +35,13 @@ class Stepper:
     def __init__(
         self,
         sharding: Sharding,
-        optimizer: Optimizer,
+        binding: Binding,
         scaler: LossScaler,
         effective: Effective,
         policy: Policy,
     ) -> None:
         self._sharding = sharding
-        self._optimizer = optimizer
+        self._binding = binding
         self._scaler = scaler
         self._clipping = effective.gradients.clipping
         self._skips_overflow = effective.numerics.check_grad_overflow or policy.compute_is_fp16
@@ -64,7 +64,9 @@ class Stepper:
             scale_gradients(gradients, clipping_factor(norm, self._clipping) / scale)
         elif scale != 1.0:
             scale_gradients(gradients, 1.0 / scale)
-        self._optimizer.step()
+        self._binding.hand_over_gradients()
+        self._binding.optimizer.step()
+        self._binding.drop_gradients()
         self._sharding.drop_gradients()
         self._sharding.after_update()
         self._scaler.update(overflow=False)

@@ -36,6 +36,10 @@ class Sharding(ABC):
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
         """Say whether the coming backward has to leave reduced gradients."""
 
+    def after_backward(self) -> None:
+        """Do what the reduced gradients need after each backward."""
+        return
+
     @abstractmethod
     def after_update(self) -> None:
         """Bring the module up to date with the masters."""

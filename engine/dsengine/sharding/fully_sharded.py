@@ -1,6 +1,6 @@
 """Stages 1 to 3 on ``fully_shard``."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,8 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from dsconfig import Plan, UnitSchedule
+from dsengine.foreach import foreach_copy_
+from dsengine.gradients import Averaging, ScaledReduceScatter
 from dsengine.precision import Policy
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.mesh import SHARD
@@ -51,7 +53,20 @@ class FullySharded(Sharding):
         if not isinstance(module, FSDPModule):
             self._shard([module], reshard_after_forward=False, cast_inputs=False)
         self.masters = dict(module.named_parameters())
+        self._set_averaging(Averaging.of(plan.effective, plan.mesh.data_parallel))
+        self._rounds_sums = (
+            self.reduces_every_micro_step
+            and policy.accumulation is not torch.float32
+            and (plan.batch.accumulation > 1 or policy.wire is not policy.accumulation)
+        )
         self._gather()
+
+    def _set_averaging(self, averaging: Averaging) -> None:
+        if averaging.is_plain_mean:
+            return
+        for module in self.module.modules():
+            if isinstance(module, FSDPModule):
+                module.set_custom_reduce_scatter(cast(Any, ScaledReduceScatter(averaging)))
 
     def _shard_unit(self, unit: UnitSchedule) -> None:
         modules = [self.module.get_submodule(name) for name in unit.modules]
@@ -115,6 +130,14 @@ class FullySharded(Sharding):
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
         del loss
         self.root.set_requires_gradient_sync(reduce or self.reduces_every_micro_step)
+
+    @torch.no_grad()
+    def after_backward(self) -> None:
+        """Keep the sum over a window to the precision of the accumulation dtype."""
+        if not self._rounds_sums:
+            return
+        sums = [gradient for _, gradient in self.gradients()]
+        foreach_copy_(sums, [each.to(self.policy.accumulation) for each in sums])
 
     def after_update(self) -> None:
         for unit in self.whole:

@@ -8,8 +8,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dsconfig import Plan
+from dsconfig import Effective, Plan
 from dsengine.foreach import foreach_copy_
+from dsengine.gradients import Averaging, all_reduce_hook
 from dsengine.precision import Policy
 from dsengine.sharding.base import Sharding
 
@@ -39,19 +40,25 @@ class Replicated(Sharding):
             for name, parameter in self._parameters.items()
             if self.masters[name] is not parameter
         ]
-        self._parallel = self._wrap(plan.effective.zero.reduce_bucket_size)
+        self._parallel = self._wrap(plan.effective, policy)
 
-    def _wrap(self, bucket_elements: int) -> DistributedDataParallel | None:
+    def _wrap(self, effective: Effective, policy: Policy) -> DistributedDataParallel | None:
         trainable = [p for p in self._parameters.values() if p.requires_grad]
-        if not trainable or dist.get_world_size() == 1:
+        ranks = dist.get_world_size()
+        if not trainable or ranks == 1:
             return None
-        return DistributedDataParallel(
+        bucket_elements = effective.zero.reduce_bucket_size
+        parallel = DistributedDataParallel(
             _Carrier(self.module, trainable[0]),
             init_sync=False,
             bucket_cap_mb=_mebibytes(bucket_elements * trainable[0].element_size()),
             find_unused_parameters=True,
             gradient_as_bucket_view=True,
         )
+        averaging = Averaging.of(effective, ranks)
+        if not averaging.is_plain_mean or policy.wire is not policy.compute:
+            parallel.register_comm_hook(None, all_reduce_hook(averaging, policy.wire))
+        return parallel
 
     def separate_masters(self) -> dict[str, Tensor]:
         """The masters that are not the module's own parameters, by name."""

@@ -1,0 +1,86 @@
+"""Reducing gradients otherwise than by a plain mean in their own dtype.
+
+``gradient_predivide_factor`` f: divide by f, sum, divide by world / f. ``prescale_gradients``:
+divide by the world size, then sum. ``gradient_allreduce_op: sum``: no division. On the wire
+gradients have the dtype of ``communication_data_type``.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dsconfig import Effective
+
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""Renamed in torch 2.13; the old name warns there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Averaging:
+    """Factors on gradients before and after they are summed over ``ranks``."""
+
+    before: float
+    after: float
+    is_plain_mean: bool
+
+    @classmethod
+    def of(cls, effective: Effective, ranks: int) -> "Averaging":
+        settings = effective.gradients
+        if settings.allreduce_op == "sum":
+            return cls(1.0, 1.0, ranks == 1)
+        if settings.prescale:
+            return cls(1.0 / ranks, 1.0, False)
+        factor = settings.predivide_factor
+        return cls(1.0 / factor, factor / ranks, factor == 1.0)
+
+
+def all_reduce_hook(averaging: Averaging, wire: torch.dtype) -> Any:
+    """A communication hook for DistributedDataParallel."""
+
+    def hook(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Tensor]:
+        gradients = bucket.buffer()
+        sent = gradients.to(wire) if gradients.dtype is not wire else gradients
+        if averaging.before != 1.0:
+            sent.mul_(averaging.before)
+        work = dist.all_reduce(sent, group=group, async_op=True)
+        assert work is not None
+
+        def finish(_: Any) -> Tensor:
+            if sent is not gradients:
+                gradients.copy_(sent)
+            if averaging.after != 1.0:
+                gradients.mul_(averaging.after)
+            return gradients
+
+        return work.get_future().then(finish)
+
+    return hook
+
+
+class ScaledReduceScatter:
+    """A reduce-scatter for ``fully_shard`` with factors before and after the sum."""
+
+    def __init__(self, averaging: Averaging) -> None:
+        self.averaging = averaging
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        del op, async_op
+        if self.averaging.before != 1.0:
+            input_tensor.mul_(self.averaging.before)
+        _reduce_scatter(output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=group)
+        if self.averaging.after != 1.0:
+            output_tensor.mul_(self.averaging.after)
+        return None

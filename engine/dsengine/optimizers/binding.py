@@ -1,0 +1,119 @@
+"""Which tensors an optimizer steps: sharded parameters, or this rank's plain parts of them.
+
+[Note: plain parts]
+An optimizer that treats every element alone (Adam, SGD ...) gives the same result on each
+rank's part as on the whole, and is much faster on plain tensors: fused kernels, no DTensor
+dispatch. Any other optimizer (Muon, Adafactor, one of the user's own) keeps the DTensors, on
+which norms and matrix products mean those of the whole parameter. Checkpoints always see the
+DTensors: ``as_sharded`` puts them in for as long as it is entered.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+ELEMENTWISE = frozenset(
+    {
+        optim.ASGD,
+        optim.Adadelta,
+        optim.Adagrad,
+        optim.Adam,
+        optim.AdamW,
+        optim.Adamax,
+        optim.NAdam,
+        optim.RAdam,
+        optim.RMSprop,
+        optim.Rprop,
+        optim.SGD,
+    }
+)
+"""Exact classes: a subclass may do anything."""
+
+
+class Binding:
+    """Holds an optimizer to the parts of ``masters`` that it steps.
+
+    ``parts`` are by name; where the optimizer steps the masters themselves they are these.
+    """
+
+    def __init__(self, optimizer: Optimizer, masters: Mapping[str, nn.Parameter]) -> None:
+        self.optimizer = optimizer
+        self.masters = masters
+        self.uses_parts = type(optimizer) in ELEMENTWISE and any(
+            isinstance(master, DTensor) for master in masters.values()
+        )
+        self.parts: dict[str, nn.Parameter] = dict(masters)
+        if self.uses_parts:
+            self._bind_parts()
+
+    def hand_over_gradients(self) -> None:
+        """Give the parts the gradients of their masters."""
+        if not self.uses_parts:
+            return
+        for name, part in self.parts.items():
+            gradient = self.masters[name].grad
+            part.grad = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+
+    def drop_gradients(self) -> None:
+        for part in self.parts.values():
+            part.grad = None
+
+    @contextmanager
+    def as_sharded(self) -> Iterator[None]:
+        """Let the optimizer hold the masters inside; its state follows."""
+        if not self.uses_parts:
+            yield
+            return
+        self._exchange({self.parts[name]: master for name, master in self.masters.items()}, _whole)
+        try:
+            yield
+        finally:
+            self._bind_parts()
+
+    def _bind_parts(self) -> None:
+        self.parts = {name: _part(master) for name, master in self.masters.items()}
+        self._exchange({self.masters[name]: part for name, part in self.parts.items()}, _local)
+
+    def _exchange(self, new: Mapping[Tensor, nn.Parameter], convert: Any) -> None:
+        for group in self.optimizer.param_groups:
+            group["params"] = [new[parameter] for parameter in group["params"]]
+        state = dict(self.optimizer.state)
+        self.optimizer.state.clear()
+        for old, entries in state.items():
+            self.optimizer.state[new[old]] = {
+                key: convert(value, old, new[old]) if isinstance(value, Tensor) else value
+                for key, value in entries.items()
+            }
+
+
+def _part(master: nn.Parameter) -> nn.Parameter:
+    """This rank's part of ``master`` as a parameter on the same storage."""
+    if not isinstance(master, DTensor):
+        return master
+    return nn.Parameter(master.to_local().detach(), requires_grad=master.requires_grad)
+
+
+@torch.no_grad()
+def _local(value: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    del old, new
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+@torch.no_grad()
+def _whole(value: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """A state tensor shaped like the part becomes one sharded like the master."""
+    if value.dim() == 0 or value.shape != old.shape or not isinstance(new, DTensor):
+        return value
+    return DTensor.from_local(
+        value,
+        new.device_mesh,
+        new.placements,
+        run_check=False,
+        shape=new.shape,
+        stride=new.stride(),
+    )

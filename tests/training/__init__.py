@@ -1,0 +1,1 @@
+"""What the engine's tests and replays train with: ranks, jobs, models."""

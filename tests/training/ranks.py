@@ -1,0 +1,104 @@
+"""A group of real training processes that serve many jobs, so that start-up is paid once."""
+
+import importlib
+import multiprocessing
+import os
+import socket
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any, Self
+
+SECONDS = 120.0
+"""What one job may take before the ranks are given up."""
+
+
+class RankError(RuntimeError):
+    """A job raised on at least one rank; the message holds each rank's traceback."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Ranks:
+    """``size`` processes joined by gloo, one thread each.
+
+    ``run("training.jobs:train", ...)`` calls the function on every rank with the keyword
+    arguments and returns their results in order of rank.
+    """
+
+    def __init__(self, size: int = 2) -> None:
+        context = multiprocessing.get_context("spawn")
+        port = free_port()
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        for rank in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, rank, size, port), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, job: str, *, seconds: float = SECONDS, **arguments: Any) -> list[Any]:
+        """Raises RankError when a rank raised, TimeoutError when one did not answer."""
+        for pipe in self._pipes:
+            pipe.send((job, arguments))
+        results, failures = [], []
+        for rank, pipe in enumerate(self._pipes):
+            if not pipe.poll(seconds):
+                self.close()
+                raise TimeoutError(f"rank {rank} did not finish {job} in {seconds:g} s")
+            failed, value = pipe.recv()
+            (failures if failed else results).append(value)
+        if failures:
+            raise RankError("\n".join(failures))
+        return results
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _serve(pipe: Connection, rank: int, size: int, port: int) -> None:
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(size),
+        LOCAL_WORLD_SIZE=str(size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        OMP_NUM_THREADS="1",
+    )
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    while True:
+        try:
+            job, arguments = pipe.recv()
+        except EOFError:
+            break
+        pipe.send(_answer(job, arguments, rank))
+    dist.destroy_process_group()
+
+
+def _answer(job: str, arguments: dict[str, Any], rank: int) -> tuple[bool, Any]:
+    module, _, function = job.partition(":")
+    try:
+        return False, getattr(importlib.import_module(module), function)(**arguments)
+    except Exception:  # whatever it is, the parent shows it
+        return True, f"--- rank {rank}\n{traceback.format_exc()}"
