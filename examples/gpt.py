@@ -68,9 +68,9 @@ def initialise(module: nn.Module) -> None:
 
 def from_json(path: Path) -> GPT:
     """Build the model that a file like gpt.json describes."""
-    sizes = json.loads(path.read_text())
-    sizes.pop("architecture")
-    return GPT(**sizes)
+    described = json.loads(path.read_text())
+    names = ("hidden_size", "layers", "heads", "vocab_size", "max_positions")
+    return GPT(**{name: described[name] for name in names})
 
 
 class StandardLibrary(Dataset[Tensor]):

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from dsconfig import Plan
 from dsengine.engine import Engine
 from dsengine.optimizers import as_groups, build_optimizer, masters_of_groups, rebind
-from dsengine.planning import plan_for
+from dsengine.planning import plan_for, refuse_uncovered
 from dsengine.precision import loss_scaler, policy
 from dsengine.schedules import build_schedule
 from dsengine.sharding import Sharding, distribute
@@ -57,6 +57,7 @@ def initialize(
             _one_config(args, config, config_params), model, optimizer, lr_scheduler, mpu
         )
     _check_world(plan)
+    refuse_uncovered(plan)
     groups = as_groups(model_parameters if model_parameters is not None else _trainable(model))
     if callable(optimizer) and not isinstance(optimizer, Optimizer):
         optimizer = optimizer(model_parameters if model_parameters is not None else groups)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 import dsconfig
-from dsconfig import DeviceFacts, Diagnostic, Facts, Plan
+from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status
 from dsengine.model_tree import describe
 
 
@@ -47,6 +47,14 @@ def _device_facts() -> DeviceFacts:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         return DeviceFacts(name=properties.name, kind="cuda", memory_bytes=properties.total_memory)
     return DeviceFacts(name="cpu", kind="cpu")
+
+
+def refuse_uncovered(plan: Plan) -> None:
+    """Raise ValueError naming every key of the config that this engine cannot honour."""
+    rows = [row for row in plan.coverage if row.status is Status.REFUSED]
+    if rows:
+        lines = [f"  {row.pointer}: {row.by}" for row in rows]
+        raise ValueError("this config asks for what dsengine refuses:\n" + "\n".join(lines))
 
 
 def refuse(errors: "list[Diagnostic] | tuple[Diagnostic, ...]") -> None:
