@@ -16,14 +16,14 @@ from dsconfig.schema.version import NEWEST, OLDEST, Version, installed_or_newest
 if TYPE_CHECKING:
     from dsconfig.schema.catalogue import Key, Status, find, key, keys, strict_at, strict_since
     from dsconfig.schema.config import DSConfig
-    from dsconfig.schema.types import AUTO, Bounds
+    from dsconfig.schema.markers import AUTO, Bounds
     from dsconfig.schema.validation import ErrorKind, SchemaError, errors, known_names
 
 _HOME_OF = {
     "config": ("DSConfig",),
     "validation": ("ErrorKind", "SchemaError", "errors", "known_names"),
     "catalogue": ("Key", "Status", "find", "key", "keys", "strict_at", "strict_since"),
-    "types": ("AUTO", "Bounds"),
+    "markers": ("AUTO", "Bounds"),
 }
 _MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names}
 

@@ -14,8 +14,9 @@ from pydantic_core import PydanticUndefined
 
 from dsconfig.schema.config import DSConfig
 from dsconfig.schema.declare import Block, Facts, Life, facts_of
+from dsconfig.schema.lazy import Lazy, Variants
+from dsconfig.schema.markers import Bounds
 from dsconfig.schema.shape import Shape, in_words, shape_of
-from dsconfig.schema.types import Bounds, Lazy, Variants
 from dsconfig.schema.version import Version
 
 T = TypeVar("T")

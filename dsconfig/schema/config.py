@@ -5,16 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import ConfigDict
 
 from dsconfig.schema.declare import TRAINER, Block, key
-from dsconfig.schema.types import (
-    AnyCase,
-    Integer,
-    Number,
-    OrAbsent,
-    OrAuto,
-    OrBool,
-    Positive,
-    lazy,
-)
+from dsconfig.schema.lazy import lazy
+from dsconfig.schema.markers import AnyCase
+from dsconfig.schema.types import Integer, Number, OrAbsent, OrAuto, OrBool, Positive
 
 if TYPE_CHECKING:
     from dsconfig.schema.blocks.activation_checkpointing import ActivationCheckpointing

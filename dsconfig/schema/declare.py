@@ -1,13 +1,12 @@
 """How a block declares its keys: a pydantic field, and the facts that the type cannot hold."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from dsconfig.schema.types import Bounds
+from dsconfig.schema.markers import Bounds
 
 REQUIRED: Any = ...
 """The default of a key that its block cannot do without."""
@@ -18,8 +17,7 @@ TRANSFORMERS = ("transformers",)
 ACCELERATE = ("accelerate",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(NamedTuple):
     """What is declared about a key beside its type and default; versions as text.
 
     An object of this class sits in ``FieldInfo.json_schema_extra``, which pydantic calls.
@@ -103,8 +101,7 @@ def facts_of(field: FieldInfo) -> Facts:
     return extra if isinstance(extra, Facts) else Facts()
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(NamedTuple):
     """When DeepSpeed read a block, and in which releases it refused unknown keys in it."""
 
     since: str = "0.3.0"

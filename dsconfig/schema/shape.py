@@ -5,17 +5,16 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from dsconfig.schema.declare import Block
-from dsconfig.schema.types import (
+from dsconfig.schema.lazy import Lazy, Variants
+from dsconfig.schema.markers import (
     NO_BOUNDS,
-    AbsentMarker,
     AnyCase,
-    AutoMarker,
+    AutoOr,
     Bounds,
-    EitherMarker,
-    Lazy,
+    Either,
     NotInJson,
+    NotNull,
     Real,
-    Variants,
     Whole,
 )
 
@@ -60,28 +59,28 @@ def shape_of(annotation: Any, metadata: tuple[Any, ...] = ()) -> Shape:
 
 def _marked(marker: Any, annotation: Any) -> Shape | None:
     match marker:
-        case Whole(bounds):
-            return Shape(type="integer", bounds=bounds)
-        case Real(bounds):
-            return Shape(type="number", bounds=bounds)
+        case Whole():
+            return Shape(type="integer", bounds=marker.bounds)
+        case Real():
+            return Shape(type="number", bounds=marker.bounds)
         case Lazy():
             return Shape(type="object", block=marker)
-        case Variants(nullable=nullable):
-            return Shape(type="object", block=marker, nullable=nullable)
-        case NotInJson(type):
-            return Shape(type=type)
-        case AbsentMarker():
+        case Variants():
+            return Shape(type="object", block=marker, nullable=marker.nullable)
+        case NotInJson():
+            return Shape(type=marker.type_name)
+        case NotNull():
             return shape_of(get_args(annotation)[0])
-        case AutoMarker(native=native):
+        case AutoOr():
             shape = shape_of(get_args(annotation)[0])
-            type = f"{shape.type}|string" if native else shape.type
-            return replace(shape, type=type, auto=not native, native_auto=native)
-        case EitherMarker():
+            type_ = f"{shape.type}|string" if marker.native else shape.type
+            return replace(shape, type=type_, auto=not marker.native, native_auto=marker.native)
+        case Either():
             first, second = (shape_of(branch) for branch in get_args(annotation)[:2])
             return replace(first, type=f"{first.type}|{second.type}")
-        case AnyCase(only):
+        case AnyCase():
             shape = _plain(annotation)
-            return replace(shape, any_case=only or shape.choices)
+            return replace(shape, any_case=marker.only or shape.choices)
         case _:
             return None
 

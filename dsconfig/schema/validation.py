@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from dsconfig.schema.config import DSConfig
-from dsconfig.schema.types import AUTO, ITEM_BRANCH, LIST_BRANCH
+from dsconfig.schema.markers import AUTO, FIRST_BRANCH, SECOND_BRANCH
 
 
 class ErrorKind(StrEnum):
@@ -62,7 +62,7 @@ def errors(values: Any) -> list[SchemaError]:
 
 
 def _read(detail: ErrorDetails, values: Any) -> SchemaError:
-    path = tuple(part for part in detail["loc"] if part not in (LIST_BRANCH, ITEM_BRANCH))
+    path = tuple(part for part in detail["loc"] if part not in (FIRST_BRANCH, SECOND_BRANCH))
     pointer = "".join(f"/{_escape(str(part))}" for part in path)
     kind = _KINDS.get(detail["type"], ErrorKind.TYPE)
     if kind is ErrorKind.UNKNOWN:

@@ -3,7 +3,8 @@
 from typing import Annotated, Literal
 
 from dsconfig.schema.declare import Block, key
-from dsconfig.schema.types import AnyCase, Integer, OrAbsent
+from dsconfig.schema.markers import AnyCase
+from dsconfig.schema.types import Integer, OrAbsent
 
 
 class ParallelWrite(Block, since="0.7.4"):

@@ -1,7 +1,8 @@
 """Half precision with loss scaling."""
 
 from dsconfig.schema.declare import TRAINER, Block, key
-from dsconfig.schema.types import Bounds, FiniteScale, Integer, OrAuto, Positive
+from dsconfig.schema.markers import Bounds
+from dsconfig.schema.types import Integer, OrAuto, Positive, Scale
 
 
 class FP16(Block, closed="0.17.1"):
@@ -17,7 +18,7 @@ class FP16(Block, closed="0.17.1"):
     auto_cast: bool = key(False, "Casts float inputs of forward to fp16.", since="0.7.0")
 
     # Loss scale.
-    loss_scale: FiniteScale = key(
+    loss_scale: Scale = key(
         0,
         "Fixed factor on the loss; 0 lets it adapt.",
         bounds_was={"0.18.8": Bounds()},

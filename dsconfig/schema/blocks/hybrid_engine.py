@@ -1,7 +1,8 @@
 """The hybrid engine: training and generation in turn, for RLHF."""
 
 from dsconfig.schema.declare import Block, key
-from dsconfig.schema.types import Bounds, Integer, Positive
+from dsconfig.schema.markers import Bounds
+from dsconfig.schema.types import Integer, Positive
 
 
 class HybridEngine(Block, since="0.9.0", closed="0.9.0"):

@@ -3,12 +3,15 @@
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dsconfig.schema.declare import REQUIRED, Block, key
-from dsconfig.schema.types import AnyCase, Lazy, Variants
+from dsconfig.schema.lazy import Lazy, Variants
+from dsconfig.schema.markers import AnyCase
 
 if TYPE_CHECKING:
     from dsconfig.schema.blocks.optimizer_params import OptimizerParams
 
-DEEPSPEED = ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon", "MuAdam", "MuAdamW", "MuSGD")
+ADAM = ("Adam", "AdamW")
+BESIDE_ADAM = ("Adagrad", "Lamb", "Lion", "Muon", "MuAdam", "MuAdamW", "MuSGD")
+DEEPSPEED = ADAM + BESIDE_ADAM
 """Names that DeepSpeed knows in any letter case."""
 RETIRED = ("OneBitAdam", "OneBitLamb", "ZeroOneAdam")
 """Names that it knew up to 0.19.6."""
@@ -53,16 +56,17 @@ OptimizerName = Annotated[
         "OneBitLamb",
         "ZeroOneAdam",
     ],
-    AnyCase(only=DEEPSPEED + RETIRED),
+    AnyCase(*DEEPSPEED, *RETIRED),
 ]
 
 PARAMS = Variants(
     {
-        **{name: Lazy("optimizer_params", name) for name in DEEPSPEED},
+        **{name: Lazy("optimizer_params", name) for name in ADAM},
+        **{name: Lazy("deepspeed_optimizers", name) for name in BESIDE_ADAM},
         **{name: Lazy("torch_optimizers", name) for name in TORCH},
         **{name: Lazy("onebit_optimizers", name) for name in RETIRED},
     },
-    any_case=frozenset(DEEPSPEED + RETIRED),
+    any_case=DEEPSPEED + RETIRED,
     nullable=True,
 )
 

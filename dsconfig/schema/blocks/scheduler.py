@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dsconfig.schema.declare import REQUIRED, Block, key
-from dsconfig.schema.types import Lazy, Variants
+from dsconfig.schema.lazy import Lazy, Variants
 
 if TYPE_CHECKING:
     from dsconfig.schema.blocks.scheduler_params import SchedulerParams

@@ -1,9 +1,9 @@
 """AutoTP: tensor parallelism for training."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from dsconfig.schema.declare import Block, key
-from dsconfig.schema.types import Integer, NotInJson, OrAbsent
+from dsconfig.schema.types import Integer, OrAbsent, TorchDtype
 
 
 class TensorParallelGroup(Block, since="0.16.4", closed="0.16.4"):
@@ -45,7 +45,7 @@ class PartitionConfig(Block, since="0.18.6"):
 class TensorParallel(Block, since="0.16.4", closed="0.16.4"):
     """AutoTP: splits layers over ranks without changing the model's code."""
 
-    dtype: Annotated[str, NotInJson("torch.dtype")] = key(
+    dtype: TorchDtype = key(
         "torch.float16", "A torch.dtype object; no text can hold it, so leave it out."
     )
     autotp_size: Integer = key(0, "Ranks that share a layer; 0 and 1 are off.")

@@ -3,9 +3,9 @@
 from typing import Annotated, Literal
 
 from dsconfig.schema.declare import REQUIRED, Block, key
-from dsconfig.schema.types import Integer, NotInJson, Number, OrList, Positive
+from dsconfig.schema.markers import NotInJson
+from dsconfig.schema.types import Function, Integer, Number, OrList, Positive
 
-Function = Annotated[str, NotInJson("function")]
 Schedules = Annotated[str, NotInJson("list of schedules")]
 
 

@@ -3,7 +3,8 @@
 from typing import Literal
 
 from dsconfig.schema.declare import Block, key
-from dsconfig.schema.types import Bounds, Integer, OpenShare, OrNativeAuto, Share
+from dsconfig.schema.markers import Bounds
+from dsconfig.schema.types import Integer, OpenShare, OrNativeAuto, Share
 
 
 class ZenFlow(Block, since="0.17.5", closed="0.17.5"):

@@ -3,17 +3,9 @@
 from typing import TYPE_CHECKING
 
 from dsconfig.schema.declare import ACCELERATE, TRAINER, Block, key
-from dsconfig.schema.types import (
-    Bounds,
-    Integer,
-    Natural,
-    Number,
-    OrAbsent,
-    OrAuto,
-    Positive,
-    Stage,
-    lazy,
-)
+from dsconfig.schema.lazy import lazy
+from dsconfig.schema.markers import Bounds
+from dsconfig.schema.types import Integer, Natural, Number, OrAbsent, OrAuto, Positive, Stage
 
 if TYPE_CHECKING:
     from dsconfig.schema.blocks.zenflow import ZenFlow

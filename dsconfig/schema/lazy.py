@@ -1,0 +1,91 @@
+"""Blocks that are imported when a file has them, and unions that their ``type`` decides."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from pydantic_core import SchemaValidator, core_schema
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+
+    from dsconfig.schema.declare import Block
+
+JsonSchema = dict[str, Any]
+
+
+class Lazy:
+    """Marker of a block in a module below ``dsconfig.schema.blocks``."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module = module
+        self.name = name
+
+    def load(self) -> "type[Block]":
+        return getattr(import_module(f"dsconfig.schema.blocks.{self.module}"), self.name)
+
+    def validate(self, value: Any) -> Any:
+        # A ValidationError raised in here keeps its places below the place of the block.
+        return self.load().model_validate(value)
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: "GetCoreSchemaHandler"
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.validate)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: "GetJsonSchemaHandler"
+    ) -> JsonSchema:
+        block = self.load()
+        block.model_rebuild()
+        return handler(block.__pydantic_core_schema__)
+
+
+def lazy(module: str, name: str) -> Any:
+    """The block ``name`` of ``dsconfig.schema.blocks.module``, as an annotation."""
+    return Annotated[Any, Lazy(module, name)]
+
+
+class Variants:
+    """Marker of a mapping whose keys depend on the ``type`` beside it: a discriminated union.
+
+    Only the branch that a file names is loaded. Names are matched exactly, those of
+    ``any_case`` in any letter case.
+    """
+
+    def __init__(
+        self, blocks: Mapping[str, Lazy], *, any_case: tuple[str, ...] = (), nullable: bool = False
+    ) -> None:
+        self.blocks = blocks
+        self.any_case = any_case
+        self.nullable = nullable
+        self._lowered = {name.lower(): blocks[name] for name in any_case}
+
+    def find(self, name: Any) -> Lazy | None:
+        """The branch of a type, None where no such type is known."""
+        if not isinstance(name, str):
+            return None
+        return self._lowered.get(name.lower()) or self.blocks.get(name)
+
+    def validate(self, value: Any, info: core_schema.ValidationInfo) -> Any:
+        block = self.find(info.data.get("type"))
+        if value is None and self.nullable:
+            return None
+        # With an unknown type nothing is known of the keys; the type is at fault, not they.
+        return block.validate(value) if block else _any_mapping(value)
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: "GetCoreSchemaHandler"
+    ) -> core_schema.CoreSchema:
+        return core_schema.with_info_plain_validator_function(self.validate)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: "GetJsonSchemaHandler"
+    ) -> JsonSchema:
+        return {"type": ["object", "null"]} if self.nullable else {"type": "object"}
+
+
+def _any_mapping(value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return cast(dict[str, Any], value)
+    return SchemaValidator(core_schema.dict_schema()).validate_python(value)
