@@ -59,11 +59,14 @@ def sizer(draft: Draft) -> Sizer | None:
 
 def missing_flags(facts: Facts) -> tuple[str, ...]:
     """The flags that an estimate still needs."""
-    needed = {
+    needed: dict[str, object] = {
         "--gpus": facts.world_size,
         "--device": facts.device and facts.device.memory_bytes,
         "--model or --params": facts.model,
     }
+    if facts.model is not None and facts.model.architecture is not None:
+        # Without it no activations would be counted, and everything would seem to fit.
+        needed["--seq-len"] = facts.training and facts.training.sequence_length
     return tuple(flag for flag, fact in needed.items() if fact is None)
 
 

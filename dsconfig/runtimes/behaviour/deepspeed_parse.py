@@ -1,6 +1,7 @@
 """``DeepSpeedConfig``: the order in which it reads a config, and where it stops."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from dsconfig.runtimes import reading
@@ -29,7 +30,7 @@ REMOVAL = Version(0, 19, 6)
 """The first release that refuses them by name."""
 OPTIMIZERS = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon")
 """Types DeepSpeed builds itself; it reads their names in lower case."""
-_CONFIG_ERRORS = ("checkpoint", "data_types.keep_in_fp32_modules")
+MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
 
 def parse(outcome: Outcome, world_size: int, ranks: int | None, version: Version) -> None:
@@ -40,20 +41,15 @@ def parse(outcome: Outcome, world_size: int, ranks: int | None, version: Version
     if ranks is None and "sequence_parallel_size" in config:
         with about("sequence_parallel_size"):
             size = world_size / config["sequence_parallel_size"]
-    _refuse_unmet(config, version, ("communication_data_type",))
-    _refuse_unmet(config, version, ("seq_parallel_communication_data_type",))
-    _refuse_unmet(config, version, ("gradient_allreduce_op",))
-    found = reading.read(config, version)
-    _typed(outcome, found, ("zero_optimization",))
-    _typed(outcome, found, ("comms_logger", "tensorboard", "wandb", "comet", "csv_monitor"))
-    _typed(outcome, found, ("fp16",))
-    _typed(outcome, found, ("bf16", "bfloat16"))
-    if _half(config, "fp16") and (_half(config, "bf16") or _half(config, "bfloat16")):
-        said = "bf16 and fp16 cannot be on together"
-        raise Stops("AssertionError", said, "fp16.enabled", "bf16.enabled")
-    _refuse_unmet(config, version, ("torch_autocast",))
-    _optimizer_and_scheduler(outcome)
-    _clock(config)
+    # Of the two spellings the new one is read where it stands, and the old one not at all.
+    unread = {"bfloat16"} if "bf16" in config else set[str]()
+    read = {key: value for key, value in config.items() if key not in unread}
+    found = reading.read(read, version)
+    for step in ORDER:
+        _refuse_unmet(config, version, step.by_hand)
+        _typed(outcome, found, step.by_model)
+        if step.then is not None:
+            step.then(outcome)
     _refuse_unmet(config, version, None)
     _typed(outcome, found, None)
     deepspeed_batch.solve(outcome, size)
@@ -91,19 +87,27 @@ def _refuse_unmet(config: dict[str, Any], version: Version, roots: tuple[str, ..
 
 def _class_of(dotted: str, value: Any) -> str:
     """The exception behind a demand: bare where a method or operator meets a wrong type."""
-    if dotted.startswith(_CONFIG_ERRORS) and (isinstance(value, str) or "." in dotted):
-        return "DeepSpeedConfigError" if not _is_method_missing(dotted, value) else "AttributeError"
-    if dotted in ("wall_clock_breakdown", "flops_profiler.enabled", "vocabulary_size"):
-        return "TypeError"
-    if dotted in ("communication_data_type", "seq_parallel_communication_data_type"):
-        return "ValueError" if isinstance(value, str) else "AttributeError"
-    if dotted in ("gradient_allreduce_op", "torch_autocast.dtype"):
-        return "ValueError"
-    return "AttributeError"
+    if dotted in _METHODS:
+        return _METHODS[dotted] if isinstance(value, str) else "AttributeError"
+    return _ALWAYS.get(dotted, "AttributeError")
 
 
-def _is_method_missing(dotted: str, value: Any) -> bool:
-    return dotted == "checkpoint.tag_validation" and not isinstance(value, str)
+_METHODS = {
+    "communication_data_type": "ValueError",
+    "seq_parallel_communication_data_type": "ValueError",
+    "checkpoint.tag_validation": "DeepSpeedConfigError",
+}
+"""Values on which a method of a text is called first."""
+_ALWAYS = {
+    "gradient_allreduce_op": "ValueError",
+    "torch_autocast.dtype": "ValueError",
+    "data_types.keep_in_fp32_modules": "DeepSpeedConfigError",
+    "checkpoint.parallel_write.pipeline_stage": "DeepSpeedConfigError",
+    "wall_clock_breakdown": "TypeError",
+    "flops_profiler.enabled": "TypeError",
+    "vocabulary_size": "TypeError",
+    "timers": "TypeError",
+}
 
 
 def reading_at(config: dict[str, Any], path: tuple[str, ...]) -> Any:
@@ -121,7 +125,9 @@ def _typed(outcome: Outcome, found: reading.Reading, roots: tuple[str, ...] | No
     block = next((e for e in entries if e.outcome is reading.Outcome.NOT_A_BLOCK), None)
     if block is not None:
         dotted = ".".join(block.path)
-        kind = "TypeError" if len(block.path) == 1 else "ValidationError"
+        # Blocks inside another model, and the monitors, are fields; the others are unpacked.
+        unpacked = len(block.path) == 1 and dotted not in MONITORS
+        kind = "TypeError" if unpacked else "ValidationError"
         raise Stops(kind, f"{dotted} must be a block of keys", dotted)
     refused = [entry for entry in entries if entry.refused]
     if refused:
@@ -193,6 +199,13 @@ def _half(config: dict[str, Any], block: str) -> bool:
     return bool(reading_at(config, (block, "enabled")) not in (reading.ABSENT, None, False))
 
 
+def _one_half(outcome: Outcome) -> None:
+    config = outcome.config
+    if _half(config, "fp16") and _half(config, "bf16" if "bf16" in config else "bfloat16"):
+        said = "bf16 and fp16 cannot be on together"
+        raise Stops("AssertionError", said, "fp16.enabled", "bf16.enabled")
+
+
 def _optimizer_and_scheduler(outcome: Outcome) -> None:
     config = outcome.config
     for block in ("optimizer", "scheduler"):
@@ -206,8 +219,9 @@ def _optimizer_and_scheduler(outcome: Outcome) -> None:
                     config[block]["type"] = name.lower()
 
 
-def _clock(config: dict[str, Any]) -> None:
+def _clock(outcome: Outcome) -> None:
     """``wall_clock_breakdown | flops_profiler.enabled``."""
+    config = outcome.config
     profiler = config.get("flops_profiler", {})
     with about("flops_profiler"):
         enabled = profiler.get("enabled", False)
@@ -228,9 +242,44 @@ def _sanity(config: dict[str, Any]) -> None:
         said = "gradient_allreduce_op sum does not go with stage 3"
         raise Stops("ValueError", said, "gradient_allreduce_op")
     params = reading_at(config, ("optimizer", "params"))
-    if params is not reading.ABSENT and params is not None:
+    named = reading_at(config, ("optimizer", "type")) not in (reading.ABSENT, None)
+    if named and params is not reading.ABSENT and params is not None:
         with about("optimizer.params"):
             present = "max_grad_norm" in params.keys()  # noqa: SIM118
         if present:
             with about("optimizer.params.max_grad_norm"):
                 _ = params["max_grad_norm"] > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stretch of the parser: keys read by hand, blocks with a model, and a check of its own."""
+
+    by_hand: tuple[str, ...] = ()
+    by_model: tuple[str, ...] = ()
+    then: Callable[[Outcome], None] | None = None
+
+
+ORDER = (
+    Step(by_hand=("communication_data_type",)),
+    Step(by_hand=("seq_parallel_communication_data_type",)),
+    Step(by_hand=("gradient_allreduce_op",)),
+    Step(by_model=("zero_optimization",)),
+    Step(by_hand=("activation_checkpointing",), by_model=("comms_logger",)),
+    Step(by_model=MONITORS),
+    Step(by_model=("fp16",)),
+    Step(by_model=("bf16", "bfloat16"), then=_one_half),
+    Step(by_hand=("torch_autocast",), then=_optimizer_and_scheduler),
+    Step(then=_clock),
+    Step(by_hand=("autotuning",), by_model=("hybrid_engine",)),
+    Step(by_hand=("pipeline",)),
+    Step(by_hand=("data_efficiency",)),
+    Step(by_hand=("checkpoint",)),
+    Step(by_hand=("data_types",)),
+    Step(by_hand=("aio",), by_model=("weight_quantization",)),
+    Step(by_model=("compile",)),
+    Step(by_hand=("timers",), by_model=("timers",)),
+    Step(by_model=("tensor_parallel",)),
+    Step(by_hand=("expert_parallel",)),
+)
+"""The order in which DeepSpeedConfig goes: of several faults it reports the first."""

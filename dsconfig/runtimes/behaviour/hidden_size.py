@@ -26,7 +26,9 @@ def for_transformers(model: ModelTree | None, open_keys: list[str]) -> Any:
     width = None
     if config is not None:
         text = config.get("text_config")
-        text_config = cast(Mapping[str, Any], text) if isinstance(text, Mapping) else {}
+        text_config: Mapping[str, Any] = {}
+        if isinstance(text, Mapping):
+            text_config = cast(Mapping[str, Any], text)
         if "hidden_size" in config:
             width = config["hidden_size"]
         elif "hidden_sizes" in config:
