@@ -17,7 +17,7 @@ def unreadable(message: str, help: str) -> Diagnostic:
     )
 
 
-def syntax_error(message: str, pointer: str, place: Range, help: str | None) -> Diagnostic:
+def syntax_error(message: str, pointer: str, place: Range) -> Diagnostic:
     """DeepSpeed's HJSON reader stops here."""
     return Diagnostic(
         code=SYNTAX,
@@ -26,7 +26,6 @@ def syntax_error(message: str, pointer: str, place: Range, help: str | None) -> 
         message=f"{message}; no program can read the file",
         pointer=pointer,
         range=place,
-        help=help,
     )
 
 
@@ -121,12 +120,13 @@ def template(count: int, *, refused: bool) -> Diagnostic:
     )
 
 
-def no_config_inside(message: str, help: str) -> Diagnostic:
+def no_config_inside(message: str, help: str, *, harmless: bool = False) -> Diagnostic:
     """A YAML or Python file that holds no ds_config."""
     return Diagnostic(
         code="DSC009",
         name="no-config-inside",
-        effect=Effect.REFUSED,
+        effect=Effect.STYLE if harmless else Effect.REFUSED,
+        severity=Severity.INFO if harmless else Severity.ERROR,
         message=message,
         help=help,
     )

@@ -1,10 +1,14 @@
 """HJSON or JSON text as a Document."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
 from dsconfig.report import Diagnostic, Range
 from dsconfig.source import findings, templates
-from dsconfig.source.document import Document, Format
+from dsconfig.source.document import Departure, Document, Format, Span
+from dsconfig.source.parsed import Reading
 from dsconfig.source.pointer import split
-from dsconfig.source.reader import DEEPEST, Reading, read_hjson
+from dsconfig.source.reader import DEEPEST, read_hjson
 from dsconfig.source.spans import Spans
 from dsconfig.source.strict import departure_from_json
 
@@ -21,17 +25,61 @@ def document_from_text(
     A file is read with its line ends turned into LF, as Python's ``open`` does.
     """
     source = text if decoded or "\r" not in text else text.replace("\r\n", "\n").replace("\r", "\n")
-    reading = read_hjson(source)
+    reading = read_hjson(source, skip_mark=not has_mark)
     if reading.too_deep:
         return unreadable(name, text, too_deep())
+    placeholders = templates.placeholders(source, reading)
+    refused = bool(reading.problems)
+    if refused and templates.TOKEN.search(source):
+        filled = templates.read_filled(source)
+        stand_ins = templates.placeholders(source, filled)
+        if stand_ins and len(filled.problems) < len(reading.problems):
+            reading, placeholders = filled, stand_ins
     spans = Spans(source, reading.places)
-    placeholders = find_placeholders(source, reading)
     found = list(_findings(reading, spans, placeholders, in_file=not decoded))
     departure = departure_from_json(f"\ufeff{source}" if has_mark else source)
+    return finish(
+        name,
+        text,
+        Format.BASE64 if decoded else Format.HJSON if departure else Format.JSON,
+        reading.value,
+        spans=spans,
+        found=found,
+        placeholders=placeholders,
+        refused=refused,
+        departure=departure,
+        has_mark=has_mark,
+        is_broken=bool(reading.problems) or reading.is_blank,
+    )
+
+
+def finish(
+    name: str,
+    text: str | None,
+    form: Format,
+    value: Any,
+    *,
+    spans: Mapping[str, Span] | None = None,
+    found: Sequence[Diagnostic] = (),
+    placeholders: frozenset[str] = frozenset(),
+    refused: bool = False,
+    departure: Departure | None = None,
+    has_mark: bool = False,
+    is_broken: bool = False,
+) -> Document:
+    """A document, with the findings that every format shares."""
+    spans = spans or {}
+    found = list(found)
+    is_object = isinstance(value, dict)
+    if not is_object:
+        kind = KINDS.get(type(value).__name__, "a number")
+        found.append(findings.not_an_object(kind, spans[""].value if "" in spans else None))
+    if placeholders:
+        found.append(findings.template(len(placeholders), refused=refused))
     return Document(
         name=name,
-        value=reading.value,
-        format=Format.BASE64 if decoded else Format.HJSON if departure else Format.JSON,
+        value=value,
+        format=form,
         text=text,
         spans=spans,
         diagnostics=tuple(found),
@@ -39,7 +87,7 @@ def document_from_text(
         placeholders=placeholders,
         departure=departure,
         has_mark=has_mark,
-        is_broken=bool(reading.problems) or reading.is_blank or not isinstance(reading.value, dict),
+        is_broken=is_broken or not is_object,
     )
 
 
@@ -55,59 +103,35 @@ def too_deep() -> Diagnostic:
     return findings.unreadable(message, "a config needs three or four levels")
 
 
-def find_placeholders(source: str, reading: Reading) -> frozenset[str]:
-    """The pointers whose value is a placeholder."""
-    found: set[str] = set()
-    for pointer, start, end in reading.bare_texts:
-        quoted = source[reading.places[pointer][0] : reading.places[pointer][0] + 1] in "\"'"
-        value = source[start:end].strip()
-        if templates.is_placeholder(value, is_bare=True, key_is_quoted=quoted):
-            found.add(pointer)
-    if templates.may_hold_placeholder(source):
-        for pointer, value in templates.strings(reading.value):
-            if templates.is_placeholder(value, is_bare=False):
-                found.add(pointer)
-    return frozenset(found)
-
-
 def _findings(
     reading: Reading, spans: Spans, placeholders: frozenset[str], *, in_file: bool
-) -> list[Diagnostic]:
-    found = [
-        findings.syntax_error(
-            problem.message, problem.pointer, spans.lines.range(problem.start, problem.end), None
-        )
-        for problem in reading.problems
-    ]
+) -> Iterator[Diagnostic]:
+    told: set[str] = set(placeholders)
+    for problem in reading.problems:
+        place = spans.lines.range(problem.start, problem.end)
+        told.add(problem.pointer)
+        yield findings.syntax_error(problem.message, problem.pointer, place)
     for pointer, start, end in reading.duplicates:
         place = spans.lines.range(start, end)
         key = split(pointer)[-1]
-        found.append(findings.duplicate_key(key, pointer, place, in_file=in_file))
+        yield findings.duplicate_key(key, pointer, place, in_file=in_file)
     if reading.is_blank:
-        found.append(findings.empty_text("the file"))
-    elif not isinstance(reading.value, dict):
-        kind = KINDS.get(type(reading.value).__name__, "a number")
-        found.append(findings.not_an_object(kind, spans[""].value))
-    if placeholders:
-        found.append(findings.template(len(placeholders), refused=bool(reading.problems)))
+        yield findings.empty_text("the file")
     for pointer, start, end in reading.bare_texts:
-        if pointer and pointer not in placeholders:
-            found.extend(_bare_text(spans, pointer, start, end))
-    return found
+        if pointer and pointer not in told:
+            yield from _bare_text(spans, pointer, start, end)
 
 
-def _bare_text(spans: Spans, pointer: str, start: int, end: int) -> list[Diagnostic]:
+def _bare_text(spans: Spans, pointer: str, start: int, end: int) -> Iterator[Diagnostic]:
     """What is to be said about a value without quotes."""
     value = spans.lines.text[start:end].strip()
     place = spans.lines.range(start, start + len(value))
     word = value.split(",", 1)[0].rstrip(" \t}]")
     if word in NUMBER_WORDS:
-        return [findings.not_a_number(pointer, place, word)]
-    if not any(mark in value for mark in ',}]#"'):
-        return []
-    only_comma = value.rstrip(" \t").removesuffix(",").rstrip() == word
-    fix = None
-    if only_comma:
+        yield findings.not_a_number(pointer, place, word)
+    elif any(mark in value for mark in ',}]#"'):
+        only_comma = value.removesuffix(",").rstrip() == word
         token: Range = spans.lines.range(start, start + len(word))
-        fix = findings.replacement(token, PYTHON_WORDS.get(word, f'"{word}"'))
-    return [findings.swallowed_line(pointer, place, value, fix)]
+        content = PYTHON_WORDS.get(word, f'"{word}"')
+        fix = findings.replacement(token, content) if only_comma else None
+        yield findings.swallowed_line(pointer, place, value, fix)

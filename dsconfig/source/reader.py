@@ -5,17 +5,19 @@ it refuses, at least one :class:`SyntaxProblem` is recorded and reading goes on 
 sensible place. Iterative, so that nesting costs no stack, and linear in the text.
 """
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass
 from typing import Any
 
 from dsconfig.source import pointer as pointers
+from dsconfig.source.parsed import Reading, SyntaxProblem
 from dsconfig.source.tokens import (
-    BARE_KEY,
     LINE_END,
     PUNCTUATION,
-    SPACE,
+    WORDS,
     TokenError,
     bare,
+    bare_key,
     quoted,
     skip,
     triple_quoted,
@@ -24,36 +26,6 @@ from dsconfig.source.tokens import (
 DEEPEST = 400
 """Levels of nesting that are read. ``hjson`` and ``json`` give up at Python's own limit."""
 MOST_PROBLEMS = 20
-
-Offsets = tuple[int, int, int, int]
-"""Key start and end (-1 where there is no key), value start and end."""
-
-
-@dataclass(frozen=True, slots=True)
-class SyntaxProblem:
-    """A place that hjson refuses, as offsets."""
-
-    start: int
-    end: int
-    message: str
-    pointer: str = ""
-    crash: bool = False
-    """True where hjson leaves with an exception that is not its own."""
-
-
-@dataclass(slots=True)
-class Reading:
-    """What a text holds. ``places`` is keyed by JSON Pointer."""
-
-    value: Any = None
-    places: dict[str, Offsets] = field(default_factory=dict[str, Offsets])
-    problems: list[SyntaxProblem] = field(default_factory=list[SyntaxProblem])
-    duplicates: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
-    """Pointer, and offsets of the repeated key."""
-    bare_texts: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
-    """Pointer and offsets of each value that is text without quotes."""
-    is_blank: bool = False
-    too_deep: bool = False
 
 
 @dataclass(slots=True)
@@ -68,39 +40,54 @@ class _Frame:
     braceless: bool = False
 
 
-def read_hjson(text: str) -> Reading:
-    """Read a whole text."""
-    return _Reader(text).read()
+def read_hjson(
+    text: str, *, token: re.Pattern[str] | None = None, skip_mark: bool = True
+) -> Reading:
+    """Read a whole text. What ``token`` matches in place of a value is one text value.
+
+    ``skip_mark`` is False where a byte order mark was taken off before.
+    """
+    reader = Reader(text, token)
+    reader.read(skip_mark=skip_mark)
+    if reader.out.duplicates:
+        reader.out.forget_repeated()
+    return reader.out
 
 
-class _Reader:
-    def __init__(self, text: str) -> None:
+PLAIN_MEMBER = re.compile(
+    r"""[ \t\n\r]*"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*"""
+    r"""(?:"([^"\\\x00-\x1f]*)"|(true|false|null|-?(?:0|[1-9][0-9]{0,17}))(?=[ \t]*[,\r\n}]))"""
+    r"""[ \t\n\r]*(?:,|(?=\}))"""
+)
+"""An entry as JSON writers leave it: most of every file, read in one step."""
+
+
+class Reader:
+    """One pass over a text. ``out`` is the result."""
+
+    def __init__(self, text: str, token: re.Pattern[str] | None = None) -> None:
         self.text = text
+        self.token = token
         self.at = 0
         self.stack: list[_Frame] = []
         self.out = Reading()
-        self.last_problem_line = -1
 
     # --- the whole text -----------------------------------------------------------------
 
-    def read(self) -> Reading:
-        if self.text.startswith("\ufeff"):
-            self.at = 1
-        elif self.text.startswith("\xef\xbb\xbf"):
-            self.at = 3
+    def read(self, *, skip_mark: bool) -> None:
+        if skip_mark and self.text.startswith(("\ufeff", "\xef\xbb\xbf")):
+            self.at = 1 if self.text[0] == "\ufeff" else 3
         begin = self.at
         self.skip()
         if self.at == len(self.text) and begin == 0 and not self.out.problems:
             self.out.value = {}
             self.out.is_blank = True
             self.out.places[""] = (-1, -1, 0, 0)
-            return self.out
-        if self.peek() in ("{", "["):
+        elif self.peek() in ("{", "["):
             self.open("", -1, -1)
             self.fill()
         else:
             self.read_braceless()
-        return self.out
 
     def read_braceless(self) -> None:
         """A root object without braces; failing that, a single value."""
@@ -112,7 +99,7 @@ class _Reader:
         problems = self.out.problems
         if not problems or problems[0].crash or start == len(self.text):
             return
-        alone = _Reader(self.text)
+        alone = Reader(self.text)
         alone.at = start
         if alone.read_single():
             self.out = alone.out
@@ -164,14 +151,17 @@ class _Reader:
             if len(self.stack) > DEEPEST:
                 self.out.too_deep = True
                 return
-            self.skip()
             frame = self.stack[-1]
+            is_object = type(frame.items) is dict
+            if is_object and frame.pointer is not None:
+                self.plain_members(frame.items, frame.pointer)
+            self.skip()
             if self.at >= len(self.text):
                 if not frame.braceless:
                     self.unclosed()
                 self.stack.clear()
                 return
-            if isinstance(frame.items, dict):
+            if is_object:
                 self.member(frame)
             else:
                 self.element(frame)
@@ -179,6 +169,28 @@ class _Reader:
         if self.at < len(self.text):
             found = self.text[self.at]
             self.problem(self.at, self.at + 1, f"{found!r} stands behind the end of the config")
+
+    def plain_members(self, items: dict[str, Any], pointer: str) -> None:
+        """As many entries in plain JSON as follow one another here."""
+        match, places = PLAIN_MEMBER.match, self.out.places
+        found = match(self.text, self.at)
+        while found is not None:
+            key, text, word = found.groups()
+            here = f"{pointer}/{key}"
+            if "/" in key or "~" in key:
+                here = f"{pointer}/{pointers.escape(key)}"
+            key_start, key_end = found.span(1)
+            if key in items:
+                self.out.duplicates.append((here, key_start - 1, key_end + 1))
+            if word is None:
+                items[key] = text
+                start, end = found.span(2)
+                places[here] = (key_start - 1, key_end + 1, start - 1, end + 1)
+            else:
+                items[key] = WORDS[word] if word in WORDS else int(word)
+                places[here] = (key_start - 1, key_end + 1, *found.span(3))
+            self.at = found.end()
+            found = match(self.text, self.at)
 
     def after_value(self) -> None:
         self.skip()
@@ -256,7 +268,8 @@ class _Reader:
             self.problem(self.at, self.at + 1, f"a value is missing before this {mark!r}", here)
             self.after_value()
             return
-        if mark in "{[":
+        stands_in = self.token is not None and self.token.match(self.text, self.at)
+        if mark in "{[" and not stands_in:
             self.open(here, start, end)
             self.store(frame, key, self.stack[-1].items)
             return
@@ -282,6 +295,11 @@ class _Reader:
 
     def scalar(self, here: str | None) -> tuple[Any, int]:
         mark = self.text[self.at]
+        if self.token is not None:
+            stand_in = self.token.match(self.text, self.at)
+            if stand_in is not None:
+                self.out.bare_texts.append((here or "", self.at, stand_in.end()))
+                return stand_in[0], stand_in.end()
         if mark == "'" and self.text.startswith("'''", self.at):
             return triple_quoted(self.text, self.at)
         if mark in "\"'":
@@ -296,48 +314,20 @@ class _Reader:
     def key(self) -> str | None:
         """The key at the current place; None where there is none to go on with."""
         mark = self.text[self.at]
-        if mark in "\"'":
-            try:
-                key, self.at = quoted(self.text, self.at)
-            except TokenError as error:
-                self.problem(error.start, error.end, error.message, crash=error.crash)
-                self.at = error.resume
-                ended = self.peek() in ("", "\r", "\n")
-                return None if ended else str(error.value)
-            return key
         if mark == ":":
             message = 'a key is missing before this colon; an empty key is written ""'
             self.problem(self.at, self.at + 1, message)
             self.value(self.stack[-1], None, None, -1, -1)
             return None
-        return self.bare_key()
-
-    def bare_key(self) -> str | None:
-        start = self.at
-        end = BARE_KEY.match(self.text, start).end()  # type: ignore[union-attr]
-        self.at = SPACE.match(self.text, end).end()  # type: ignore[union-attr]
-        follower = self.peek()
-        if follower == ":":
-            key = self.text[start:end]
-            return key.rstrip() if self.at > end else key
-        name = self.text[start:end]
-        if follower == "":
-            self.cut_short(start, end)
-            return None
-        line_end = LINE_END.search(self.text, start).start()  # type: ignore[union-attr]
-        colon = self.text.find(":", end, line_end)
-        if follower in PUNCTUATION or colon < 0:
-            self.problem(start, end, f"':' and a value are missing after the key {name!r}")
-            self.at = max(end, min(self.at, line_end))
-            if follower not in PUNCTUATION:
-                self.at = max(end, line_end)
-            elif follower == ",":
-                self.at += 1
-            return None
-        key = self.text[start:colon].strip()
-        message = f"the key {key!r} holds a space, so it needs quotes"
-        self.problem(start, start + len(key), message)
-        self.at = colon
+        read = quoted if mark in "\"'" else bare_key
+        try:
+            key, self.at = read(self.text, self.at)
+        except TokenError as error:
+            self.at = error.resume
+            if error.crash or self.at < len(self.text) or self.is_braceless():
+                self.problem(error.start, error.end, error.message, crash=error.crash)
+            ended = self.peek() in ("", "\r", "\n")
+            return None if ended or error.value is None else str(error.value)
         return key
 
     def colon(self, key: str, here: str | None) -> bool:
@@ -382,16 +372,26 @@ class _Reader:
 
     def cut_short(self, start: int, end: int) -> None:
         """The text ends inside an entry; told here only where no bracket is left open."""
-        if all(frame.braceless for frame in self.stack):
+        if self.is_braceless():
             self.problem(start, end, "the text ends before this key has a value")
+
+    def is_braceless(self) -> bool:
+        return all(frame.braceless for frame in self.stack)
 
     def unclosed(self) -> None:
         """The text ends inside a container."""
         frame = next(item for item in reversed(self.stack) if not item.braceless)
-        line = self.text.count("\n", 0, frame.start) + 1
         mark = "}" if isinstance(frame.items, dict) else "]"
+        line = self.text.count("\n", 0, frame.start) + 1
         name = pointers.dotted(frame.pointer or "")
         what = "the config" if name == "(root)" else f'"{name}"'
+        for pointer, start, end in self.out.bare_texts:
+            value = self.text[start:end]
+            if mark in value and start > frame.start:
+                message = f"{value!r} has no quotes, so it is a text up to the end of its line"
+                message = f"{message}, and {what} is never closed"
+                self.problem(start, start + len(value.rstrip()), message, pointer)
+                return
         message = f"the text ends inside {what}, opened on line {line}: {mark!r} is missing"
         end = len(self.text)
         self.problem(end, end, message, "")

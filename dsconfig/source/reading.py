@@ -43,6 +43,7 @@ def read(
     if not isinstance(source, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"a config is a path, a text or a dict, not {type(source).__name__}")
     if source == STDIN:
+        wanted = wanted or BY_SUFFIX.get(Path(name or "").suffix.lower())
         return _from_origin(origin.read_stdin(), name or "<stdin>", wanted)
     return _read_string(source, name, wanted)
 
@@ -81,6 +82,14 @@ def _read_path(path: Path, name: str | None, wanted: Format | None) -> Document:
 def _from_origin(found: origin.Text | Diagnostic, name: str, wanted: Format | None) -> Document:
     if isinstance(found, Diagnostic):
         return unreadable(name, None, found)
+    if wanted is Format.YAML:
+        from dsconfig.source.from_yaml import document_from_yaml
+
+        return document_from_yaml(found.content, name)
+    if wanted is Format.PYTHON:
+        from dsconfig.source.from_python import document_from_python
+
+        return document_from_python(found.content, name)
     return document_from_text(found.content, name, has_mark=found.has_mark)
 
 

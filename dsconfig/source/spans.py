@@ -5,7 +5,7 @@ from functools import cached_property
 
 from dsconfig.source.document import Span
 from dsconfig.source.lines import LineIndex
-from dsconfig.source.reader import Offsets
+from dsconfig.source.parsed import Offsets
 
 
 class Spans(Mapping[str, Span]):

@@ -4,6 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, cast
 
+from dsconfig.source.parsed import Reading
+from dsconfig.source.pointer import escape
+from dsconfig.source.reader import read_hjson
+
 MARKED = re.compile(
     r"\$\{[^}\n]+\}|\$\([^)\n]+\)|\{\{.*?\}\}|\{%.*?%\}|<%.*?%>"
     r"|(?<![\w$])\$[A-Za-z_]\w*|%\(\w+\)[sdf]|@[A-Z_]+@|__[A-Z][A-Z_]+__"
@@ -11,10 +15,18 @@ MARKED = re.compile(
 """The usual forms: shell, Jinja, ERB, Python's %, CMake."""
 WHOLE = re.compile(rf"(?:{MARKED.pattern}|<[A-Za-z][\w -]*>)")
 CAPITALS = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*,?")
+STATEMENT = re.compile(r"\{[%#].*?[%#]\}", re.DOTALL)
+"""Jinja's statements and comments, which leave nothing behind."""
 NO_PLACEHOLDERS = frozenset(
     ("NAN", "INF", "TRUE", "FALSE", "NULL", "NONE", "SGD", "ASGD", "INFO", "DEBUG", "WARNING")
 )
 """Words in capitals that people do write for themselves."""
+ENDS = r"(?=[ \t]*(?:[,}\]\r\n#]|//|\Z))"
+TOKEN = re.compile(
+    rf"(?:(?:{MARKED.pattern})[\w./-]*)+{ENDS}"
+    rf"|(?!(?:{'|'.join(sorted(NO_PLACEHOLDERS))}){ENDS})[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)*{ENDS}"
+)
+"""A placeholder in place of a value, up to what ends a value in JSON."""
 
 
 def is_placeholder(text: str, *, is_bare: bool, key_is_quoted: bool = True) -> bool:
@@ -42,8 +54,6 @@ def may_hold_placeholder(text: str) -> bool:
 
 def strings(value: Any) -> Iterator[tuple[str, str]]:
     """Every text in a config, with its JSON Pointer."""
-    from dsconfig.source.pointer import escape
-
     waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
         pointer, item = waiting.pop()
@@ -55,3 +65,25 @@ def strings(value: Any) -> Iterator[tuple[str, str]]:
         elif isinstance(item, list):
             parts = enumerate(cast("list[Any]", item))
             waiting.extend((f"{pointer}/{index}", part) for index, part in parts)
+
+
+def placeholders(source: str, reading: Reading) -> frozenset[str]:
+    """The pointers whose value is a placeholder."""
+    found: set[str] = set()
+    for pointer, start, end in reading.bare_texts:
+        key = reading.places[pointer][0] if pointer in reading.places else -1
+        key_is_quoted = key >= 0 and source[key] in "\"'"
+        value = source[start:end].strip()
+        if is_placeholder(value, is_bare=True, key_is_quoted=key_is_quoted):
+            found.add(pointer)
+    if may_hold_placeholder(source):
+        for pointer, value in strings(reading.value):
+            if is_placeholder(value, is_bare=False):
+                found.add(pointer)
+    return frozenset(found)
+
+
+def read_filled(source: str) -> Reading:
+    """Read a text with each placeholder taken for one value, statements for nothing."""
+    blank = STATEMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
+    return read_hjson(blank, token=TOKEN)

@@ -225,3 +225,29 @@ def _number(match: re.Match[str]) -> int | float:
         message = "this number is too large to be read"
         start, end = match.span()
         raise TokenError(message, start, end, resume=end, value=0, crash=True) from None
+
+
+def bare_key(text: str, at: int) -> tuple[str, int]:
+    """A key without quotes: (key, offset of its colon). Blanks may stand before the colon."""
+    end = at
+    name = BARE_KEY.match(text, at)
+    if name is not None:
+        end = name.end()
+    behind = SPACE.match(text, end).end()  # type: ignore[union-attr]
+    follower = text[behind : behind + 1]
+    key = text[at:end]
+    if follower == ":":
+        return key.rstrip() if behind > end else key, behind
+    missing = f"':' and a value are missing after the key {key!r}"
+    if follower == "":
+        raise TokenError(missing, at, end, resume=len(text))
+    line_end = LINE_END.search(text, at).start()  # type: ignore[union-attr]
+    if follower in PUNCTUATION:
+        resume = behind + 1 if follower == "," else behind
+        raise TokenError(missing, at, end, resume=resume)
+    colon = text.find(":", end, line_end)
+    if colon < 0:
+        raise TokenError(missing, at, end, resume=max(end, line_end))
+    key = text[at:colon].strip()
+    message = f"the key {key!r} holds a space, so it needs quotes"
+    raise TokenError(message, at, at + len(key), resume=colon, value=key)

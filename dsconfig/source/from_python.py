@@ -1,0 +1,170 @@
+"""A config dict literal in a Python file, read without running the file."""
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from dsconfig.source import findings
+from dsconfig.source.document import Document, Format
+from dsconfig.source.from_text import finish, too_deep, unreadable
+from dsconfig.source.lines import LineIndex
+from dsconfig.source.parsed import Offsets
+from dsconfig.source.pointer import escape
+from dsconfig.source.shapes import telling
+from dsconfig.source.spans import Spans
+
+LARGEST_POWER = 128
+"""Exponents above this are not worked out."""
+OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.Div: lambda left, right: left / right,
+    ast.FloorDiv: lambda left, right: left // right,
+    ast.Pow: lambda left, right: left**right,
+}
+
+
+class _Unknown(Exception):
+    """An expression whose value only running the program would tell."""
+
+
+@dataclass(slots=True)
+class _Walker:
+    """Values and places of one dict literal."""
+
+    text: str
+    lines: LineIndex
+    constants: dict[str, ast.expr]
+    places: dict[str, Offsets] = field(default_factory=dict[str, Offsets])
+    unknown: set[str] = field(default_factory=set[str])
+    duplicates: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
+
+    def offsets(self, node: ast.expr) -> tuple[int, int]:
+        start = self._offset(node.lineno, node.col_offset)
+        return start, self._offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+    def _offset(self, line: int, column: int) -> int:
+        """``ast`` counts columns in bytes of UTF-8."""
+        content = self.lines.line(line)
+        if not content.isascii():
+            column = len(content.encode()[:column].decode("utf-8", "ignore"))
+        return self.lines.starts[line - 1] + column
+
+    def value(self, node: ast.expr, pointer: str, key: tuple[int, int] = (-1, -1)) -> Any:
+        start, end = self.offsets(node)
+        self.places[pointer] = (*key, start, end)
+        if isinstance(node, ast.Dict):
+            return self.mapping(node, pointer)
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return [self.value(item, f"{pointer}/{index}") for index, item in enumerate(node.elts)]
+        try:
+            return self.constant(node)
+        except (_Unknown, ArithmeticError, TypeError, ValueError):
+            self.unknown.add(pointer)
+            return self.text[start:end]
+
+    def mapping(self, node: ast.Dict, pointer: str) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+                self.unknown.add(pointer)  # {**other} or a key that is worked out
+                continue
+            here = f"{pointer}/{escape(key.value)}"
+            place = self.offsets(key)
+            if key.value in out:
+                self.duplicates.append((here, *place))
+            out[key.value] = self.value(item, here, place)
+        return out
+
+    def constant(self, node: ast.expr) -> Any:
+        """A literal, simple arithmetic, ``float("inf")``, or a constant of the module."""
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, (bool, int, float, str)) or node.value is None:
+                return node.value
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self.constant(node.operand)
+        elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+            left, right = self.constant(node.left), self.constant(node.right)
+            if isinstance(node.op, ast.Pow) and not 0 <= right <= LARGEST_POWER:
+                raise _Unknown
+            if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+                return OPERATORS[type(node.op)](left, right)
+        elif isinstance(node, ast.Name) and node.id in self.constants:
+            return self.constant(self.constants.pop(node.id))
+        elif isinstance(node, ast.Call) and _is_float_call(node):
+            return float(cast(ast.Constant, node.args[0]).value)  # type: ignore[arg-type]
+        raise _Unknown
+
+
+def _is_float_call(node: ast.Call) -> bool:
+    return (
+        isinstance(node.func, ast.Name)
+        and node.func.id == "float"
+        and len(node.args) == 1
+        and isinstance(node.args[0], ast.Constant)
+        and isinstance(node.args[0].value, str)
+    )
+
+
+def document_from_python(text: str, name: str) -> Document:
+    """The dict literal in a Python text that looks most like a ds_config."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        return _broken(text, name, error)
+    except (ValueError, RecursionError, MemoryError):
+        return unreadable(name, text, too_deep())
+    literal = _best_literal(tree)
+    if literal is None:
+        message = "this Python file holds no dict literal with keys of a ds_config"
+        help = "write the config as one literal, or save it as JSON"
+        nothing = findings.no_config_inside(message, help)
+        return finish(name, text, Format.PYTHON, {}, found=[nothing], is_broken=True)
+    walker = _Walker(text, LineIndex(text), _constants(tree))
+    value = walker.value(literal, "")
+    spans = Spans(text, walker.places)
+    repeated = [
+        findings.duplicate_key(
+            pointer.rpartition("/")[2], pointer, spans.lines.range(start, end), in_file=False
+        )
+        for pointer, start, end in walker.duplicates
+    ]
+    unknown = frozenset(walker.unknown)
+    return finish(
+        name, text, Format.PYTHON, value, spans=spans, found=repeated, placeholders=unknown
+    )
+
+
+def _best_literal(tree: ast.Module) -> ast.Dict | None:
+    """The first of the literals with the most telling keys."""
+    best, most = None, 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            count = telling(key.value for key in node.keys if isinstance(key, ast.Constant))
+            if count > most:
+                best, most = node, count
+    return best
+
+
+def _constants(tree: ast.Module) -> dict[str, ast.expr]:
+    """Names the module gives a value once."""
+    found: dict[str, ast.expr] = {}
+    repeated: set[str] = set()
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        for target in targets:
+            if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
+                if target.id in found:
+                    repeated.add(target.id)
+                found[target.id] = node.value
+    return {name: value for name, value in found.items() if name not in repeated}
+
+
+def _broken(text: str, name: str, error: SyntaxError) -> Document:
+    lines = LineIndex(text)
+    line = min(max(error.lineno or 1, 1), len(lines.starts))
+    at = min(lines.starts[line - 1] + max((error.offset or 1) - 1, 0), len(text))
+    problem = findings.syntax_error(f"this is no Python: {error.msg}", "", lines.range(at, at + 1))
+    return finish(name, text, Format.PYTHON, {}, found=[problem], is_broken=True)

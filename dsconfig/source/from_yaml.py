@@ -1,0 +1,207 @@
+"""YAML that holds a ds_config, or names the file that does.
+
+accelerate: ``deepspeed_config: {deepspeed_config_file: ds.json}``. Trainers: ``deepspeed:
+ds.json``, or the config itself below that key. Values are PyYAML's, because accelerate and
+transformers read with it: ``5e8`` without a dot is a text there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from dsconfig.report import Diagnostic
+from dsconfig.source import findings
+from dsconfig.source.document import Document, Format
+from dsconfig.source.from_text import finish, too_deep, unreadable
+from dsconfig.source.parsed import Offsets
+from dsconfig.source.pointer import escape
+from dsconfig.source.shapes import telling
+from dsconfig.source.spans import Spans
+
+Node = Any
+"""A node of PyYAML, which has no types of its own."""
+HOLDERS = ("deepspeed_config_file", "deepspeed", "deepspeed_config", "ds_config")
+"""Keys below which a ds_config stands, or its path."""
+PLUGIN_KEYS = frozenset(
+    (
+        "deepspeed_config_file",
+        "zero_stage",
+        "zero3_init_flag",
+        "zero3_save_16bit_model",
+        "offload_optimizer_device",
+        "offload_param_device",
+        "deepspeed_multinode_launcher",
+    )
+)
+"""Settings of accelerate's DeepSpeed plugin, which are no ds_config."""
+MOST_NODES = 200_000
+"""Nodes after aliases are written out; more is an attack or an accident."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """Where a config's entries stand in the YAML text."""
+
+    places: dict[str, Offsets] = field(default_factory=dict[str, Offsets])
+    duplicates: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
+
+
+def document_from_yaml(text: str, name: str, *, follow: bool = True) -> Document:
+    """The ds_config in a YAML text, with positions in that text; or the one it names."""
+    try:
+        import yaml
+    except ImportError:
+        remedy = "install dsconfig-zero[yaml], or give the config as JSON"
+        return unreadable(name, text, findings.unreadable("no YAML reader is installed", remedy))
+    try:
+        loader: Any = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return finish(name, text, Format.YAML, {}, found=[findings.empty_text("the file")])
+        if _size(root, {}) > MOST_NODES:
+            message = "the aliases in this file expand to more than any config needs"
+            return unreadable(name, text, findings.unreadable(message, "write the values out"))
+        holder = _config_node(root)
+        value = _plain(loader.construct_document(holder or root))
+    except yaml.YAMLError as error:
+        return _broken(text, name, error)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, RecursionError):
+            return unreadable(name, text, too_deep())
+        return unreadable(name, text, findings.unreadable(f"this is no YAML: {error}", "mend it"))
+    if holder is None:
+        return _without_config(text, name, value)
+    place = (holder.start_mark.index, holder.end_mark.index)
+    if isinstance(value, str) and follow:
+        return _follow(text, name, value, place)
+    found = _Found()
+    _walk(holder, "", (-1, -1), text, found)
+    spans = Spans(text, found.places)
+    repeated = [
+        findings.duplicate_key(
+            pointer.rpartition("/")[2], pointer, spans.lines.range(start, end), in_file=False
+        )
+        for pointer, start, end in found.duplicates
+    ]
+    return finish(name, text, Format.YAML, value, spans=spans, found=repeated)
+
+
+def _config_node(root: Node) -> Node:
+    """The node of the config or of its path; the root where that is one itself."""
+    waiting: list[Node] = [root]
+    for node in waiting:
+        entries = dict(_entries(node))
+        least = 1 if node is root else 2
+        if telling(entries) >= least and PLUGIN_KEYS.isdisjoint(entries):
+            return node
+        for key in HOLDERS:
+            held = entries.get(key)
+            if held is not None and (held.id == "mapping" or _is_path(held)):
+                inner = _config_node(held) if held.id == "mapping" else held
+                if inner is not None:
+                    return inner
+        waiting += (child for child in entries.values() if child.id == "mapping")
+        if len(waiting) > MOST_NODES:
+            break
+    return None
+
+
+def _is_path(node: Node) -> bool:
+    return node.id == "scalar" and str(node.value).strip().lower() not in ("", "null", "~", "false")
+
+
+def _entries(node: Node) -> Iterator[tuple[str, Node]]:
+    if node.id == "mapping":
+        for key, value in node.value:
+            if key.id == "scalar":
+                yield str(key.value), value
+
+
+def _size(node: Node, known: dict[int, int]) -> int:
+    """The nodes below and including one, aliases counted each time they are used."""
+    if id(node) in known:
+        return known[id(node)]
+    known[id(node)] = MOST_NODES  # found again inside itself, it would never end
+    total = 1
+    if node.id == "mapping":
+        total += sum(_size(key, known) + _size(value, known) for key, value in node.value)
+    elif node.id == "sequence":
+        total += sum(_size(child, known) for child in node.value)
+    known[id(node)] = total
+    return total
+
+
+def _walk(node: Node, pointer: str, key: tuple[int, int], text: str, found: _Found) -> None:
+    start, end = node.start_mark.index, node.end_mark.index
+    end = start + len(text[start:end].rstrip())
+    found.places[pointer] = (*key, start, end)
+    if node.id == "mapping":
+        seen: set[str] = set()
+        for name, value in node.value:
+            if name.id != "scalar" or name.tag.endswith(":merge"):
+                continue
+            here = f"{pointer}/{escape(str(name.value))}"
+            place = (name.start_mark.index, name.end_mark.index)
+            if here in seen:
+                found.duplicates.append((here, *place))
+            seen.add(here)
+            _walk(value, here, place, text, found)
+    elif node.id == "sequence":
+        for index, child in enumerate(node.value):
+            _walk(child, f"{pointer}/{index}", (-1, -1), text, found)
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON has: keys are texts, dates and binaries become texts."""
+    if isinstance(value, dict):
+        entries = cast("dict[Any, Any]", value).items()
+        return {key if isinstance(key, str) else str(key): _plain(item) for key, item in entries}
+    if isinstance(value, (list, tuple, set)):
+        return [_plain(item) for item in cast("list[Any]", value)]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)
+
+
+def _follow(text: str, name: str, target: str, place: tuple[int, int]) -> Document:
+    """The file a YAML names: from the working directory, as programs do, or beside the YAML."""
+    from dsconfig.source.reading import read
+
+    for path in (Path(target), Path(name).parent / target):
+        if path.is_file():
+            return read(path)
+    spans = Spans(text, {"": (-1, -1, *place)})
+    missing = findings.unreadable(
+        f"this names the config {target!r}, but there is no such file",
+        "give the path from the working directory, or from this file",
+    )
+    missing = replace(missing, range=spans[""].value)
+    return replace(unreadable(name, text, missing), spans=spans, format=Format.YAML)
+
+
+def _without_config(text: str, name: str, value: Any) -> Document:
+    settings = (
+        cast("dict[str, Any]", value).get("deepspeed_config") if isinstance(value, dict) else None
+    )
+    if settings:
+        message = (
+            "this accelerate config holds plugin settings, from which accelerate makes a config"
+        )
+        help = "validate the file that deepspeed_config_file names, or write one and name it there"
+        nothing: Diagnostic = findings.no_config_inside(message, help, harmless=True)
+    else:
+        message = "this YAML neither holds nor names a ds_config"
+        help = "put the config, or its path, under the key deepspeed"
+        nothing = findings.no_config_inside(message, help)
+    return finish(name, text, Format.YAML, {}, found=[nothing], is_broken=True)
+
+
+def _broken(text: str, name: str, error: Any) -> Document:
+    """A text that PyYAML refuses."""
+    mark = getattr(error, "problem_mark", None)
+    at = len(text) if mark is None else min(mark.index, len(text))
+    spans = Spans(text, {})
+    message = f"this is no YAML: {getattr(error, 'problem', None) or error}"
+    problem = findings.syntax_error(message, "", spans.lines.range(at, at + 1))
+    return finish(name, text, Format.YAML, {}, found=[problem], is_broken=True)
