@@ -13,7 +13,10 @@ from dsconfig.memory.tiers import host_memory, nvme_memory
 from dsconfig.memory.timeline import Trace
 from dsconfig.memory.workload import Workload, workload
 from dsconfig.runtimes.base import Runtime
-from dsconfig.runtimes.effective import Effective
+from dsconfig.runtimes.effective import Effective, Tier
+
+_PLACES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
+"""Tiers in the words of ds_config."""
 
 
 def estimate(
@@ -40,8 +43,8 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
     device = _device(job, trace, facts)
     return Option(
         stage=zero.stage,
-        offload_optimizer=str(zero.optimizer_tier),
-        offload_param=str(zero.parameter_tier),
+        offload_optimizer=_PLACES[zero.optimizer_tier],
+        offload_param=_PLACES[zero.parameter_tier],
         device=device,
         host=host_memory(job),
         nvme=nvme_memory(job),

@@ -1,0 +1,273 @@
+"""``dsconfig estimate [FILE]``: bytes on each GPU, on the host and on NVMe, and why."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsconfig.commands import fact_options, memory_options, options
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+    from dsconfig.memory.estimate import Estimate
+    from dsconfig.runtimes.effective import Effective
+
+FORMATS = ("full", "json")
+
+File = Annotated[
+    str | None, typer.Argument(metavar="[FILE]", help="A config; without one, all usual choices.")
+]
+Fit = Annotated[bool, typer.Option("--fit", help="Largest model, batch and sequence; fewest GPUs.")]
+Compat = Annotated[
+    str | None,
+    typer.Option("--compat", metavar="deepspeed", help="Print DeepSpeed's own two tables."),
+]
+Measured = Annotated[
+    str | None,
+    typer.Option("--measured", metavar="SIZE", help="One real peak, to calibrate by: 61.2GiB."),
+]
+MeasuredAs = Annotated[
+    str,
+    typer.Option("--measured-as", help="What was measured: allocated, reserved or visible."),
+]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", metavar="OUT.png|svg", help="Write a bar chart.")
+]
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="OUT.html", help="Write one self-contained page.")
+]
+FailIfOom = Annotated[
+    bool, typer.Option("--fail-if-oom", help="Exit 1 when it does not fit the card.")
+]
+
+
+def estimate(
+    file: File = None,
+    gpus: options.WorldSize = None,
+    nodes: options.Nodes = None,
+    device: options.Device = None,
+    device_memory: fact_options.DeviceMemory = None,
+    model: options.Model = None,
+    params: options.Params = None,
+    training_args: options.TrainingArgs = None,
+    micro_batch: options.MicroBatch = None,
+    global_batch: options.GlobalBatch = None,
+    accumulation: fact_options.Accumulation = None,
+    seq_len: options.SequenceLength = None,
+    precision: fact_options.PrecisionName = None,
+    host_memory: options.HostMemory = None,
+    nvme: fact_options.Nvme = None,
+    nvme_size: fact_options.NvmeSize = None,
+    tensor_parallel: fact_options.TensorParallel = 1,
+    sequence_parallel: fact_options.SequenceParallel = 1,
+    pipeline_parallel: fact_options.PipelineParallel = 1,
+    recompute: memory_options.Recompute = None,
+    attention: memory_options.Attention = None,
+    fused_kernels: memory_options.FusedKernels = False,
+    trainable: memory_options.Trainable = None,
+    overrides: options.Overrides = None,
+    runtime: options.RuntimeName = None,
+    deepspeed_version: options.DeepSpeedVersion = None,
+    fit: Fit = False,
+    compat: Compat = None,
+    measured: Measured = None,
+    measured_as: MeasuredAs = "visible",
+    plot: Plot = None,
+    html: Html = None,
+    fail_if_oom: FailIfOom = False,
+    output_format: options.OutputFormat = "full",
+) -> None:
+    """How many bytes on each GPU, on the host and on NVMe, and which key causes them.
+
+    Exit code 1 when the config has errors, or with --fail-if-oom when it does not fit.
+    """
+    from dsconfig.commands.errors import UsageError
+
+    if output_format not in FORMATS:
+        raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
+    facts = options.facts_from(
+        world_size=gpus,
+        nodes=nodes,
+        device=device,
+        device_memory=device_memory,
+        model=model,
+        params=params,
+        training_args=training_args,
+        micro_batch=micro_batch,
+        global_batch=global_batch,
+        accumulation=accumulation,
+        sequence_length=seq_len,
+        precision=precision,
+        host_memory=host_memory,
+        nvme=nvme,
+        nvme_size=nvme_size,
+        tensor_parallel=tensor_parallel,
+        sequence_parallel=sequence_parallel,
+        pipeline_parallel=pipeline_parallel,
+    )
+    facts = memory_options.with_style(facts, recompute, attention, fused_kernels)
+    facts = memory_options.with_trainable(facts, trainable)
+    if compat is not None:
+        print_compat(facts, compat)
+        return
+    effective = None
+    if file is not None:
+        effective = _resolved(file, overrides, facts, runtime or "dsengine", deepspeed_version)
+    name = runtime or "dsengine"
+    if fit:
+        print_limits(facts, effective, name, output_format)
+        return
+    found = _estimate(facts, effective, name)
+    if measured is not None:
+        found = _calibrated(found, measured, measured_as)
+    _write(found, plot, html)
+    _show(found, facts, effective, name, output_format)
+    if fail_if_oom and not any(all(fit.fits for fit in option.fits) for option in found.options):
+        raise typer.Exit(1)
+
+
+def _estimate(facts: "Facts", effective: "Effective | None", runtime: str) -> "Estimate":
+    from dsconfig.commands.errors import UsageError
+
+    try:
+        if effective is not None:
+            from dsconfig.memory.answer import estimate as price_one
+
+            return price_one(effective, facts, runtime=runtime)
+        from dsconfig.memory.table import table
+
+        return table(facts, runtime=runtime)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _resolved(
+    file: str,
+    overrides: list[str] | None,
+    facts: "Facts",
+    runtime: str,
+    version: str | None,
+) -> "Effective":
+    """The concrete config; its errors are printed and end the command with exit code 1."""
+    import dsconfig
+    from dsconfig.commands.errors import UsageError
+    from dsconfig.report import FileReport, Report
+    from dsconfig.report.render import render
+
+    document = options.load(file, overrides)
+    try:
+        report = dsconfig.validate(document, facts, runtime=runtime, version=version)
+        result = dsconfig.resolve(document, facts, runtime=runtime, version=version)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    errors = report.errors + Report(result.diagnostics).errors
+    if errors or result.effective is None:
+        shown = FileReport(document.name, document.text, Report(errors))
+        typer.echo(render("full", [shown]))
+        typer.echo("no estimate: the config has errors", err=True)
+        raise typer.Exit(1)
+    return result.effective
+
+
+def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
+    from dsconfig.commands.errors import UsageError
+    from dsconfig.facts import sizes
+    from dsconfig.memory.calibration import calibrate, calibrated
+
+    if len(found.options) != 1:
+        raise UsageError("--measured needs the config that was run: give FILE")
+    try:
+        size = sizes.byte_count(measured, "--measured")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if what not in ("allocated", "reserved", "visible"):
+        raise UsageError(f"--measured-as: {what!r} is not allocated, reserved or visible")
+    calibration = calibrate(found.options[0], size, what=what)
+    typer.echo(
+        f"measured {size / 2**30:.2f} GiB, estimated {calibration.estimated_bytes / 2**30:.2f} "
+        f"GiB: off by {calibration.error:+.1%}. From here on: activations x "
+        f"{calibration.slope:.2f}, {calibration.constant_bytes / 2**30:+.2f} GiB",
+        err=True,
+    )
+    return calibrated(found, calibration)
+
+
+def _write(found: "Estimate", plot: Path | None, html: Path | None) -> None:
+    from dsconfig.commands.errors import UsageError
+
+    try:
+        if plot is not None:
+            from dsconfig.memory.render.chart import write_chart
+
+            write_chart(found, plot)
+        if html is not None:
+            from dsconfig.memory.render.page import page
+
+            html.write_text(page(found), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _show(
+    found: "Estimate",
+    facts: "Facts",
+    effective: "Effective | None",
+    runtime: str,
+    output_format: str,
+) -> None:
+    if output_format == "json":
+        import json
+
+        from dsconfig.memory.shape import as_data
+
+        typer.echo(json.dumps(as_data(found), indent=2))
+        return
+    from dsconfig.commands import estimate_tables as terminal
+
+    if effective is None:
+        terminal.print_table(found, facts)
+    else:
+        terminal.print_depth(found, facts, effective, runtime)
+
+
+def print_limits(
+    facts: "Facts", effective: "Effective | None", runtime: str, output_format: str
+) -> None:
+    """The inverse: what is the most that fits."""
+    from dsconfig.commands.errors import UsageError
+    from dsconfig.memory.fit import limits
+
+    try:
+        found = limits(facts, effective, runtime=runtime)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not found:
+        raise UsageError("--fit: give --gpus, --model, or both")
+    if output_format == "json":
+        import json
+
+        from dsconfig.memory.shape import limits_data
+
+        typer.echo(json.dumps(limits_data(found), indent=2))
+        return
+    from dsconfig.commands import estimate_tables as terminal
+
+    terminal.print_limits(found)
+
+
+def print_compat(facts: "Facts", program: str) -> None:
+    """DeepSpeed's own tables for these facts, to the letter."""
+    from dsconfig.commands.errors import UsageError
+    from dsconfig.memory import compat
+
+    if program != "deepspeed":
+        raise UsageError(f"--compat: {program!r} is unknown; write --compat deepspeed")
+    if facts.model is None or facts.world_size is None:
+        raise UsageError("--compat needs the model and the devices: give --model and --gpus")
+    nodes = facts.nodes or 1
+    hardware = (facts.world_size // nodes, nodes)
+    largest = facts.model.largest_module or facts.model.largest_tensor or 0
+    typer.echo(compat.zero2_table(facts.model.parameters, *hardware))
+    typer.echo(compat.zero3_table(facts.model.parameters, largest, *hardware), nl=False)

@@ -1,0 +1,79 @@
+"""Flags about how the model is run, as far as memory depends on it."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsconfig.commands.options import FACTS
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+
+Recompute = Annotated[
+    str | None,
+    typer.Option("--recompute", help="none, selective or full.", rich_help_panel=FACTS),
+]
+Attention = Annotated[
+    str | None,
+    typer.Option("--attention", help="flash (default) or eager.", rich_help_panel=FACTS),
+]
+FusedKernels = Annotated[
+    bool,
+    typer.Option(
+        "--fused-kernels", help="Fused norm, MLP and loss (Liger).", rich_help_panel=FACTS
+    ),
+]
+Trainable = Annotated[
+    str | None,
+    typer.Option(
+        "--trainable", help="Trainable parameters of a frozen model: 20M.", rich_help_panel=FACTS
+    ),
+]
+
+
+def with_style(
+    facts: "Facts", recompute: str | None, attention: str | None, fused: bool
+) -> "Facts":
+    """The facts with these flags among the training arguments. Raises UsageError."""
+    from dsconfig.commands.errors import UsageError
+    from dsconfig.facts import TrainingFacts
+
+    given: dict[str, Any] = {}
+    if recompute is not None:
+        if recompute not in ("none", "selective", "full"):
+            raise UsageError(f"--recompute: {recompute!r} is not none, selective or full")
+        given["gradient_checkpointing"] = recompute
+    if attention is not None:
+        if attention not in ("flash", "eager"):
+            raise UsageError(f"--attention: {attention!r} is not flash or eager")
+        given["attn_implementation"] = "eager" if attention == "eager" else "flash_attention_2"
+    if fused:
+        given["use_liger_kernel"] = True
+    if not given:
+        return facts
+    training = facts.training or TrainingFacts()
+    return replace(facts, training=replace(training, arguments={**training.arguments, **given}))
+
+
+def with_trainable(facts: "Facts", trainable: str | None) -> "Facts":
+    """The facts with all but ``trainable`` parameters frozen. Raises UsageError."""
+    if trainable is None:
+        return facts
+    from dsconfig.commands.errors import UsageError
+    from dsconfig.facts import sizes
+
+    if facts.model is None:
+        raise UsageError("--trainable needs the model: give --model or --params")
+    try:
+        count = sizes.count(trainable, "--trainable")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if count > facts.model.parameters:
+        raise UsageError(
+            f"--trainable: {trainable} is more than the model's {facts.model.parameters}"
+        )
+    # Which tensors they are is not known: adapters of equal size in every block are assumed.
+    assumed = (*facts.model.assumed, f"{count} trainable parameters, alike in every block")
+    model = replace(facts.model, trainable=count, root=None, assumed=assumed)
+    return replace(facts, model=model)

@@ -1,0 +1,127 @@
+"""``dsconfig tune``: which config fits and is fastest here, and why each other one loses."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsconfig.commands import fact_options, memory_options, options
+
+if TYPE_CHECKING:
+    from dsconfig.memory.tuning import Candidate
+
+FORMATS = ("full", "json")
+SHOWN = 12
+
+Out = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Write the winner here; - is stdout.")
+]
+ShowAll = Annotated[bool, typer.Option("--all", help="List every candidate.")]
+
+
+def tune(
+    gpus: options.WorldSize = None,
+    nodes: options.Nodes = None,
+    device: options.Device = None,
+    device_memory: fact_options.DeviceMemory = None,
+    model: options.Model = None,
+    params: options.Params = None,
+    micro_batch: options.MicroBatch = None,
+    global_batch: options.GlobalBatch = None,
+    seq_len: options.SequenceLength = None,
+    precision: fact_options.PrecisionName = None,
+    host_memory: options.HostMemory = None,
+    nvme: fact_options.Nvme = None,
+    nvme_size: fact_options.NvmeSize = None,
+    tensor_parallel: fact_options.TensorParallel = 1,
+    sequence_parallel: fact_options.SequenceParallel = 1,
+    pipeline_parallel: fact_options.PipelineParallel = 1,
+    attention: memory_options.Attention = None,
+    fused_kernels: memory_options.FusedKernels = False,
+    trainable: memory_options.Trainable = None,
+    runtime: options.RuntimeName = None,
+    show_all: ShowAll = False,
+    output: Out = None,
+    output_format: options.OutputFormat = "full",
+) -> None:
+    """Search stage, offload, micro batch, recomputation and buckets; rank by expected time.
+
+    Exit code 1 when nothing fits.
+    """
+    from dsconfig.commands.errors import UsageError
+    from dsconfig.memory.tuning import tune as search
+
+    if output_format not in FORMATS:
+        raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
+    facts = options.facts_from(
+        world_size=gpus,
+        nodes=nodes,
+        device=device,
+        device_memory=device_memory,
+        model=model,
+        params=params,
+        micro_batch=micro_batch,
+        global_batch=global_batch,
+        sequence_length=seq_len,
+        precision=precision,
+        host_memory=host_memory,
+        nvme=nvme,
+        nvme_size=nvme_size,
+        tensor_parallel=tensor_parallel,
+        sequence_parallel=sequence_parallel,
+        pipeline_parallel=pipeline_parallel,
+    )
+    if facts.training is None or facts.training.sequence_length is None:
+        raise UsageError("tune needs the length of a sample: give --seq-len")
+    facts = memory_options.with_style(facts, None, attention, fused_kernels)
+    facts = memory_options.with_trainable(facts, trainable)
+    try:
+        found = search(facts, runtime=runtime or "dsengine")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    won = bool(found) and not found[0].reason
+    if won and output is not None:
+        _write(found[0], output)
+    if output is None or str(output) != "-":
+        _show(found, show_all, output_format)
+    if not won:
+        typer.echo(
+            "nothing fits: more GPUs, --host-memory, --nvme or a shorter --seq-len", err=True
+        )
+        raise typer.Exit(1)
+
+
+def _write(winner: "Candidate", path: Path) -> None:
+    import json
+
+    from dsconfig.commands.errors import UsageError
+    from dsconfig.memory.tuning import config_of
+
+    text = json.dumps(config_of(winner), indent=4) + "\n"
+    if str(path) == "-":
+        typer.echo(text, nl=False)
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"-o {path}: {error.strerror}") from None
+
+
+def _show(found: "tuple[Candidate, ...]", show_all: bool, output_format: str) -> None:
+    if output_format == "json":
+        import json
+
+        from dsconfig.memory.shape import candidates_data
+
+        typer.echo(json.dumps(candidates_data(found), indent=2))
+        return
+    from dsconfig.commands.console import console
+    from dsconfig.commands.estimate_tables import candidates_table
+
+    out = console()
+    out.print(candidates_table(found if show_all else found[:SHOWN]))
+    if len(found) > SHOWN and not show_all:
+        out.print(f"{len(found) - SHOWN} more with --all", style="dim")
+    out.print(
+        "Times are from a model of FLOPs, links and PCIe: to rank, not to promise.", style="dim"
+    )

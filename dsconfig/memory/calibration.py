@@ -1,0 +1,91 @@
+"""Make the estimate fit one real run of this set-up."""
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from dsconfig.memory.estimate import DeviceMemory, Estimate, Option
+
+SHAPED = frozenset({"activations", "logits and loss", "working set of one block"})
+"""Parts that kernels and shapes decide; everything else follows from the config exactly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """``slope`` multiplies what grows with tokens, ``constant_bytes`` is added to the rest."""
+
+    measured_bytes: int
+    estimated_bytes: int
+    slope: float
+    constant_bytes: int
+
+    @property
+    def error(self) -> float:
+        """Signed error of the estimate before calibration, relative to the measurement."""
+        return self.estimated_bytes / self.measured_bytes - 1
+
+
+def calibrate(option: Option, measured_bytes: int, *, what: str = "visible") -> Calibration:
+    """Split the gap between estimate and measurement.
+
+    ``what`` says what was measured: ``allocated``, ``reserved`` or ``visible`` (nvidia-smi).
+    The gap goes to the part that grows with tokens as far as a factor from 0.5 to 2 takes it,
+    and what is left is a constant.
+    """
+    device = option.device
+    estimated = {
+        "allocated": device.peak_bytes,
+        "reserved": device.reserved_bytes,
+        "visible": device.visible_bytes,
+    }[what]
+    gap = measured_bytes - estimated
+    loose = _loose(device)
+    slope = min(2.0, max(0.5, 1 + gap / loose)) if loose else 1.0
+    return Calibration(
+        measured_bytes=measured_bytes,
+        estimated_bytes=estimated,
+        slope=slope,
+        constant_bytes=gap - int(loose * (slope - 1)),
+    )
+
+
+def calibrated(estimate: Estimate, calibration: Calibration) -> Estimate:
+    """The estimate with this correction in every option."""
+    options = tuple(_corrected(option, calibration) for option in estimate.options)
+    inputs = MappingProxyType(
+        {
+            **estimate.inputs,
+            "calibration": {
+                "slope": calibration.slope,
+                "constant_bytes": calibration.constant_bytes,
+                "error_before": calibration.error,
+            },
+        }
+    )
+    return replace(estimate, options=options, inputs=inputs)
+
+
+def _loose(device: DeviceMemory) -> int:
+    return sum(
+        part.bytes
+        for part in device.components
+        if part.name in SHAPED and device.peak_phase in part.phases
+    )
+
+
+def _corrected(option: Option, calibration: Calibration) -> Option:
+    device = option.device
+    shift = int(_loose(device) * (calibration.slope - 1)) + calibration.constant_bytes
+    visible = device.visible_bytes + shift
+    fits = tuple(
+        replace(fit, fits=fit.memory_bytes >= visible, headroom_bytes=fit.memory_bytes - visible)
+        for fit in option.fits
+    )
+    changed = replace(
+        device,
+        peak_bytes=device.peak_bytes + shift,
+        reserved_bytes=device.reserved_bytes + shift,
+        visible_bytes=visible,
+        low_bytes=None,
+        high_bytes=None,
+    )
+    return replace(option, device=changed, fits=fits)

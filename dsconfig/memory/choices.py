@@ -1,0 +1,110 @@
+"""The usual choices of stage and offload, and the config a person would write for each."""
+
+from dataclasses import dataclass, replace
+
+from dsconfig.facts.facts import Facts
+from dsconfig.runtimes.effective import (
+    ActivationCheckpointing,
+    Batch,
+    Effective,
+    Named,
+    Numerics,
+    Offload,
+    Precision,
+    Tier,
+    Zero,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A stage with the tiers of optimizer states and parameters."""
+
+    stage: int
+    optimizer: Tier = Tier.DEVICE
+    params: Tier = Tier.DEVICE
+
+    @property
+    def label(self) -> str:
+        places = {Tier.HOST: "CPU", Tier.NVME: "NVMe"}
+        parts = [f"stage {self.stage}"]
+        if self.optimizer is not Tier.DEVICE:
+            what = "optimizer + parameters" if self.params is self.optimizer else "optimizer"
+            parts.append(f"{what} to {places[self.optimizer]}")
+        if self.params not in (Tier.DEVICE, self.optimizer):
+            parts.append(f"parameters to {places[self.params]}")
+        return ", ".join(parts)
+
+
+USUAL = (
+    Choice(stage=0),
+    Choice(stage=1),
+    Choice(stage=1, optimizer=Tier.HOST),
+    Choice(stage=2),
+    Choice(stage=2, optimizer=Tier.HOST),
+    Choice(stage=3),
+    Choice(stage=3, optimizer=Tier.HOST),
+    Choice(stage=3, optimizer=Tier.HOST, params=Tier.HOST),
+    Choice(stage=3, optimizer=Tier.NVME, params=Tier.NVME),
+)
+"""In order of expected step time, fastest first."""
+
+
+def usual_config(facts: Facts, choice: Choice, *, micro_batch: int | None = None) -> Effective:
+    """Mixed-precision AdamW with overlap_comm on and every other key at its default."""
+    training = facts.training
+    precision = Precision(training.precision) if training and training.precision else None
+    if precision is None:
+        bf16 = facts.device is None or facts.device.bf16
+        precision = Precision.BF16 if bf16 else Precision.FP16
+    micro = micro_batch or (training.micro_batch_size if training else None) or 1
+    accumulation = (training.gradient_accumulation_steps if training else None) or 1
+    ranks = facts.data_parallel or 1
+    return Effective(
+        batch=Batch(
+            global_batch=micro * accumulation * ranks,
+            micro_batch=micro,
+            accumulation=accumulation,
+            data_parallel=ranks,
+        ),
+        zero=with_choice(Zero(overlap_comm=True), choice),
+        numerics=Numerics(
+            precision=precision, grad_accum_dtype=precision, communication_dtype=precision
+        ),
+        optimizer=Named(type="AdamW"),
+    )
+
+
+def with_choice(zero: Zero, choice: Choice) -> Zero:
+    """The block with another stage and other tiers; what does not apply any more is dropped."""
+    optimizer = None if choice.optimizer is Tier.DEVICE else Offload(tier=choice.optimizer)
+    params = None
+    if choice.params is not Tier.DEVICE:
+        params = Offload(tier=choice.params, buffer_count=5)
+    return replace(zero, stage=choice.stage, offload_optimizer=optimizer, offload_param=params)
+
+
+def choice_of(effective: Effective) -> Choice:
+    """What a config has chosen."""
+    zero = effective.zero
+    return Choice(stage=zero.stage, optimizer=zero.optimizer_tier, params=zero.parameter_tier)
+
+
+def with_micro_batch(
+    effective: Effective, micro: int, accumulation: int | None = None
+) -> Effective:
+    """Another micro batch; the global batch follows unless ``accumulation`` is given."""
+    ranks = effective.batch.data_parallel if effective.batch else 1
+    steps = accumulation or (effective.batch.accumulation if effective.batch else 1)
+    batch = Batch(
+        global_batch=micro * steps * ranks,
+        micro_batch=micro,
+        accumulation=steps,
+        data_parallel=ranks,
+    )
+    return replace(effective, batch=batch)
+
+
+def with_recomputation(effective: Effective) -> Effective:
+    """The same config with every block rebuilt in backward."""
+    return replace(effective, activation_checkpointing=ActivationCheckpointing(enabled=True))

@@ -1,0 +1,1 @@
+"""An estimate for people: in the terminal, as a picture, as a page."""
