@@ -5,11 +5,14 @@ import multiprocessing
 import os
 import socket
 import traceback
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
+from time import monotonic
 from typing import Any, Self
 
 SECONDS = 120.0
 """What one job may take before the ranks are given up."""
+GRACE = 5.0
+"""What the others have left when one rank has failed."""
 
 
 class RankError(RuntimeError):
@@ -46,16 +49,30 @@ class Ranks:
         """Raises RankError when a rank raised, TimeoutError when one did not answer."""
         for pipe in self._pipes:
             pipe.send((job, arguments))
-        results, failures = [], []
-        for rank, pipe in enumerate(self._pipes):
-            if not pipe.poll(seconds):
-                self.close()
-                raise TimeoutError(f"rank {rank} did not finish {job} in {seconds:g} s")
-            failed, value = pipe.recv()
-            (failures if failed else results).append(value)
+        answers: dict[int, tuple[bool, Any]] = {}
+        end = monotonic() + seconds
+        while len(answers) < len(self._pipes):
+            open_pipes = [p for rank, p in enumerate(self._pipes) if rank not in answers]
+            ready = wait(open_pipes, max(0.0, end - monotonic()))
+            if not ready:
+                break
+            for pipe in ready:
+                rank = self._pipes.index(pipe)
+                answers[rank] = self._pipes[rank].recv()
+                if answers[rank][0]:
+                    end = min(end, monotonic() + GRACE)
+        return self._judged(job, answers)
+
+    def _judged(self, job: str, answers: dict[int, tuple[bool, Any]]) -> list[Any]:
+        failures = [value for failed, value in answers.values() if failed]
+        missing = sorted(set(range(len(self._pipes))) - answers.keys())
+        if missing:
+            self.close()
         if failures:
             raise RankError("\n".join(failures))
-        return results
+        if missing:
+            raise TimeoutError(f"ranks {missing} did not finish {job}")
+        return [answers[rank][1] for rank in range(len(self._pipes))]
 
     def close(self) -> None:
         for pipe in self._pipes:

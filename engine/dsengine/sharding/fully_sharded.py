@@ -20,6 +20,7 @@ from dsengine.foreach import foreach_copy_
 from dsengine.gradients import Averaging, ScaledReduceScatter
 from dsengine.precision import Policy
 from dsengine.sharding.base import Sharding
+from dsengine.sharding.direct_use import DirectUse
 from dsengine.sharding.mesh import SHARD
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -60,13 +61,20 @@ class FullySharded(Sharding):
             and (plan.batch.accumulation > 1 or policy.wire is not policy.accumulation)
         )
         self._gather()
+        self._direct_use = self._watch_direct_use()
+
+    def _watch_direct_use(self) -> DirectUse | None:
+        gathered = [unit for unit in self._units() if unit not in self.whole]
+        return DirectUse(self.module, gathered) if gathered else None
+
+    def _units(self) -> list[FSDPModule]:
+        return [each for each in self.module.modules() if isinstance(each, FSDPModule)]
 
     def _set_averaging(self, averaging: Averaging) -> None:
         if averaging.is_plain_mean:
             return
-        for module in self.module.modules():
-            if isinstance(module, FSDPModule):
-                module.set_custom_reduce_scatter(cast(Any, ScaledReduceScatter(averaging)))
+        for unit in self._units():
+            unit.set_custom_reduce_scatter(cast(Any, ScaledReduceScatter(averaging)))
 
     def _shard_unit(self, unit: UnitSchedule) -> None:
         modules = [self.module.get_submodule(name) for name in unit.modules]
@@ -133,9 +141,13 @@ class FullySharded(Sharding):
 
     @torch.no_grad()
     def after_backward(self) -> None:
+        if self._direct_use is not None:
+            self._direct_use.after_backward(reduced=True)
+        if self._rounds_sums:
+            self._round_sums()
+
+    def _round_sums(self) -> None:
         """Keep the sum over a window to the precision of the accumulation dtype."""
-        if not self._rounds_sums:
-            return
         sums = [gradient for _, gradient in self.gradients()]
         foreach_copy_(sums, [each.to(self.policy.accumulation) for each in sums])
 

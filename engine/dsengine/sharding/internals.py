@@ -43,3 +43,20 @@ def release_state_dict_hooks(unit: FSDPModule) -> None:
                 handle.remove()
         for entry in group.fsdp_params:
             entry._post_load_hook_handle.remove()
+
+
+def has_unreduced_gradients(unit: FSDPModule) -> bool:
+    """Whether gradients came in after the unit's gradients had been reduced."""
+    return any(
+        entry._unsharded_param.grad is not None
+        for entry in sharded_entries(unit)
+        if hasattr(entry, "_unsharded_param")
+    )
+
+
+def reduce_again(unit: FSDPModule) -> None:
+    """Reduce what has come in since, and add it to the reduced gradients."""
+    for group in parameter_groups(unit):
+        group.post_backward()
+        group.finalize_backward()
+        group._training_state = type(group._training_state).IDLE

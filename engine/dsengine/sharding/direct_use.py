@@ -1,0 +1,95 @@
+"""Stage 3: parameters that a forward reads without calling the module that owns them.
+
+[Note: direct use]
+``fully_shard`` gathers a unit when one of its modules is called. Models also read weights
+directly: ``self.positions.weight[:length]``, ``F.linear(x, self.tokens.weight)``. While the
+model's forward runs, the parameter tables of sharded modules watch for that: reading a
+parameter of a unit that is not gathered gathers it. Such a unit then stays gathered until the
+end of backward (or of forward, without gradients), because nothing tells when the last use of
+what was read is over. If its own modules have been called too, PyTorch may have reduced its
+gradients before the last of them came in: what came later is reduced once more and added.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from dsengine.sharding.internals import (
+    has_unreduced_gradients,
+    reduce_again,
+    sharded_entries,
+)
+
+
+class DirectUse:
+    """Gathers units whose parameters the forward of ``root`` reads directly."""
+
+    def __init__(self, root: nn.Module, units: list[FSDPModule]) -> None:
+        self._active = False
+        self._held: list[FSDPModule] = []
+        for unit in units:
+            for entry in sharded_entries(unit):
+                info = entry._module_info
+                for module in (info.module, *info.shared_modules):
+                    _watch(module, unit, self)
+        root.register_forward_pre_hook(self._begin)
+        root.register_forward_hook(self._end, always_call=True)
+
+    def gather(self, unit: FSDPModule, module: nn.Module, name: str) -> nn.Parameter:
+        """Gather ``unit`` for a reader of its parameter ``name``."""
+        unit.set_reshard_after_backward(False, recurse=False)
+        self._held.append(unit)
+        unit.unshard()
+        return dict.__getitem__(module._parameters, name)
+
+    @property
+    def is_active(self) -> bool:
+        return self._active
+
+    def after_backward(self, reduced: bool) -> None:
+        """Finish the units that were held through backward."""
+        for unit in self._held:
+            if reduced and has_unreduced_gradients(unit):
+                reduce_again(unit)
+        self._release()
+
+    def _begin(self, *_: Any) -> None:
+        self._active = True
+
+    def _end(self, *_: Any) -> None:
+        self._active = False
+        if not torch.is_grad_enabled():
+            self._release()
+
+    def _release(self) -> None:
+        for unit in self._held:
+            unit.set_reshard_after_backward(True, recurse=False)
+            unit.reshard()
+        self._held.clear()
+
+
+class _Watched(dict[str, Any]):
+    """The parameter table of one module."""
+
+    def __init__(
+        self, table: dict[str, Any], module: nn.Module, unit: FSDPModule, watcher: DirectUse
+    ) -> None:
+        super().__init__(table)
+        self.module = module
+        self.unit = unit
+        self.watcher = watcher
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        if isinstance(value, DTensor) and self.watcher.is_active:
+            return self.watcher.gather(self.unit, self.module, name)
+        return value
+
+
+def _watch(module: nn.Module, unit: FSDPModule, watcher: DirectUse) -> None:
+    if not isinstance(module._parameters, _Watched):
+        table = _Watched(module._parameters, module, unit, watcher)
+        module.__dict__["_parameters"] = table

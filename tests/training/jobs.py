@@ -1,0 +1,89 @@
+"""What ranks are asked to do in the engine's tests. Each function runs on every rank."""
+
+import gc
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import dsengine
+from training import models
+
+ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "betas": [0.9, 0.95], "weight_decay": 0.01}}
+
+
+def config(stage: int, accumulation: int = 1, **more: Any) -> dict[str, Any]:
+    """A config for the test models; ``zero`` in ``more`` extends the zero block."""
+    zero = {"stage": stage, "stage3_param_persistence_threshold": 0, **more.pop("zero", {})}
+    return {
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": accumulation,
+        "optimizer": ADAMW,
+        "zero_optimization": zero,
+        **more,
+    }
+
+
+def window(engine: Any, step: int) -> float:
+    """Train one accumulation window; return the mean loss over micro batches and ranks."""
+    total = torch.zeros((), dtype=torch.float64)
+    for micro in range(engine.gradient_accumulation_steps()):
+        loss = engine(models.batch(step, micro, dist.get_rank()))
+        engine.backward(loss)
+        engine.step()
+        total += loss.detach().double()
+    dist.all_reduce(total)
+    return (total / engine.gradient_accumulation_steps() / dist.get_world_size()).item()
+
+
+def losses(
+    config: dict[str, Any], steps: int = 20, client: str | None = None, **options: Any
+) -> list[float]:
+    """Train; ``client`` names an optimizer class of torch.optim built before initialize."""
+    model = models.tied()
+    if client is not None:
+        kind = getattr(torch.optim, client)
+        options["optimizer"] = kind(model.parameters(), lr=3e-3, weight_decay=0.01)
+    engine, *_ = dsengine.initialize(model=model, config=config, **options)
+    curve = [window(engine, step) for step in range(steps)]
+    engine.destroy()
+    gc.collect()
+    return curve
+
+
+def resumed(config: dict[str, Any], folder: str, before: int = 6, after: int = 6) -> list[Any]:
+    """The curve of an uninterrupted run, and that of a run saved and started anew."""
+    whole = losses(config, before + after)
+    engine, *_ = dsengine.initialize(model=models.tied(), config=config)
+    first = [window(engine, step) for step in range(before)]
+    engine.save_checkpoint(folder, client_state={"epoch": 7})
+    engine.destroy()
+    engine, *_ = dsengine.initialize(model=models.tied(seed=1), config=config)
+    path, client_state = engine.load_checkpoint(folder)
+    second = [window(engine, before + step) for step in range(after)]
+    counters = (engine.global_steps, engine.micro_steps, engine.global_samples)
+    engine.destroy()
+    return [whole, first + second, path, client_state, counters]
+
+
+def at_rest(config: dict[str, Any]) -> dict[str, Any]:
+    """What rank 0 alone can do between steps below stage 3."""
+    model = models.tied()
+    engine, *_ = dsengine.initialize(model=model, config=config)
+    window(engine, 0)
+    seen: dict[str, Any] = {}
+    if dist.get_rank() == 0:
+        state = engine.module.state_dict()
+        seen["shapes"] = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        seen["plain"] = all(type(tensor) is torch.Tensor for tensor in state.values())
+        inputs = torch.ones(1, models.WIDTH, dtype=engine.module.scale.dtype)
+        seen["block"] = engine.module.blocks[0](inputs).shape[-1]
+        seen["data"] = engine.module.head.weight.data.sum().item()
+        seen["sum"] = float(sum(tensor.double().sum() for tensor in state.values()))
+    dist.barrier()
+    follows = window(engine, 1)
+    engine.destroy()
+    return {"expected": {n: tuple(t.shape) for n, t in models.tied().state_dict().items()}} | {
+        "seen": seen,
+        "follows": follows,
+    }
