@@ -31,6 +31,13 @@ MODULES = (
     "precision",
     "loss_scale",
     "dtypes",
+    "zero_stage",
+    "zero",
+    "offload",
+    "optimizer",
+    "muon",
+    "scheduler",
+    "learning_rate",
 )
 
 _RULES: dict[str, Rule] = {}

@@ -53,6 +53,7 @@ class Example:
     device: str | None = None
     parameters: int | None = None
     host_memory_gib: int | None = None
+    client_optimizer: str | None = None
 
 
 Check = Callable[["Context"], Iterable[Finding]]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dsconfig.checks.context import AUTO, Context
+from dsconfig.checks.context import AUTO, Context, key_at
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, Path, everywhere, in_deepspeed
 from dsconfig.report import Effect, Fix
@@ -23,6 +23,10 @@ REMOVED_BLOCKS = frozenset(
         *("progressive_layer_drop", "sparse_gradients"),
     }
 )
+
+
+TOLD_ELSEWHERE = frozenset({("fp16", "loss_scale_window"), ("fp16", "min_loss_scale")})
+"""Limits that hold under a condition, which a rule of their own knows."""
 
 
 def shown(value: Any) -> str:
@@ -171,9 +175,17 @@ def _is_told(config: Context, path: Path) -> bool:
         return config.ends_in_deepspeed or not entry.refused
     if path[0] == "zero_optimization" and len(path) == 1:
         return True
-    if path in (("bf16",), ("aio",)) and config.get(*path) is None:
+    if path in TOLD_ELSEWHERE or _is_absent_by_null(config, path):
         return True
     return _unmet(config, path) is not None or is_a_harmless_text(config, path)
+
+
+def _is_absent_by_null(config: Context, path: Path) -> bool:
+    """null is the default of the key, or stands for a block that may be absent."""
+    if config.get(*path) is not None:
+        return False
+    known = key_at(path)
+    return path in (("bf16",), ("aio",)) or (known is not None and known.default is None)
 
 
 def is_a_harmless_text(config: Context, path: Path) -> bool:

@@ -93,7 +93,7 @@ def read(config: Mapping[str, Any], version: Version) -> Reading:
         if block.is_strict(version):
             values[block.path] = _read_block(block, content, version, entries)
         elif is_block(content):
-            values[block.path] = _as_written(block, content)
+            values[block.path] = _as_written(block, content, version)
     return Reading(entries, values)
 
 
@@ -106,9 +106,14 @@ def _descend(config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     return value
 
 
-def _as_written(block: Block, content: dict[str, Any]) -> dict[str, Any]:
+def _as_written(block: Block, content: dict[str, Any], version: Version) -> dict[str, Any]:
+    """The keys a release without models for the block reads, unchecked."""
     names = block.names
-    return {names[key].name if key in names else key: value for key, value in content.items()}
+    return {
+        names[key].name: value
+        for key, value in content.items()
+        if key in names and names[key].exists(version)
+    }
 
 
 def _read_block(

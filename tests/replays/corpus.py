@@ -90,11 +90,11 @@ def _filling(config: Any, world_size: int | None) -> Iterator[str]:
     for pointer, value in FILLED.items():
         if lookup(config, pointer) == "auto":
             yield f"{pointer}={json.dumps(value)}"
-    bf16 = lookup(config, "/bf16/enabled")
+    fp16, bf16 = (lookup(config, f"/{name}/enabled") for name in ("fp16", "bf16"))
+    if fp16 == "auto":
+        yield f"/fp16/enabled={json.dumps(bf16 is not True)}"
     if bf16 == "auto":
-        yield "/bf16/enabled=true"
-    if lookup(config, "/fp16/enabled") == "auto":
-        yield f"/fp16/enabled={json.dumps(bf16 not in ('auto', True))}"
+        yield f"/bf16/enabled={json.dumps(fp16 not in ('auto', True))}"
     yield from _batch(config, world_size or 1)
 
 

@@ -1,0 +1,67 @@
+"""Muon."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import AUTO, ZERO, Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Finding
+from dsconfig.report import Effect
+
+METHODS = ("gram", "standard")
+
+
+def _is_muon(config: Context) -> bool:
+    return config.optimizer is not None and config.optimizer.lower() == "muon"
+
+
+@rule(
+    "DSC621",
+    "muon-with-reduce-scatter",
+    Effect.REFUSED,
+    wakes="optimizer",
+    late=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, '
+    '"optimizer": {"type": "Muon", "params": {"lr": 0.02}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_scatter": false}, '
+    '"optimizer": {"type": "Muon", "params": {"lr": 0.02}}}',
+)
+def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
+    """Muon at stage 3 needs whole gradients: reduce_scatter, which is on by default, and
+    quantised gradients must be off."""
+    if not _is_muon(config) or config.stage != 3:
+        return
+    scatters = config.read(ZERO, "reduce_scatter", True)
+    quantized = config.read(ZERO, "zero_quantized_gradients", False)
+    if scatters or quantized:
+        path = (*ZERO, "reduce_scatter")
+        yield Finding(
+            path=path if config.has(*path) else ("optimizer", "type"),
+            message="Muon at ZeRO stage 3 does not go with "
+            + ("reduce_scatter, the default" if scatters else "quantised gradients")
+            + ": DeepSpeed stops when the engine is built",
+            help='add "reduce_scatter": false to zero_optimization',
+        )
+
+
+@rule(
+    "DSC622",
+    "muon-method",
+    Effect.REFUSED,
+    wakes="optimizer",
+    late=True,
+    bad='{"train_batch_size": 8, "optimizer": {"type": "Muon", "params": '
+    '{"lr": 0.02, "ns_method": "fast"}}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "Muon", "params": '
+    '{"lr": 0.02, "ns_method": "gram"}}}',
+)
+def muon_method(config: Context) -> Iterator[Finding]:
+    """ns_method, the way Muon orthogonalises, is gram or standard."""
+    path = ("optimizer", "params", "ns_method")
+    value = config.get(*path)
+    if _is_muon(config) and config.has(*path) and value not in (*METHODS, AUTO):
+        yield Finding(
+            path=path,
+            message=f"ns_method {value!r} is neither gram nor standard: DeepSpeed stops when the "
+            "engine is built",
+            help='write "gram" or "standard"',
+        )

@@ -1,0 +1,283 @@
+"""Offload to host memory and NVMe."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding, in_deepspeed
+from dsconfig.report import Effect
+from dsconfig.runtimes.reading import is_block
+
+BLOCKS = ("offload_param", "offload_optimizer")
+
+
+@rule(
+    "DSC431",
+    "offload-without-device",
+    Effect.ALTERED,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"offload_optimizer": {"pin_memory": true}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"offload_optimizer": {"device": "cpu", "pin_memory": true}}}',
+)
+def offload_without_device(config: Context) -> Iterator[Finding]:
+    """An offload block without `device`: the default is none, and nothing is offloaded.
+
+    The documentation gives cpu as the default; up to 0.5.6 it was.
+    """
+    for name in BLOCKS:
+        block = config.get(*ZERO, name)
+        if is_block(block) and "device" not in block and config.since("0.7.0"):
+            asks = any(value is True for value in block.values())
+            yield Finding(
+                path=(*ZERO, name),
+                message=f"{name} has no device: the default is none, and nothing is offloaded",
+                help='add "device": "cpu"',
+                effect=None if block and asks else Effect.INERT,
+                on_key=True,
+            )
+
+
+@rule(
+    "DSC432",
+    "nvme-without-path",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    late=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"offload_param": {"device": "nvme"}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"offload_param": {"device": "nvme", "nvme_path": "/local_nvme"}}}',
+)
+def nvme_without_path(config: Context) -> Iterator[Finding]:
+    """device is nvme and there is no nvme_path; the engine is not built."""
+    if config.stage != 3:
+        return
+    for name in BLOCKS:
+        block = config.block(*ZERO, name)
+        if block.get("device") == "nvme" and block.get("nvme_path") is None:
+            yield Finding(
+                path=(*ZERO, name, "device"),
+                message=f"{name} goes to nvme without an nvme_path: DeepSpeed stops when the "
+                "engine is built",
+                help='add "nvme_path": "/local_nvme" (a directory on a local NVMe disk)',
+            )
+
+
+@rule(
+    "DSC433",
+    "nvme-below-stage-3",
+    Effect.ALTERED,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"offload_optimizer": {"device": "nvme", "nvme_path": "/local_nvme"}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"offload_optimizer": {"device": "nvme", "nvme_path": "/local_nvme"}}}',
+    holds=in_deepspeed,
+)
+def nvme_below_stage_3(config: Context) -> Iterator[Finding]:
+    """At stages 1 and 2 nvme is taken for cpu: the states fill host memory instead."""
+    if config.stage in (1, 2) and config.offload("offload_optimizer") == "nvme":
+        yield Finding(
+            path=(*ZERO, "offload_optimizer", "device"),
+            message=f"offload_optimizer to nvme at ZeRO stage {config.stage} goes to host memory; "
+            "the disk is never used",
+            help='set "stage": 3, or write "device": "cpu"',
+        )
+
+
+@rule(
+    "DSC434",
+    "nvme-path-unused",
+    Effect.INERT,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"offload_param": {"device": "cpu", "nvme_path": "/local_nvme"}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"offload_param": {"device": "nvme", "nvme_path": "/local_nvme"}}}',
+)
+def nvme_path_unused(config: Context) -> Iterator[Finding]:
+    """nvme_path is set and the device is another one."""
+    for name in BLOCKS:
+        block = config.block(*ZERO, name)
+        if block.get("nvme_path") is None or block.get("device") in ("nvme", "auto"):
+            continue
+        if "device" in block:
+            yield Finding(
+                path=(*ZERO, name, "nvme_path"),
+                message=f"{name}.nvme_path is not used: the device is {block['device']}",
+                help='delete it, or write "device": "nvme"',
+                on_key=True,
+            )
+
+
+@rule(
+    "DSC435",
+    "aio-without-nvme",
+    Effect.INERT,
+    wakes="aio",
+    whole=True,
+    bad='{"train_batch_size": 8, "aio": {"block_size": 1048576}}',
+    good='{"train_batch_size": 8, "aio": {"block_size": 1048576}, "zero_optimization": '
+    '{"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/local_nvme"}}}',
+)
+def aio_without_nvme(config: Context) -> Iterator[Finding]:
+    """aio tunes reads and writes of NVMe offload, and nothing is offloaded to NVMe."""
+    devices = [config.get(*ZERO, name, "device") for name in BLOCKS]
+    fast_writer = config.get("checkpoint", "writer") is not None
+    if config.block("aio") and not fast_writer and not {"nvme", "auto"} & set(map(str, devices)):
+        yield Finding(
+            path=("aio",),
+            message="aio has no effect: nothing is offloaded to NVMe",
+            help="delete it, or offload to nvme",
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC436",
+    "partial-offload-needs-stage-3",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"offload_optimizer": {"device": "cpu", "ratio": 0.5}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"offload_optimizer": {"device": "cpu", "ratio": 0.5}}}',
+)
+def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
+    """offload_optimizer.ratio below 1 is for stage 3. Checked since 0.15.0."""
+    ratio = config.read((*ZERO, "offload_optimizer"), "ratio", 1.0)
+    if ratio < 1 and config.stage != 3 and config.since("0.15.0"):
+        yield Finding(
+            path=(*ZERO, "offload_optimizer", "ratio"),
+            message=f"offload_optimizer.ratio {ratio:g} at ZeRO stage {config.stage}: DeepSpeed "
+            "stops, partial offload is for stage 3",
+            help='delete it, or set "stage": 3',
+        )
+
+
+@rule(
+    "DSC437",
+    "partial-offload-optimizer",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    late=True,
+    bad='{"train_batch_size": 8, "optimizer": {"type": "Adagrad", "params": {"lr": 0.01}}, '
+    '"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}, '
+    '"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}',
+    holds=in_deepspeed,
+)
+def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
+    """Partial offload works with DeepSpeed's CPU Adam only."""
+    ratio = config.read((*ZERO, "offload_optimizer"), "ratio", 1.0)
+    offloaded = config.offload("offload_optimizer") != "none"
+    if config.stage != 3 or ratio >= 1 or not offloaded or config.optimizer is None:
+        return
+    adam = config.optimizer.lower() in ("adam", "adamw")
+    if not adam or config.switch("optimizer", "params", "torch_adam"):
+        yield Finding(
+            path=(*ZERO, "offload_optimizer", "ratio"),
+            message=f"offload_optimizer.ratio {ratio:g} needs DeepSpeed's CPU Adam: DeepSpeed "
+            "stops when the engine is built",
+            help="use AdamW without torch_adam",
+        )
+
+
+@rule(
+    "DSC438",
+    "super-offload-without-device",
+    Effect.ALTERED,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"offload_optimizer": {"device": "none", "super_offload": true}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"offload_optimizer": {"device": "cpu", "super_offload": true}}}',
+)
+def super_offload_without_device(config: Context) -> Iterator[Finding]:
+    """super_offload is on and no device is named to offload to; on other than NVIDIA cards
+    (`--device`) the engine is not built."""
+    path = (*ZERO, "offload_optimizer")
+    if not config.read(path, "super_offload", False) or config.stage != 3:
+        return
+    device = config.facts.device
+    if device is not None and device.kind != "cuda":
+        yield Finding(
+            path=(*path, "super_offload"),
+            message=f"super_offload runs on NVIDIA cards only: on {device.name} DeepSpeed stops "
+            "when the engine is built",
+            help="delete it",
+            effect=Effect.REFUSED,
+            late=True,
+        )
+    elif config.offload("offload_optimizer") == "none":
+        yield Finding(
+            path=(*path, "super_offload"),
+            message="super_offload is on while offload_optimizer.device is none",
+            help='write "device": "cpu"',
+        )
+
+
+@rule(
+    "DSC439",
+    "slow-optimizer-under-offload",
+    Effect.INERT,
+    wakes="optimizer",
+    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"torch_adam": true}}, '
+    '"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}, '
+    '"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}',
+    holds=in_deepspeed,
+)
+def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
+    """The optimizer runs on the CPU, and torch_adam asks for torch's own loop there instead of
+    DeepSpeed's vectorised kernel."""
+    offloaded = config.offload("offload_optimizer") != "none" and config.stage > 0
+    adam = config.optimizer is not None and config.optimizer.lower() in ("adam", "adamw")
+    if offloaded and adam and config.switch("optimizer", "params", "torch_adam"):
+        yield Finding(
+            path=("optimizer", "params", "torch_adam"),
+            message="torch_adam under optimizer offload: torch's Adam runs on the CPU, several "
+            "times slower than DeepSpeed's",
+            help="delete torch_adam",
+        )
+
+
+@rule(
+    "DSC440",
+    "client-optimizer-under-offload",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    late=True,
+    bad=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+        '"offload_optimizer": {"device": "cpu"}}}',
+        client_optimizer="AdamW",
+    ),
+    good=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+        '"offload_optimizer": {"device": "cpu"}}, "zero_force_ds_cpu_optimizer": false}',
+        client_optimizer="AdamW",
+    ),
+    holds=in_deepspeed,
+)
+def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
+    """The script passes an optimizer of its own while the states are offloaded.
+
+    DeepSpeed takes DeepSpeedCPUAdam and DeepSpeedCPULion then, and no other unless
+    `zero_force_ds_cpu_optimizer` is false.
+    """
+    client = config.facts.client_optimizer
+    offloaded = config.offload("offload_optimizer") != "none" and config.stage > 0
+    forced = config.get("zero_force_ds_cpu_optimizer")
+    if client is None or not offloaded or client in ("DeepSpeedCPUAdam", "DeepSpeedCPULion"):
+        return
+    if forced is None or forced:
+        yield Finding(
+            path=(*ZERO, "offload_optimizer"),
+            message=f"the script's {client} is not made for optimizer offload: DeepSpeed stops "
+            "when the engine is built",
+            help='pass DeepSpeedCPUAdam, or set "zero_force_ds_cpu_optimizer": false',
+            on_key=True,
+        )

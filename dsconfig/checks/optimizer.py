@@ -1,0 +1,423 @@
+"""The optimizer block: what is built from it, and what keeps it from being built."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from dsconfig.checks.context import AUTO, ZERO, Context
+from dsconfig.checks.keys import is_comment
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding, in_deepspeed
+from dsconfig.checks.values import literal_of, shown
+from dsconfig.report import Effect
+from dsconfig.runtimes.optimizers import (
+    DEEPSPEED,
+    MUON_ARGUMENTS,
+    ONE_BIT,
+    ONE_BIT_GONE,
+    TORCH,
+    Built,
+    built,
+)
+from dsconfig.schema import ErrorKind
+from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
+from dsconfig.source.pointer import join, split
+
+PARAMS = ("optimizer", "params")
+NOW = "DeepSpeed stops when the engine is built"
+
+
+def what_is_built(config: Context) -> Built | None:
+    """The class behind the block; None for an unknown, absent or 1-bit type."""
+    if config.optimizer is None or config.optimizer == AUTO:
+        return None
+    offloaded = config.offload("offload_optimizer") != "none" and config.stage > 0
+    return built(config.optimizer, config.block(*PARAMS), offloaded=offloaded)
+
+
+def is_one_bit(config: Context) -> bool:
+    """Whether the type is one that the release still has."""
+    name = (config.optimizer or "").lower()
+    return name in ONE_BIT and config.version < ONE_BIT_GONE
+
+
+@rule(
+    "DSC601",
+    "unknown-optimizer",
+    Effect.REFUSED,
+    wakes="optimizer",
+    late=True,
+    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamWW", "params": {"lr": 0.001}}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
+    on_templates=True,
+)
+def unknown_optimizer(config: Context) -> Iterator[Finding]:
+    """The type is neither DeepSpeed's own (any letter case) nor a class of torch.optim (exact
+    case); the engine is not built."""
+    from dsconfig.checks.spelling import closest
+
+    name = config.optimizer
+    if name is None or name == AUTO or what_is_built(config) or is_one_bit(config):
+        return
+    if name.lower() in ONE_BIT:
+        message = f"{name} left DeepSpeed with {ONE_BIT_GONE}: {NOW}"
+        meant = "Lamb" if "lamb" in name.lower() else "AdamW"
+    else:
+        message = f'"{name}" is no optimizer of DeepSpeed or torch.optim: {NOW}'
+        meant = closest(name, (*TORCH, *(own.title() for own in DEEPSPEED)))
+    edits = replace_value(config.document, "/optimizer/type", meant) if meant else ()
+    yield Finding(
+        path=("optimizer", "type"),
+        message=message,
+        help=f'did you mean "{meant}"?' if meant else "write AdamW, or a class of torch.optim",
+        fix=as_fix(edits, safe=bool(meant) and str(meant).lower() == name.lower()),
+    )
+
+
+@rule(
+    "DSC602",
+    "optimizer-without-type",
+    Effect.ALTERED,
+    wakes="optimizer",
+    whole=True,
+    bad='{"train_batch_size": 8, "optimizer": {"name": "AdamW", "params": {"lr": 0.001}}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
+)
+def optimizer_without_type(config: Context) -> Iterator[Finding]:
+    """The optimizer block has no type: it counts as no optimizer at all.
+
+    Without one passed by the script, stages 1 and 2 stop when the engine is built.
+    """
+    block = config.get("optimizer")
+    if not isinstance(block, dict) or config.get("optimizer", "type") is not None:
+        return
+    edits = rename_key(config.document, "/optimizer/name", "type")
+    yield Finding(
+        path=("optimizer", "type") if config.has("optimizer", "type") else ("optimizer",),
+        message="the optimizer block has no type and counts as none: its params are not read",
+        help='add "type": "AdamW"',
+        fix=as_fix(edits) if not config.has("optimizer", "type") else None,
+        on_key=True,
+    )
+
+
+@rule(
+    "DSC603",
+    "unknown-optimizer-argument",
+    Effect.REFUSED,
+    wakes="optimizer",
+    late=True,
+    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
+    '{"learning_rate": 0.001}}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
+    on_templates=True,
+)
+def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
+    """An argument the constructor does not take; it stops with a TypeError.
+
+    Which class that is depends on the file: `Adam` and `AdamW` are DeepSpeed's fused kernel,
+    its CPU kernel under optimizer offload, and torch's classes with `torch_adam`. An argument
+    of torch, such as `foreach`, is unknown to the others. Muon drops what it does not know.
+    """
+    from dsconfig.checks.spelling import closest, same_letters
+
+    target = what_is_built(config)
+    if target is None:
+        return
+    known = target.arguments if target.arguments is not None else _muon_or_any(target)
+    if known is None:
+        return
+    drops = target.arguments is None
+    for name in config.block(*PARAMS):
+        if name in known or is_comment(name) or name == "max_grad_norm":
+            continue
+        path = (*PARAMS, name)
+        meant = _SYNONYMS.get(name) or closest(name, known)
+        taken = meant is not None and config.has(*PARAMS, meant)
+        edits = () if meant is None or taken else rename_key(config.document, join(*path), meant)
+        what = "drops it without a word" if drops else f"does not take it: {NOW}"
+        yield Finding(
+            path=path,
+            message=f'unknown argument "{name}": {target.name} {what}',
+            help=f'did you mean "{meant}"?' if meant else "delete it",
+            effect=Effect.ALTERED if drops else None,
+            late=not drops,
+            fix=as_fix(edits, safe=not drops and meant is not None and same_letters(name, meant)),
+            on_key=True,
+        )
+
+
+_SYNONYMS = {"learning_rate": "lr", "epsilon": "eps", "wd": "weight_decay", "beta": "betas"}
+
+
+def _muon_or_any(target: Built) -> frozenset[str] | None:
+    return MUON_ARGUMENTS if target.name == "MuonWithAuxAdam" else None
+
+
+@rule(
+    "DSC604",
+    "optimizer-argument-value",
+    Effect.REFUSED,
+    wakes="optimizer",
+    late=True,
+    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": "1e-3"}}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
+)
+def optimizer_argument_value(config: Context) -> Iterator[Finding]:
+    """An argument of a wrong type or outside its range; the constructor stops.
+
+    A number in quotes ("1e-5", as YAML writes it) is a text.
+    """
+    for error in config.schema_errors:
+        path = split(error.pointer)
+        is_value = error.kind in (ErrorKind.TYPE, ErrorKind.BOUND, ErrorKind.CHOICE)
+        if not is_value or path[:2] != PARAMS or len(path) < 3:
+            continue
+        if _says_the_default(config, path) or path[2] in ("ns_method", "max_grad_norm"):
+            continue
+        meant = literal_of(error.value)
+        edits = replace_value(config.document, error.pointer, meant) if meant is not None else ()
+        checked = _is_checked(path[2], error.value)
+        yield Finding(
+            path=path,
+            message=f"{'.'.join(path)} is {shown(error.value)}, and must be {error.expected}: "
+            + (NOW if checked else "it is not checked, and used as it is"),
+            help=f"write {error.expected}",
+            effect=None if checked else Effect.ALTERED,
+            late=checked,
+            fix=as_fix(edits),
+        )
+
+
+_CHECKED = frozenset({"lr", "betas", "eps", "weight_decay", "momentum", "rho", "alpha"})
+
+
+def _is_checked(name: str, value: Any) -> bool:
+    """Whether the constructor notices: it compares numbers, and takes any switch."""
+    return name in _CHECKED and not isinstance(value, bool)
+
+
+def _says_the_default(config: Context, path: tuple[str, ...]) -> bool:
+    return config.get(*path) is None and path[2] in ("foreach", "fused")
+
+
+@rule(
+    "DSC605",
+    "params-not-a-block",
+    Effect.REFUSED,
+    wakes="optimizer",
+    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": [0.001]}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
+)
+def params_not_a_block(config: Context) -> Iterator[Finding]:
+    """optimizer.params is no block of keys; DeepSpeed stops while it reads the file."""
+    value = config.get(*PARAMS)
+    if config.optimizer is None or value is None or isinstance(value, dict) or value == AUTO:
+        return
+    yield Finding(
+        path=PARAMS,
+        message=f"optimizer.params is {shown(value)}: DeepSpeed stops, it must be a block of keys",
+        help='write "params": {"lr": 1e-4}',
+    )
+
+
+@rule(
+    "DSC606",
+    "untested-optimizer",
+    Effect.REFUSED,
+    wakes="optimizer",
+    late=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
+    '"optimizer": {"type": "SGD", "params": {"lr": 0.1}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
+    '"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "zero_allow_untested_optimizer": true}',
+    holds=in_deepspeed,
+)
+def untested_optimizer(config: Context) -> Iterator[Finding]:
+    """ZeRO takes a list of tested optimizers; others need `zero_allow_untested_optimizer`.
+
+    Tested: Adam and AdamW in all forms, Adagrad, Lion, Muon. Lamb and SGD are not.
+    """
+    target = what_is_built(config)
+    if config.stage == 0 or target is None or target.is_tested:
+        return
+    if not config.switch("zero_allow_untested_optimizer"):
+        yield Finding(
+            path=("optimizer", "type"),
+            message=f"{config.optimizer} is not on ZeRO's list of tested optimizers: {NOW}",
+            help='add "zero_allow_untested_optimizer": true',
+        )
+
+
+@rule(
+    "DSC607",
+    "max-grad-norm-in-params",
+    Effect.REFUSED,
+    wakes="optimizer",
+    late=True,
+    bad='{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": '
+    '{"lr": 0.001, "max_grad_norm": 1.0}}}',
+    good='{"train_batch_size": 8, "gradient_clipping": 1.0, "optimizer": {"type": "Adam", '
+    '"params": {"lr": 0.001}}}',
+)
+def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
+    """max_grad_norm among the arguments of the optimizer; clipping is `gradient_clipping`.
+
+    A value that is no number stops DeepSpeed already while it reads the file.
+    """
+    path = (*PARAMS, "max_grad_norm")
+    if not config.has(*path) or config.optimizer is None:
+        return
+    value = config.get(*path)
+    early = not isinstance(value, (int, float))
+    edits = delete_entry(config.document, join(*path)) if config.has("gradient_clipping") else ()
+    yield Finding(
+        path=path,
+        message="max_grad_norm is no argument of an optimizer: DeepSpeed stops "
+        + ("while it reads the file" if early else "when the engine is built"),
+        help=f'write "gradient_clipping": {shown(value)} at the top level',
+        late=not early,
+        fix=as_fix(edits, safe=False),
+        on_key=True,
+    )
+
+
+@rule(
+    "DSC608",
+    "adam-is-adamw",
+    Effect.INERT,
+    wakes="optimizer",
+    bad='{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": '
+    '{"lr": 0.001, "weight_decay": 0.1}}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
+    '{"lr": 0.001, "weight_decay": 0.1}}}',
+)
+def adam_is_adamw(config: Context) -> Iterator[Finding]:
+    """Type Adam decays weights as AdamW does, unless `adam_w_mode` is false."""
+    decay = config.number(*PARAMS, "weight_decay")
+    is_adam = config.optimizer is not None and config.optimizer.lower() == "adam"
+    if is_adam and decay and not config.has(*PARAMS, "adam_w_mode"):
+        yield Finding(
+            path=(*PARAMS, "weight_decay"),
+            message=f"type Adam with weight_decay {decay:g} trains AdamW: the decay is decoupled "
+            "from the gradient",
+            help='write "type": "AdamW", or "adam_w_mode": false for plain Adam',
+        )
+
+
+@rule(
+    "DSC609",
+    "adam-w-mode-ignored",
+    Effect.INERT,
+    wakes="optimizer",
+    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
+    '{"lr": 0.001, "adam_w_mode": false}}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": '
+    '{"lr": 0.001, "adam_w_mode": false}}}',
+)
+def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
+    """adam_w_mode false on type AdamW has no effect; type Adam reads it."""
+    is_adamw = config.optimizer is not None and config.optimizer.lower() == "adamw"
+    if is_adamw and config.get(*PARAMS, "adam_w_mode") is False:
+        yield Finding(
+            path=(*PARAMS, "adam_w_mode"),
+            message="adam_w_mode false has no effect on type AdamW",
+            help='write "type": "Adam"',
+        )
+
+
+@rule(
+    "DSC610",
+    "amsgrad-not-supported",
+    Effect.REFUSED,
+    wakes="optimizer",
+    late=True,
+    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
+    '{"lr": 0.001, "amsgrad": true}}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
+    '{"lr": 0.001, "amsgrad": true, "torch_adam": true}}}',
+    holds=in_deepspeed,
+)
+def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
+    """DeepSpeed's own Adam and Lamb kernels have no AMSGrad; torch's Adam has it."""
+    target = what_is_built(config)
+    if target is None or target.name not in ("FusedAdam", "DeepSpeedCPUAdam", "FusedLamb"):
+        return
+    if config.switch(*PARAMS, "amsgrad"):
+        yield Finding(
+            path=(*PARAMS, "amsgrad"),
+            message=f"{target.name} has no AMSGrad: {NOW}",
+            help='delete it, or add "torch_adam": true',
+        )
+
+
+@rule(
+    "DSC611",
+    "lamb-with-fixed-scale",
+    Effect.REFUSED,
+    wakes="optimizer",
+    late=True,
+    bad='{"train_batch_size": 8, "optimizer": {"type": "Lamb", "params": {"lr": 0.001}}, '
+    '"fp16": {"enabled": true, "loss_scale": 128}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "Lamb", "params": {"lr": 0.001}}, '
+    '"fp16": {"enabled": true, "loss_scale": 0}}',
+    holds=in_deepspeed,
+)
+def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
+    """Lamb works with dynamic loss scaling only."""
+    is_lamb = config.optimizer is not None and config.optimizer.lower() == "lamb"
+    scale = config.read(("fp16",), "loss_scale", 0.0)
+    if is_lamb and scale != 0:
+        yield Finding(
+            path=("fp16", "loss_scale"),
+            message=f"Lamb needs a dynamic loss scale, and it is fixed at {scale:g}: {NOW}",
+            help='write "loss_scale": 0',
+        )
+
+
+@rule(
+    "DSC612",
+    "package-needed",
+    Effect.STYLE,
+    wakes="optimizer",
+    bad='{"train_batch_size": 8, "optimizer": {"type": "MuAdam", "params": {"lr": 0.001}}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 0.001}}}',
+    holds=in_deepspeed,
+)
+def package_needed(config: Context) -> Iterator[Finding]:
+    """The optimizer comes from a package of its own; without it DeepSpeed stops with an
+    UnboundLocalError."""
+    target = what_is_built(config)
+    if target is not None and target.package:
+        yield Finding(
+            path=("optimizer", "type"),
+            message=f"{target.name} needs the package {target.package}: without it DeepSpeed stops "
+            "with an UnboundLocalError",
+            help=f"pip install {target.package}",
+        )
+
+
+@rule(
+    "DSC613",
+    "no-optimizer",
+    Effect.STYLE,
+    wakes="zero_optimization",
+    whole=True,
+    bad=Example(config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}'),
+    good=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
+        '"optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}'
+    ),
+)
+def no_optimizer(config: Context) -> Iterator[Finding]:
+    """The file has no optimizer, so the script must pass one.
+
+    Otherwise stages 1 and 2 stop when the engine is built, and stage 3 at the first backward.
+    """
+    if config.stage and not config.has("optimizer") and config.facts.client_optimizer is None:
+        yield Finding(
+            path=ZERO,
+            message=f"ZeRO stage {config.stage} needs an optimizer: the script has to pass one, "
+            "since the file has none",
+            help='add "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}} if it does not',
+            on_key=True,
+        )

@@ -1,0 +1,313 @@
+"""The scheduler block: what is built from it, and what keeps it from being built."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import AUTO, Context
+from dsconfig.checks.keys import is_comment
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.checks.values import literal_of, shown
+from dsconfig.report import Effect
+from dsconfig.runtimes.reading import is_block
+from dsconfig.runtimes.schedulers import OWN, TORCH, Schedule, schedule
+from dsconfig.schema import ErrorKind
+from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
+from dsconfig.source.pointer import join, split
+
+PARAMS = ("scheduler", "params")
+NOW = "DeepSpeed stops when the engine is built"
+POSITIVE_STEPS = ("warmup_num_steps", "lr_range_test_step_size")
+STEPS_CHECKED = "0.19.3"
+
+
+def what_is_built(config: Context) -> Schedule | None:
+    """The schedule behind the block; None where there is none or its name is unknown."""
+    return schedule(config.scheduler) if config.scheduler else None
+
+
+@rule(
+    "DSC631",
+    "unknown-scheduler",
+    Effect.REFUSED,
+    wakes="scheduler",
+    late=True,
+    bad='{"train_batch_size": 8, "scheduler": {"type": "CosineWarmup", "params": {}}}',
+    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR", "params": '
+    '{"total_num_steps": 1000}}}',
+    on_templates=True,
+)
+def unknown_scheduler(config: Context) -> Iterator[Finding]:
+    """The type is neither one of DeepSpeed's schedules nor a class of
+    torch.optim.lr_scheduler, letter by letter; the engine is not built."""
+    from dsconfig.checks.spelling import closest, same_letters
+
+    name = config.get("scheduler", "type")
+    if name is None or name == AUTO or (isinstance(name, str) and schedule(name)):
+        return
+    meant = closest(name, (*OWN, *TORCH)) if isinstance(name, str) else None
+    edits = replace_value(config.document, "/scheduler/type", meant) if meant else ()
+    yield Finding(
+        path=("scheduler", "type"),
+        message=f"{shown(name)} is no schedule of DeepSpeed or torch: {NOW}",
+        help=f'did you mean "{meant}"?' if meant else f"write one of {', '.join(OWN)}",
+        fix=as_fix(edits, safe=meant is not None and same_letters(meant, str(name))),
+    )
+
+
+@rule(
+    "DSC632",
+    "scheduler-without-type",
+    Effect.ALTERED,
+    wakes="scheduler",
+    whole=True,
+    bad='{"train_batch_size": 8, "scheduler": {"name": "WarmupLR", "params": {}}}',
+    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {}}}',
+)
+def scheduler_without_type(config: Context) -> Iterator[Finding]:
+    """The scheduler block has no type: no schedule is built, and the rate stays as it is."""
+    block = config.get("scheduler")
+    if not is_block(block) or block.get("type") is not None:
+        return
+    edits = rename_key(config.document, "/scheduler/name", "type")
+    yield Finding(
+        path=("scheduler", "type") if "type" in block else ("scheduler",),
+        message="the scheduler block has no type: no schedule is built",
+        help='add "type": "WarmupLR"',
+        fix=None if "type" in block else as_fix(edits),
+        on_key=True,
+    )
+
+
+@rule(
+    "DSC633",
+    "unknown-scheduler-argument",
+    Effect.REFUSED,
+    wakes="scheduler",
+    late=True,
+    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
+    '{"warmup_steps": 100}}}',
+    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
+    '{"warmup_num_steps": 100}}}',
+    on_templates=True,
+)
+def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
+    """An argument this schedule does not take; it stops with a TypeError.
+
+    WarmupLR has no `total_num_steps`, and WarmupCosineLR works with ratios to the optimizer's
+    learning rate in place of `warmup_min_lr` and `warmup_max_lr`.
+    """
+    from dsconfig.checks.spelling import closest, same_letters
+
+    target = what_is_built(config)
+    if target is None:
+        return
+    for name, value in config.block(*PARAMS).items():
+        if name in target.arguments or is_comment(name):
+            continue
+        path = (*PARAMS, name)
+        meant = _SYNONYMS.get(name) or closest(name, target.arguments)
+        other = [each for each, known in OWN.items() if name in known.arguments]
+        meant = None if other or meant not in target.arguments else meant
+        edits = ()
+        if meant and not config.has(*PARAMS, meant):
+            edits = rename_key(config.document, join(*path), meant)
+        elif value == AUTO:
+            edits = delete_entry(config.document, join(*path))
+        fits = f"it belongs to {' and '.join(other)}" if other else "delete it"
+        yield Finding(
+            path=path,
+            message=f'unknown argument "{name}": {config.scheduler} does not take it: {NOW}',
+            help=f'did you mean "{meant}"?' if meant else fits,
+            fix=as_fix(edits, safe=meant is not None and same_letters(name, meant)),
+            on_key=True,
+        )
+
+
+_SYNONYMS = {
+    "warmup_steps": "warmup_num_steps",
+    "total_steps": "total_num_steps",
+    "num_training_steps": "total_num_steps",
+    "num_warmup_steps": "warmup_num_steps",
+    "max_lr": "warmup_max_lr",
+    "min_lr": "warmup_min_lr",
+}
+
+
+@rule(
+    "DSC634",
+    "scheduler-argument-missing",
+    Effect.REFUSED,
+    wakes="scheduler",
+    late=True,
+    whole=True,
+    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params": '
+    '{"warmup_num_steps": 100}}}',
+    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params": '
+    '{"warmup_num_steps": 100, "total_num_steps": 1000}}}',
+)
+def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
+    """The schedule cannot do without an argument, or without `params` as a whole."""
+    target = what_is_built(config)
+    if target is None:
+        return
+    params = config.get(*PARAMS)
+    if not is_block(params):
+        if params != AUTO:
+            yield Finding(
+                path=PARAMS,
+                message=f"scheduler.params is {shown(params) if params is not None else 'missing'}: "
+                f"{NOW}, it must be a block of keys, if only an empty one",
+                help='add "params": {}',
+            )
+        return
+    for name in target.required:
+        if name not in params:
+            yield Finding(
+                path=(*PARAMS, name),
+                message=f"{config.scheduler} needs {name}: {NOW}",
+                help=f'add "{name}" to scheduler.params',
+            )
+
+
+@rule(
+    "DSC635",
+    "torch-scheduler-with-wrapper",
+    Effect.REFUSED,
+    wakes="scheduler",
+    late=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "scheduler": '
+    '{"type": "StepLR", "params": {"step_size": 2}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "scheduler": '
+    '{"type": "WarmupLR", "params": {}}}',
+    holds=in_deepspeed,
+)
+def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
+    """torch's schedules want torch's optimizer; ZeRO, fp16 and bf16 put a wrapper in its place,
+    which they refuse."""
+    target = what_is_built(config)
+    if target is None or not target.from_torch:
+        return
+    wraps = [
+        name
+        for name, on in (
+            (f"ZeRO stage {config.stage}", config.stage > 0),
+            ("fp16", config.fp16),
+            ("bf16", config.bf16),
+        )
+        if on
+    ]
+    if wraps:
+        yield Finding(
+            path=("scheduler", "type"),
+            message=f"{config.scheduler} of torch does not take the wrapped optimizer of "
+            f"{wraps[0]}: {NOW}",
+            help=f"write one of {', '.join(OWN)}, or build the schedule in the script",
+        )
+
+
+@rule(
+    "DSC636",
+    "steps-not-positive",
+    Effect.REFUSED,
+    wakes="scheduler",
+    late=True,
+    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
+    '{"warmup_num_steps": 0}}}',
+    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
+    '{"warmup_num_steps": 10}}}',
+)
+def steps_not_positive(config: Context) -> Iterator[Finding]:
+    """Steps of warmup or of a range test must be a positive integer (no float, no text).
+
+    Releases before 0.19.3 raised anything below 2 to 2 without a word.
+    """
+    if config.scheduler not in OWN:
+        return
+    for name in POSITIVE_STEPS:
+        value = config.get(*PARAMS, name)
+        if not config.has(*PARAMS, name) or value == AUTO:
+            continue
+        whole = isinstance(value, int) and value > 0
+        if not whole and not _is_whole_in_file(config, value):
+            checked = config.since(STEPS_CHECKED)
+            yield Finding(
+                path=(*PARAMS, name),
+                message=f"{name} is {shown(value)}, and must be a positive integer: "
+                + (NOW if checked else "it is raised to 2"),
+                help="write the number of steps, at least 1",
+                effect=None if checked else Effect.ALTERED,
+                late=checked,
+                fix=as_fix(replace_value(config.document, join(*PARAMS, name), literal_of(value)))
+                if isinstance(literal_of(value), int)
+                else None,
+            )
+
+
+def _is_whole_in_file(config: Context, value: object) -> bool:
+    """DeepSpeed's reader of files makes an integer of 100.0 and 1e2; a dict keeps the float."""
+    from_text = config.document.text is not None
+    return from_text and isinstance(value, float) and value.is_integer() and value > 0
+
+
+@rule(
+    "DSC637",
+    "scheduler-argument-value",
+    Effect.REFUSED,
+    wakes="scheduler",
+    late=True,
+    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
+    '{"warmup_max_lr": "1e-4"}}}',
+    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
+    '{"warmup_max_lr": 1e-4}}}',
+)
+def scheduler_argument_value(config: Context) -> Iterator[Finding]:
+    """An argument of a wrong type; the schedule stops when it calculates with it."""
+    for error in config.schema_errors:
+        path = split(error.pointer)
+        is_value = error.kind in (ErrorKind.TYPE, ErrorKind.BOUND)
+        if not is_value or path[:2] != PARAMS or len(path) < 3:
+            continue
+        if path[2] in POSITIVE_STEPS or (error.value is None and path[2] == "warmup_max_lr"):
+            continue
+        meant = literal_of(error.value)
+        edits = replace_value(config.document, error.pointer, meant) if meant is not None else ()
+        stops = error.kind is ErrorKind.TYPE and not isinstance(error.value, bool)
+        yield Finding(
+            path=path,
+            message=f"{'.'.join(path)} is {shown(error.value)}, and must be {error.expected}: "
+            + (NOW if stops else "it is not checked, and used as it is"),
+            help=f"write {error.expected}",
+            effect=None if stops else Effect.ALTERED,
+            late=stops,
+            fix=as_fix(edits),
+        )
+
+
+@rule(
+    "DSC638",
+    "one-cycle-steps",
+    Effect.REFUSED,
+    wakes="scheduler",
+    late=True,
+    bad='{"train_batch_size": 8, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": '
+    '1e-5, "cycle_max_lr": 1e-3, "cycle_first_step_size": 0}}}',
+    good='{"train_batch_size": 8, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": '
+    '1e-5, "cycle_max_lr": 1e-3, "cycle_first_step_size": 500}}}',
+)
+def one_cycle_steps(config: Context) -> Iterator[Finding]:
+    """The first half of a OneCycle must have steps, the second may not have less than none."""
+    if config.scheduler != "OneCycle":
+        return
+    first = config.number(*PARAMS, "cycle_first_step_size")
+    second = config.number(*PARAMS, "cycle_second_step_size")
+    wrong = {
+        "cycle_first_step_size": first is not None and first <= 0,
+        "cycle_second_step_size": second is not None and second < 0,
+    }
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            yield Finding(
+                path=(*PARAMS, name),
+                message=f"{name} is {config.get(*PARAMS, name)}: {NOW}",
+                help=f'write "{name}": 2000',
+            )

@@ -1,0 +1,328 @@
+"""What the ZeRO optimizers refuse together."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.dtypes import model_dtype, named_dtype
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding, in_deepspeed
+from dsconfig.report import Effect
+from dsconfig.source.edit import as_fix, replace_value
+
+CLIPPING_BY_DEFAULT = "0.19.3"
+
+
+@rule(
+    "DSC411",
+    "grad-norm-needs-stage",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 3, '
+    '"compute_grad_norm": false}}',
+    good='{"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2, '
+    '"compute_grad_norm": false}}',
+)
+def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
+    """compute_grad_norm can be switched off at ZeRO stages 1 and 2 only."""
+    if not config.read(ZERO, "compute_grad_norm", True) and config.stage in (0, 3):
+        yield Finding(
+            path=(*ZERO, "compute_grad_norm"),
+            message=f"compute_grad_norm false at ZeRO stage {config.stage}: DeepSpeed stops",
+            help="delete it",
+        )
+
+
+@rule(
+    "DSC412",
+    "grad-norm-needed",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    late=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "compute_grad_norm": false}}',
+    good='{"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2, '
+    '"compute_grad_norm": false}}',
+)
+def grad_norm_needed(config: Context) -> Iterator[Finding]:
+    """compute_grad_norm is off, and something needs the norm.
+
+    Clipping does, and it is on by default (1.0); so do ZenFlow, optimizer offload, and stage 1
+    with bf16 weights and fp32 gradients.
+    """
+    if config.read(ZERO, "compute_grad_norm", True) or config.stage not in (1, 2):
+        return
+    clipping = config.number("gradient_clipping") if config.has("gradient_clipping") else 1.0
+    offloaded = config.offload("offload_optimizer") != "none"
+    accumulates = named_dtype(config, "grad_accum_dtype") == "fp32"
+    reasons = (
+        (
+            clipping is not None and clipping > 0,
+            "gradient_clipping is on",
+            '"gradient_clipping": 0',
+        ),
+        (bool(config.block(*ZERO, "zenflow")), "ZenFlow is on", "no zenflow"),
+        (offloaded, "the optimizer is offloaded", 'no "offload_optimizer"'),
+        (
+            config.stage == 1 and not offloaded and accumulates and model_dtype(config) == "bf16",
+            "stage 1 sums bf16 gradients in fp32",
+            '"stage": 2',
+        ),
+    )
+    for holds, reason, remedy in reasons:
+        if holds:
+            yield Finding(
+                path=(*ZERO, "compute_grad_norm"),
+                message=f"compute_grad_norm is false although {reason}: DeepSpeed stops when the "
+                "engine is built",
+                help=f"delete it, or write {remedy}",
+            )
+
+
+@rule(
+    "DSC413",
+    "legacy-stage1",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    late=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 1, "legacy_stage1": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}}',
+    holds=in_deepspeed,
+)
+def legacy_stage1(config: Context) -> Iterator[Finding]:
+    """legacy_stage1 asks for code that left with 0.5.9; the engine is not built."""
+    if config.read(ZERO, "legacy_stage1", False) and config.stage and config.since("0.5.9"):
+        yield Finding(
+            path=(*ZERO, "legacy_stage1"),
+            message="legacy_stage1 was removed in 0.5.9: DeepSpeed stops when the engine is built",
+            help="delete it",
+            fix=as_fix(replace_value(config.document, "/zero_optimization/legacy_stage1", False)),
+        )
+
+
+@rule(
+    "DSC414",
+    "prescale-with-reduce-scatter",
+    Effect.REFUSED,
+    wakes="prescale_gradients gradient_predivide_factor",
+    late=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "prescale_gradients": true}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "prescale_gradients": true}',
+)
+def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
+    """Stages 2 and 3 with reduce_scatter divide gradients after the reduction, all at once.
+
+    prescale_gradients and a gradient_predivide_factor other than 1 are for all-reduce.
+    """
+    if config.stage < 2 or not config.read(ZERO, "reduce_scatter", True):
+        return
+    if config.stage == 2 and _sums(config):
+        return
+    factor = config.number("gradient_predivide_factor")
+    wrong = {
+        "prescale_gradients": config.switch("prescale_gradients"),
+        "gradient_predivide_factor": factor is not None and factor != 1,
+    }
+    for key, is_wrong in wrong.items():
+        if is_wrong:
+            yield Finding(
+                path=(key,),
+                message=f"{key} does not go with reduce_scatter at ZeRO stage {config.stage}: "
+                "DeepSpeed stops when the engine is built",
+                help=f'delete {key}, or set "reduce_scatter": false',
+            )
+
+
+def _sums(config: Context) -> bool:
+    value = config.get("gradient_allreduce_op")
+    return isinstance(value, str) and value.lower() == "sum"
+
+
+@rule(
+    "DSC415",
+    "odd-allgather-bucket",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    late=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"allgather_bucket_size": 200000001}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"allgather_bucket_size": 200000000}}',
+    holds=in_deepspeed,
+)
+def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
+    """Stages 1 and 2 align the all-gather to 4 bytes: an odd number of elements is refused."""
+    size = config.read(ZERO, "allgather_bucket_size", 0)
+    if config.stage in (1, 2) and size % 2:
+        edits = replace_value(config.document, "/zero_optimization/allgather_bucket_size", size - 1)
+        yield Finding(
+            path=(*ZERO, "allgather_bucket_size"),
+            message=f"allgather_bucket_size {size} is odd: DeepSpeed stops when the engine is "
+            "built",
+            help=f"write {size - 1}",
+            fix=as_fix(edits),
+        )
+
+
+@rule(
+    "DSC416",
+    "sum-not-supported",
+    Effect.REFUSED,
+    wakes="gradient_allreduce_op",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, '
+    '"gradient_allreduce_op": "sum"}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
+    '"gradient_allreduce_op": "sum"}',
+)
+def sum_not_supported(config: Context) -> Iterator[Finding]:
+    """gradient_allreduce_op sum does not go with stage 3, ZenFlow or DeepCompile."""
+    if not _sums(config) or not config.since("0.19.6"):
+        return
+    reasons = {
+        "ZeRO stage 3": config.stage == 3,
+        "ZenFlow": config.get(*ZERO, "zenflow") not in (None, "auto"),
+        "DeepCompile": config.read(("compile",), "deepcompile", False),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            yield Finding(
+                path=("gradient_allreduce_op",),
+                message=f'gradient_allreduce_op "sum" does not go with {reason}: DeepSpeed stops',
+                help='write "mean"',
+            )
+
+
+@rule(
+    "DSC417",
+    "unmanaged-accumulation",
+    Effect.REFUSED,
+    wakes="managed_gradient_accumulation",
+    late=True,
+    bad='{"train_batch_size": 8, "managed_gradient_accumulation": false, '
+    '"zero_optimization": {"stage": 1, "overlap_comm": true}}',
+    good='{"train_batch_size": 8, "managed_gradient_accumulation": false, '
+    '"zero_optimization": {"stage": 2, "overlap_comm": true}}',
+)
+def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
+    """managed_gradient_accumulation false goes with overlap_comm from stage 2 on, and never with
+    DeepCompile."""
+    value = config.get("managed_gradient_accumulation")
+    if not config.has("managed_gradient_accumulation") or value:
+        return
+    overlap = config.read(ZERO, "overlap_comm", config.stage == 3)
+    reasons = {
+        f"overlap_comm at ZeRO stage {config.stage}": config.stage < 2 and overlap,
+        "DeepCompile": config.read(("compile",), "deepcompile", False),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            yield Finding(
+                path=("managed_gradient_accumulation",),
+                message=f"managed_gradient_accumulation false does not go with {reason}: "
+                "DeepSpeed stops when the engine is built",
+                help='delete it, or set "overlap_comm": false',
+            )
+
+
+@rule(
+    "DSC418",
+    "contiguous-gradients-forced",
+    Effect.INERT,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"contiguous_gradients": false, "offload_optimizer": {"device": "cpu"}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"offload_optimizer": {"device": "cpu"}}}',
+)
+def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
+    """Optimizer offload at stages 1 and 2 copies gradients contiguously, whatever the key says."""
+    if config.stage not in (1, 2) or config.offload("offload_optimizer") == "none":
+        return
+    if not config.read(ZERO, "contiguous_gradients", True):
+        yield Finding(
+            path=(*ZERO, "contiguous_gradients"),
+            message="contiguous_gradients false has no effect: optimizer offload switches it on",
+            help="delete it",
+        )
+
+
+@rule(
+    "DSC419",
+    "hpz-group",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    late=True,
+    bad=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, '
+        '"zero_hpz_partition_size": 3}}',
+        world_size=8,
+    ),
+    good=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, '
+        '"zero_hpz_partition_size": 4}}',
+        world_size=8,
+    ),
+)
+def hpz_group(config: Context) -> Iterator[Finding]:
+    """The secondary partition must divide the number of ranks (`--world-size`).
+
+    A partition larger than the world is cut down to it without a word.
+    """
+    world = config.facts.world_size
+    size = config.read(ZERO, "zero_hpz_partition_size", 1)
+    if world is None or config.stage != 3 or size <= 1:
+        return
+    if size > world:
+        yield Finding(
+            path=(*ZERO, "zero_hpz_partition_size"),
+            message=f"zero_hpz_partition_size {size} is more than the {world} ranks there are: "
+            f"{world} is used",
+            help="write the number of devices of one node",
+            effect=Effect.INERT,
+            late=False,
+        )
+    elif world % size:
+        yield Finding(
+            path=(*ZERO, "zero_hpz_partition_size"),
+            message=f"zero_hpz_partition_size {size} does not divide {world} ranks: DeepSpeed "
+            "stops when the engine is built",
+            help=f"write one of {', '.join(str(n) for n in range(1, world + 1) if world % n == 0)}",
+        )
+
+
+@rule(
+    "DSC420",
+    "quantized-gradients-group",
+    Effect.INERT,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"zero_quantized_gradients": true, "reduce_scatter": false}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"zero_quantized_gradients": true}}',
+)
+def quantized_gradients_group(config: Context) -> Iterator[Finding]:
+    """Quantised gradients travel in a reduce-scatter; without reduce_scatter they do not."""
+    quantized = config.read(ZERO, "zero_quantized_gradients", False)
+    if config.stage == 3 and quantized and not config.read(ZERO, "reduce_scatter", True):
+        yield Finding(
+            path=(*ZERO, "zero_quantized_gradients"),
+            message="zero_quantized_gradients needs reduce_scatter, which is off",
+            help='set "reduce_scatter": true',
+        )
+
+
+@rule(
+    "DSC421",
+    "clipping-infinite",
+    Effect.INERT,
+    wakes="gradient_clipping",
+    bad='{"train_batch_size": 8, "gradient_clipping": Infinity}',
+    good='{"train_batch_size": 8, "gradient_clipping": 1.0}',
+)
+def clipping_infinite(config: Context) -> Iterator[Finding]:
+    """A clipping norm of infinity clips nothing; 0 says so plainly."""
+    value = config.number("gradient_clipping")
+    if value is not None and value in (float("inf"), float("-inf")):
+        yield Finding(
+            path=("gradient_clipping",),
+            message="gradient_clipping is infinite: nothing is ever clipped",
+            help='write "gradient_clipping": 0 to switch it off',
+        )

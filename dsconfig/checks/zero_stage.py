@@ -1,0 +1,201 @@
+"""ZeRO stages, and the keys that do nothing at the one that is set."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Finding
+from dsconfig.report import Effect
+from dsconfig.runtimes.reading import is_block
+from dsconfig.runtimes.typed_blocks import BLOCK_AT
+from dsconfig.runtimes.zero_stages import STAGE_3_OFFLOAD, STAGES_OF
+
+
+@rule(
+    "DSC401",
+    "stage-missing",
+    Effect.ALTERED,
+    wakes="zero_optimization",
+    whole=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"overlap_comm": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true}}',
+)
+def stage_missing(config: Context) -> Iterator[Finding]:
+    """zero_optimization has no `stage`; the default is 0, and ZeRO is off.
+
+    Everything else in the block, offload included, then does nothing.
+    """
+    block = config.get("zero_optimization")
+    if not is_block(block) or config.has("zero_optimization", "stage"):
+        return
+    yield Finding(
+        path=ZERO,
+        message="zero_optimization has no stage: the default is 0, and ZeRO is off",
+        help='add "stage": 1, 2 or 3',
+        effect=None if block else Effect.INERT,
+        on_key=True,
+    )
+
+
+@rule(
+    "DSC402",
+    "no-effect-at-stage",
+    Effect.INERT,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"stage3_max_live_parameters": 1e9}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"stage3_max_live_parameters": 1e9}}',
+)
+def no_effect_at_stage(config: Context) -> Iterator[Finding]:
+    """The key belongs to another ZeRO stage than the one that is set.
+
+    `stage3_*`, `sub_group_size`, `offload_param` and ZeRO++ keys need stage 3; bucket sizes of
+    the all-gather and `round_robin_gradients` serve stages 1 and 2; at stage 0 nothing in the
+    block does anything.
+    """
+    if not config.stage_is_known:
+        return
+    names = BLOCK_AT[ZERO].names
+    for key, value in config.block("zero_optimization").items():
+        known = names.get(key)
+        stages = STAGES_OF.get(known.name) if known else None
+        if stages is None or config.stage in stages or _asks_nothing(value):
+            continue
+        needed = " or ".join(str(stage) for stage in stages) if len(stages) < 3 else "1 or more"
+        yield Finding(
+            path=(*ZERO, key),
+            message=f"{key} has no effect at ZeRO stage {config.stage}: it needs stage {needed}",
+            help=f'delete it, or set "stage": {max(stages)}',
+            on_key=True,
+        )
+    yield from _offload_details(config)
+
+
+def _asks_nothing(value: object) -> bool:
+    """A switch that is off, or an offload block that offloads nothing."""
+    if value is None or value is False or value == "auto":
+        return True
+    return is_block(value) and value.get("device", "none") == "none"
+
+
+def _offload_details(config: Context) -> Iterator[Finding]:
+    if config.stage not in (1, 2):
+        return
+    block = config.block("zero_optimization", "offload_optimizer")
+    for key in STAGE_3_OFFLOAD:
+        asked = key in block and not _asks_nothing(block[key])
+        if asked:
+            yield Finding(
+                path=(*ZERO, "offload_optimizer", key),
+                message=f"offload_optimizer.{key} has no effect at ZeRO stage {config.stage}: "
+                "only stage 3 reads it",
+                help='delete it, or set "stage": 3',
+                on_key=True,
+            )
+
+
+@rule(
+    "DSC403",
+    "placeholder-weights-on-save",
+    Effect.STYLE,
+    wakes="zero_optimization",
+    whole=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"stage3_gather_16bit_weights_on_model_save": true}}',
+)
+def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
+    """At stage 3 `save_16bit_model` and `save_pretrained` write whole weights only with
+    `stage3_gather_16bit_weights_on_model_save`.
+
+    Without it a saved model holds placeholders of a few kilobytes; the weights are in the
+    checkpoint of all ranks, and `zero_to_fp32.py` puts them together.
+    """
+    if config.stage != 3:
+        return
+    if not config.read(ZERO, "gather_16bit_weights_on_model_save", False) and not config.read(
+        ZERO, "stage3_gather_fp16_weights_on_model_save", False
+    ):
+        if config.get(*ZERO, "stage3_gather_16bit_weights_on_model_save") == "auto":
+            return
+        yield Finding(
+            path=ZERO,
+            message="a model saved at stage 3 holds placeholders in place of its weights unless "
+            "they are gathered",
+            help='add "stage3_gather_16bit_weights_on_model_save": true, or convert checkpoints '
+            "with zero_to_fp32.py",
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC404",
+    "odd-sizes",
+    Effect.INERT,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 0}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 1e9}}',
+)
+def odd_sizes(config: Context) -> Iterator[Finding]:
+    """A size of zero, or below zero, that DeepSpeed takes: the work is cut into single tensors
+    or the feature is off."""
+    names = BLOCK_AT[ZERO].names
+    for key in config.block("zero_optimization"):
+        known = names.get(key)
+        if known is None or known.name not in SIZES or not config.written(ZERO, known.name):
+            continue
+        value = config.read(ZERO, known.name, 1)
+        if value < 0 or (value == 0 and known.name in NEVER_ZERO):
+            yield Finding(
+                path=(*ZERO, key),
+                message=f"{key} is {value}: it is taken, and serves nobody",
+                help="delete it for the default, or write a number of elements",
+            )
+
+
+NEVER_ZERO = frozenset({"sub_group_size", "allgather_bucket_size", "zero_hpz_partition_size"})
+SIZES = NEVER_ZERO | {"module_granularity_threshold"}
+
+
+@rule(
+    "DSC405",
+    "no-parameter-may-live",
+    Effect.INERT,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"stage3_max_live_parameters": 0}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"stage3_max_live_parameters": 1e9}}',
+)
+def no_parameter_may_live(config: Context) -> Iterator[Finding]:
+    """Stage 3 may keep no gathered parameter, or fewer persistent ones than one small one has.
+
+    `stage3_max_live_parameters` 0 releases each module at once and gathers it again for the
+    backward pass. A `stage3_param_persistence_threshold` above
+    `stage3_model_persistence_threshold` asks for more than it allows.
+    """
+    if config.stage != 3:
+        return
+    if config.read(ZERO, "max_live_parameters", 1) == 0:
+        yield Finding(
+            path=(*ZERO, _as_written(config, "max_live_parameters")),
+            message="stage3_max_live_parameters is 0: nothing is fetched ahead, and every module "
+            "waits for its weights",
+            help='write "stage3_max_live_parameters": 1e9',
+        )
+    one = config.read(ZERO, "param_persistence_threshold", 100_000)
+    model = config.read(ZERO, "model_persistence_threshold", 2**63 - 1)
+    if one > model:
+        yield Finding(
+            path=(*ZERO, _as_written(config, "param_persistence_threshold")),
+            message=f"parameters up to {one} elements are to stay whole, and all of them together "
+            f"may have {model}: few will",
+            help="lower stage3_param_persistence_threshold or raise the other",
+        )
+
+
+def _as_written(config: Context, name: str) -> str:
+    """The name of a key as the file has it."""
+    long_name = f"stage3_{name}"
+    return long_name if config.has(*ZERO, long_name) else name
