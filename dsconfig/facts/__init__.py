@@ -2,6 +2,7 @@
 
 from dsconfig.facts.errors import FactError
 from dsconfig.facts.facts import DeviceFacts, Facts, HostFacts, TrainingFacts
+from dsconfig.facts.from_hf_config import architecture as architecture_of
 from dsconfig.facts.gathering import gather
 from dsconfig.facts.model import Architecture, ModelTree, ModuleFact, TensorFact
 
@@ -15,5 +16,6 @@ __all__ = [
     "ModuleFact",
     "TensorFact",
     "TrainingFacts",
+    "architecture_of",
     "gather",
 ]

@@ -64,7 +64,8 @@ class TrainingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The world. ``origins`` maps a field name (``world_size``, ``device`` ...) to its source.
+    """The world. ``origins`` maps a field name (``world_size``, ``device`` ...) to its source,
+    ``training`` and ``launch`` to the files they were read from.
 
     ``data_parallel`` is ``world_size`` divided by tensor, sequence and pipeline degrees.
     """

@@ -31,6 +31,24 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "save_on_each_node": False,
     }
 )
+NAMES_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "train_micro_batch_size_per_gpu": ("per_device_train_batch_size",),
+        "gradient_accumulation_steps": ("gradient_accumulation_steps",),
+        "train_batch_size": ("per_device_train_batch_size", "gradient_accumulation_steps"),
+        "gradient_clipping": ("max_grad_norm",),
+        "optimizer.params.lr": ("learning_rate",),
+        "optimizer.params.betas": ("adam_beta1", "adam_beta2"),
+        "optimizer.params.eps": ("adam_epsilon",),
+        "optimizer.params.weight_decay": ("weight_decay",),
+        "scheduler.params.warmup_max_lr": ("learning_rate",),
+        "scheduler.params.warmup_num_steps": ("warmup_steps", "warmup_ratio"),
+        "scheduler.params.total_num_steps": ("max_steps",),
+        "fp16.enabled": ("fp16", "fp16_full_eval"),
+        "bf16.enabled": ("bf16", "bf16_full_eval"),
+    }
+)
+"""Keys of a ds_config, and the arguments that say the same."""
 _COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps")
 _NUMBERS = (
     "learning_rate",
@@ -55,8 +73,9 @@ def training(arguments: Mapping[str, Any]) -> TrainingFacts:
     held = {**DEFAULTS, **arguments}
     steps = held.get("num_training_steps") or held.get("max_steps")
     return TrainingFacts(
-        micro_batch_size=held["per_device_train_batch_size"],
-        gradient_accumulation_steps=held["gradient_accumulation_steps"],
+        # Defaults are no decision about the batch: only what was written counts.
+        micro_batch_size=arguments.get("per_device_train_batch_size"),
+        gradient_accumulation_steps=arguments.get("gradient_accumulation_steps"),
         sequence_length=held.get("max_seq_length") or held.get("max_length"),
         learning_rate=held["learning_rate"],
         adam_betas=(held["adam_beta1"], held["adam_beta2"]),

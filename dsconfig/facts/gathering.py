@@ -50,6 +50,9 @@ def gather(
     """
     origins: dict[str, str] = {}
     launch = _launch(accelerate_config)
+    for name, source in (("training", training_args), ("launch", accelerate_config)):
+        if isinstance(source, str | Path):
+            origins[name] = str(source)
     world_size = _either("world_size", ("--gpus", world_size), launch.world_size, origins)
     nodes = _either("nodes", ("--nodes", nodes), launch.nodes, origins)
     degrees = (tensor_parallel, sequence_parallel, pipeline_parallel)

@@ -105,9 +105,7 @@ class Architecture:
     experts_per_token: int | None = None
     expert_size: int | None = None
     """Inner width of one expert."""
-    extras: Mapping[str, Any] = field(
-        default_factory=lambda: MappingProxyType({}), hash=False
-    )
+    extras: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     """Sizes only one family has (``decoder_layers``, ``kv_lora_rank`` ...)."""
 
     @property

@@ -1,7 +1,7 @@
 """JSON and YAML files that hold facts, as plain mappings."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,29 @@ def read(path: str | Path, flag: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise FactError(flag, f"{file} holds no mapping; it must be an object of names and values")
     return cast(Mapping[str, Any], value)
+
+
+def lines(path: str | Path) -> Mapping[str, int]:
+    """The 1-based line of every key, by dotted path; empty where no YAML reader is installed.
+
+    JSON goes the same way: to a YAML reader it is YAML.
+    """
+    try:
+        from ruamel.yaml import YAML
+    except ImportError:
+        return {}
+    root: Any = YAML(pure=True).compose(Path(path))  # pyright: ignore[reportUnknownMemberType]
+    return dict(_keys_below(root, ""))
+
+
+def _keys_below(node: Any, prefix: str) -> Iterator[tuple[str, int]]:
+    if node is None or node.id != "mapping":
+        return
+    entries: list[tuple[Any, Any]] = node.value
+    for key, child in entries:
+        path = f"{prefix}{key.value}"
+        yield path, key.start_mark.line + 1
+        yield from _keys_below(child, f"{path}.")
 
 
 def _json(text: str, file: Path, flag: str) -> object:

@@ -1,5 +1,7 @@
 """One question, two kinds of answer: our own policy, or another program's behaviour."""
 
+from typing import Any, cast
+
 from dsconfig.facts import Facts
 from dsconfig.report import Diagnostic, Effect
 from dsconfig.report.diagnostic import severity_of
@@ -30,6 +32,10 @@ def resolve(
     else:
         from dsconfig.resolver.policy import fill
     fill(draft)
+    if facts.launch or (facts.training is not None and facts.training.arguments):
+        from dsconfig.resolver import agreement
+
+        agreement.check(draft, cast(dict[str, Any], document.value))
     return _finished(draft)
 
 

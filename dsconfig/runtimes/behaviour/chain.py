@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dsconfig.facts import Facts
-from dsconfig.runtimes.behaviour.nodes import value
+from dsconfig.runtimes.behaviour.nodes import stage_of
 from dsconfig.runtimes.behaviour.outcome import Outcome, about
 from dsconfig.runtimes.behaviour.plugin import Plugin, set_mixed_precision
 from dsconfig.runtimes.behaviour.prepare import Script, prepare
@@ -48,7 +48,7 @@ def trainer(outcome: Outcome, facts: Facts, launch: Launch) -> None:
         fill = TrainerFill(outcome)
         fill.process(args)
         plugin.read_file(outcome)
-        fill.stage = value(outcome.config, "zero_optimization.stage", -1)
+        fill.stage = stage_of(outcome.config)
         set_mixed_precision(outcome, mixed, rocm=rocm)
     fill.finalize(args, facts.model)
     with about("tensor_parallel.autotp_size"):

@@ -68,6 +68,7 @@ def _config(model: ModelTree | None, open_keys: list[str]) -> Mapping[str, Any] 
 
 def _widest(sizes: Any) -> Any:
     with about():
-        if not sizes:
-            raise Stops("ValueError", "max() of an empty hidden_sizes", late=True)
-        return max(sizes)
+        try:
+            return max(sizes)
+        except ValueError as error:
+            raise Stops("ValueError", f"hidden_sizes: {error}", late=True) from error

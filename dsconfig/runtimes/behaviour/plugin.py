@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.behaviour.nodes import node, value
-from dsconfig.runtimes.behaviour.outcome import Outcome, Stops
+from dsconfig.runtimes.behaviour.nodes import fill, stage_of
+from dsconfig.runtimes.behaviour.outcome import Outcome, Stops, about
 
 PATH_OF_SETTING = {
     "gradient_accumulation_steps": "gradient_accumulation_steps",
@@ -73,18 +73,18 @@ class Plugin:
     def read_file(self, outcome: Outcome) -> None:
         """Complete the config of a file in place: what the plugin fills, adds and refuses."""
         config = outcome.config
+        stage_of(config)
         config.setdefault("gradient_accumulation_steps", 1)
         if "zero_optimization" not in config:
             said = "no zero_optimization in the config; accelerate demands the block"
             raise Stops("ValueError", said, "zero_optimization")
         self._refuse_launch_settings()
         for name, path in PATH_OF_SETTING.items():
-            place, key = node(config, path)
-            if place is not None and place.get(key) == AUTO:
-                place[key] = self.settings[name]
+            if fill(config, path, self.settings[name]):
                 outcome.wrote(
                     path, f"{name} of accelerate's DeepSpeedPlugin (its default or yours)"
                 )
+        stage_of(config)
         config["steps_per_print"] = float("inf")
         outcome.wrote("steps_per_print", "accelerate switches DeepSpeed's own log off")
 
@@ -129,16 +129,16 @@ def set_mixed_precision(outcome: Outcome, mixed: str, *, rocm: bool = False) -> 
         outcome.wrote(f"{chosen}.enabled", f"mixed_precision is {mixed} and the block was absent")
     if chosen is not None:
         other = "bf16" if mixed == "fp16" else "fp16"
-        if str(value(config, f"{other}.enabled", "False")).lower() == "true":
+        with about(other):
+            clash = str(config.get(other, {}).get("enabled", "False")).lower() == "true"
+        if clash:
             said = f"mixed_precision is {mixed}, but {other} is on in the config"
             raise Stops("ValueError", said, f"{other}.enabled")
     for dtype in ("fp16", "bf16"):
         if dtype not in config:
             config[dtype] = {"enabled": False}
             outcome.wrote(f"{dtype}.enabled", f"mixed_precision is {mixed}")
-        place, key = node(config, f"{dtype}.enabled")
-        if place is not None and place.get(key) == AUTO:
-            place[key] = dtype == chosen
+        if fill(config, f"{dtype}.enabled", dtype == chosen):
             outcome.wrote(f"{dtype}.enabled", f"mixed_precision is {mixed}")
     if rocm and chosen == "bf16" and "communication_data_type" not in config:
         config["communication_data_type"] = "fp32"

@@ -7,7 +7,7 @@ from typing import Any, cast
 from dsconfig.facts import ModelTree
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.behaviour import hidden_size
-from dsconfig.runtimes.behaviour.nodes import is_auto, node, value
+from dsconfig.runtimes.behaviour.nodes import is_auto, value
 from dsconfig.runtimes.behaviour.outcome import Outcome, Stops, about
 
 MICRO = "train_micro_batch_size_per_gpu"
@@ -160,13 +160,12 @@ def _fill_all(outcome: Outcome, block: dict[str, Any], known: dict[str, Any], pr
         if isinstance(child, dict):
             _fill_all(outcome, cast(dict[str, Any], child), known, f"{path}.")
             continue
-        place, name = node(outcome.config, path)
-        if place is None or place.get(name) != AUTO:
+        if not is_auto(outcome.config, path):
             continue
         if path not in known:
             said = f'accelerate has no value for "auto" at {path}'
             raise Stops("ValueError", said, path, late=True)
-        place[name] = known[path]
+        block[key] = known[path]
         outcome.reasons.setdefault(path, (_RULES.get(path, "from what prepare was given"), {}))
 
 

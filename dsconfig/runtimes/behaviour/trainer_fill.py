@@ -4,12 +4,13 @@
 steps are known. Mismatches are collected and raised once, at the end of finalize.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from dsconfig.facts import ModelTree
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.behaviour import hidden_size
-from dsconfig.runtimes.behaviour.nodes import is_auto, node, value
+from dsconfig.runtimes.behaviour.nodes import is_auto, node, stage_of, value
 from dsconfig.runtimes.behaviour.outcome import Outcome, Stops
 from dsconfig.runtimes.behaviour.training_arguments import Arguments
 
@@ -18,14 +19,27 @@ WARMUP = "scheduler.params.warmup_num_steps"
 TOTAL = "scheduler.params.total_num_steps"
 
 
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """``written`` in the config, ``wanted`` by an argument of TrainingArguments."""
+
+    path: str
+    written: Any
+    argument: str
+    wanted: Any
+
+    def __str__(self) -> str:
+        return f"{self.path}={self.written!r} against {self.argument}={self.wanted!r}"
+
+
 class TrainerFill:
     """One HfTrainerDeepSpeedConfig on one config, which is changed in place."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self.config = outcome.config
-        self.stage: Any = value(self.config, "zero_optimization.stage", -1)
-        self.mismatches: dict[str, str] = {}
+        self.stage: Any = stage_of(self.config)
+        self.mismatches: dict[str, Mismatch] = {}
 
     def process(self, args: Arguments, *, batch_search: bool = False) -> None:
         """First pass: everything that the arguments alone settle."""
@@ -57,7 +71,7 @@ class TrainerFill:
         if value(self.config, WARMUP) is not None:
             self._fill(WARMUP, max(1, args.warmup(WARMUP)), "warmup_steps")
         if self.mismatches:
-            told = "; ".join(self.mismatches.values())
+            told = "; ".join(map(str, self.mismatches.values()))
             said = f"values that mismatch TrainingArguments: {told}"
             raise Stops("ValueError", said, *self.mismatches, late=True)
 
@@ -82,4 +96,4 @@ class TrainerFill:
             said = f"{argument} of TrainingArguments" if argument else "a constant of the Trainer"
             self.outcome.wrote(path, said)
         elif must_match and written is not None and written != wanted:
-            self.mismatches[path] = f"{path}={written!r} against {argument}={wanted!r}"
+            self.mismatches[path] = Mismatch(path, written, argument, wanted)

@@ -1,0 +1,153 @@
+"""The config, TrainingArguments and the accelerate config against each other.
+
+Each of the three can say the same thing, and different programs believe different ones; so
+every disagreement is told, with both values and both places, before any model is loaded.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from dsconfig.facts import Facts
+from dsconfig.facts.from_training_args import NAMES_OF
+from dsconfig.report import Effect
+from dsconfig.resolver.draft import ABSENT, Draft
+from dsconfig.runtimes.behaviour.outcome import MissingFact, Outcome, Stops
+from dsconfig.runtimes.behaviour.plugin import PATH_OF_SETTING
+from dsconfig.runtimes.behaviour.trainer_fill import TrainerFill
+from dsconfig.runtimes.behaviour.training_arguments import arguments
+
+ARGUMENTS, LAUNCH = "training", "launch"
+_TITLES = {ARGUMENTS: "TrainingArguments", LAUNCH: "the accelerate config"}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two that disagree: where it stands (a file of ``origins``), and what it says."""
+
+    file: str
+    key: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """``path`` is the key of the config both are about; ``left`` None is the config itself."""
+
+    path: str
+    left: Side | None
+    right: Side
+
+
+def check(draft: Draft, original: Mapping[str, Any]) -> None:
+    """Report every disagreement that is not reported already."""
+    facts = draft.facts
+    told = {found.pointer for found in draft.findings if found.code == "DSC760"}
+    found = [
+        *_with_arguments(original, facts),
+        *_with_launch(original, facts),
+        *_between_both(facts),
+    ]
+    for each in found:
+        if f"/{each.path.replace('.', '/')}" not in told:
+            _report(draft, each, original)
+
+
+def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
+    """As the Trainer compares them, but only for arguments that were really given."""
+    given = facts.training.arguments if facts.training else {}
+    if not given:
+        return
+    from dsconfig.resolver.draft import copied
+
+    try:
+        fill = TrainerFill(Outcome(copied(original)))
+        fill.process(arguments(facts))
+    except (Stops, MissingFact):
+        return
+    for mismatch in fill.mismatches.values():
+        names = [name for name in NAMES_OF.get(mismatch.path, ()) if name in given]
+        if names:
+            yield Disagreement(mismatch.path, None, Side(ARGUMENTS, names[0], mismatch.wanted))
+    for dtype, other in (("fp16", "bf16"), ("bf16", "fp16")):
+        if given.get(other) is True and _at(original, f"{dtype}.enabled") is True:
+            yield Disagreement(f"{dtype}.enabled", None, Side(ARGUMENTS, other, True))
+    for block, argument in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
+        written = _at(original, f"{block}.type")
+        if argument in given and isinstance(written, str) and written != "auto":
+            yield Disagreement(f"{block}.type", None, Side(ARGUMENTS, argument, given[argument]))
+
+
+def _with_launch(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
+    block = facts.launch.get("deepspeed_config")
+    settings = cast(dict[str, Any], block) if isinstance(block, dict) else {}
+    for name, path in PATH_OF_SETTING.items():
+        written = _at(original, path)
+        if name in settings and written not in (ABSENT, None, "auto", settings[name]):
+            side = Side(LAUNCH, f"deepspeed_config.{name}", settings[name])
+            yield Disagreement(path, None, side)
+    mixed = facts.launch.get("mixed_precision")
+    for dtype in ("fp16", "bf16"):
+        written = _at(original, f"{dtype}.enabled")
+        if mixed is not None and isinstance(written, bool) and written != (mixed == dtype):
+            shown = "no" if mixed is False else mixed
+            yield Disagreement(f"{dtype}.enabled", None, Side(LAUNCH, "mixed_precision", shown))
+
+
+def _between_both(facts: Facts) -> Iterator[Disagreement]:
+    given = facts.training.arguments if facts.training else {}
+    mixed = facts.launch.get("mixed_precision")
+    for dtype in ("fp16", "bf16"):
+        if mixed is not None and dtype in given and bool(given[dtype]) != (mixed == dtype):
+            left = Side(ARGUMENTS, dtype, given[dtype])
+            right = Side(LAUNCH, "mixed_precision", "no" if mixed is False else mixed)
+            yield Disagreement(f"{dtype}.enabled", left, right)
+    block = facts.launch.get("deepspeed_config")
+    settings = cast(dict[str, Any], block) if isinstance(block, dict) else {}
+    for name, argument in _SHARED.items():
+        if name in settings and argument in given and settings[name] != given[argument]:
+            left = Side(ARGUMENTS, argument, given[argument])
+            right = Side(LAUNCH, f"deepspeed_config.{name}", settings[name])
+            yield Disagreement(PATH_OF_SETTING[name], left, right)
+
+
+_SHARED = {
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "max_grad_norm",
+}
+
+
+def _at(config: Mapping[str, Any], path: str) -> Any:
+    found: Any = config
+    for part in path.split("."):
+        if not isinstance(found, dict) or part not in found:
+            return ABSENT
+        found = cast(dict[str, Any], found)[part]
+    return found
+
+
+def _report(draft: Draft, found: Disagreement, original: Mapping[str, Any]) -> None:
+    right = _shown(draft.facts, found.right)
+    if found.left is None:
+        left = f"{draft.document.name} says {_at(original, found.path)!r}"
+    else:
+        left = _shown(draft.facts, found.left)
+    draft.report(
+        "DSC758",
+        "files-disagree",
+        Effect.INERT,
+        found.path,
+        f"{found.path}: {left}, {right}; which of them holds depends on the program",
+        'say it in one place: write "auto" in the config and keep the value in the other file',
+    )
+
+
+def _shown(facts: Facts, side: Side) -> str:
+    from dsconfig.facts import settings_file
+
+    file = facts.origins.get(side.file)
+    place = file or _TITLES[side.file]
+    if file is not None:
+        line = settings_file.lines(file).get(side.key)
+        place = f"{file}:{line}" if line else file
+    return f"{place} says {side.key} = {side.value!r}"
