@@ -17,7 +17,7 @@ def clean_name(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
-def _parameter_groups(module: FSDPModule) -> list[Any]:
+def parameter_groups(module: FSDPModule) -> list[Any]:
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:  # torch before 2.12 holds at most one
@@ -31,7 +31,7 @@ def _shards(root: nn.Module) -> dict[tuple[int, str], nn.Parameter]:
     for module in root.modules():
         if not isinstance(module, FSDPModule):
             continue
-        for group in _parameter_groups(module):
+        for group in parameter_groups(module):
             for entry in group.fsdp_params:
                 info = entry._module_info
                 owners = [(info.module, info.param_name)]
@@ -82,7 +82,7 @@ def regathered(root: nn.Module) -> Iterator[None]:
         module
         for module in root.modules()
         if isinstance(module, FSDPModule)
-        and any(group.is_unsharded for group in _parameter_groups(module))
+        and any(group.is_unsharded for group in parameter_groups(module))
     ]
     for module in whole:
         module.reshard()

@@ -1,0 +1,12 @@
+"""ZeRO's own names: ``Init``, ``GatheredParameters``, ``register_external_parameter``."""
+
+from dsengine.zero.external import register_external_parameter, unregister_external_parameter
+from dsengine.zero.gathered import GatheredParameters
+from dsengine.zero.init import Init
+
+__all__ = [
+    "GatheredParameters",
+    "Init",
+    "register_external_parameter",
+    "unregister_external_parameter",
+]

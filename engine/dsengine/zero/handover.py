@@ -1,0 +1,97 @@
+"""From zero.Init to the engine: the model is sharded without storage, then takes its pieces.
+
+The engine calls, in this order: ``take_pieces`` before it shards a module, ``put_pieces`` right
+after; below stage 3, ``restore_whole`` alone.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from dsengine.checkpoint.names import parameter_groups
+from dsengine.zero.external import inherit
+from dsengine.zero.partitioned import PartitionedParameter, gather, restore, retire
+
+
+def is_partitioned(module: nn.Module) -> bool:
+    """Whether ``module`` was built under zero.Init."""
+    return any(isinstance(p, PartitionedParameter) for p in _entries(module).values())
+
+
+def restore_whole(module: nn.Module) -> None:
+    """Make every parameter whole again, the same objects; collective."""
+    for parameter in {id(p): p for p in _entries(module).values()}.values():
+        if isinstance(parameter, PartitionedParameter):
+            restore(parameter)
+
+
+def take_pieces(
+    module: nn.Module, dtype: torch.dtype | None = None
+) -> dict[int, PartitionedParameter]:
+    """Put meta parameters in the place of partitioned ones; return those by the meta one's id.
+
+    ``dtype``: that of the meta parameters, for floating-point ones. Tied weights stay tied.
+    """
+    replaced: dict[int, nn.Parameter] = {}
+    taken: dict[int, PartitionedParameter] = {}
+    for (owner, name), parameter in _entries(module).items():
+        if not isinstance(parameter, PartitionedParameter):
+            continue
+        if id(parameter) not in replaced:
+            like = parameter._like
+            if dtype is not None and like.is_floating_point():
+                like = like.to(dtype)
+            meta = nn.Parameter(torch.empty_like(like), parameter.requires_grad)
+            inherit(meta, parameter)
+            replaced[id(parameter)] = meta
+            taken[id(meta)] = parameter
+        owner._parameters[name] = replaced[id(parameter)]
+    return taken
+
+
+def put_pieces(
+    module: nn.Module, names: dict[str, PartitionedParameter], device: torch.device
+) -> None:
+    """Give each sharded parameter, still without storage, its piece; free the piece's origin.
+
+    ``names``: the partitioned parameters by the names of the module's parameters. Collective
+    where the module is divided otherwise than zero.Init did.
+    """
+    entries = {
+        id(entry.sharded_param): entry
+        for unit in module.modules()
+        if isinstance(unit, FSDPModule)
+        for group in parameter_groups(unit)
+        for entry in group.fsdp_params
+    }
+    for name, parameter in dict(module.named_parameters()).items():
+        if name not in names:
+            continue
+        entry = entries[id(parameter)]
+        home = torch.device("cpu") if entry.offload_to_cpu else device
+        origin = names.pop(name)
+        local = _local_piece(origin, entry.sharded_param, home)
+        retire(origin)
+        sharded = DTensor(local, entry.sharded_param._spec, requires_grad=False)
+        entry._setattr_on_modules(nn.Parameter(sharded, parameter.requires_grad))
+        entry.reset_sharded_param()
+
+
+def _local_piece(source: PartitionedParameter, target: DTensor, device: torch.device) -> Tensor:
+    piece = source._piece
+    if target.device_mesh.ndim > 1 or target.device_mesh.size() != dist.get_world_size():
+        whole = gather(source).to(device=device, dtype=target.dtype)
+        placed = distribute_tensor(whole, target.device_mesh, target.placements, src_data_rank=None)
+        return placed.to_local().contiguous()
+    return piece.to(device=device, dtype=target.dtype)
+
+
+def _entries(module: nn.Module) -> dict[tuple[nn.Module, str], nn.Parameter]:
+    return {
+        (owner, name): parameter
+        for owner in module.modules()
+        for name, parameter in owner._parameters.items()
+        if parameter is not None
+    }

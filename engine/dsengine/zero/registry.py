@@ -1,0 +1,93 @@
+"""Which shard belongs to a whole parameter that a script holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from dsengine.checkpoint.names import parameter_groups
+
+_ENGINES: WeakSet[nn.Module] = WeakSet()
+_MASTER = "_dsengine_master"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A whole parameter's counterparts: the shard that is trained, the gathered copy in use."""
+
+    master: Tensor
+    gathered: Tensor | None = None
+
+    @torch.no_grad()
+    def refresh(self, parameter: nn.Parameter) -> None:
+        """Give ``parameter`` the values of training; collective unless it is in use itself."""
+        if self.gathered is parameter:
+            return
+        master = self.master.detach()
+        whole = master.full_tensor() if isinstance(master, DTensor) else master
+        if parameter.data.shape == whole.shape:
+            parameter.data.copy_(whole)
+        else:
+            parameter.data = whole.to(parameter.dtype).clone()
+
+    @torch.no_grad()
+    def write(self, whole: Tensor) -> None:
+        """Take over what is now in ``whole``, alike on all ranks."""
+        master = self.master.detach()
+        whole = whole.to(device=master.device, dtype=master.dtype)
+        if self.gathered is not None:
+            self.gathered.detach().copy_(whole)
+        if isinstance(master, DTensor):
+            mesh, placements = master.device_mesh, master.placements
+            placed = distribute_tensor(whole, mesh, placements, src_data_rank=None)
+            master.to_local().copy_(placed.to_local())
+        else:
+            master.copy_(whole)
+
+
+def remember(
+    root: nn.Module, originals: Mapping[Any, str], masters: Mapping[str, nn.Parameter]
+) -> None:
+    """Note an engine's model, so that parameters from before it can be gathered too.
+
+    An original that a script still holds leads to its master from now on.
+    """
+    _ENGINES.add(root)
+    for original, name in originals.items():
+        if name in masters and masters[name] is not original:
+            setattr(original, _MASTER, masters[name])
+
+
+def master_of(parameter: Tensor) -> Tensor | None:
+    """Return what an engine trains in the place of a parameter from before ``initialize``."""
+    return getattr(parameter, _MASTER, None)
+
+
+class Lookup:
+    """Finds the counterparts of whole parameters in all engines of this process."""
+
+    def __init__(self) -> None:
+        self._gathered: dict[int, Held] = {}
+        for root in _ENGINES:
+            for module in root.modules():
+                if isinstance(module, FSDPModule):
+                    self._add(module)
+
+    def _add(self, unit: FSDPModule) -> None:
+        for group in parameter_groups(unit):
+            for entry in group.fsdp_params:
+                whole = cast(Any, getattr(entry, "_unsharded_param", None))
+                if whole is not None:
+                    self._gathered[id(whole)] = Held(entry.sharded_param, whole)
+
+    def find(self, parameter: Tensor) -> Held | None:
+        found = self._gathered.get(id(parameter))
+        if found is not None:
+            return found
+        master = master_of(parameter)
+        return None if master is None else Held(master)

@@ -1,0 +1,36 @@
+"""Builds a model under zero.Init and reports by how much this rank's memory rose at most."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from toy import finish, start
+
+from dsengine.zero import Init
+
+WIDTH = 1024
+
+
+def peak_resident_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+
+def main() -> None:
+    options = start()
+    with Init():
+        nn.Linear(64, 64)  # the first collective sets up connections
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak_resident_bytes()
+    with Init():
+        model = nn.Sequential(
+            nn.Embedding(8 * WIDTH, WIDTH), *[nn.Linear(WIDTH, WIDTH) for _ in range(96)]
+        )
+    rise = peak_resident_bytes() - before
+    elements = sum(p.numel() for p in model.parameters())
+    largest = max(p.numel() for p in model.parameters())
+    finish(options, {"rise": rise, "model": 4 * elements, "largest": 4 * largest})
+
+
+torch.manual_seed(0)
+main()
