@@ -32,8 +32,8 @@ def words(name: str) -> tuple[str, ...]:
 
 
 def squeezed(name: str) -> str:
-    """A name without case and separators, for equality."""
-    return re.sub(r"[^a-z0-9]+", "", name.lower())
+    """A name without case and separators, for equality; the dot tells opt-1.3b from opt-13b."""
+    return re.sub(r"[^a-z0-9.]+", "", name.lower())
 
 
 def unknown(flag: str, name: str, known: Iterable[str], remedy: str) -> FactError:

@@ -34,10 +34,27 @@ def from_catalogue(name: str) -> DeviceFacts:
 def _matches(wanted: tuple[str, ...], card: Mapping[str, Any]) -> bool:
     have = catalogues.words(card["name"])
     size = f"{card['memory_nominal_gb']}gb"
-    noise = {"nvidia", "amd", "intel", "tesla", "geforce", "instinct", "gpu"}
-    return bool(set(wanted) - noise) and all(
-        part in noise or part == size or any(_names(part, word) for word in have) for part in wanted
+    return bool(set(wanted) - _NOISE) and all(
+        part in _NOISE or part == size or any(_names(part, word) for word in have)
+        for part in wanted
     )
+
+
+_NOISE = frozenset(
+    [
+        "nvidia",
+        "amd",
+        "intel",
+        "tesla",
+        "geforce",
+        "instinct",
+        "gpu",
+        "hbm2",
+        "hbm2e",
+        "hbm3",
+        "hbm3e",
+    ]  # drivers' words
+)
 
 
 def _names(part: str, word: str) -> bool:

@@ -55,7 +55,7 @@ def check(draft: Draft, original: Mapping[str, Any]) -> None:
 
 def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
     """As the Trainer compares them, but only for arguments that were really given."""
-    given = facts.training.arguments if facts.training else {}
+    given = _given(facts)
     if not given:
         return
     from dsconfig.resolver.draft import copied
@@ -94,8 +94,15 @@ def _with_launch(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagree
             yield Disagreement(f"{dtype}.enabled", None, Side(LAUNCH, "mixed_precision", shown))
 
 
+def _given(facts: Facts) -> Mapping[str, Any]:
+    return facts.training.arguments if facts.training is not None else NOTHING
+
+
+NOTHING: Mapping[str, Any] = {}
+
+
 def _between_both(facts: Facts) -> Iterator[Disagreement]:
-    given = facts.training.arguments if facts.training else {}
+    given = _given(facts)
     mixed = facts.launch.get("mixed_precision")
     for dtype in ("fp16", "bf16"):
         if mixed is not None and dtype in given and bool(given[dtype]) != (mixed == dtype):

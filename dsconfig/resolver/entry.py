@@ -24,7 +24,8 @@ def resolve(
     """
     runtime = runtime_of(runtime)
     facts = facts or Facts()
-    if not isinstance(document.value, dict):
+    value: object = document.value
+    if not isinstance(value, dict):
         return _unreadable(document, runtime)
     draft = Draft(document, facts, runtime)
     if runtime.fills_by_itself:
@@ -35,7 +36,7 @@ def resolve(
     if facts.launch or (facts.training is not None and facts.training.arguments):
         from dsconfig.resolver import agreement
 
-        agreement.check(draft, cast(dict[str, Any], document.value))
+        agreement.check(draft, cast(dict[str, Any], value))
     return _finished(draft)
 
 

@@ -1,0 +1,71 @@
+"""A model from its config.json, whatever names its family uses, however deep it is nested."""
+
+import json
+
+import pytest
+
+from dsconfig.facts import FactError, from_hf_config, gather
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 172,
+    "vocab_size": 100,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+LLAMA_PARAMETERS = 2 * 100 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 172 + 2 * 64) + 64
+
+
+def test_a_config_is_counted_tensor_by_tensor():
+    tree = from_hf_config.model(LLAMA)
+    assert tree.parameters == LLAMA_PARAMETERS
+    assert tree.trained_in == "bfloat16"
+    assert not tree.assumed
+
+
+def test_gpt2_names_and_our_own_names_mean_the_same():
+    theirs = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32}
+    ours = {"architecture": "gpt", "hidden_size": 64, "layers": 2, "heads": 4, "max_positions": 32}
+    counts = {from_hf_config.model({**c, "vocab_size": 100}).parameters for c in (theirs, ours)}
+    assert len(counts) == 1
+
+
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda inner: {"text_config": inner, "vision_config": {"hidden_size": 1024}},
+        lambda inner: {"thinker_config": {"text_config": inner}},
+        lambda inner: {"decoder": inner, "encoder": {"hidden_size": 32, "num_hidden_layers": 1}},
+        lambda inner: {"encoder": inner},
+    ],
+)
+def test_the_language_model_is_found_inside(nest):
+    tree = from_hf_config.model(nest(LLAMA))
+    assert tree.parameters == LLAMA_PARAMETERS
+    assert any("language model" in said for said in tree.assumed)
+
+
+def test_a_family_without_a_tree_is_counted_like_its_kin_and_says_so():
+    tree = from_hf_config.model({**LLAMA, "model_type": "novel"})
+    assert tree.root is None and tree.parameters == LLAMA_PARAMETERS
+    assert "novel" in tree.assumed[0]
+
+
+def test_a_config_without_sizes_asks_for_a_count():
+    with pytest.raises(FactError, match=r"--params"):
+        from_hf_config.model({"model_type": "llama"})
+
+
+def test_a_size_that_is_no_integer_is_told_by_its_name():
+    with pytest.raises(FactError, match="hidden_size is '64'"):
+        from_hf_config.model({**LLAMA, "hidden_size": "64"})
+
+
+def test_a_file_is_named_by_its_path(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    assert gather(model=path).model.parameters == LLAMA_PARAMETERS
