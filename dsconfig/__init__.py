@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         ModuleFact,
         TensorFact,
         TrainingFacts,
+        architecture_of,
+        gather,
     )
     from dsconfig.memory.estimate import Estimate
     from dsconfig.planner.model import Coverage, Plan, Status, UnitSchedule
@@ -44,6 +46,8 @@ _HOME_OF = {
         "ModuleFact",
         "TensorFact",
         "TrainingFacts",
+        "architecture_of",
+        "gather",
     ),
     "dsconfig.memory.estimate": ("Estimate",),
     "dsconfig.planner.model": ("Coverage", "Plan", "Status", "UnitSchedule"),
@@ -86,7 +90,9 @@ __all__ = [
     "TrainingFacts",
     "UnitSchedule",
     "__version__",
+    "architecture_of",
     "estimate",
+    "gather",
     "plan",
     "read",
     "resolve",

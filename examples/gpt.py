@@ -38,6 +38,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Predicts the next byte. ``forward(tokens)`` returns the mean loss in nats per byte."""
 
+    config: dict[str, object]
+
     def __init__(
         self, *, hidden_size: int, layers: int, heads: int, vocab_size: int, max_positions: int
     ) -> None:
@@ -70,7 +72,9 @@ def from_json(path: Path) -> GPT:
     """Build the model that a file like gpt.json describes."""
     described = json.loads(path.read_text())
     names = ("hidden_size", "layers", "heads", "vocab_size", "max_positions")
-    return GPT(**{name: described[name] for name in names})
+    model = GPT(**{name: described[name] for name in names})
+    model.config = described  # from which the estimator knows the sizes of activations
+    return model
 
 
 class StandardLibrary(Dataset[Tensor]):

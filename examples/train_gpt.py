@@ -4,11 +4,13 @@ Started twice by the tour: the second time it resumes from the checkpoint of the
 """
 
 import argparse
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
 import torch
 
+import dsconfig
 import dsengine
 from gpt import StandardLibrary, from_json
 
@@ -35,30 +37,44 @@ def main() -> None:
         model=model,
         model_parameters=model.parameters(),
         training_data=StandardLibrary(context),
+        training=dsconfig.TrainingFacts(sequence_length=context),
     )
     if options.resume:
         path, _ = engine.load_checkpoint(options.folder)
         if path is None:
             raise SystemExit(f"no checkpoint in {options.folder}")
-    train(engine, loader, options.steps, context)
+    batches = iter(dsengine.RepeatingLoader(loader))
+    train(engine, batches, options.steps, context)
     engine.save_checkpoint(options.folder)
     if options.export:
         engine.save_16bit_model(options.export)
-    engine.print_memory_report()
+        measured = dsengine.measure(engine, lambda: train_window(engine, batches))
+        dsengine.print_measurement(measured)
     engine.destroy()
 
 
-def train(engine: dsengine.Engine, loader: object, steps: int, context: int) -> None:
+def train(
+    engine: dsengine.Engine, batches: Iterator[torch.Tensor], steps: int, context: int
+) -> None:
     """Run ``steps`` optimizer steps with a progress bar on rank 0."""
     tokens = engine.train_batch_size() * context
-    micro_batches = steps * engine.gradient_accumulation_steps()
     engine.train()
     with dsengine.Progress(engine, steps=steps, tokens_per_step=tokens) as progress:
-        for batch in islice(dsengine.RepeatingLoader(loader), micro_batches):
-            loss = engine(batch.to(engine.device))
-            engine.backward(loss)
-            engine.step()
-            progress.update(loss)
+        for _ in range(steps):
+            train_window(engine, batches, progress.update)
+
+
+def train_window(
+    engine: dsengine.Engine,
+    batches: Iterator[torch.Tensor],
+    seen: Callable[[torch.Tensor], None] = lambda loss: None,
+) -> None:
+    """One optimizer step: as many micro batches as the config accumulates."""
+    for batch in islice(batches, engine.gradient_accumulation_steps()):
+        loss = engine(batch.to(engine.device))
+        engine.backward(loss)
+        engine.step()
+        seen(loss)
 
 
 if __name__ == "__main__":

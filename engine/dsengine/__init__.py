@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dsengine.engine import Engine
     from dsengine.engine import Engine as DeepSpeedEngine
     from dsengine.initialization import initialize
+    from dsengine.measurement import measure, print_measurement
     from dsengine.model_tree import describe
     from dsengine.progress import Progress
 
@@ -30,6 +31,8 @@ _ATTRIBUTES = {
     "add_config_arguments": ("dsengine.arguments", "add_config_arguments"),
     "describe": ("dsengine.model_tree", "describe"),
     "init_distributed": ("dsengine.comm", "init_distributed"),
+    "measure": ("dsengine.measurement", "measure"),
+    "print_measurement": ("dsengine.measurement", "print_measurement"),
     "initialize": ("dsengine.initialization", "initialize"),
 }
 _MODULES = {
@@ -63,6 +66,8 @@ __all__ = [
     "describe",
     "init_distributed",
     "initialize",
+    "measure",
+    "print_measurement",
     "schedules",
     "zero",
 ]

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from dsconfig import Plan
+from dsconfig import Plan, TrainingFacts
 from dsengine.engine import Engine
 from dsengine.optimizers import as_groups, build_optimizer, masters_of_groups, rebind
 from dsengine.planning import plan_for, refuse_uncovered
@@ -40,11 +40,14 @@ def initialize(
     config_params: Config | None = None,
     *,
     plan: Plan | None = None,
+    training: TrainingFacts | None = None,
 ) -> tuple[Engine, Optimizer | None, Any, Any]:
     """Return (engine, optimizer, dataloader, scheduler); what was not asked for is None.
 
     Takes what ``deepspeed.initialize`` takes; ``plan`` in the place of a config skips
-    reading and resolving. Raises ValueError with every finding when the config is refused.
+    reading and resolving. ``training`` is what the script knows beside the config (sequence
+    length, total steps ...): it settles "auto" and sharpens the memory estimate.
+    Raises ValueError with every finding when the config is refused.
     """
     if model is None:
         raise ValueError("initialize() needs a model: pass model=...")
@@ -53,9 +56,8 @@ def initialize(
 
         init_distributed(distributed_port=distributed_port)
     if plan is None:
-        plan = plan_for(
-            _one_config(args, config, config_params), model, optimizer, lr_scheduler, mpu
-        )
+        chosen = _one_config(args, config, config_params)
+        plan = plan_for(chosen, model, optimizer, lr_scheduler, mpu, training)
     _check_world(plan)
     refuse_uncovered(plan)
     groups = as_groups(model_parameters if model_parameters is not None else _trainable(model))
@@ -65,6 +67,7 @@ def initialize(
     precision = policy(plan.effective)
     sharding = distribute(model, plan, precision, device)
     bound = _bound_optimizer(plan, sharding, optimizer, groups)
+    sharding.originals.clear()  # they would keep whole parameters beside the shards
     scheduler = _scheduler(plan, bound, lr_scheduler)
     loader = _loader(plan, training_data, collate_fn)
     engine = Engine(

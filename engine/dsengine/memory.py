@@ -18,16 +18,21 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveBytes:
-    """Peak and remaining bytes of each phase between ``start`` and ``stop``."""
+    """Peak and remaining bytes of each phase between ``start`` and ``stop``.
 
-    def __init__(self, device: torch.device) -> None:
+    ``existing`` False leaves out what was there before ``start`` (on the CPU only).
+    """
+
+    def __init__(self, device: torch.device, *, existing: bool = True) -> None:
         self.device = device
         self.peaks: dict[str, int] = {}
         """Highest bytes during each phase; a phase entered again keeps its maximum."""
         self.rests: dict[str, int] = {}
         """Bytes held when each phase was last left."""
         self._phase: str | None = None
-        self._tracker = None if device.type == "cuda" else _StorageTracker(device)
+        self._tracker = (
+            None if device.type == "cuda" else _StorageTracker(device, existing=existing)
+        )
 
     def start(self, phase: str) -> None:
         """Begin to measure."""
@@ -79,9 +84,10 @@ class _StorageTracker(TorchDispatchMode):
     FSDP empties and refills storages in place, so ``UntypedStorage.resize_`` is watched too.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, existing: bool) -> None:
         super().__init__()
         self.device = device
+        self._existing = existing
         self.live = 0
         self.peak = 0
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -89,7 +95,7 @@ class _StorageTracker(TorchDispatchMode):
 
     def __enter__(self) -> "_StorageTracker":
         for tensor in _existing_tensors():
-            self._see(tensor)
+            self._see(tensor, counted=self._existing)
         self._watch_resize()
         super().__enter__()
         return self
@@ -107,7 +113,7 @@ class _StorageTracker(TorchDispatchMode):
                 self._see(leaf)
         return result
 
-    def _see(self, tensor: torch.Tensor) -> None:
+    def _see(self, tensor: torch.Tensor, *, counted: bool = True) -> None:
         for plain in _plain(tensor):
             if plain.device.type != self.device.type:
                 continue
@@ -116,7 +122,7 @@ class _StorageTracker(TorchDispatchMode):
             if key in self._known and self._known[key][0]() is storage:
                 continue
             self._forget(key)
-            size = storage.nbytes()
+            size = storage.nbytes() if counted else 0
             reference = weakref.ref(storage, lambda gone, key=key: self._died(key, gone))
             self._known[key] = (reference, size)
             self._add(size)
@@ -140,8 +146,11 @@ class _StorageTracker(TorchDispatchMode):
         tracker = self
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            before = storage.nbytes()
             answer = original(storage, size)
             known = tracker._known.get(storage._cdata)
+            if known is not None and known[0]() is storage and known[1] != before:
+                return answer  # one that is left out
             if known is not None and known[0]() is storage:
                 tracker._known[storage._cdata] = (known[0], storage.nbytes())
                 tracker._add(storage.nbytes() - known[1])
@@ -155,7 +164,9 @@ def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         for name in names:
-            yield from _plain(getattr(tensor, name))
+            inner = getattr(tensor, name)
+            if isinstance(inner, torch.Tensor):
+                yield from _plain(inner)
     elif tensor.layout is torch.strided and tensor.device.type != "meta":
         yield tensor
 
@@ -165,7 +176,8 @@ def _existing_tensors() -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     for candidate in gc.get_objects():
         try:
-            if isinstance(candidate, torch.Tensor):
+            # type(), because isinstance() would touch lazy deprecated objects.
+            if issubclass(type(candidate), torch.Tensor):
                 found.append(candidate)
                 if candidate.grad is not None:
                     found.append(candidate.grad)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from dsconfig import ModelTree, ModuleFact, TensorFact
+from dsconfig import Architecture, ModelTree, ModuleFact, TensorFact, architecture_of
 
 STACKS = (nn.ModuleList, nn.Sequential)
 """Containers whose children, when alike, are the layers of a model."""
@@ -33,6 +33,7 @@ def describe(module: nn.Module, name: str | None = None) -> ModelTree:
         ),
         largest_block=max((fact.elements for fact in root.walk() if fact.repeated), default=None),
         hidden_size=_hidden_size(module),
+        architecture=_architecture(module),
     )
 
 
@@ -104,6 +105,18 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
 
 def _elements(tensor: Tensor) -> int:
     return torch.Size(_shape(tensor)).numel()
+
+
+def _architecture(module: nn.Module) -> Architecture | None:
+    """The sizes a model's own ``config`` gives (a mapping, or Hugging Face's object)."""
+    config = getattr(module, "config", None)
+    config = config.to_dict() if hasattr(config, "to_dict") else config
+    if not isinstance(config, Mapping):
+        return None
+    try:
+        return architecture_of(config)
+    except ValueError:
+        return None  # a config of another kind: the sizes stay unknown
 
 
 def _hidden_size(module: nn.Module) -> int | None:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 import dsconfig
-from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status
+from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts
 from dsengine.model_tree import describe
 
 
@@ -19,9 +19,10 @@ def plan_for(
     optimizer: Any = None,
     lr_scheduler: Any = None,
     mpu: Any = None,
+    training: TrainingFacts | None = None,
 ) -> Plan:
     """Read, validate, resolve and plan. Raises ValueError with all findings at once."""
-    facts = facts_of(model, optimizer, lr_scheduler)
+    facts = facts_of(model, optimizer, lr_scheduler, training)
     document = dsconfig.read(config)
     report = dsconfig.validate(document, facts)
     refuse(report.errors)
@@ -30,12 +31,15 @@ def plan_for(
     return dsconfig.plan(resolution, facts)
 
 
-def facts_of(model: nn.Module, optimizer: Any, lr_scheduler: Any) -> Facts:
+def facts_of(
+    model: nn.Module, optimizer: Any, lr_scheduler: Any, training: TrainingFacts | None = None
+) -> Facts:
     return Facts(
         world_size=dist.get_world_size(),
         nodes=1,
         device=_device_facts(),
         model=describe(model),
+        training=training,
         client_optimizer=None if optimizer is None else type(optimizer).__name__,
         client_scheduler=None if lr_scheduler is None else type(lr_scheduler).__name__,
         origins={"world_size": "process group", "model": "the live module"},
@@ -45,7 +49,12 @@ def facts_of(model: nn.Module, optimizer: Any, lr_scheduler: Any) -> Facts:
 def _device_facts() -> DeviceFacts:
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        return DeviceFacts(name=properties.name, kind="cuda", memory_bytes=properties.total_memory)
+        return DeviceFacts(
+            name=properties.name,
+            kind="cuda" if torch.version.hip is None else "rocm",
+            memory_bytes=properties.total_memory,
+            bf16=torch.cuda.is_bf16_supported(including_emulation=False),
+        )
     return DeviceFacts(name="cpu", kind="cpu")
 
 
