@@ -1,0 +1,126 @@
+"""The reader gives hjson's values, and refuses what hjson refuses."""
+
+import json
+from typing import Any
+
+import hjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsconfig.source import Format, read
+from dsconfig.source.from_text import document_from_text
+from dsconfig.source.reader import read_hjson
+from mutants import mutants, texts
+
+REFUSED = object()
+TOO_DEEP = object()
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)  # fmt: skip
+TOKENS = st.sampled_from(
+    ["{", "}", "[", "]", ",", ":", '"a"', "'b'", "a", "b c", "1", "-0.5e3", "true", "null ", "\n",
+     " ", "# c\n", "// c\n", "/* c */", "/*", "'''x\n  y'''", "'''", '"\\u00e9"', '"\\x"', '"',
+     "\\", "1e999", "5e8", "\ufeff", "NaN", "=", "\u00a0", "\r"]
+)  # fmt: skip
+
+
+def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("duplicate key")
+    return dict(pairs)
+
+
+def by_hjson(text: str) -> Any:
+    """What DeepSpeed gets from a file with this text."""
+    try:
+        return hjson.loads(text, object_pairs_hook=no_duplicates)
+    except RecursionError:
+        return TOO_DEEP
+    except (ValueError, IndexError, OverflowError):
+        return REFUSED
+
+
+def by_us(text: str) -> Any:
+    reading = read_hjson(text)
+    if reading.too_deep:
+        return TOO_DEEP
+    return REFUSED if reading.problems or reading.duplicates else reading.value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in value and in type, NaN and the order of keys included."""
+    if TOO_DEEP in (one, other):
+        return True
+    return one is other or (repr(one) == repr(other) and type(one) is type(other))
+
+
+def test_on_every_corpus_file() -> None:
+    assert [text for text in texts() if not same(by_us(text), by_hjson(text))] == []
+
+
+def test_on_mutants_of_the_corpus() -> None:
+    assert [text for text in mutants(3000, seed=1) if not same(by_us(text), by_hjson(text))] == []
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.lists(TOKENS, max_size=10), st.booleans())
+def test_on_arbitrary_tokens(tokens: list[str], braces: bool) -> None:
+    text = "".join(tokens)
+    text = f"{{{text}}}" if braces else text
+    assert same(by_us(text), by_hjson(text))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.text())
+def test_on_arbitrary_text(text: str) -> None:
+    assert same(by_us(text), by_hjson(text))
+
+
+@settings(max_examples=500, deadline=None)
+@given(JSON_VALUES, st.sampled_from([None, 2, "\t"]))
+def test_on_json(value: Any, indent: Any) -> None:
+    text = json.dumps(value, indent=indent)
+    assert same(by_us(text), by_hjson(text))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.text(), JSON_VALUES))
+def test_on_what_hjson_writes(value: dict[str, Any]) -> None:
+    text = hjson.dumps(value)
+    assert same(by_us(text), by_hjson(text))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(TOKENS, max_size=8))
+def test_strictness_is_that_of_json(tokens: list[str]) -> None:
+    text = "{" + "".join(tokens) + "}"
+    try:
+        json.loads(text)
+        strict = True
+    except ValueError:
+        strict = False
+    assert (document_from_text(text, "text").format is Format.JSON) is strict
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 5e8}', 500000000),
+        ('{"a": 2.0}', 2),
+        ('{"a": 1e10}', 1e10),
+        ('{"a": -0.0}', 0),
+        ('{"a": 0.55}', 0.55),
+        ("{\na: True\n}", "True"),
+        ("{\na: 0x10\n}", "0x10"),
+        ("{\na: 500_000_000\n}", "500_000_000"),
+        ("a: fp32, b: 1", "fp32, b: 1"),
+        ("{\na:\n  '''\n  one\n    two\n  '''\n}", "one\n  two"),
+    ],
+)
+def test_numbers_and_texts(text: str, value: object) -> None:
+    found = read(text).value["a"] if text.startswith("{") else read_hjson(text).value["a"]
+    assert (found, type(found)) == (value, type(value))
