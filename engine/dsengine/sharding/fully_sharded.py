@@ -21,7 +21,10 @@ from dsengine.gradients import Averaging, ScaledReduceScatter
 from dsengine.precision import Policy
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
-from dsengine.sharding.mesh import SHARD
+from dsengine.sharding.mesh import SHARD, device_of_rank
+from dsengine.zero.external import uses_external
+from dsengine.zero.handover import put_pieces, take_pieces
+from dsengine.zero.registry import remember
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 """Modules that are never called, so no hook of theirs would gather anything."""
@@ -45,6 +48,7 @@ class FullySharded(Sharding):
         self.mesh = mesh
         self.reduces_every_micro_step = plan.effective.zero.stage >= 2
         self._offload = plan.effective.zero.offload_param
+        built_in_pieces = take_pieces(module)
         if policy.is_mixed:
             _to_fp32(module)
         self.whole: list[FSDPModule] = []
@@ -53,7 +57,9 @@ class FullySharded(Sharding):
             self._shard_unit(unit)
         if not isinstance(module, FSDPModule):
             self._shard([module], reshard_after_forward=False, cast_inputs=False)
+        put_pieces(module, built_in_pieces, device_of_rank())
         self.masters = dict(module.named_parameters())
+        remember(module, self.originals, self.masters)
         self._set_averaging(Averaging.of(plan.effective, plan.mesh.data_parallel))
         self._rounds_sums = (
             self.reduces_every_micro_step
@@ -82,12 +88,13 @@ class FullySharded(Sharding):
         if not modules:
             return
         is_root = self.module in modules
+        gather = unit.gather and (is_root or not uses_external(*modules))
         self._shard(
             modules,
-            reshard_after_forward=unit.reshard_after_forward if unit.gather else False,
+            reshard_after_forward=unit.reshard_after_forward if gather else False,
             cast_inputs=self.cast_inputs and not is_root,
         )
-        if not unit.gather:
+        if not gather:
             self._keep_whole(modules[0])
 
     def _shard(

@@ -6,6 +6,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dsconfig import Plan
+from dsengine.zero.partitioned import is_piece
 
 REPLICATE, SHARD = "replicate", "shard"
 BROADCAST_BYTES = 256 * 1024**2
@@ -30,7 +31,7 @@ def device_mesh(plan: Plan, device: torch.device) -> DeviceMesh:
 def broadcast_from_first_rank(module: nn.Module) -> None:
     """Give every rank the parameters and buffers of rank 0."""
     tensors = [*module.parameters(), *module.buffers()]
-    real = [tensor.detach() for tensor in tensors if not tensor.is_meta]
+    real = [each.detach() for each in tensors if not (each.is_meta or is_piece(each))]
     if dist.get_world_size() > 1 and real:
         group = dist.distributed_c10d._get_default_group()
         dist._broadcast_coalesced(  # pyright: ignore[reportPrivateImportUsage]

@@ -27,26 +27,31 @@ def restore_whole(module: nn.Module) -> None:
             restore(parameter)
 
 
-def take_pieces(
-    module: nn.Module, dtype: torch.dtype | None = None
-) -> dict[int, PartitionedParameter]:
-    """Put meta parameters in the place of partitioned ones; return those by the meta one's id.
+def move_whole(module: nn.Module, device: torch.device) -> None:
+    """Move buffers and the parameters that are not divided; those that are stay where they are."""
+    for owner in module.modules():
+        for parameter in owner._parameters.values():
+            if parameter is not None and not isinstance(parameter, PartitionedParameter):
+                parameter.data = parameter.data.to(device)
+        for name, buffer in owner._buffers.items():
+            if buffer is not None:
+                owner._buffers[name] = buffer.to(device)
 
-    ``dtype``: that of the meta parameters, for floating-point ones. Tied weights stay tied.
+
+def take_pieces(module: nn.Module) -> dict[str, PartitionedParameter]:
+    """Put meta parameters in the place of partitioned ones; return those by name.
+
+    Tied weights stay tied, and come once.
     """
     replaced: dict[int, nn.Parameter] = {}
-    taken: dict[int, PartitionedParameter] = {}
+    taken = {n: p for n, p in module.named_parameters() if isinstance(p, PartitionedParameter)}
     for (owner, name), parameter in _entries(module).items():
         if not isinstance(parameter, PartitionedParameter):
             continue
         if id(parameter) not in replaced:
-            like = parameter._like
-            if dtype is not None and like.is_floating_point():
-                like = like.to(dtype)
-            meta = nn.Parameter(torch.empty_like(like), parameter.requires_grad)
+            meta = nn.Parameter(torch.empty_like(parameter._like), parameter.requires_grad)
             inherit(meta, parameter)
             replaced[id(parameter)] = meta
-            taken[id(meta)] = parameter
         owner._parameters[name] = replaced[id(parameter)]
     return taken
 

@@ -139,6 +139,11 @@ def partition(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None
     partitioned._piece, partitioned._like = piece, like
 
 
+def is_piece(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is a parameter of which this rank holds one piece."""
+    return isinstance(tensor, PartitionedParameter)
+
+
 def gather(parameter: PartitionedParameter) -> Tensor:
     """Return the whole tensor; collective."""
     with torch._C.DisableTorchFunctionSubclass():
