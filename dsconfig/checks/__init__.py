@@ -28,11 +28,11 @@ def check(
         judged = every_runtime(version or NEWEST)
     else:
         judged = (runtime_of(runtime, version),)
-    context = Context(document, facts or Facts(), judged, version or judged[0].version)
     found = list(document.diagnostics)
+    if document.is_unreadable or document.is_broken or not isinstance(document.value, dict):
+        return tuple(found)
+    context = Context(document, facts or Facts(), judged, version or judged[0].version)
     for rule in awake(frozenset(context.config)):
-        if rule.whole and not context.complete:
-            continue
         if document.is_template and not rule.on_templates:
             continue
         for finding in rule.check(context):
@@ -55,7 +55,7 @@ def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | 
         effect=effect,
         message=finding.message,
         pointer=pointer,
-        range=context.document.range(pointer, key=finding.on_key),
+        range=finding.range or context.document.range(pointer, key=finding.on_key),
         runtimes=names,
         help=finding.help,
         fix=finding.fix,

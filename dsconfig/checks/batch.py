@@ -55,7 +55,6 @@ def _triple(config: Context) -> Triple | None:
     "DSC201",
     "batch-missing",
     Effect.REFUSED,
-    whole=True,
     bad='{"gradient_accumulation_steps": 4}',
     good='{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}',
     holds=in_deepspeed,

@@ -4,7 +4,6 @@ from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 from dsconfig.facts import Facts
-from dsconfig.report import Severity
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.deepspeed import NATIVE_AUTO
 from dsconfig.runtimes.demands import Demand, demands
@@ -41,12 +40,6 @@ class Context:
         self.facts = facts
         self.runtimes = runtimes
         self.version = version
-
-    @cached_property
-    def complete(self) -> bool:
-        """False where a syntax error may have cut something off."""
-        found = self.document.diagnostics
-        return all(each.severity is not Severity.ERROR for each in found)
 
     @cached_property
     def reading(self) -> Reading:

@@ -218,14 +218,13 @@ def cycle_without_momentum(config: Context) -> Iterator[Finding]:
     """OneCycle moves Adam's betas; an optimizer without betas has no momentum to move."""
     without = ("sgd", "adagrad", "rmsprop", "adadelta", "asgd", "rprop")
     name = (config.optimizer or "").lower()
-    if config.scheduler == "OneCycle" and name in without:
-        if config.get(*PARAMS, "cycle_momentum") is not False:
-            yield Finding(
-                path=(*PARAMS, "cycle_momentum"),
-                message=f"OneCycle moves betas, and {config.optimizer} has none: only the rate "
-                "cycles",
-                help='write "cycle_momentum": false',
-            )
+    moves = config.get(*PARAMS, "cycle_momentum") is not False
+    if config.scheduler == "OneCycle" and name in without and moves:
+        yield Finding(
+            path=(*PARAMS, "cycle_momentum"),
+            message=f"OneCycle moves betas, and {config.optimizer} has none: only the rate cycles",
+            help='write "cycle_momentum": false',
+        )
 
 
 @rule(
@@ -258,7 +257,6 @@ def learning_rate_zero(config: Context) -> Iterator[Finding]:
     "scheduler-without-optimizer",
     Effect.STYLE,
     wakes="scheduler",
-    whole=True,
     bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {}}}',
     good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, '
     '"scheduler": {"type": "WarmupLR", "params": {}}}',
@@ -268,12 +266,12 @@ def scheduler_without_optimizer(config: Context) -> Iterator[Finding]:
 
     transformers refuses the other way round only by its own optimizer; see its documentation.
     """
-    if config.scheduler and not config.has("optimizer"):
-        if config.facts.client_optimizer is None:
-            yield Finding(
-                path=("scheduler",),
-                message="the file has a schedule and no optimizer: without one from the script "
-                "the first step stops",
-                help='add an "optimizer" block if the script passes none',
-                on_key=True,
-            )
+    alone = not config.has("optimizer") and config.facts.client_optimizer is None
+    if config.scheduler and alone:
+        yield Finding(
+            path=("scheduler",),
+            message="the file has a schedule and no optimizer: without one from the script the "
+            "first step stops",
+            help='add an "optimizer" block if the script passes none',
+            on_key=True,
+        )

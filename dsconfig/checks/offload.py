@@ -117,7 +117,6 @@ def nvme_path_unused(config: Context) -> Iterator[Finding]:
     "aio-without-nvme",
     Effect.INERT,
     wakes="aio",
-    whole=True,
     bad='{"train_batch_size": 8, "aio": {"block_size": 1048576}}',
     good='{"train_batch_size": 8, "aio": {"block_size": 1048576}, "zero_optimization": '
     '{"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/local_nvme"}}}',

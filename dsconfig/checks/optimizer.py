@@ -78,7 +78,6 @@ def unknown_optimizer(config: Context) -> Iterator[Finding]:
     "optimizer-without-type",
     Effect.ALTERED,
     wakes="optimizer",
-    whole=True,
     bad='{"train_batch_size": 8, "optimizer": {"name": "AdamW", "params": {"lr": 0.001}}}',
     good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
 )
@@ -282,99 +281,6 @@ def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC608",
-    "adam-is-adamw",
-    Effect.INERT,
-    wakes="optimizer",
-    bad='{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": '
-    '{"lr": 0.001, "weight_decay": 0.1}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
-    '{"lr": 0.001, "weight_decay": 0.1}}}',
-)
-def adam_is_adamw(config: Context) -> Iterator[Finding]:
-    """Type Adam decays weights as AdamW does, unless `adam_w_mode` is false."""
-    decay = config.number(*PARAMS, "weight_decay")
-    is_adam = config.optimizer is not None and config.optimizer.lower() == "adam"
-    if is_adam and decay and not config.has(*PARAMS, "adam_w_mode"):
-        yield Finding(
-            path=(*PARAMS, "weight_decay"),
-            message=f"type Adam with weight_decay {decay:g} trains AdamW: the decay is decoupled "
-            "from the gradient",
-            help='write "type": "AdamW", or "adam_w_mode": false for plain Adam',
-        )
-
-
-@rule(
-    "DSC609",
-    "adam-w-mode-ignored",
-    Effect.INERT,
-    wakes="optimizer",
-    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
-    '{"lr": 0.001, "adam_w_mode": false}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": '
-    '{"lr": 0.001, "adam_w_mode": false}}}',
-)
-def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
-    """adam_w_mode false on type AdamW has no effect; type Adam reads it."""
-    is_adamw = config.optimizer is not None and config.optimizer.lower() == "adamw"
-    if is_adamw and config.get(*PARAMS, "adam_w_mode") is False:
-        yield Finding(
-            path=(*PARAMS, "adam_w_mode"),
-            message="adam_w_mode false has no effect on type AdamW",
-            help='write "type": "Adam"',
-        )
-
-
-@rule(
-    "DSC610",
-    "amsgrad-not-supported",
-    Effect.REFUSED,
-    wakes="optimizer",
-    late=True,
-    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
-    '{"lr": 0.001, "amsgrad": true}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
-    '{"lr": 0.001, "amsgrad": true, "torch_adam": true}}}',
-    holds=in_deepspeed,
-)
-def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
-    """DeepSpeed's own Adam and Lamb kernels have no AMSGrad; torch's Adam has it."""
-    target = what_is_built(config)
-    if target is None or target.name not in ("FusedAdam", "DeepSpeedCPUAdam", "FusedLamb"):
-        return
-    if config.switch(*PARAMS, "amsgrad"):
-        yield Finding(
-            path=(*PARAMS, "amsgrad"),
-            message=f"{target.name} has no AMSGrad: {NOW}",
-            help='delete it, or add "torch_adam": true',
-        )
-
-
-@rule(
-    "DSC611",
-    "lamb-with-fixed-scale",
-    Effect.REFUSED,
-    wakes="optimizer",
-    late=True,
-    bad='{"train_batch_size": 8, "optimizer": {"type": "Lamb", "params": {"lr": 0.001}}, '
-    '"fp16": {"enabled": true, "loss_scale": 128}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "Lamb", "params": {"lr": 0.001}}, '
-    '"fp16": {"enabled": true, "loss_scale": 0}}',
-    holds=in_deepspeed,
-)
-def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
-    """Lamb works with dynamic loss scaling only."""
-    is_lamb = config.optimizer is not None and config.optimizer.lower() == "lamb"
-    scale = config.read(("fp16",), "loss_scale", 0.0)
-    if is_lamb and scale != 0:
-        yield Finding(
-            path=("fp16", "loss_scale"),
-            message=f"Lamb needs a dynamic loss scale, and it is fixed at {scale:g}: {NOW}",
-            help='write "loss_scale": 0',
-        )
-
-
-@rule(
     "DSC612",
     "package-needed",
     Effect.STYLE,
@@ -401,7 +307,6 @@ def package_needed(config: Context) -> Iterator[Finding]:
     "no-optimizer",
     Effect.STYLE,
     wakes="zero_optimization",
-    whole=True,
     bad=Example(config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}'),
     good=Example(
         config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '

@@ -2,15 +2,12 @@
 
 from collections.abc import Iterator
 
-from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
+from dsconfig.checks.rule import Example, Finding, Path
 from dsconfig.report import Effect
-from dsconfig.runtimes.torch_names import NN_CLASSES
 from dsconfig.source.edit import as_fix, replace_value
 
-AUTOCAST = ("torch_autocast",)
-HALF_DTYPES = ("fp16", "float16", "half", "torch.float16", "bf16", "bfloat16", "torch.bfloat16")
 MASTER_KEYS = (
     ("fp16", "fp16_master_weights_and_grads"),
     ("bf16", "bf16_master_weights_and_grads"),
@@ -38,153 +35,6 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
             help='keep bf16 on cards that have it (A100, H100 and later): "fp16": '
             '{"enabled": false}',
             fix=as_fix(edits, safe=False),
-        )
-
-
-@rule(
-    "DSC302",
-    "autocast-with-half",
-    Effect.ALTERED,
-    wakes="torch_autocast",
-    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, '
-    '"bf16": {"enabled": true}}',
-    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',
-)
-def autocast_with_half(config: Context) -> Iterator[Finding]:
-    """torch_autocast is on beside fp16 or bf16.
-
-    Autocast expects fp32 weights and casts single operations; fp16 and bf16 cast the whole
-    model. With both on, the weights are 16-bit and autocast has nothing left to protect.
-    """
-    if not config.switch("torch_autocast", "enabled"):
-        return
-    for block, on in (("fp16", config.fp16), (config.bf16_block, config.bf16)):
-        if on:
-            yield Finding(
-                path=("torch_autocast", "enabled"),
-                message=f"torch_autocast and {block} are both enabled: the model is cast to "
-                "16 bits, and autocast no longer keeps sensitive operations in fp32",
-                help=f'switch one of them off: "{block}": {{"enabled": false}}',
-            )
-
-
-@rule(
-    "DSC303",
-    "autocast-dtype-missing",
-    Effect.INERT,
-    wakes="torch_autocast",
-    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true}}',
-    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',
-)
-def autocast_dtype_missing(config: Context) -> Iterator[Finding]:
-    """torch_autocast is on and no dtype is chosen: torch takes its own default of the device
-    (float16 on CUDA, bfloat16 on the CPU), without loss scaling."""
-    if config.switch("torch_autocast", "enabled") and config.get("torch_autocast", "dtype") is None:
-        yield Finding(
-            path=AUTOCAST,
-            message="torch_autocast is enabled without a dtype: torch's default of the device "
-            "applies (float16 on CUDA)",
-            help='add "dtype": "bfloat16"',
-            on_key=True,
-        )
-
-
-@rule(
-    "DSC304",
-    "autocast-dtype-unusable",
-    Effect.ALTERED,
-    wakes="torch_autocast",
-    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "int8"}}',
-    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',
-)
-def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
-    """The dtype is one DeepSpeed knows and torch cannot autocast to: torch switches autocast
-    off with a warning, and training runs in fp32."""
-    dtype = config.get("torch_autocast", "dtype")
-    path = ("torch_autocast", "dtype")
-    if not config.switch("torch_autocast", "enabled") or not isinstance(dtype, str):
-        return
-    if dtype not in HALF_DTYPES and path not in config.unmet:
-        yield Finding(
-            path=path,
-            message=f'torch cannot autocast to "{dtype}": it switches autocast off',
-            help='write "bfloat16" or "float16"',
-        )
-
-
-@rule(
-    "DSC305",
-    "autocast-module-unknown",
-    Effect.REFUSED,
-    wakes="torch_autocast",
-    late=True,
-    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16", '
-    '"lower_precision_safe_modules": ["torch.nn.Linaer"]}}',
-    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16", '
-    '"lower_precision_safe_modules": ["torch.nn.Linear"]}}',
-    holds=in_deepspeed,
-)
-def autocast_module_unknown(config: Context) -> Iterator[Finding]:
-    """An entry of lower_precision_safe_modules names no class that can be imported.
-
-    Each entry is `package.Class`. A bare text in place of the list is taken letter by letter.
-    """
-    path = ("torch_autocast", "lower_precision_safe_modules")
-    modules = config.get(*path)
-    if not config.switch("torch_autocast", "enabled") or not modules:
-        return
-    if isinstance(modules, str):
-        yield Finding(
-            path=path,
-            message=f'"{modules}" is a text and not a list: DeepSpeed tries to import its '
-            "letters and stops when the engine is built",
-            help=f'write ["{modules}"]',
-            fix=as_fix(replace_value(config.document, "/" + "/".join(path), [modules])),
-        )
-    elif isinstance(modules, list):
-        for index, name in enumerate(config.items(*path)):
-            if isinstance(name, str) and not _importable(name):
-                yield Finding(
-                    path=(*path, str(index)),
-                    message=f'"{name}" cannot be imported: DeepSpeed stops when the engine is '
-                    "built",
-                    help=_suggestion(name),
-                )
-
-
-def _importable(name: str) -> bool:
-    """False only where it is certain that the name leads nowhere."""
-    package, _, class_name = name.rpartition(".")
-    return bool(package) and (package != "torch.nn" or class_name in NN_CLASSES)
-
-
-def _suggestion(name: str) -> str:
-    from dsconfig.checks.spelling import closest
-
-    meant = closest(name.rpartition(".")[2], NN_CLASSES)
-    return f'did you mean "torch.nn.{meant}"?' if meant else "write package.Class"
-
-
-@rule(
-    "DSC306",
-    "autocast-with-quantized-weights",
-    Effect.REFUSED,
-    wakes="torch_autocast",
-    late=True,
-    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, '
-    '"zero_optimization": {"stage": 3, "zero_quantized_weights": true}}',
-    good='{"train_batch_size": 8, "bf16": {"enabled": true}, '
-    '"zero_optimization": {"stage": 3, "zero_quantized_weights": true}}',
-)
-def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:
-    """torch_autocast does not go with zero_quantized_weights; the engine is not built."""
-    quantized = config.read(ZERO, "zero_quantized_weights", False)
-    if config.switch("torch_autocast", "enabled") and quantized:
-        yield Finding(
-            path=(*ZERO, "zero_quantized_weights"),
-            message="zero_quantized_weights and torch_autocast exclude each other: DeepSpeed "
-            "stops when the engine is built",
-            help='use "bf16": {"enabled": true} in place of torch_autocast',
         )
 
 
@@ -386,4 +236,34 @@ def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
             help="delete it",
             effect=Effect.INERT if same or not config.switch("bfloat16", "enabled") else None,
             on_key=True,
+        )
+
+
+@rule(
+    "DSC314",
+    "fp16-on-bf16-model",
+    Effect.INERT,
+    wakes="fp16",
+    bad=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true}}',
+        model="llama-2-7b",
+    ),
+    good=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}',
+        model="llama-2-7b",
+    ),
+)
+def fp16_on_bf16_model(config: Context) -> Iterator[Finding]:
+    """A model trained in bf16 (`--model`) is trained on in fp16.
+
+    Its activations may exceed 65504, the largest number of fp16; gradients overflow, and the
+    loss scale falls to its minimum, where DeepSpeed stops.
+    """
+    model = config.facts.model
+    if config.fp16 and model is not None and model.trained_in == "bfloat16":
+        yield Finding(
+            path=("fp16", "enabled"),
+            message=f"{model.name} was trained in bf16: in fp16 its activations overflow, and the "
+            "loss scale falls to its minimum",
+            help='write "bf16": {"enabled": true} where the card has it',
         )

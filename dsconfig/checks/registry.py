@@ -29,15 +29,26 @@ MODULES = (
     "removed",
     "versions",
     "precision",
+    "autocast",
     "loss_scale",
     "dtypes",
     "zero_stage",
     "zero",
     "offload",
     "optimizer",
+    "adam",
     "muon",
     "scheduler",
     "learning_rate",
+    "zenflow",
+    "parallel",
+    "experts",
+    "compile",
+    "memory",
+    "checkpointing",
+    "data",
+    "monitors",
+    "huggingface",
 )
 
 _RULES: dict[str, Rule] = {}
@@ -53,7 +64,6 @@ def rule(
     wakes: str = "",
     late: bool = False,
     holds: Holds = everywhere,
-    whole: bool = False,
     on_templates: bool = False,
 ) -> Callable[[Check], Check]:
     """Register a check under a code that is never used again for anything else.
@@ -72,7 +82,6 @@ def rule(
             wakes=frozenset(wakes.split()),
             late=late,
             holds=holds,
-            whole=whole,
             on_templates=on_templates,
             bad=_example(bad),
             good=_example(good),

@@ -1,10 +1,10 @@
 """What a rule is, and what it finds."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dsconfig.report import Effect, Fix, Severity
+from dsconfig.report import Effect, Fix, Range, Severity
 from dsconfig.runtimes.base import Runtime
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Finding:
     holds: Holds | None = None
     fix: Fix | None = None
     on_key: bool = False
+    range: Range | None = None
+    """Where the place is not that of ``path``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,10 @@ class Example:
     version: str | None = None
     world_size: int | None = None
     device: str | None = None
-    parameters: int | None = None
-    host_memory_gib: int | None = None
+    model: str | None = None
+    host_memory: str | None = None
     client_optimizer: str | None = None
+    training_args: Mapping[str, Any] | None = None
 
 
 Check = Callable[["Context"], Iterable[Finding]]
@@ -70,9 +73,8 @@ class Rule:
     wakes: frozenset[str]
     late: bool
     holds: Holds
-    whole: bool
-    """True where the rule says something about what is missing; needs a complete file."""
     on_templates: bool
+    """True where the rule looks at keys only, so that placeholders do not mislead it."""
     bad: Example
     good: Example
 

@@ -59,7 +59,6 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
     "scheduler-without-type",
     Effect.ALTERED,
     wakes="scheduler",
-    whole=True,
     bad='{"train_batch_size": 8, "scheduler": {"name": "WarmupLR", "params": {}}}',
     good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {}}}',
 )
@@ -139,7 +138,6 @@ _SYNONYMS = {
     Effect.REFUSED,
     wakes="scheduler",
     late=True,
-    whole=True,
     bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params": '
     '{"warmup_num_steps": 100}}}',
     good='{"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params": '
@@ -155,8 +153,8 @@ def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
         if params != AUTO:
             yield Finding(
                 path=PARAMS,
-                message=f"scheduler.params is {shown(params) if params is not None else 'missing'}: "
-                f"{NOW}, it must be a block of keys, if only an empty one",
+                message=f"scheduler.params is no block of keys: {NOW}, it must be one, if only an "
+                "empty one",
                 help='add "params": {}',
             )
         return

@@ -281,7 +281,6 @@ def _changed_default(config: Context, path: Path) -> bool:
     "DSC818",
     "clipping-by-default",
     Effect.STYLE,
-    whole=True,
     bad='{"train_batch_size": 8}',
     good='{"train_batch_size": 8, "gradient_clipping": 1.0}',
     holds=in_deepspeed,

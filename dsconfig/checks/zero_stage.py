@@ -16,7 +16,6 @@ from dsconfig.runtimes.zero_stages import STAGE_3_OFFLOAD, STAGES_OF
     "stage-missing",
     Effect.ALTERED,
     wakes="zero_optimization",
-    whole=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"overlap_comm": true}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true}}',
 )
@@ -100,7 +99,6 @@ def _offload_details(config: Context) -> Iterator[Finding]:
     "placeholder-weights-on-save",
     Effect.STYLE,
     wakes="zero_optimization",
-    whole=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
     '"stage3_gather_16bit_weights_on_model_save": true}}',

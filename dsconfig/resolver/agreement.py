@@ -43,14 +43,26 @@ def check(draft: Draft, original: Mapping[str, Any]) -> None:
     """Report every disagreement that is not reported already."""
     facts = draft.facts
     told = {found.pointer for found in draft.findings if found.code == "DSC760"}
-    found = [
-        *_with_arguments(original, facts),
-        *_with_launch(original, facts),
-        *_between_both(facts),
-    ]
-    for each in found:
+    for each in disagreements(original, facts):
         if f"/{each.path.replace('.', '/')}" not in told:
             _report(draft, each, original)
+
+
+def disagreements(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
+    """Where the config, the arguments and the launch settings say different things."""
+    yield from _with_arguments(original, facts)
+    yield from _with_launch(original, facts)
+    yield from _between_both(facts)
+
+
+def said(name: str, found: Disagreement, original: Mapping[str, Any], facts: Facts) -> str:
+    """A disagreement in one sentence; ``name`` is that of the config."""
+    if found.left is None:
+        left = f"{name} says {_at(original, found.path)!r}"
+    else:
+        left = _shown(facts, found.left)
+    right = _shown(facts, found.right)
+    return f"{found.path}: {left}, {right}; which of them holds depends on the program"
 
 
 def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
@@ -134,17 +146,12 @@ def _at(config: Mapping[str, Any], path: str) -> Any:
 
 
 def _report(draft: Draft, found: Disagreement, original: Mapping[str, Any]) -> None:
-    right = _shown(draft.facts, found.right)
-    if found.left is None:
-        left = f"{draft.document.name} says {_at(original, found.path)!r}"
-    else:
-        left = _shown(draft.facts, found.left)
     draft.report(
         "DSC758",
         "files-disagree",
         Effect.INERT,
         found.path,
-        f"{found.path}: {left}, {right}; which of them holds depends on the program",
+        said(draft.document.name, found, original, draft.facts),
         'say it in one place: write "auto" in the config and keep the value in the other file',
     )
 

@@ -54,6 +54,7 @@ class Accelerate(Runtime):
 
     name = "accelerate"
     reads_hjson: ClassVar[bool] = False
+    wants_zero_block: ClassVar[bool] = True
     config_file: bool = True
     plugin: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     environment: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)

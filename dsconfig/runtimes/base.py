@@ -48,6 +48,8 @@ class Runtime:
     """True where the program has its own way with "auto"; False: our resolver fills it."""
     must_fit_on: ClassVar[tuple[str, ...]] = ("deepspeed",)
     """The programs in whose memory a config resolved for this one has to fit."""
+    wants_zero_block: ClassVar[bool] = False
+    """True where a config without zero_optimization is refused."""
     ends_in_deepspeed: ClassVar[bool] = True
     """True where DeepSpeed itself has the last word about the config."""
 

@@ -1,0 +1,160 @@
+"""torch_autocast."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.report import Effect
+from dsconfig.runtimes.torch_names import NN_CLASSES
+from dsconfig.source.edit import as_fix, replace_value
+
+AUTOCAST = ("torch_autocast",)
+HALF_DTYPES = ("fp16", "float16", "half", "torch.float16", "bf16", "bfloat16", "torch.bfloat16")
+
+
+@rule(
+    "DSC302",
+    "autocast-with-half",
+    Effect.ALTERED,
+    wakes="torch_autocast",
+    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, '
+    '"bf16": {"enabled": true}}',
+    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',
+)
+def autocast_with_half(config: Context) -> Iterator[Finding]:
+    """torch_autocast is on beside fp16 or bf16.
+
+    Autocast expects fp32 weights and casts single operations; fp16 and bf16 cast the whole
+    model. With both on, the weights are 16-bit and autocast has nothing left to protect.
+    """
+    if not config.switch("torch_autocast", "enabled"):
+        return
+    for block, on in (("fp16", config.fp16), (config.bf16_block, config.bf16)):
+        if on:
+            yield Finding(
+                path=("torch_autocast", "enabled"),
+                message=f"torch_autocast and {block} are both enabled: the model is cast to "
+                "16 bits, and autocast no longer keeps sensitive operations in fp32",
+                help=f'switch one of them off: "{block}": {{"enabled": false}}',
+            )
+
+
+@rule(
+    "DSC303",
+    "autocast-dtype-missing",
+    Effect.INERT,
+    wakes="torch_autocast",
+    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true}}',
+    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',
+)
+def autocast_dtype_missing(config: Context) -> Iterator[Finding]:
+    """torch_autocast is on and no dtype is chosen: torch takes its own default of the device
+    (float16 on CUDA, bfloat16 on the CPU), without loss scaling."""
+    if config.switch("torch_autocast", "enabled") and config.get("torch_autocast", "dtype") is None:
+        yield Finding(
+            path=AUTOCAST,
+            message="torch_autocast is enabled without a dtype: torch's default of the device "
+            "applies (float16 on CUDA)",
+            help='add "dtype": "bfloat16"',
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC304",
+    "autocast-dtype-unusable",
+    Effect.ALTERED,
+    wakes="torch_autocast",
+    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "int8"}}',
+    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',
+)
+def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
+    """The dtype is one DeepSpeed knows and torch cannot autocast to: torch switches autocast
+    off with a warning, and training runs in fp32."""
+    dtype = config.get("torch_autocast", "dtype")
+    path = ("torch_autocast", "dtype")
+    if not config.switch("torch_autocast", "enabled") or not isinstance(dtype, str):
+        return
+    if dtype not in HALF_DTYPES and path not in config.unmet:
+        yield Finding(
+            path=path,
+            message=f'torch cannot autocast to "{dtype}": it switches autocast off',
+            help='write "bfloat16" or "float16"',
+        )
+
+
+@rule(
+    "DSC305",
+    "autocast-module-unknown",
+    Effect.REFUSED,
+    wakes="torch_autocast",
+    late=True,
+    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16", '
+    '"lower_precision_safe_modules": ["torch.nn.Linaer"]}}',
+    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16", '
+    '"lower_precision_safe_modules": ["torch.nn.Linear"]}}',
+    holds=in_deepspeed,
+)
+def autocast_module_unknown(config: Context) -> Iterator[Finding]:
+    """An entry of lower_precision_safe_modules names no class that can be imported.
+
+    Each entry is `package.Class`. A bare text in place of the list is taken letter by letter.
+    """
+    path = ("torch_autocast", "lower_precision_safe_modules")
+    modules = config.get(*path)
+    if not config.switch("torch_autocast", "enabled") or not modules:
+        return
+    if isinstance(modules, str):
+        yield Finding(
+            path=path,
+            message=f'"{modules}" is a text and not a list: DeepSpeed tries to import its '
+            "letters and stops when the engine is built",
+            help=f'write ["{modules}"]',
+            fix=as_fix(replace_value(config.document, "/" + "/".join(path), [modules])),
+        )
+    elif isinstance(modules, list):
+        for index, name in enumerate(config.items(*path)):
+            if isinstance(name, str) and not _importable(name):
+                yield Finding(
+                    path=(*path, str(index)),
+                    message=f'"{name}" cannot be imported: DeepSpeed stops when the engine is '
+                    "built",
+                    help=_suggestion(name),
+                )
+
+
+def _importable(name: str) -> bool:
+    """False only where it is certain that the name leads nowhere."""
+    package, _, class_name = name.rpartition(".")
+    return bool(package) and (package != "torch.nn" or class_name in NN_CLASSES)
+
+
+def _suggestion(name: str) -> str:
+    from dsconfig.checks.spelling import closest
+
+    meant = closest(name.rpartition(".")[2], NN_CLASSES)
+    return f'did you mean "torch.nn.{meant}"?' if meant else "write package.Class"
+
+
+@rule(
+    "DSC306",
+    "autocast-with-quantized-weights",
+    Effect.REFUSED,
+    wakes="torch_autocast",
+    late=True,
+    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, '
+    '"zero_optimization": {"stage": 3, "zero_quantized_weights": true}}',
+    good='{"train_batch_size": 8, "bf16": {"enabled": true}, '
+    '"zero_optimization": {"stage": 3, "zero_quantized_weights": true}}',
+)
+def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:
+    """torch_autocast does not go with zero_quantized_weights; the engine is not built."""
+    quantized = config.read(ZERO, "zero_quantized_weights", False)
+    if config.switch("torch_autocast", "enabled") and quantized:
+        yield Finding(
+            path=(*ZERO, "zero_quantized_weights"),
+            message="zero_quantized_weights and torch_autocast exclude each other: DeepSpeed "
+            "stops when the engine is built",
+            help='use "bf16": {"enabled": true} in place of torch_autocast',
+        )

@@ -1,0 +1,113 @@
+"""Checkpoints, and checkpointing of activations."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
+from dsconfig.report import Effect
+
+ACTIVATIONS: Path = ("activation_checkpointing",)
+
+
+@rule(
+    "DSC901",
+    "contiguous-activations",
+    Effect.INERT,
+    wakes="activation_checkpointing",
+    bad='{"train_batch_size": 8, "activation_checkpointing": '
+    '{"contiguous_memory_optimization": true}}',
+    good='{"train_batch_size": 8, "activation_checkpointing": {"partition_activations": true, '
+    '"contiguous_memory_optimization": true, "number_checkpoints": 24}}',
+    holds=in_deepspeed,
+)
+def contiguous_activations(config: Context) -> Iterator[Finding]:
+    """contiguous_memory_optimization needs partition_activations and number_checkpoints.
+
+    `deepspeed.checkpointing.configure()` stops without them; scripts that never call it do not
+    notice, and the block does nothing.
+    """
+    if not config.switch(*ACTIVATIONS, "contiguous_memory_optimization"):
+        return
+    missing = [
+        name
+        for name, there in (
+            ("partition_activations", config.switch(*ACTIVATIONS, "partition_activations")),
+            ("number_checkpoints", config.get(*ACTIVATIONS, "number_checkpoints") is not None),
+        )
+        if not there
+    ]
+    if missing:
+        yield Finding(
+            path=(*ACTIVATIONS, "contiguous_memory_optimization"),
+            message=f"contiguous_memory_optimization needs {' and '.join(missing)}: "
+            "deepspeed.checkpointing.configure() stops",
+            help='add "partition_activations": true and "number_checkpoints": the number of layers',
+        )
+
+
+@rule(
+    "DSC902",
+    "pipeline-loading-below-stage-3",
+    Effect.ALTERED,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"pipeline_loading_checkpoint": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
+    '"pipeline_loading_checkpoint": true}}',
+    holds=in_deepspeed,
+)
+def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
+    """pipeline_loading_checkpoint is for stage 3; below, loading a checkpoint stops."""
+    if config.read(ZERO, "pipeline_loading_checkpoint", False) and config.stage in (1, 2):
+        yield Finding(
+            path=(*ZERO, "pipeline_loading_checkpoint"),
+            message=f"pipeline_loading_checkpoint at ZeRO stage {config.stage}: loading a "
+            "checkpoint stops",
+            help="delete it",
+        )
+
+
+@rule(
+    "DSC903",
+    "universal-without-zero",
+    Effect.STYLE,
+    wakes="checkpoint",
+    bad='{"train_batch_size": 8, "checkpoint": {"load_universal": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "checkpoint": '
+    '{"load_universal": true}}',
+)
+def universal_without_zero(config: Context) -> Iterator[Finding]:
+    """load_universal reads converted checkpoints of ZeRO or pipeline runs; a plain run has
+    nothing to convert."""
+    if config.switch("checkpoint", "load_universal") and config.stage == 0 and not config.bf16:
+        yield Finding(
+            path=("checkpoint", "load_universal"),
+            message="load_universal without ZeRO: only checkpoints written by "
+            "ds_to_universal.py can be loaded",
+            help="delete it, unless the checkpoint was converted",
+        )
+
+
+@rule(
+    "DSC904",
+    "gds-not-on-device",
+    Effect.REFUSED,
+    wakes="aio",
+    bad=Example(
+        config='{"train_batch_size": 8, "aio": {"use_gds": true}}', device="cpu", world_size=8
+    ),
+    good=Example(
+        config='{"train_batch_size": 8, "aio": {"use_gds": false}}', device="cpu", world_size=8
+    ),
+    holds=in_deepspeed,
+)
+def gds_not_on_device(config: Context) -> Iterator[Finding]:
+    """aio.use_gds, reads past the CPU, is for NVIDIA cards (`--device`); others stop."""
+    device = config.facts.device
+    if config.switch("aio", "use_gds") and device is not None and device.kind != "cuda":
+        yield Finding(
+            path=("aio", "use_gds"),
+            message=f"use_gds needs an NVIDIA card, not {device.name}: DeepSpeed stops",
+            help="delete it",
+        )

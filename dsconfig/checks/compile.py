@@ -1,0 +1,159 @@
+"""DeepCompile and engine.compile()."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.report import Effect
+
+COMPILE: Path = ("compile",)
+LATER = "engine.compile() stops"
+TARGETS = ("offload_activation", "offload_parameters", "offload_opt_states")
+
+
+def _on(config: Context, name: str) -> bool:
+    return config.read(COMPILE, name, False)
+
+
+def _passes(config: Context) -> list[str]:
+    found: list[str] = config.read(COMPILE, "passes", [])
+    return found
+
+
+@rule(
+    "DSC471",
+    "compile-offload-targets",
+    Effect.ALTERED,
+    wakes="compile",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": '
+    '{"deepcompile": true, "offload_activation": true, "offload_parameters": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": '
+    '{"deepcompile": true, "offload_activation": true}}',
+    holds=in_deepspeed,
+)
+def compile_offload_targets(config: Context) -> Iterator[Finding]:
+    """DeepCompile offloads one thing per run, and not what ZeRO offloads already."""
+    chosen = [name for name in TARGETS if _on(config, name)]
+    if len(chosen) > 1:
+        yield Finding(
+            path=(*COMPILE, chosen[0]),
+            message=f"compile.{' and compile.'.join(chosen)} exclude each other: {LATER}",
+            help="keep one of them",
+        )
+    if _on(config, "offload_opt_states") and config.offload("offload_optimizer") != "none":
+        yield Finding(
+            path=(*COMPILE, "offload_opt_states"),
+            message=f"offload_opt_states and offload_optimizer move the same states: {LATER}",
+            help="keep one of them",
+        )
+
+
+@rule(
+    "DSC472",
+    "compile-passes",
+    Effect.ALTERED,
+    wakes="compile",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": '
+    '{"deepcompile": true, "passes": ["autotp", "z1"]}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": '
+    '{"deepcompile": true, "passes": ["z1"]}}',
+    holds=in_deepspeed,
+)
+def compile_passes(config: Context) -> Iterator[Finding]:
+    """The pass autotp runs alone."""
+    passes = _passes(config)
+    if "autotp" in passes and len(set(passes)) > 1:
+        yield Finding(
+            path=(*COMPILE, "passes"),
+            message=f"the pass autotp does not go with others: {LATER}",
+            help='write "passes": ["autotp"]',
+        )
+
+
+@rule(
+    "DSC473",
+    "compile-falls-back",
+    Effect.INERT,
+    wakes="compile",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 0}, "compile": '
+    '{"deepcompile": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": '
+    '{"deepcompile": true}}',
+    holds=in_deepspeed,
+)
+def compile_falls_back(config: Context) -> Iterator[Finding]:
+    """DeepCompile cannot work here, and engine.compile() uses plain torch.compile.
+
+    DeepCompile needs ZeRO, the pass autosp stage 0 or 1, the pass autotp an autotp_size.
+    """
+    passes = _passes(config)
+    split = config.read(("tensor_parallel",), "autotp_size", 0)
+    if "autosp" in passes and config.stage > 1:
+        yield _fallback("passes", f"the pass autosp does not go with ZeRO stage {config.stage}")
+    elif "autotp" in passes and split <= 1:
+        yield _fallback("passes", "the pass autotp needs tensor_parallel.autotp_size above 1")
+    elif _on(config, "deepcompile") and config.stage == 0 and not passes:
+        yield _fallback("deepcompile", "DeepCompile needs ZeRO stage 1, 2 or 3")
+
+
+def _fallback(name: str, why: str) -> Finding:
+    return Finding(
+        path=(*COMPILE, name),
+        message=f"{why}: engine.compile() falls back to torch.compile",
+        help="delete it, or set what it needs",
+    )
+
+
+@rule(
+    "DSC474",
+    "compile-around-experts",
+    Effect.ALTERED,
+    wakes="compile",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": '
+    '{"autoep_non_moe": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "compile": '
+    '{"autoep_non_moe": true}}',
+    holds=in_deepspeed,
+)
+def compile_around_experts(config: Context) -> Iterator[Finding]:
+    """autoep_non_moe compiles with torch.compile around expert layers; it goes with neither
+    DeepCompile, tensor or sequence parallelism, stage 3, nor offload."""
+    if not _on(config, "autoep_non_moe"):
+        return
+    reasons = {
+        "DeepCompile": _on(config, "deepcompile"),
+        "tensor parallelism": config.read(("tensor_parallel",), "autotp_size", 0) > 1,
+        "sequence parallelism": (config.number("sequence_parallel_size") or 1) > 1,
+        "ZeRO stage 3": config.stage == 3,
+        "offload": config.offload("offload_optimizer") != "none"
+        or config.offload("offload_param") != "none",
+        "comm_backend deepep": config.get("expert_parallel", "comm_backend") == "deepep",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            yield Finding(
+                path=(*COMPILE, "autoep_non_moe"),
+                message=f"autoep_non_moe does not go with {reason}: {LATER}",
+                help="switch one of the two off",
+            )
+
+
+@rule(
+    "DSC475",
+    "compile-only-on-call",
+    Effect.STYLE,
+    wakes="compile",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": '
+    '{"deepcompile": true}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}}',
+    holds=in_deepspeed,
+)
+def compile_only_on_call(config: Context) -> Iterator[Finding]:
+    """deepcompile does nothing until the script calls engine.compile()."""
+    if _on(config, "deepcompile") and config.stage:
+        yield Finding(
+            path=(*COMPILE, "deepcompile"),
+            message="deepcompile takes effect when the script calls engine.compile()",
+            help="call engine.compile() after deepspeed.initialize()",
+        )

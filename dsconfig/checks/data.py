@@ -1,0 +1,262 @@
+"""Data efficiency: curriculum learning, dynamic batching, random layer token dropping."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from dsconfig.checks.context import Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.report import Effect
+from dsconfig.runtimes.reading import is_block
+
+SAMPLING: Path = ("data_efficiency", "data_sampling")
+CURRICULUM: Path = (*SAMPLING, "curriculum_learning")
+BATCHING: Path = (*SAMPLING, "dynamic_batching")
+RANDOM_LTD: Path = ("data_efficiency", "data_routing", "random_ltd")
+NEEDED_BY_LTD = ("total_layer_num", "random_ltd_layer_num", "random_ltd_schedule")
+NEEDED_BY_SCHEDULE = {
+    "fixed_discrete": ("difficulty", "max_step"),
+    "fixed_root": ("total_curriculum_step", "difficulty_step", "root_degree"),
+    "fixed_linear": ("total_curriculum_step", "difficulty_step"),
+    "custom": (),
+}
+
+
+@rule(
+    "DSC911",
+    "curriculum-without-metrics",
+    Effect.REFUSED,
+    wakes="data_efficiency",
+    bad='{"train_batch_size": 8, "data_efficiency": {"data_sampling": {"curriculum_learning": '
+    '{"enabled": true}}}}',
+    good='{"train_batch_size": 8, "data_efficiency": {"data_sampling": {"curriculum_learning": '
+    '{"enabled": false}}}}',
+    holds=in_deepspeed,
+)
+def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
+    """Curriculum learning is enabled and curriculum_metrics is missing; DeepSpeed stops."""
+    if not config.since("0.8.0"):
+        return
+    block = config.block(*CURRICULUM)
+    if config.switch(*CURRICULUM, "enabled") and "curriculum_metrics" not in block:
+        yield Finding(
+            path=(*CURRICULUM, "curriculum_metrics"),
+            message="curriculum_learning is enabled without curriculum_metrics: DeepSpeed stops "
+            "while it reads the file",
+            help='add "curriculum_metrics": {...}',
+        )
+
+
+@rule(
+    "DSC912",
+    "switched-off-above",
+    Effect.INERT,
+    wakes="data_efficiency",
+    bad='{"train_batch_size": 8, "data_efficiency": {"enabled": false, "data_sampling": '
+    '{"enabled": false, "curriculum_learning": {"enabled": true, "curriculum_metrics": {}}}}}',
+    good='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": '
+    '{"enabled": true, "curriculum_learning": {"enabled": true, "curriculum_metrics": {}}}}}',
+    holds=in_deepspeed,
+)
+def switched_off_above(config: Context) -> Iterator[Finding]:
+    """A part is enabled inside a block that is not: only the innermost switch counts, and the
+    part runs."""
+    for part, parents in (
+        (CURRICULUM, (SAMPLING, SAMPLING[:1])),
+        (BATCHING, (SAMPLING, SAMPLING[:1])),
+        (RANDOM_LTD, (RANDOM_LTD[:2], RANDOM_LTD[:1])),
+    ):
+        if not config.switch(*part, "enabled"):
+            continue
+        off = [".".join(each) for each in parents if not config.switch(*each, "enabled")]
+        if off:
+            yield Finding(
+                path=(*part, "enabled"),
+                message=f"{part[-1]} is enabled although {' and '.join(off)} "
+                f"{'is' if len(off) == 1 else 'are'} not: it runs, only the inner switch counts",
+                help=f"enable {' and '.join(off)} as well, or switch {part[-1]} off",
+            )
+
+
+@rule(
+    "DSC913",
+    "dynamic-batching-without-tokens",
+    Effect.REFUSED,
+    wakes="data_efficiency",
+    bad='{"train_batch_size": 8, "data_efficiency": {"data_sampling": {"dynamic_batching": '
+    '{"enabled": true}}}}',
+    good='{"train_batch_size": 8, "data_efficiency": {"data_sampling": {"dynamic_batching": '
+    '{"enabled": true, "max_tokens": 4096}}}}',
+    holds=in_deepspeed,
+)
+def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
+    """dynamic_batching is enabled without max_tokens, or with one that is no number."""
+    if not config.since("0.16.5") or not config.switch(*BATCHING, "enabled"):
+        return
+    value = config.get(*BATCHING, "max_tokens")
+    if not config.has(*BATCHING, "max_tokens") or not _as_integer(value):
+        yield Finding(
+            path=(*BATCHING, "max_tokens"),
+            message="dynamic_batching needs max_tokens, a number: DeepSpeed stops while it reads "
+            "the file",
+            help='add "max_tokens": the tokens of one micro batch',
+        )
+
+
+def _as_integer(value: Any) -> bool:
+    try:
+        int(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+@rule(
+    "DSC914",
+    "dynamic-batching-method",
+    Effect.ALTERED,
+    wakes="data_efficiency",
+    bad='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": '
+    '{"enabled": true, "dynamic_batching": {"enabled": true, "max_tokens": 100, '
+    '"sequence_picking_order": "longest"}}}}',
+    good='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": '
+    '{"enabled": true, "dynamic_batching": {"enabled": true, "max_tokens": 100, '
+    '"sequence_picking_order": "seqlen"}}}}',
+    holds=in_deepspeed,
+)
+def dynamic_batching_method(config: Context) -> Iterator[Finding]:
+    """A word of dynamic_batching is unknown; the data loader stops when it is built.
+
+    Not checked when the file is read.
+    """
+    known = {
+        "lr_scaling_method": ("linear", "sqrt", "none"),
+        "sequence_picking_order": ("random", "seqlen", "dataloader"),
+    }
+    for name, words in known.items():
+        value = config.get(*BATCHING, name)
+        path = (*BATCHING, name)
+        wrong = value is not None and str(value).lower() not in words
+        if wrong and not any(each.pointer.endswith(name) for each in config.schema_errors):
+            yield Finding(
+                path=path,
+                message=f"{name} {value!r} is unknown: the data loader stops when it is built",
+                help=f"write one of {', '.join(words)}",
+            )
+
+
+@rule(
+    "DSC915",
+    "random-ltd-incomplete",
+    Effect.REFUSED,
+    wakes="data_efficiency",
+    late=True,
+    bad='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_routing": '
+    '{"enabled": true, "random_ltd": {"enabled": true}}}}',
+    good='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_routing": '
+    '{"enabled": true, "random_ltd": {"enabled": false}}}}',
+    holds=in_deepspeed,
+)
+def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
+    """random_ltd is enabled and lacks what its scheduler reads; the engine is not built.
+
+    `layer_token_lr_schedule` must be there, with enabled false: the feature was never finished.
+    """
+    if not config.switch(*RANDOM_LTD, "enabled"):
+        return
+    for name in NEEDED_BY_LTD:
+        if not config.has(*RANDOM_LTD, name):
+            yield Finding(
+                path=(*RANDOM_LTD, name),
+                message=f"random_ltd needs {name}: DeepSpeed stops when the engine is built",
+                help=f'add "{name}"',
+            )
+    if config.switch(*RANDOM_LTD, "layer_token_lr_schedule", "enabled"):
+        yield Finding(
+            path=(*RANDOM_LTD, "layer_token_lr_schedule", "enabled"),
+            message="layer_token_lr_schedule was never finished: DeepSpeed stops when the engine "
+            "is built",
+            help='write "enabled": false',
+        )
+
+
+@rule(
+    "DSC916",
+    "curriculum-metric-incomplete",
+    Effect.ALTERED,
+    wakes="data_efficiency",
+    bad='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": '
+    '{"enabled": true, "curriculum_learning": {"enabled": true, "curriculum_metrics": '
+    '{"seqlen": {"schedule_type": "fixed_linear"}}}}}}',
+    good='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": '
+    '{"enabled": true, "curriculum_learning": {"enabled": true, "curriculum_metrics": '
+    '{"seqlen": {"schedule_type": "fixed_linear", "min_difficulty": 8, "max_difficulty": 1024, '
+    '"schedule_config": {"total_curriculum_step": 100, "difficulty_step": 8}}}}}}}',
+    holds=in_deepspeed,
+)
+def curriculum_metric_incomplete(config: Context) -> Iterator[Finding]:
+    """A curriculum metric lacks its difficulties, its schedule, or what the schedule needs; the
+    data loader stops when it is built."""
+    if not config.switch(*CURRICULUM, "enabled"):
+        return
+    for name, metric in config.block(*CURRICULUM, "curriculum_metrics").items():
+        if is_block(metric):
+            yield from _metric((*CURRICULUM, "curriculum_metrics", name), metric)
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _metric(path: Path, metric: dict[str, Any]) -> Iterator[Finding]:
+    stop = "the data loader stops when it is built"
+    for name in ("min_difficulty", "max_difficulty", "schedule_type"):
+        if name not in metric:
+            yield Finding(
+                path=(*path, name),
+                message=f"the curriculum metric {path[-1]} needs {name}: {stop}",
+                help=f'add "{name}"',
+            )
+    schedule = metric.get("schedule_type")
+    details = metric.get("schedule_config")
+    if not isinstance(schedule, str) or schedule not in NEEDED_BY_SCHEDULE:
+        return
+    there = details if is_block(details) else {}
+    for name in NEEDED_BY_SCHEDULE[schedule]:
+        if name not in there:
+            yield Finding(
+                path=(*path, "schedule_config", name),
+                message=f"the schedule {schedule} needs schedule_config.{name}: {stop}",
+                help=f'add "{name}" to schedule_config',
+            )
+    levels, ends = _length(there.get("difficulty")), _length(there.get("max_step"))
+    if schedule == "fixed_discrete" and levels and ends and levels != ends + 1:
+        yield Finding(
+            path=(*path, "schedule_config", "max_step"),
+            message=f"max_step must be one shorter than difficulty: {stop}",
+            help="leave out the end of the last difficulty; it lasts for ever",
+        )
+
+
+@rule(
+    "DSC917",
+    "vocabulary-not-aligned",
+    Effect.INERT,
+    wakes="vocabulary_size",
+    bad='{"train_batch_size": 8, "vocabulary_size": 50257}',
+    good='{"train_batch_size": 8, "vocabulary_size": 50264}',
+    holds=in_deepspeed,
+)
+def vocabulary_not_aligned(config: Context) -> Iterator[Finding]:
+    """vocabulary_size is no multiple of 8, which tensor cores want; DeepSpeed warns and goes on.
+
+    Nothing else reads the key.
+    """
+    value = config.number("vocabulary_size")
+    if value and value % 8:
+        yield Finding(
+            path=("vocabulary_size",),
+            message=f"vocabulary_size {value:g} is no multiple of 8: matrix products of the "
+            "output layer miss the tensor cores",
+            help=f"pad the vocabulary to {int(value) // 8 * 8 + 8}, or delete the key",
+        )

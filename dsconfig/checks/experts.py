@@ -1,0 +1,197 @@
+"""Mixtures of experts: expert_parallel, and experts at stage 3."""
+
+import math
+from collections.abc import Iterator
+
+from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
+from dsconfig.report import Effect
+
+TP: Path = ("tensor_parallel",)
+EP: Path = ("expert_parallel",)
+NOW = "DeepSpeed stops when the engine is built"
+
+
+@rule(
+    "DSC465",
+    "expert-parallel-values",
+    Effect.REFUSED,
+    wakes="expert_parallel",
+    late=True,
+    bad='{"train_batch_size": 8, "expert_parallel": {"enabled": true, "num_expert_groups": 2, '
+    '"num_limited_groups": 4}}',
+    good='{"train_batch_size": 8, "expert_parallel": {"enabled": true, "num_expert_groups": 4, '
+    '"num_limited_groups": 2}}',
+    holds=in_deepspeed,
+)
+def expert_parallel_values(config: Context) -> Iterator[Finding]:
+    """What expert_parallel refuses when it is enabled: sizes and pairs that do not fit."""
+    block = config.block("expert_parallel")
+    if not config.switch("expert_parallel", "enabled"):
+        return
+    size = block.get("autoep_size", 1)
+    tp = config.read(TP, "autotp_size", 0)
+    comm = block.get("comm_backend", "comm")
+    groups = config.number("expert_parallel", "num_expert_groups") or math.inf
+    limited = config.number("expert_parallel", "num_limited_groups") or 0
+    fused_rows = block.get("row_weighting_impl") == "fused"
+    fused_sum = block.get("combine_impl") == "fused_weighted_sum"
+    faults: tuple[tuple[str, bool, str], ...] = (
+        ("autoep_size", not isinstance(size, int) or size < 1, "must be 1 or more"),
+        (
+            "expert_tensor_parallel_size",
+            block.get("expert_tensor_parallel_size", 1) != 1,
+            "must be 1, nothing else is supported",
+        ),
+        ("num_limited_groups", limited > groups, "is more than num_expert_groups"),
+        (
+            "comm_max_tokens_per_rank",
+            comm == "deepep" and not block.get("comm_max_tokens_per_rank"),
+            "must be positive with comm_backend deepep",
+        ),
+        (
+            "row_weighting_impl",
+            fused_rows and (comm != "deepep" or size == 1),
+            "fused needs comm_backend deepep and autoep_size above 1",
+        ),
+        (
+            "gate_up_impl",
+            block.get("gate_up_impl") == "fused" and not block.get("use_grouped_mm", True),
+            "fused needs use_grouped_mm",
+        ),
+        (
+            "combine_impl",
+            fused_sum and (tp > 1 or (comm == "deepep" and size != 1)),
+            "fused_weighted_sum goes neither with tensor parallelism nor with deepep",
+        ),
+        ("autoep_size", tp > 1 and size == 1, "must be above 1 together with autotp_size"),
+        (
+            "async_split_plan",
+            bool(block.get("async_split_plan")) and tp > 1 and size != 1,
+            "does not go with tensor parallelism",
+        ),
+    )
+    for name, wrong, what in faults:
+        if wrong:
+            yield Finding(
+                path=(*EP, name),
+                message=f"expert_parallel.{name} {what}: {NOW}",
+                help="correct it, or leave it out for the default",
+            )
+    yield from _with_others(config, tp)
+    yield from _fits_the_world(config, size)
+
+
+def _with_others(config: Context, tp: int) -> Iterator[Finding]:
+    """Features that do not go with expert parallelism."""
+    offloaded = "none" not in (config.offload("offload_param"), config.offload("offload_optimizer"))
+    stage3 = config.stage == 3
+    faults = (
+        (("compile", "deepcompile"), tp > 1 and config.read(("compile",), "deepcompile", False)),
+        ((*ZERO, "offload_optimizer"), tp > 1 and offloaded),
+        (
+            (*ZERO, "zero_quantized_gradients"),
+            stage3 and config.read(ZERO, "zero_quantized_gradients", False),
+        ),
+        (
+            (*ZERO, "zero_hpz_partition_size"),
+            stage3 and config.read(ZERO, "zero_hpz_partition_size", 1) > 1,
+        ),
+        (
+            ("sequence_parallel_size",),
+            stage3 and (config.number("sequence_parallel_size") or 1) > 1,
+        ),
+    )
+    for path, wrong in faults:
+        if wrong:
+            yield Finding(
+                path=path,
+                message=f"{'.'.join(path)} does not go with expert_parallel here: {NOW}",
+                help="switch one of the two off",
+            )
+
+
+def _fits_the_world(config: Context, size: object) -> Iterator[Finding]:
+    world = config.facts.world_size
+    if world is not None and isinstance(size, int) and size > 1 and world % size:
+        yield Finding(
+            path=(*EP, "autoep_size"),
+            message=f"autoep_size {size} does not divide {world} ranks: {NOW}",
+            help="write a divisor of the number of ranks",
+        )
+
+
+LEAVES_KNOWN = ("mixtral", "qwen2_moe", "qwen3_moe")
+"""Families whose blocks of experts are leaves by default, since 0.18.0."""
+
+
+@rule(
+    "DSC468",
+    "moe-at-stage-3",
+    Effect.INERT,
+    wakes="zero_optimization",
+    bad=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}',
+        model="mixtral-8x7b",
+        version="0.17.6",
+    ),
+    good=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}',
+        model="mixtral-8x7b",
+        version="0.17.6",
+    ),
+    holds=in_deepspeed,
+)
+def moe_at_stage_3(config: Context) -> Iterator[Finding]:
+    """A mixture of experts at stage 3: ranks run different experts, fetch different weights, and
+    wait for each other for ever.
+
+    `leaf_module` (since 0.18.0; earlier `set_z3_leaf_modules` in the script) makes each block
+    of experts one unit. Three families are leaves by default.
+    """
+    model = config.facts.model
+    if config.stage != 3 or model is None or model.architecture is None:
+        return
+    known = config.since("0.18.0") and model.architecture.family in LEAVES_KNOWN
+    if (model.architecture.experts or 0) > 1 and not known and not config.has(*ZERO, "leaf_module"):
+        yield Finding(
+            path=ZERO,
+            message=f"{model.name} is a mixture of experts: at stage 3 ranks that use different "
+            "experts wait for each other for ever",
+            help='add "leaf_module": {"classes": ["the class of the expert block"]}',
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC469",
+    "leaf-module-matches-nothing",
+    Effect.INERT,
+    wakes="zero_optimization",
+    bad=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, '
+        '"leaf_module": {"names": ["no.such.module"]}}}',
+        model="gpt2",
+    ),
+    good=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}',
+        model="gpt2",
+    ),
+)
+def leaf_module_matches_nothing(config: Context) -> Iterator[Finding]:
+    """No module of the model (`--model`) has a name that leaf_module lists."""
+    model = config.facts.model
+    block: Path = (*ZERO, "leaf_module")
+    if model is None or model.root is None or config.stage != 3 or not config.has(*block):
+        return
+    names = tuple(module.name for module in model.root.walk())
+    for key in ("names", "name_suffixes"):
+        for index, name in enumerate(config.items(*block, key)):
+            ends = [each for each in names if each == name or key != "names"]
+            if not any(each.endswith(str(name)) for each in ends):
+                yield Finding(
+                    path=(*block, key, str(index)),
+                    message=f'no module of {model.name} is called "{name}": it becomes no leaf',
+                    help="write a name of model.named_modules()",
+                )

@@ -1,0 +1,103 @@
+"""What transformers and accelerate do with the file before DeepSpeed sees it."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding
+from dsconfig.report import Effect
+from dsconfig.runtimes.base import Runtime
+
+
+def _reads_strict_json(runtime: Runtime) -> bool:
+    return not runtime.reads_hjson
+
+
+def _wants_zero(runtime: Runtime) -> bool:
+    return runtime.wants_zero_block
+
+
+@rule(
+    "DSC701",
+    "not-strict-json",
+    Effect.STYLE,
+    bad=Example(config='{"train_batch_size": 8,}', runtime="transformers"),
+    good=Example(config='{"train_batch_size": 8}', runtime="transformers"),
+    holds=_reads_strict_json,
+    on_templates=True,
+)
+def not_strict_json(config: Context) -> Iterator[Finding]:
+    """transformers and accelerate read the file as strict JSON and stop at comments, unquoted
+    keys, missing or trailing commas and a byte order mark; DeepSpeed reads HJSON."""
+    departure = config.document.departure
+    if departure is None or config.document.is_broken:
+        return
+    alone = all(_reads_strict_json(runtime) for runtime in config.runtimes)
+    yield Finding(
+        path=(),
+        message=f"{departure.message} is no strict JSON: transformers and accelerate stop while "
+        "they read the file",
+        help="write strict JSON if the file is for them",
+        effect=Effect.REFUSED if alone else None,
+        range=departure.range,
+    )
+
+
+@rule(
+    "DSC702",
+    "zero-block-missing",
+    Effect.STYLE,
+    bad=Example(config='{"train_batch_size": 8}', runtime="accelerate"),
+    good=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}', runtime="accelerate"
+    ),
+    holds=_wants_zero,
+)
+def zero_block_missing(config: Context) -> Iterator[Finding]:
+    """accelerate, and so the Trainer, wants a zero_optimization block, if only with stage 0."""
+    if config.has("zero_optimization"):
+        return
+    alone = all(_wants_zero(runtime) for runtime in config.runtimes)
+    yield Finding(
+        path=(),
+        message="there is no zero_optimization: accelerate stops before training",
+        help='add "zero_optimization": {"stage": 0} if the file is for accelerate',
+        effect=Effect.REFUSED if alone else None,
+        late=alone,
+    )
+
+
+@rule(
+    "DSC703",
+    "sources-disagree",
+    Effect.ALTERED,
+    bad=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
+        '"gradient_clipping": 0.5}',
+        runtime="transformers",
+        training_args={"max_grad_norm": 1.0},
+    ),
+    good=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
+        '"gradient_clipping": 1.0}',
+        runtime="transformers",
+        training_args={"max_grad_norm": 1.0},
+    ),
+)
+def sources_disagree(config: Context) -> Iterator[Finding]:
+    """The config, TrainingArguments (`--training-args`) and the accelerate config say different
+    things about one setting.
+
+    transformers stops at most of them; accelerate lets one win without a word.
+    """
+    facts = config.facts
+    if facts.training is None and not facts.launch:
+        return
+    from dsconfig.resolver.agreement import disagreements, said
+
+    for found in disagreements(config.config, facts):
+        yield Finding(
+            path=tuple(found.path.split(".")),
+            message=said(config.document.name, found, config.config, facts),
+            help='write "auto" in the config and keep the value in the other place',
+        )

@@ -1,0 +1,140 @@
+"""Bytes: buckets against the model, states against host memory, batches against the card."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding, Path
+from dsconfig.report import Effect
+
+GIB = 1024**3
+STATE_BYTES = 12
+"""fp32 master weight and two Adam moments, per element."""
+GRADIENT_BYTES = 4
+"""An fp32 gradient per element, kept beside offloaded states."""
+BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
+
+
+@rule(
+    "DSC501",
+    "bucket-larger-than-model",
+    Effect.INERT,
+    wakes="zero_optimization",
+    bad=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, '
+        '"reduce_bucket_size": 5e8}}',
+        model="gpt2",
+    ),
+    good=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, '
+        '"reduce_bucket_size": 2e7, "allgather_bucket_size": 2e7}}',
+        model="gpt2",
+    ),
+)
+def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
+    """A communication bucket holds more elements than the model has (`--model`).
+
+    The buffer is allocated at its full size, and nothing overlaps: the whole model is one
+    bucket.
+    """
+    model = config.facts.model
+    if model is None or config.stage == 0:
+        return
+    for name in BUCKETS:
+        size = config.read(ZERO, name, 0)
+        serves = name == "reduce_bucket_size" or config.stage < 3
+        if serves and size > model.parameters:
+            yield Finding(
+                path=(*ZERO, name),
+                message=f"{name} {size} is more than the {model.parameters} parameters of "
+                f"{model.name}: one bucket holds everything, and nothing overlaps",
+                help=f"write about a tenth of the model, {_round(model.parameters // 10)}",
+            )
+
+
+def _round(number: int) -> int:
+    """To two leading digits."""
+    digits = max(len(str(number)) - 2, 0)
+    return number // 10**digits * 10**digits or 1
+
+
+@rule(
+    "DSC502",
+    "host-memory-too-small",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    late=True,
+    bad=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, '
+        '"offload_optimizer": {"device": "cpu"}}}',
+        model="llama-2-13b",
+        world_size=8,
+        host_memory="64GiB",
+    ),
+    good=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, '
+        '"offload_optimizer": {"device": "cpu"}}}',
+        model="llama-2-13b",
+        world_size=8,
+        host_memory="1024GiB",
+    ),
+)
+def host_memory_too_small(config: Context) -> Iterator[Finding]:
+    """Offloaded optimizer states alone are more than the memory of a node (`--host-memory`).
+
+    A lower bound: 12 bytes of Adam states and master weight, and 4 of gradient, for each
+    trainable parameter, shared by all nodes. `dsconfig estimate` counts everything.
+    """
+    model, host = config.facts.model, config.facts.host
+    if model is None or host is None or host.memory_bytes is None or config.stage == 0:
+        return
+    if config.offload("offload_optimizer") != "cpu":
+        return
+    nodes = config.facts.nodes or 1
+    needed = model.trainable * (STATE_BYTES + GRADIENT_BYTES) // nodes
+    if needed > host.memory_bytes:
+        yield Finding(
+            path=(*ZERO, "offload_optimizer"),
+            message=f"offloaded states of {model.name} need {needed / GIB:.0f} GiB of each node, "
+            f"which has {host.memory_bytes / GIB:.0f} GiB: the system kills the processes",
+            help="use more nodes, offload to nvme at stage 3, or train fewer parameters",
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC503",
+    "buffer-smaller-than-tensor",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    late=True,
+    bad=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, '
+        '"offload_param": {"device": "nvme", "nvme_path": "/nvme", "buffer_size": 1e6}}}',
+        model="llama-2-7b",
+        world_size=8,
+    ),
+    good=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, '
+        '"offload_param": {"device": "nvme", "nvme_path": "/nvme", "buffer_size": 2e8}}}',
+        model="llama-2-7b",
+        world_size=8,
+    ),
+)
+def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
+    """A buffer of NVMe offload must hold one rank's share of the largest tensor of the model."""
+    model, world = config.facts.model, config.facts.world_size
+    path: Path = (*ZERO, "offload_param")
+    if model is None or model.largest_tensor is None or config.stage != 3:
+        return
+    if config.offload("offload_param") != "nvme":
+        return
+    size = config.read(path, "buffer_size", 100_000_000)
+    share = -(-model.largest_tensor // (world or 1))
+    if size < share and (world is not None or config.written(path, "buffer_size")):
+        yield Finding(
+            path=(*path, "buffer_size"),
+            message=f"buffer_size {size} is less than a rank's {share} elements of the largest "
+            f"tensor of {model.name}: DeepSpeed stops when it swaps",
+            help=f"write {share} or more",
+        )

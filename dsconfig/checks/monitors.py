@@ -1,0 +1,70 @@
+"""What is printed and logged."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.report import Effect
+
+PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
+
+
+@rule(
+    "DSC921",
+    "monitor-package",
+    Effect.STYLE,
+    wakes="tensorboard wandb comet",
+    bad='{"train_batch_size": 8, "wandb": {"enabled": true}}',
+    good='{"train_batch_size": 8, "csv_monitor": {"enabled": true}}',
+)
+def monitor_package(config: Context) -> Iterator[Finding]:
+    """A monitor needs its package; without it the engine is not built."""
+    for block, package in PACKAGES.items():
+        if config.read((block,), "enabled", False):
+            yield Finding(
+                path=(block, "enabled"),
+                message=f"{block} needs the package {package} on every node",
+                help=f"pip install {package}",
+            )
+
+
+@rule(
+    "DSC922",
+    "datastates-block",
+    Effect.INERT,
+    wakes="datastates_ckpt",
+    bad='{"train_batch_size": 8, "datastates_ckpt": {}}',
+    good='{"train_batch_size": 8}',
+    holds=in_deepspeed,
+)
+def datastates_block(config: Context) -> Iterator[Finding]:
+    """datastates_ckpt switches its checkpoint engine on by its mere presence, unless it is
+    false, and needs a package that is not on the index."""
+    if config.get("datastates_ckpt") is not False:
+        yield Finding(
+            path=("datastates_ckpt",),
+            message="datastates_ckpt switches DataStates on by its mere presence: without the "
+            "package DeepSpeed stops when the engine is built",
+            help="delete it, or write false",
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC923",
+    "profiler-on",
+    Effect.STYLE,
+    wakes="wall_clock_breakdown memory_breakdown",
+    bad='{"train_batch_size": 8, "wall_clock_breakdown": true}',
+    good='{"train_batch_size": 8, "wall_clock_breakdown": false}',
+)
+def profiler_on(config: Context) -> Iterator[Finding]:
+    """Breakdowns wait for the device at every timer, which costs speed."""
+    for name in ("wall_clock_breakdown", "memory_breakdown"):
+        if config.get(name) is True:
+            yield Finding(
+                path=(name,),
+                message=f"{name} waits for the device at every timer: training is slower",
+                help="switch it off once you have the numbers",
+            )

@@ -1,0 +1,220 @@
+"""Tensor, sequence, expert and pipeline parallelism."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
+from dsconfig.report import Effect, Severity
+from dsconfig.runtimes.reading import is_block
+
+TP: Path = ("tensor_parallel",)
+EP: Path = ("expert_parallel",)
+NOW = "DeepSpeed stops when the engine is built"
+
+
+@rule(
+    "DSC461",
+    "sequence-parallel-size",
+    Effect.REFUSED,
+    wakes="sequence_parallel_size data_parallel_size",
+    late=True,
+    bad='{"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": -2}',
+    good='{"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}',
+    holds=in_deepspeed,
+)
+def sequence_parallel_size(config: Context) -> Iterator[Finding]:
+    """The number of ranks is divided by sequence_parallel_size, as a fraction where it does not
+    divide: 2 on one rank makes half a rank, and the batch shrinks without a word."""
+    degree = config.get("sequence_parallel_size")
+    world = config.facts.world_size
+    for key in ("sequence_parallel_size", "data_parallel_size"):
+        value = config.get(key)
+        if (
+            config.has(key)
+            and value != "auto"
+            and not (isinstance(value, (int, float)) and value >= 1)
+        ):
+            yield Finding(
+                path=(key,),
+                message=f"{key} is {value}: the number of ranks it leaves is not positive, and "
+                "DeepSpeed stops",
+                help=f'write "{key}": 1 or more',
+            )
+            return
+    if world is None or not isinstance(degree, int) or degree < 1:
+        return
+    data = config.number("data_parallel_size")
+    if data is not None and data * degree > world:
+        yield Finding(
+            path=("sequence_parallel_size",),
+            message=f"data_parallel_size {data:g} x sequence_parallel_size {degree} is more than "
+            f"the {world} ranks there are: {NOW}",
+            help="lower one of them",
+        )
+    elif world % degree:
+        yield Finding(
+            path=("sequence_parallel_size",),
+            message=f"sequence_parallel_size {degree} does not divide {world} ranks: DeepSpeed "
+            f"counts with {world / degree:g} data-parallel ranks",
+            help="write a divisor of the number of ranks",
+            effect=Effect.ALTERED,
+            severity=Severity.WARNING,
+            late=False,
+        )
+
+
+@rule(
+    "DSC462",
+    "autotp-size",
+    Effect.REFUSED,
+    wakes="tensor_parallel",
+    late=True,
+    bad=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 3}}',
+        world_size=8,
+    ),
+    good=Example(
+        config='{"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 4}}',
+        world_size=8,
+    ),
+    holds=in_deepspeed,
+)
+def autotp_size(config: Context) -> Iterator[Finding]:
+    """autotp_size must divide the number of ranks (`--world-size`) and agree with tp.tp_size."""
+    size = config.read(TP, "autotp_size", 0)
+    world = config.facts.world_size
+    path: Path = (*TP, "autotp_size")
+    if size < 0:
+        yield Finding(
+            path=path,
+            message=f"autotp_size is {size}: it counts as off",
+            help="delete it, or write the number of ranks one layer is split over",
+            effect=Effect.INERT,
+            late=False,
+        )
+    elif size > 1 and world is not None and world % size:
+        yield Finding(
+            path=path,
+            message=f"autotp_size {size} does not fit {world} ranks: {NOW} with an empty message",
+            help="write a divisor of the number of ranks",
+        )
+    inner = config.block(*TP, "tp") or config.block(*TP, "tensor_parallel")
+    name = "tp" if config.has(*TP, "tp") else "tensor_parallel"
+    tp_size = inner.get("tp_size")
+    if isinstance(tp_size, int) and size > 1 and tp_size not in (1, size):
+        yield Finding(
+            path=(*TP, name, "tp_size"),
+            message=f"tp.tp_size {tp_size} contradicts autotp_size {size}: {NOW}",
+            help="delete tp.tp_size",
+        )
+
+
+@rule(
+    "DSC463",
+    "autotp-preset",
+    Effect.REFUSED,
+    wakes="tensor_parallel",
+    late=True,
+    bad='{"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "preset_model": "gpt9"}}',
+    good='{"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "preset_model": "llama"}}',
+    holds=in_deepspeed,
+)
+def autotp_preset(config: Context) -> Iterator[Finding]:
+    """preset_model names no built-in split; the split falls back or fails."""
+    name = config.read(TP, "preset_model", "")
+    if name and name.lower() not in PRESETS:
+        on = config.read(TP, "autotp_size", 0) > 1
+        yield Finding(
+            path=(*TP, "preset_model"),
+            message=f'preset_model "{name}" is no built-in split'
+            + ("" if on else ", and is not looked at while autotp_size is below 2"),
+            help=f"write one of {', '.join(PRESETS)}",
+            effect=Effect.ALTERED if on else Effect.INERT,
+            late=False,
+        )
+
+
+PRESETS = ("llama", "bloom", "chatglm", "mixtral", "deepseek_v2", "qwen2", "phi3")
+
+
+@rule(
+    "DSC464",
+    "partition-config",
+    Effect.REFUSED,
+    wakes="tensor_parallel",
+    late=True,
+    bad='{"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "partition_config": '
+    '{"layer_specs": [{"patterns": ["o_proj"], "partition_type": "rows"}]}}}',
+    good='{"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "partition_config": '
+    '{"layer_specs": [{"patterns": ["o_proj"], "partition_type": "row"}]}}}',
+    holds=in_deepspeed,
+)
+def partition_config(config: Context) -> Iterator[Finding]:
+    """A layer_spec of partition_config has an unknown type, a bad shape, or a dimension outside
+    it."""
+    path: Path = (*TP, "partition_config", "layer_specs")
+    for index, spec in enumerate(config.items(*path)):
+        if not is_block(spec):
+            continue
+        here: Path = (*path, str(index))
+        kind = spec.get("partition_type", "column")
+        if not isinstance(kind, str) or kind.lower() not in ("row", "column", "skip"):
+            yield Finding(
+                path=(*here, "partition_type"),
+                message=f"partition_type {kind!r} is none of row, column and skip: {NOW}",
+                help='write "row", "column" or "skip"',
+            )
+            continue
+        shape, default = spec.get("shape"), 1 if kind.lower() == "row" else 0
+        axis = spec.get("partition_dim", default)
+        if isinstance(shape, list) and isinstance(axis, int) and not 0 <= axis < len(shape):  # pyright: ignore[reportUnknownArgumentType]
+            yield Finding(
+                path=(*here, "partition_dim") if "partition_dim" in spec else (*here, "shape"),
+                message=f"partition_dim {axis} is outside the shape: {NOW}",
+                help="write an axis of the shape",
+            )
+
+
+@rule(
+    "DSC466",
+    "pipeline-with-zero",
+    Effect.STYLE,
+    wakes="pipeline",
+    bad='{"train_batch_size": 8, "pipeline": {"stages": 4}, "zero_optimization": {"stage": 2}}',
+    good='{"train_batch_size": 8, "pipeline": {"stages": 4}, "zero_optimization": {"stage": 1}}',
+)
+def pipeline_with_zero(config: Context) -> Iterator[Finding]:
+    """A pipeline model (`PipelineModule`) goes with ZeRO stages 0 and 1; with 2 and 3 it stops.
+
+    The block itself says little: `stages`, `partition` and `seed_layers` are not read.
+    """
+    if config.stage >= 2 and config.block("pipeline"):
+        yield Finding(
+            path=("pipeline",),
+            message=f"a PipelineModule at ZeRO stage {config.stage} stops when the engine is "
+            "built; without one the pipeline block does nothing",
+            help='set "stage": 1, or delete the block',
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC467",
+    "pipeline-key-unread",
+    Effect.INERT,
+    wakes="pipeline",
+    bad='{"train_batch_size": 8, "pipeline": {"partition": "uniform"}}',
+    good='{"train_batch_size": 8, "pipeline": {"activation_checkpoint_interval": 1}}',
+    holds=in_deepspeed,
+)
+def pipeline_key_unread(config: Context) -> Iterator[Finding]:
+    """DeepSpeed keeps these keys and never reads them; PipelineModule takes them as arguments."""
+    for name in ("stages", "partition", "seed_layers"):
+        if config.has("pipeline", name) and config.get("pipeline", name) != "auto":
+            yield Finding(
+                path=("pipeline", name),
+                message=f"pipeline.{name} is not read: PipelineModule takes it as an argument",
+                help="delete it and pass it in the script",
+                on_key=True,
+            )

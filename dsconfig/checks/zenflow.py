@@ -1,0 +1,122 @@
+"""ZenFlow: offload that updates the most important gradients first."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.registry import rule
+from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.report import Effect
+
+BLOCK: Path = (*ZERO, "zenflow")
+NOW = "DeepSpeed stops when the engine is built"
+OFFLOADED = '"offload_optimizer": {"device": "cpu"}'
+
+
+def _is_on(config: Context) -> bool:
+    return BLOCK in config.reading.values and config.get(*BLOCK) is not None
+
+
+@rule(
+    "DSC451",
+    "zenflow-needs-offload",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    late=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+    '"zenflow": {"topk_ratio": 0.1}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
+    '{"device": "cpu"}, "zenflow": {"topk_ratio": 0.1}}}',
+    holds=in_deepspeed,
+)
+def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
+    """ZenFlow hides the cost of optimizer offload, so it needs ZeRO and an offloaded optimizer."""
+    if not _is_on(config):
+        return
+    if config.stage == 0:
+        yield Finding(
+            path=BLOCK,
+            message="zenflow at ZeRO stage 0: DeepSpeed stops at the first step",
+            help='set "stage" to 1, 2 or 3 and add ' + OFFLOADED,
+            on_key=True,
+        )
+    elif config.offload("offload_optimizer") == "none":
+        yield Finding(
+            path=BLOCK,
+            message=f"zenflow without an offloaded optimizer: {NOW}",
+            help=f"add {OFFLOADED}",
+            effect=None if config.stage < 3 else Effect.ALTERED,
+            late=config.stage < 3,
+            on_key=True,
+        )
+
+
+@rule(
+    "DSC452",
+    "zenflow-selection",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
+    '{"device": "cpu"}, "zenflow": {"select_strategy": "auto", "select_interval": 4}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
+    '{"device": "cpu"}, "zenflow": {"select_strategy": "step", "select_interval": 4}}}',
+    holds=in_deepspeed,
+)
+def zenflow_selection(config: Context) -> Iterator[Finding]:
+    """Strategy and interval of the selection contradict each other, or are unknown.
+
+    Strategy auto sets the interval itself; step and epoch need one that is a number. The
+    selection may not change more often than the update that follows it.
+    """
+    if not _is_on(config):
+        return
+    strategy = config.read(BLOCK, "select_strategy", "auto")
+    interval = config.reading.values[BLOCK].get("select_interval", "auto")
+    update = config.reading.values[BLOCK].get("update_interval", "auto")
+    numeric = isinstance(interval, int)
+    if strategy not in ("auto", "step", "epoch"):
+        yield _selection("select_strategy", 'is none of "auto", "step" and "epoch"', late=False)
+    for name, value in (("select_interval", interval), ("update_interval", update)):
+        if isinstance(value, str) and value != "auto":
+            yield _selection(name, 'is neither a number nor "auto"', late=False)
+    if isinstance(update, int) and update < 1 and config.since("0.19.6"):
+        yield _selection("update_interval", "is less than 1", late=False)
+    if strategy == "auto" and numeric:
+        yield _selection("select_interval", 'is set although select_strategy is "auto"', late=True)
+    if strategy in ("step", "epoch") and not numeric:
+        yield _selection("select_strategy", "needs a select_interval that is a number", late=True)
+    if strategy == "step" and numeric and isinstance(update, int) and 0 < interval < update:
+        yield _selection("select_interval", "is shorter than update_interval", late=True)
+
+
+def _selection(name: str, what: str, *, late: bool) -> Finding:
+    return Finding(
+        path=(*BLOCK, name),
+        message=f"zenflow.{name} {what}: "
+        + (NOW if late else "DeepSpeed stops while it reads the file"),
+        help='leave select_strategy and select_interval out, or write "step" and a number',
+        late=late,
+    )
+
+
+@rule(
+    "DSC453",
+    "zenflow-offload-needs-overlap",
+    Effect.REFUSED,
+    wakes="zero_optimization",
+    late=True,
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
+    '{"device": "cpu"}, "zenflow": {"offload": true}}}',
+    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true, '
+    '"offload_optimizer": {"device": "cpu"}, "zenflow": {"offload": true}}}',
+    holds=in_deepspeed,
+)
+def zenflow_offload_needs_overlap(config: Context) -> Iterator[Finding]:
+    """zenflow.offload needs overlap_comm, which is off by default below stage 3."""
+    if not _is_on(config) or not config.read(BLOCK, "offload", False) or config.stage == 0:
+        return
+    if not config.read(ZERO, "overlap_comm", config.stage == 3):
+        yield Finding(
+            path=(*BLOCK, "offload"),
+            message=f"zenflow.offload needs overlap_comm: {NOW}",
+            help='add "overlap_comm": true to zero_optimization',
+        )
