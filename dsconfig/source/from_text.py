@@ -130,7 +130,7 @@ def _bare_text(spans: Spans, pointer: str, start: int, end: int) -> Iterator[Dia
     if word in NUMBER_WORDS:
         yield findings.not_a_number(pointer, place, word)
     elif any(mark in value for mark in ',}]#"'):
-        only_comma = value.removesuffix(",").rstrip() == word
+        only_comma = value.removesuffix(",").rstrip() == word and "#" not in word
         token: Range = spans.lines.range(start, start + len(word))
         content = PYTHON_WORDS.get(word, f'"{word}"')
         fix = findings.replacement(token, content) if only_comma else None

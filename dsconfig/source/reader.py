@@ -6,11 +6,11 @@ sensible place. Iterative, so that nesting costs no stack, and linear in the tex
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from dsconfig.source import pointer as pointers
-from dsconfig.source.parsed import Reading, SyntaxProblem
+from dsconfig.source.cursor import Cursor, Frame
+from dsconfig.source.parsed import Reading
 from dsconfig.source.tokens import (
     LINE_END,
     PUNCTUATION,
@@ -25,19 +25,6 @@ from dsconfig.source.tokens import (
 
 DEEPEST = 400
 """Levels of nesting that are read. ``hjson`` and ``json`` give up at Python's own limit."""
-MOST_PROBLEMS = 20
-
-
-@dataclass(slots=True)
-class _Frame:
-    """A container that is being filled. ``pointer`` is None inside a part that is thrown away."""
-
-    items: Any
-    pointer: str | None
-    key_start: int
-    key_end: int
-    start: int
-    braceless: bool = False
 
 
 def read_hjson(
@@ -62,15 +49,8 @@ PLAIN_MEMBER = re.compile(
 """An entry as JSON writers leave it: most of every file, read in one step."""
 
 
-class Reader:
+class Reader(Cursor):
     """One pass over a text. ``out`` is the result."""
-
-    def __init__(self, text: str, token: re.Pattern[str] | None = None) -> None:
-        self.text = text
-        self.token = token
-        self.at = 0
-        self.stack: list[_Frame] = []
-        self.out = Reading()
 
     # --- the whole text -----------------------------------------------------------------
 
@@ -92,7 +72,7 @@ class Reader:
     def read_braceless(self) -> None:
         """A root object without braces; failing that, a single value."""
         start = self.at
-        self.push(_Frame({}, "", -1, -1, start, braceless=True))
+        self.push(Frame({}, "", -1, -1, start, braceless=True))
         if start == len(self.text):
             self.problem(start, start, "the text holds nothing but a byte order mark")
         self.fill()
@@ -120,30 +100,6 @@ class Reader:
         return self.at == len(self.text)
 
     # --- containers ---------------------------------------------------------------------
-
-    def open(self, pointer: str | None, key_start: int, key_end: int) -> None:
-        items: Any = {} if self.text[self.at] == "{" else []
-        self.push(_Frame(items, pointer, key_start, key_end, self.at))
-        self.at += 1
-
-    def push(self, frame: _Frame) -> None:
-        if not self.stack:
-            self.out.value = frame.items
-        if frame.pointer is not None:
-            self.out.places[frame.pointer] = (
-                frame.key_start,
-                frame.key_end,
-                frame.start,
-                len(self.text),
-            )
-        self.stack.append(frame)
-
-    def close(self) -> None:
-        """Close the innermost container behind the current character."""
-        frame = self.stack.pop()
-        if frame.pointer is not None:
-            place = (frame.key_start, frame.key_end, frame.start, self.at)
-            self.out.places[frame.pointer] = place
 
     def fill(self) -> None:
         """Read items until every open container is closed or the text ends."""
@@ -192,12 +148,7 @@ class Reader:
             self.at = found.end()
             found = match(self.text, self.at)
 
-    def after_value(self) -> None:
-        self.skip()
-        if self.peek() == ",":
-            self.at += 1
-
-    def element(self, frame: _Frame) -> None:
+    def element(self, frame: Frame) -> None:
         """One item of an array, or its end."""
         mark = self.text[self.at]
         if mark == "]":
@@ -217,7 +168,7 @@ class Reader:
         here = None if frame.pointer is None else f"{frame.pointer}/{index}"
         self.value(frame, index, here, -1, -1)
 
-    def member(self, frame: _Frame) -> None:
+    def member(self, frame: Frame) -> None:
         """One entry of an object, or its end."""
         mark = self.text[self.at]
         if mark == "}" and not frame.braceless:
@@ -252,7 +203,7 @@ class Reader:
             self.out.duplicates.append((here, start, end))
         self.value(frame, key, here, start, end)
 
-    def value(self, frame: _Frame, key: Any, here: str | None, start: int, end: int) -> None:
+    def value(self, frame: Frame, key: Any, here: str | None, start: int, end: int) -> None:
         """The value of ``key`` in ``frame``; ``key`` None throws it away."""
         self.skip()
         mark = self.peek()
@@ -285,7 +236,7 @@ class Reader:
             self.out.places[here] = (start, end, begin, begin + len(raw.rstrip()))
         self.after_value()
 
-    def store(self, frame: _Frame, key: Any, value: Any) -> None:
+    def store(self, frame: Frame, key: Any, value: Any) -> None:
         if key is None:
             return
         if isinstance(key, str):
@@ -352,68 +303,3 @@ class Reader:
             self.after_value()
             return False
         return True
-
-    # --- mistakes -----------------------------------------------------------------------
-
-    def mismatch(self, frame: _Frame, wanted: str) -> None:
-        """A closing mark that does not belong to ``frame``."""
-        mark = self.text[self.at]
-        kind = list if mark == "]" else dict
-        enclosing = any(
-            isinstance(outer.items, kind) and not outer.braceless for outer in self.stack[:-1]
-        )
-        if enclosing:
-            self.problem(self.at, self.at + 1, f"{mark!r} stands where {wanted!r} is expected")
-            self.close()
-            self.after_value()
-        else:
-            self.problem(self.at, self.at + 1, f"nothing is open that {mark!r} could close")
-            self.at += 1
-
-    def cut_short(self, start: int, end: int) -> None:
-        """The text ends inside an entry; told here only where no bracket is left open."""
-        if self.is_braceless():
-            self.problem(start, end, "the text ends before this key has a value")
-
-    def is_braceless(self) -> bool:
-        return all(frame.braceless for frame in self.stack)
-
-    def unclosed(self) -> None:
-        """The text ends inside a container."""
-        frame = next(item for item in reversed(self.stack) if not item.braceless)
-        mark = "}" if isinstance(frame.items, dict) else "]"
-        line = self.text.count("\n", 0, frame.start) + 1
-        name = pointers.dotted(frame.pointer or "")
-        what = "the config" if name == "(root)" else f'"{name}"'
-        for pointer, start, end in self.out.bare_texts:
-            value = self.text[start:end]
-            if mark in value and start > frame.start:
-                message = f"{value!r} has no quotes, so it is a text up to the end of its line"
-                message = f"{message}, and {what} is never closed"
-                self.problem(start, start + len(value.rstrip()), message, pointer)
-                return
-        message = f"the text ends inside {what}, opened on line {line}: {mark!r} is missing"
-        end = len(self.text)
-        self.problem(end, end, message, "")
-
-    def problem(
-        self, start: int, end: int, message: str, pointer: str | None = "", crash: bool = False
-    ) -> None:
-        """Record a mistake; one to a line, so that one mistake is not told many times."""
-        problems = self.out.problems
-        if problems and "\n" not in self.text[problems[-1].start : max(start, end)]:
-            return
-        problems.append(SyntaxProblem(start, end, message, pointer or "", crash))
-        if len(problems) >= MOST_PROBLEMS:
-            self.at = len(self.text)
-            self.stack.clear()
-
-    def skip(self) -> None:
-        try:
-            self.at = skip(self.text, self.at)
-        except TokenError as error:
-            self.problem(error.start, error.end, error.message, crash=error.crash)
-            self.at = error.resume
-
-    def peek(self) -> str:
-        return self.text[self.at : self.at + 1]

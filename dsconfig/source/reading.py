@@ -57,14 +57,14 @@ def _read_string(source: str, name: str | None, wanted: Format | None) -> Docume
     """A string is an existing path, else text, else base64, else a path that is missing."""
     if wanted is Format.BASE64:
         return _decode_base64(source, name) or unreadable(name or "<base64>", source, _bad_base64())
-    if _exists(source):
+    mark = source.startswith("\ufeff")
+    content = source.removeprefix("\ufeff")
+    is_text = "\n" in content or not content.strip() or content.lstrip()[0] in "{["
+    if content.strip() and _exists(source):
         return _read_path(Path(source), name, wanted)
-    if "\n" in source or source.lstrip().startswith(("{", "[")) or not source.strip():
-        mark = source.startswith("\ufeff")
-        text = origin.Text(source.removeprefix("\ufeff"), has_mark=mark)
-        return _from_origin(text, name or "<text>", wanted)
-    decoded = _decode_base64(source, name)
-    return decoded or _read_path(Path(source), name, wanted)
+    if is_text:
+        return _from_origin(origin.Text(content, has_mark=mark), name or "<text>", wanted)
+    return _decode_base64(source, name) or _read_path(Path(source), name, wanted)
 
 
 def _exists(source: str) -> bool:

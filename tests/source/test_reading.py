@@ -1,0 +1,123 @@
+"""Whatever a user hands over becomes a document; one finding says when it cannot."""
+
+import base64
+import io
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dsconfig.source import Document, Format, origin, read
+
+CONFIG = '{"train_batch_size": 8}'
+
+
+def only(document: Document) -> str:
+    (found,) = document.diagnostics
+    assert document.is_unreadable or document.is_broken
+    return f"{found.code} {found.message}"
+
+
+def stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+
+
+def test_a_path_as_text_or_as_path(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(CONFIG)
+    for source in (file, str(file)):
+        document = read(source)
+        assert document.value == {"train_batch_size": 8}
+        assert (document.name, document.format) == (str(file), Format.JSON)
+    assert read(file, name="mine").name == "mine"
+
+
+def test_text() -> None:
+    assert read(CONFIG).name == "<text>"
+    assert read("train_batch_size: 8\n").format is Format.HJSON
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin(monkeypatch, CONFIG.encode())
+    assert read("-").value == {"train_batch_size": 8}
+    stdin(monkeypatch, b"deepspeed: {train_batch_size: 8, steps_per_print: 1}")
+    assert read("-", name="train.yaml").format is Format.YAML
+    monkeypatch.setattr(sys, "stdin", None)
+    assert only(read("-")).startswith("DSC001")
+
+
+def test_a_dict_has_no_text() -> None:
+    document = read({"train_batch_size": 8})
+    assert (document.format, document.text, document.range("")) == (Format.DICT, None, None)
+
+
+def test_base64_as_deepspeed_takes_it() -> None:
+    document = read(base64.urlsafe_b64encode(b'{"a": 1, "a": 2}').decode())
+    assert (document.format, document.value) == (Format.BASE64, {"a": 2})
+    assert [found.effect for found in document.diagnostics] == ["altered"]
+    assert read("bm90IGEgY29uZmln", format="base64").is_unreadable
+    assert read("!", format="base64").is_unreadable
+
+
+def test_a_byte_order_mark_is_taken_off(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_bytes(b"\xef\xbb\xbf" + CONFIG.encode())
+    document = read(file)
+    assert document.has_mark and document.text == CONFIG
+    assert document.departure and document.departure.message == "a byte order mark"
+    file.write_bytes(b"\xef\xbb\xbf\xef\xbb\xbf" + CONFIG.encode())
+    assert read(file).is_broken
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("/no/such/ds_config.json", "DSC001 there is no such file"),
+        ("ds_config_zero3.json", "DSC001 there is no such file"),
+        ("a\0b", "DSC001 this cannot be read"),
+        ("x" * 5000, "DSC001 this is too long to be a file name"),
+        ("", "DSC004 the file is empty"),
+        ("   \n// nothing\n", "DSC004 the file is empty"),
+        ("[1, 2]", "DSC005 the config is a list"),
+        ('"text"\n', "DSC005 the config is a text"),
+        ("5\n", "DSC005 the config is a number"),
+        ("true\n", "DSC005 the config is a switch"),
+        ("null\n", "DSC005 the config is null"),
+    ],
+)
+def test_one_finding_for_input_that_is_no_config(source: str, message: str) -> None:
+    assert only(read(source)).startswith(message)
+
+
+def test_one_finding_for_files_that_are_no_text(tmp_path: Path) -> None:
+    assert "directory" in only(read(tmp_path))
+    for data, word in ((b"\xff\xfe{\0}\0", "UTF-16"), (b"ab\ncd\x80", "0x80 on line 2")):
+        (tmp_path / "x.json").write_bytes(data)
+        assert word in only(read(tmp_path / "x.json"))
+    loop = tmp_path / "loop.json"
+    loop.symlink_to(loop)
+    assert "link that leads to itself" in only(read(loop))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_without_permission(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(CONFIG)
+    file.chmod(0)
+    assert "may not read" in only(read(file))
+
+
+def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origin, "LARGEST_BYTES", 10)
+    file = tmp_path / "x.json"
+    file.write_text(CONFIG)
+    assert "larger than" in only(read(file))
+
+
+def test_only_a_programmer_gets_an_exception() -> None:
+    with pytest.raises(TypeError, match="not int"):
+        read(5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="xml"):
+        read(CONFIG, format="xml")
