@@ -1,7 +1,7 @@
 """DeepSpeed release numbers, comparable."""
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 _PATTERN = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:[.+-].*)?", re.IGNORECASE)
@@ -37,7 +37,22 @@ OLDEST = Version(0, 3, 0)
 NEWEST = Version(0, 19, 8)
 """The newest release whose behaviour was measured."""
 
+PUBLISHED = (
+    Version(0, 10, 3),
+    Version(0, 11, 2),
+    Version(0, 12, 6),
+    Version(0, 13, 5),
+    Version(0, 14, 5),
+    Version(0, 15, 4),
+    Version(0, 16, 9),
+    Version(0, 17, 6),
+    Version(0, 18, 9),
+    NEWEST,
+)
+"""The newest patch of each minor release for which a JSON Schema is published."""
 
+
+@cache
 def installed_or_newest() -> Version:
     """The DeepSpeed installed here, by its package metadata alone; else the newest known."""
     from importlib.metadata import PackageNotFoundError, version
