@@ -263,8 +263,8 @@ def _checked_since(facts: Facts, life: Life) -> Version | None:
     return max(start, Version.parse(facts.since)) if facts.since else start
 
 
-def _changes(declared: Mapping[str, T] | None) -> tuple[tuple[Version, T], ...]:
-    return tuple((Version.parse(version), value) for version, value in (declared or {}).items())
+def _changes(declared: Sequence[tuple[str, T]]) -> tuple[tuple[Version, T], ...]:
+    return tuple((Version.parse(version), value) for version, value in declared)
 
 
 def _version(text: str | None) -> Version | None:

@@ -11,6 +11,9 @@ from dsconfig.schema.markers import Bounds
 REQUIRED: Any = ...
 """The default of a key that its block cannot do without."""
 
+FACTS_MARK, LIFE_MARK = "x-facts", "x-life"
+"""What the makers of JSON Schemas read beside pydantic's own output."""
+
 TRAINER = ("transformers", "accelerate")
 """Both Hugging Face programs fill "auto" here."""
 TRANSFORMERS = ("transformers",)
@@ -26,8 +29,8 @@ class Facts(NamedTuple):
     unit: str | None = None
     since: str | None = None
     until: str | None = None
-    was: Mapping[str, Any] | None = None
-    bounds_was: Mapping[str, Bounds] | None = None
+    was: tuple[tuple[str, Any], ...] = ()
+    bounds_was: tuple[tuple[str, Bounds], ...] = ()
     checked: str | None = None
     gap: tuple[str, str] | None = None
     refused: str | None = None
@@ -40,10 +43,8 @@ class Facts(NamedTuple):
     see: tuple[str, ...] = ()
 
     def __call__(self, schema: dict[str, Any]) -> None:
-        if self.unit:
-            schema["description"] += f" Unit: {self.unit}."
-        if self.replaced_by:
-            schema["description"] += f" Replaced by {self.replaced_by}."
+        """Leave a mark in the JSON Schema of the key, for the version it is made for."""
+        schema[FACTS_MARK] = self
 
 
 def key(
@@ -78,8 +79,8 @@ def key(
         unit=unit,
         since=since,
         until=until,
-        was=was,
-        bounds_was=bounds_was,
+        was=tuple((was or {}).items()),
+        bounds_was=tuple((bounds_was or {}).items()),
         checked=checked,
         gap=gap,
         refused=refused,
@@ -108,6 +109,12 @@ class Life(NamedTuple):
     until: str | None = None
     closed: tuple[tuple[str, str | None], ...] = ()
     status: str | None = None
+    arguments: bool = False
+    """Whether the keys are arguments of a Python call, which takes no others."""
+
+
+def _mark_life(schema: dict[str, Any], block: type["Block"]) -> None:
+    schema[LIFE_MARK] = block.life
 
 
 class Block(BaseModel):
@@ -117,7 +124,9 @@ class Block(BaseModel):
     unknown keys and wrong types refused by DeepSpeed since then.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, defer_build=True, frozen=True, json_schema_extra=_mark_life
+    )
     life: ClassVar[Life] = Life()
 
     def __init_subclass__(
@@ -127,8 +136,16 @@ class Block(BaseModel):
         until: str | None = None,
         closed: str | tuple[tuple[str, str | None], ...] = (),
         status: str | None = None,
+        arguments: bool = False,
         **config: Any,
     ) -> None:
         super().__init_subclass__(**config)
         intervals = ((closed, None),) if isinstance(closed, str) else closed
-        cls.life = Life(since or cls.life.since, until or cls.life.until, intervals, status)
+        above = cls.life
+        cls.life = Life(
+            since=since or above.since,
+            until=until or above.until,
+            closed=intervals or above.closed,
+            status=status or above.status,
+            arguments=arguments or above.arguments,
+        )

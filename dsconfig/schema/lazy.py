@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from dsconfig.schema.declare import Block
 
 JsonSchema = dict[str, Any]
+LAZY_MARK, VARIANTS_MARK = "x-lazy", "x-variants"
+"""What the makers of JSON Schemas read in the place of a block."""
 
 
 class Lazy:
@@ -36,9 +38,7 @@ class Lazy:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: "GetJsonSchemaHandler"
     ) -> JsonSchema:
-        block = self.load()
-        block.model_rebuild()
-        return handler(block.__pydantic_core_schema__)
+        return {LAZY_MARK: self}
 
 
 def lazy(module: str, name: str) -> Any:
@@ -82,7 +82,7 @@ class Variants:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: "GetJsonSchemaHandler"
     ) -> JsonSchema:
-        return {"type": ["object", "null"]} if self.nullable else {"type": "object"}
+        return {VARIANTS_MARK: self}
 
 
 def _any_mapping(value: Any) -> dict[str, Any]:

@@ -160,7 +160,8 @@ def any_case_pattern(words: tuple[str, ...]) -> str:
     def letters(word: str) -> str:
         return "".join(f"[{c.upper()}{c.lower()}]" if c.isalpha() else c for c in word)
 
-    return "^(" + "|".join(letters(word) for word in words) + ")$"
+    # Python's $ also matches before a last line break; the lookahead forbids it.
+    return "^(" + "|".join(letters(word) for word in words) + r")$(?!\n)"
 
 
 def _refuse(value: Any) -> Any:

@@ -4,7 +4,7 @@ from dsconfig.schema.declare import TRAINER, TRANSFORMERS, Block, key
 from dsconfig.schema.types import Number, OrAbsent, OrAuto, Pair
 
 
-class OptimizerParams(Block):
+class OptimizerParams(Block, arguments=True):
     """What every optimizer takes."""
 
     lr: OrAuto[Number] = key(

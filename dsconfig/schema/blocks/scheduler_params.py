@@ -6,7 +6,7 @@ from dsconfig.schema.declare import REQUIRED, TRAINER, Block, key
 from dsconfig.schema.types import Integer, Natural, Number, OrAuto, OrList, Positive
 
 
-class SchedulerParams(Block):
+class SchedulerParams(Block, arguments=True):
     """What every schedule of DeepSpeed takes."""
 
     last_batch_iteration: Integer = key(

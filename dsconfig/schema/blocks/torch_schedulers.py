@@ -9,7 +9,7 @@ from dsconfig.schema.types import Function, Integer, Number, OrList, Positive
 Schedules = Annotated[str, NotInJson("list of schedules")]
 
 
-class TorchSchedule(Block):
+class TorchSchedule(Block, arguments=True):
     """What almost every schedule of torch takes."""
 
     last_epoch: Integer = key(-1, "Step to continue from; -1 starts afresh.", unit="steps")
@@ -105,7 +105,7 @@ class OneCycleLR(TorchSchedule):
     three_phase: bool = key(False, "A third phase that ends at the last rate.")
 
 
-class ReduceLROnPlateau(Block):
+class ReduceLROnPlateau(Block, arguments=True):
     """Drops the rate when a metric stalls; the engine hands it no metric."""
 
     mode: Literal["min", "max"] = key("min", "Whether less or more is better.")
@@ -130,7 +130,7 @@ class MultiplicativeLR(TorchSchedule):
     lr_lambda: Function = key(REQUIRED, "A Python function; no text can hold it.")
 
 
-class ChainedScheduler(Block):
+class ChainedScheduler(Block, arguments=True):
     """Several schedules at once; a script builds them."""
 
     schedulers: Schedules = key(REQUIRED, "Schedule objects; no text can hold them.")

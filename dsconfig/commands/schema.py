@@ -1,0 +1,47 @@
+"""``dsconfig schema``: the JSON Schema of a release, for editors."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dsconfig.commands import options
+
+Out = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write here, not to stdout.")
+]
+All = Annotated[
+    Path | None,
+    typer.Option(
+        "--all", metavar="DIR", help="Write the schemas of all published releases into DIR."
+    ),
+]
+
+
+def schema(
+    deepspeed_version: options.DeepSpeedVersion = None, output: Out = None, all_to: All = None
+) -> None:
+    """Print the JSON Schema (draft-07) of a ds_config, for completion and checks in an editor.
+
+    Name it in the file, as "$schema", or in the editor's settings.
+    """
+    from dsconfig.commands.releases import release
+    from dsconfig.schema.json_schema import json_schema, to_text
+
+    if all_to is not None:
+        write_published(all_to)
+        return
+    text = to_text(json_schema(release(deepspeed_version)))
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def write_published(folder: Path) -> None:
+    """Write one file per published release, and the newest under a name of its own."""
+    from dsconfig.schema.json_schema import published
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in published().items():
+        (folder / name).write_text(text, encoding="utf-8")

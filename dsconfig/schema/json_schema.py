@@ -1,0 +1,261 @@
+"""JSON Schemas for editors: draft-07, one per release of DeepSpeed.
+
+Editors know draft-07 best: ``definitions``, and nothing beside ``$ref``. The models hold the
+keys of all releases; what one release does not read is left out.
+"""
+
+import json
+from typing import Any, cast
+
+from pydantic.json_schema import GenerateJsonSchema
+
+from dsconfig.schema.config import DSConfig
+from dsconfig.schema.declare import FACTS_MARK, LIFE_MARK, Block, Facts, Life
+from dsconfig.schema.lazy import LAZY_MARK, VARIANTS_MARK, Lazy, Variants
+from dsconfig.schema.markers import Bounds, any_case_pattern
+from dsconfig.schema.version import NEWEST, PUBLISHED, Version
+
+HOME = "https://dsconfig.dev/schemas"
+DIALECT = "http://json-schema.org/draft-07/schema#"
+COMMENT_KEYS = r"^(_|//|#|\$|/\*|--)"
+"""Keys that are remarks; DeepSpeed reads past them where a block is not closed."""
+
+JsonSchema = dict[str, Any]
+
+
+def json_schema(version: Version = NEWEST) -> JsonSchema:
+    """The schema of a ds_config for one release of DeepSpeed."""
+    return Release(version).root()
+
+
+def file_name(version: Version | None = None) -> str:
+    """The name under which a release's schema is published; without one, the newest's."""
+    return f"ds_config-{version}.schema.json" if version else "ds_config.schema.json"
+
+
+def to_text(schema: JsonSchema) -> str:
+    """A schema as it is published."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def published() -> dict[str, str]:
+    """Every published schema as text, by file name."""
+    texts = {file_name(version): to_text(json_schema(version)) for version in PUBLISHED}
+    return texts | {file_name(): to_text(json_schema() | {"$id": f"{HOME}/{file_name()}"})}
+
+
+class Draft07(GenerateJsonSchema):
+    """Pydantic's generator, without what only clutters an editor."""
+
+    schema_dialect = DIALECT
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+class Release:
+    """The making of one schema: blocks are added as they are met."""
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self.definitions: dict[str, JsonSchema] = {}
+
+    def root(self) -> JsonSchema:
+        body = self.add(DSConfig)
+        root = self.definitions.pop(body)
+        return {
+            "$schema": DIALECT,
+            "$id": f"{HOME}/{file_name(self.version)}",
+            **root,
+            "title": f"ds_config of DeepSpeed {self.version}",
+            "definitions": dict(sorted(self.reached_from(root).items())),
+        }
+
+    def reached_from(self, root: JsonSchema) -> dict[str, JsonSchema]:
+        """The definitions that a release has a use for."""
+        reached: dict[str, JsonSchema] = {}
+        waiting = _references(root)
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached[name] = self.definitions[name]
+                waiting += _references(reached[name])
+        return reached
+
+    def add(self, block: type[Block]) -> str:
+        """Define a block, and the blocks it holds, once. Returns its name."""
+        module = block.__module__.rpartition(".")[2]
+        name = f"{module}.{block.__name__}"
+        if name not in self.definitions:
+            self.definitions[name] = {}  # keeps its place while its parts are made
+            made = block.model_json_schema(
+                ref_template=f"#/definitions/{module}.{{model}}", schema_generator=Draft07
+            )
+            for inner, schema in made.pop("$defs", {}).items():
+                self.definitions[f"{module}.{inner}"] = self.convert(schema)
+            self.definitions[name] = self.convert(made)
+        return name
+
+    def reference(self, block: type[Block]) -> JsonSchema:
+        return {"$ref": f"#/definitions/{self.add(block)}"}
+
+    def convert(self, schema: Any) -> Any:
+        """Turn pydantic's output, and our marks in it, into draft-07."""
+        if isinstance(schema, list):
+            return [self.convert(part) for part in cast(list[Any], schema)]
+        if not isinstance(schema, dict):
+            return schema
+        return self.convert_one(cast(JsonSchema, schema))
+
+    def convert_one(self, schema: JsonSchema) -> JsonSchema:
+        schema = {name: part for name, part in schema.items() if name != "title"}
+        if "properties" in schema:
+            return self.mapping(schema)
+        facts: Facts | None = schema.pop(FACTS_MARK, None)
+        if LAZY_MARK in schema:
+            lazy: Lazy = schema.pop(LAZY_MARK)
+            schema |= self.reference(lazy.load())
+        converted = {name: self.convert(part) for name, part in schema.items()}
+        if facts is not None:
+            converted = self.described(converted, facts)
+        return _alone(converted)
+
+    def mapping(self, schema: JsonSchema) -> JsonSchema:
+        """A block: its keys of this release, under each of their names."""
+        life: Life = schema.pop(LIFE_MARK)
+        properties: dict[str, JsonSchema] = {}
+        twins: list[JsonSchema] = []
+        for name, value in schema.pop("properties").items():
+            facts: Facts = value[FACTS_MARK]
+            if not self.reads(facts, life):
+                continue
+            properties[name] = self.convert(value)
+            for alias in facts.aliases:
+                remark = {"description": f"Another name of {name}."}
+                properties[alias] = _alone(properties[name] | remark)
+                twins.append({"not": {"required": [name, alias]}})
+        schema["properties"] = properties
+        required = [name for name in schema.pop("required", []) if name in properties]
+        if required:
+            schema["required"] = required
+        if not (life.arguments or self.closed(life)):
+            schema["patternProperties"] = {COMMENT_KEYS: {}}
+        conditions = twins + self.branches(properties)
+        if conditions:
+            schema["allOf"] = conditions
+        return schema
+
+    def branches(self, properties: dict[str, JsonSchema]) -> list[JsonSchema]:
+        """The union that ``type`` decides: for each type, what its arguments are."""
+        variants: Variants | None = properties.get("params", {}).pop(VARIANTS_MARK, None)
+        if variants is None:
+            return []
+        alive = {name: lazy.load() for name, lazy in variants.blocks.items()}
+        alive = {name: block for name, block in alive.items() if self.lives(block.life)}
+        properties["type"] |= {"anyOf": _names(tuple(alive), variants.any_case)}
+        properties["type"].pop("enum", None)
+        properties["type"].pop("type", None)
+        properties["params"]["type"] = ["object", "null"] if variants.nullable else "object"
+        conditions: list[JsonSchema] = []
+        for name, block in alive.items():
+            params = self.reference(block)
+            if variants.nullable:
+                params = {"anyOf": [params, {"type": "null"}]}
+            test = _name(name, variants.any_case)
+            conditions.append(
+                {
+                    "if": {"properties": {"type": test}, "required": ["type"]},
+                    "then": {"properties": {"params": params}},
+                }
+            )
+        return conditions
+
+    def described(self, schema: JsonSchema, facts: Facts) -> JsonSchema:
+        """Add unit, replacement, and this release's default and bounds."""
+        if facts.unit:
+            schema["description"] += f" Unit: {facts.unit}."
+        if facts.replaced_by:
+            schema |= {"deprecated": True, "deprecationMessage": f"Use {facts.replaced_by}."}
+        if "default" in schema:
+            schema["default"] = self.then(facts.was, schema["default"])
+            if schema["default"] is None and not _nullable(schema):
+                del schema["default"]
+        bounds = self.then(facts.bounds_was, None)
+        if bounds is not None:
+            _limit(schema, bounds)
+        return schema
+
+    def then(self, changes: tuple[tuple[str, Any], ...], now: Any) -> Any:
+        """The value a release had, given what held before each change."""
+        return next((was for at, was in changes if self.version < Version.parse(at)), now)
+
+    def reads(self, facts: Facts, life: Life) -> bool:
+        """Whether this release reads a key of a block."""
+        if facts.status or life.status:
+            return (facts.status or life.status) == "external"
+        since, until = facts.since or life.since, facts.until or life.until
+        if self.version < Version.parse(since) or self.after(until):
+            return False
+        return facts.gap is None or not (
+            Version.parse(facts.gap[0]) <= self.version <= Version.parse(facts.gap[1])
+        )
+
+    def lives(self, life: Life) -> bool:
+        return Version.parse(life.since) <= self.version and not self.after(life.until)
+
+    def closed(self, life: Life) -> bool:
+        return any(
+            Version.parse(start) <= self.version and not self.after(end)
+            for start, end in life.closed
+        )
+
+    def after(self, release: str | None) -> bool:
+        return release is not None and self.version > Version.parse(release)
+
+
+def _references(schema: Any) -> list[str]:
+    """The names of the definitions that a schema refers to."""
+    if isinstance(schema, list):
+        return [name for part in cast(list[Any], schema) for name in _references(part)]
+    if not isinstance(schema, dict):
+        return []
+    mapping = cast(JsonSchema, schema)
+    target = mapping.get("$ref")
+    own = [target.removeprefix("#/definitions/")] if isinstance(target, str) else []
+    return own + [name for part in mapping.values() for name in _references(part)]
+
+
+def _alone(schema: JsonSchema) -> JsonSchema:
+    """Draft-07 ignores whatever stands beside ``$ref``: wrap the reference."""
+    if "$ref" in schema and len(schema) > 1:
+        return {"allOf": [{"$ref": schema.pop("$ref")}], **schema}
+    return schema
+
+
+def _nullable(schema: JsonSchema) -> bool:
+    kind = schema.get("type")
+    return kind == "null" or any(_nullable(part) for part in schema.get("anyOf", []))
+
+
+def _limit(schema: JsonSchema, bounds: Bounds) -> None:
+    """Replace the bounds of the number in a schema."""
+    if schema.get("type") in ("integer", "number"):
+        names = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+        for name, limit in zip(names, bounds, strict=True):
+            schema.pop(name, None)
+            if limit is not None:
+                schema[name] = limit
+    for part in schema.get("anyOf", []):
+        _limit(part, bounds)
+
+
+def _names(names: tuple[str, ...], any_case: tuple[str, ...]) -> list[JsonSchema]:
+    words = [{"enum": list(names)}]
+    free = tuple(name for name in names if name in any_case)
+    return [*words, {"type": "string", "pattern": any_case_pattern(free)}] if free else words
+
+
+def _name(name: str, any_case: tuple[str, ...]) -> JsonSchema:
+    if name in any_case:
+        return {"type": "string", "pattern": any_case_pattern((name,))}
+    return {"const": name}
