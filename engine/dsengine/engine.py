@@ -5,22 +5,23 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dsconfig import Plan
+from dsengine.accessors import Accessors
 from dsengine.accumulation import Accumulation
 from dsengine.counters import Counters
+from dsengine.direct_backward import DirectBackward
 from dsengine.optimizers import Binding
 from dsengine.precision import LossScaler, Policy
-from dsengine.reporting import say, step_line
+from dsengine.reports import Reporter
 from dsengine.saving import Saving
 from dsengine.sharding import Sharding
 from dsengine.stepping import Stepper
 
 
-class Engine(Saving, nn.Module):
+class Engine(Accessors, Saving, nn.Module):
     """A model together with everything that trains it, as the plan decided.
 
     The loop is ``loss = engine(batch)``, ``engine.backward(loss)``, ``engine.step()`` for each
@@ -39,7 +40,6 @@ class Engine(Saving, nn.Module):
         optimizer: Optimizer | None = None,
         lr_scheduler: Any = None,
         training_dataloader: Any = None,
-        steps_scheduler: bool = True,
     ) -> None:
         super().__init__()
         self.module = sharding.module
@@ -51,9 +51,8 @@ class Engine(Saving, nn.Module):
         self.counters = Counters()
         self.loss_scaler = scaler
         self.sharding = sharding
-        self._policy = policy
-        self._steps_scheduler = steps_scheduler
         effective = plan.effective
+        self._policy = policy
         self._accumulation = Accumulation(
             plan.batch.accumulation, effective.gradients.managed_accumulation, self.counters
         )
@@ -64,12 +63,22 @@ class Engine(Saving, nn.Module):
         self._step_applied = False
         self._global_grad_norm: float | None = None
         self._reduces = True
+        self._direct = DirectBackward(self)
+        self._reporter = Reporter(plan, self)
+        self.tput_timer = self._reporter.throughput
+        if optimizer is not None:
+            optimizer.overflow = False  # type: ignore[attr-defined]
 
     # The loop
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with self._policy.autocast_context(self.device):
-            return self.sharding.forward(*args, **kwargs)
+        with self._reporter.phase("forward"), self._policy.autocast_context(self.device):
+            if self._policy.casts_inputs:
+                args, kwargs = self._policy.cast((args, kwargs))
+            outputs = self.sharding.forward(*args, **kwargs)
+        if torch.is_grad_enabled():
+            self._direct.watch(outputs)
+        return outputs
 
     def backward(
         self,
@@ -79,15 +88,30 @@ class Engine(Saving, nn.Module):
         **kwargs: Any,
     ) -> Tensor:
         """Compute gradients of ``loss``; return it divided by the accumulation steps."""
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"backward() needs a loss tensor, not {type(loss).__name__}")
         if scale_wrt_gas and self._accumulation.steps > 1:
             loss = loss / self._accumulation.steps
-        reduce = self._reduces and self.is_gradient_accumulation_boundary()
-        self.sharding.before_backward(loss, reduce)
-        scale = self.loss_scaler.scale
-        scaled = loss if scale == 1.0 else loss.float() * scale
-        scaled.backward(retain_graph=retain_graph, **kwargs)
+        self.prepare_backward(loss)
+        self._direct.inside_engine = True
+        try:
+            with self._reporter.phase("backward"):
+                scale = self.loss_scaler.scale
+                scaled = loss if scale == 1.0 else loss.float() * scale
+                scaled.backward(retain_graph=retain_graph, **kwargs)
+        finally:
+            self._direct.inside_engine = False
         self.sharding.after_backward()
         return loss
+
+    def prepare_backward(self, loss: Tensor) -> None:
+        """Settle whether the coming backward of ``loss`` reduces gradients."""
+        reduce = self._reduces and self.is_gradient_accumulation_boundary()
+        self.sharding.before_backward(loss, reduce)
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """Multiply by the loss scale (1 outside fp16), for ``loss.backward()`` of a script."""
+        return self._direct.scale(loss)
 
     def step(self) -> None:
         """End a micro batch; at a boundary, update the weights and go on with the schedule."""
@@ -96,42 +120,43 @@ class Engine(Saving, nn.Module):
                 "this engine has no optimizer to step: give `optimizer` in the config or pass "
                 "one to initialize()"
             )
+        if not self._reduces:
+            raise RuntimeError("step() inside no_sync(): the gradients are not reduced yet")
         self._step_applied = False
         if self.is_gradient_accumulation_boundary():
-            self._update()
+            with self._reporter.phase("step"):
+                self._update(self._stepper)
+            self._reporter.boundary()
         self.counters.micro_steps += 1
 
-    def _update(self) -> None:
-        assert self._stepper is not None
-        outcome = self._stepper.step(self.counters.global_steps + 1)
+    def _update(self, stepper: Stepper) -> None:
+        outcome = stepper.step(self.counters.global_steps + 1)
         self._step_applied = outcome.applied
         self._global_grad_norm = outcome.norm
         self.optimizer.overflow = not outcome.applied  # type: ignore[union-attr]
-        if outcome.applied and self.lr_scheduler is not None and self._steps_scheduler:
+        if outcome.applied and self.lr_scheduler is not None:
             self.lr_scheduler.step()
         if not outcome.applied:
             self.counters.skipped_steps += 1
         self.counters.global_steps += 1
         self.counters.global_samples += self.plan.batch.global_batch
-        every = self.steps_per_print()
-        if every and self.counters.global_steps % every == 0:
-            say(step_line(self.global_steps, self.skipped_steps, self.get_lr(), self.get_mom()))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients. ``step`` does it by itself."""
         self.sharding.drop_gradients()
 
-    def destroy(self) -> None:
-        """Finish what is being written and let go of gradients and process groups."""
-        self._close_files()
-        self.sharding.drop_gradients()
-        self._stepper = None
+    def was_step_applied(self) -> bool:
+        """Whether the last step() updated the weights."""
+        return self._step_applied
 
-    def optimizer_on_shards(self) -> AbstractContextManager[None]:
-        """Let the optimizer hold the (sharded) parameters by which checkpoints know them."""
-        return nullcontext() if self._binding is None else self._binding.as_sharded()
+    def get_global_grad_norm(self) -> float | None:
+        """Return the gradient norm of the last boundary, before clipping."""
+        return self._global_grad_norm
 
     # Accumulation
+
+    def gradient_accumulation_steps(self) -> int:
+        return self._accumulation.steps
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the micro batch in work ends an accumulation window."""
@@ -147,107 +172,72 @@ class Engine(Saving, nn.Module):
         if self.zero_optimization_stage() >= 2:
             raise RuntimeError(
                 f"no_sync() cannot work at ZeRO stage {self.zero_optimization_stage()}: "
-                "gradients are divided among ranks in every backward"
+                "gradients are divided among ranks in every backward; "
+                "coalesce_grad_reduction() reduces once at its end"
             )
+        with self._unreduced():
+            yield
+
+    @contextmanager
+    def coalesce_grad_reduction(self) -> Iterator[None]:
+        """Let several backwards inside share one reduction, done on leaving."""
+        with self._unreduced(), self.sharding.reduced_at_end():
+            yield
+
+    @contextmanager
+    def _unreduced(self) -> Iterator[None]:
         self._reduces, before = False, self._reduces
         try:
             yield
         finally:
             self._reduces = before
 
-    # What happened
+    # The model
 
-    @property
-    def global_steps(self) -> int:
-        return self.counters.global_steps
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load whole weights, named as the model names them or with ``module.`` before.
 
-    @property
-    def global_samples(self) -> int:
-        return self.counters.global_samples
+        They reach the fp32 masters too. Raises RuntimeError for keys that do not match.
+        """
+        prefixed = all(name.startswith("module.") for name in state_dict)
+        own = {
+            name.removeprefix("module.") if prefixed else name: value
+            for name, value in state_dict.items()
+        }
+        return self.sharding.load_whole(own, strict=strict)
 
-    @property
-    def micro_steps(self) -> int:
-        return self.counters.micro_steps
+    def module_state_dict(self) -> dict[str, Any]:
+        return self.module.state_dict()
 
-    @property
-    def skipped_steps(self) -> int:
-        return self.counters.skipped_steps
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the model's forward with torch.compile; arguments go to it."""
+        kwargs |= kwargs.pop("compile_kwargs", None) or {}
+        self.sharding.prepare_for_compile()
+        self.module.compile(*args, **kwargs)
 
-    def was_step_applied(self) -> bool:
-        """Whether the last step() updated the weights."""
-        return self._step_applied
+    def empty_partition_cache(self) -> None:
+        """Free units that are gathered although nothing uses them (stage 3)."""
+        self.sharding.release()
 
-    def get_global_grad_norm(self) -> float | None:
-        """Return the gradient norm of the last boundary, before clipping."""
-        return self._global_grad_norm
+    def optimizer_on_shards(self) -> AbstractContextManager[None]:
+        """Let the optimizer hold the (sharded) parameters by which checkpoints know them."""
+        return nullcontext() if self._binding is None else self._binding.as_sharded()
 
-    def get_lr(self) -> list[float]:
-        return [group["lr"] for group in self._groups()]
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """``to``, ``cuda``, ``half`` ...: move what can be moved, then restore the layout."""
+        with self.optimizer_on_shards():
+            super()._apply(fn, recurse)
+        self.sharding.restore()
+        return self
 
-    def get_mom(self) -> list[Any]:
-        return [group.get("betas", group.get("momentum")) for group in self._groups()]
-
-    def _groups(self) -> list[dict[str, Any]]:
-        return self.optimizer.param_groups if self.optimizer is not None else []
-
-    # Settings
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The config as a dict in DeepSpeed's language, nothing "auto"."""
-        return dict(self.plan.effective.config)
-
-    def gradient_accumulation_steps(self) -> int:
-        return self._accumulation.steps
-
-    def train_batch_size(self) -> int:
-        return self.plan.batch.global_batch
-
-    def train_micro_batch_size_per_gpu(self) -> int:
-        return self.plan.batch.micro_batch
-
-    def gradient_clipping(self) -> float:
-        return self.plan.effective.gradients.clipping
-
-    def steps_per_print(self) -> int | None:
-        return self.plan.effective.reporting.steps_per_print
-
-    def wall_clock_breakdown(self) -> bool:
-        return self.plan.effective.reporting.wall_clock_breakdown
-
-    def zero_optimization(self) -> bool:
-        return self.zero_optimization_stage() > 0
-
-    def zero_optimization_stage(self) -> int:
-        return self.plan.effective.zero.stage
-
-    def fp16_enabled(self) -> bool:
-        return self.plan.effective.numerics.precision == "fp16"
-
-    def bfloat16_enabled(self) -> bool:
-        return self.plan.effective.numerics.precision == "bf16"
-
-    def zero_gather_16bit_weights_on_model_save(self) -> bool:
-        return self.plan.effective.zero.gather_16bit_weights_on_model_save
-
-    def dynamic_loss_scale(self) -> bool:
-        return self.loss_scaler.dynamic and self.fp16_enabled()
-
-    @property
-    def loss_scale(self) -> float:
-        return self.loss_scaler.scale
-
-    @property
-    def global_rank(self) -> int:
-        return dist.get_rank()
-
-    @property
-    def world_size(self) -> int:
-        return dist.get_world_size()
-
-    @property
-    def dp_world_size(self) -> int:
-        return self.plan.mesh.data_parallel
+    def destroy(self) -> None:
+        """Finish what is being written and let go of gradients and process groups."""
+        self._close_files()
+        self._reporter.close()
+        self.sharding.drop_gradients()
+        self._stepper = None
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from dsconfig import Plan, TrainingFacts
 from dsengine.engine import Engine
+from dsengine.model_tree import describe
 from dsengine.optimizers import as_groups, build_optimizer, masters_of_groups, rebind
 from dsengine.planning import plan_for, refuse_uncovered
 from dsengine.precision import loss_scaler, policy
@@ -65,6 +66,7 @@ def initialize(
         optimizer = optimizer(model_parameters if model_parameters is not None else groups)
     device = device_of_rank()
     precision = policy(plan.effective)
+    _checkpoint_activations(plan, model)
     sharding = distribute(model, plan, precision, device)
     bound = _bound_optimizer(plan, sharding, optimizer, groups)
     sharding.originals.clear()  # they would keep whole parameters beside the shards
@@ -98,6 +100,16 @@ def _one_config(args: Any, config: Config | None, config_params: Config | None) 
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _checkpoint_activations(plan: Plan, model: nn.Module) -> None:
+    if not plan.effective.activation_checkpointing.enabled:
+        return
+    from dsengine.activation_checkpointing import Settings, checkpoint_blocks
+
+    root = describe(model).root
+    blocks = [fact.name for fact in root.walk() if fact.repeated] if root is not None else []
+    checkpoint_blocks(model, Settings.of(plan.effective), blocks)
 
 
 def _check_world(plan: Plan) -> None:

@@ -45,6 +45,7 @@ class Stepper:
         self._scaler = scaler
         self._clipping = effective.gradients.clipping
         self._skips_overflow = effective.numerics.check_grad_overflow or policy.compute_is_fp16
+        self._tolerates_unused = effective.zero.ignore_unused_parameters
         plain_replicas = effective.zero.stage == 0 and not policy.is_mixed
         self._needs_norm = (
             self._clipping > 0
@@ -54,6 +55,8 @@ class Stepper:
 
     def step(self, number: int) -> Outcome:
         """Update the masters and the module. ``number`` is the step's, for messages."""
+        if not self._tolerates_unused:
+            self._check_all_used()
         gradients = self._gradients()
         scale = self._scaler.scale
         norm = None
@@ -71,6 +74,14 @@ class Stepper:
         self._sharding.after_update()
         self._scaler.update(overflow=False)
         return Outcome(applied=True, norm=norm)
+
+    def _check_all_used(self) -> None:
+        unused = self._sharding.without_gradient()
+        if unused:
+            raise RuntimeError(
+                f"no gradient has reached {unused[0]!r} and {len(unused) - 1} more parameters; "
+                "zero_optimization.ignore_unused_parameters: true lets them be"
+            )
 
     def _gradients(self) -> list[Tensor]:
         return [gradient for _, gradient in self._sharding.gradients()]

@@ -71,3 +71,17 @@ def local_tensor(tensor: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def copy_whole(target: Tensor, whole: Tensor) -> None:
+    """Copy into ``target`` its part of ``whole``; no communication."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(target, DTensor):
+        target.copy_(whole)
+        return
+    whole = whole.to(device=target.device, dtype=target.dtype)
+    mesh, placements = target.device_mesh, target.placements
+    placed = distribute_tensor(whole, mesh, placements, src_data_rank=None)
+    target.to_local().copy_(placed.to_local())

@@ -2,8 +2,10 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
+from torch.utils._pytree import tree_map
 
 from dsconfig import Effective
 from dsengine.precision.loss_scale import (
@@ -12,6 +14,8 @@ from dsengine.precision.loss_scale import (
     PatientLossScale,
     StaticLossScale,
 )
+
+T = TypeVar("T")
 
 DTYPES = {
     "fp32": torch.float32,
@@ -34,6 +38,10 @@ class Policy:
     wire: torch.dtype
     accumulation: torch.dtype
     autocast: torch.dtype | None
+    buffers: torch.dtype | None = None
+    """What floating-point buffers are cast to; None leaves them."""
+    casts_inputs: bool = False
+    """Floating-point inputs of the model are cast to ``compute`` (fp16.auto_cast)."""
 
     @property
     def is_mixed(self) -> bool:
@@ -42,6 +50,15 @@ class Policy:
     @property
     def compute_is_fp16(self) -> bool:
         return self.compute is torch.float16
+
+    def cast(self, inputs: T) -> T:
+        """Cast the floating-point tensors in a tree of inputs."""
+        return tree_map(self._cast_one, inputs)
+
+    def _cast_one(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value.to(self.compute)
+        return value
 
     def autocast_context(self, device: torch.device) -> AbstractContextManager[object]:
         if self.autocast is None:
@@ -56,6 +73,8 @@ def policy(effective: Effective) -> Policy:
         wire=DTYPES[numerics.communication_dtype],
         accumulation=DTYPES[numerics.grad_accum_dtype],
         autocast=DTYPES[numerics.autocast] if numerics.autocast else None,
+        buffers=DTYPES[numerics.buffer_dtype] if numerics.buffer_dtype else None,
+        casts_inputs=numerics.fp16_auto_cast,
     )
 
 

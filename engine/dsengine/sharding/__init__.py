@@ -16,16 +16,24 @@ __all__ = ["FullySharded", "Replicated", "Sharding", "WholeAtRest", "distribute"
 
 
 def distribute(module: nn.Module, plan: Plan, policy: Policy, device: torch.device) -> Sharding:
-    """Put ``module`` on ``device`` and distribute it as the plan says."""
+    """Put ``module`` on ``device`` and distribute it as the plan says.
+
+    Every rank ends up with the weights of rank 0, or with those zero.Init has divided.
+    """
     stage = plan.effective.zero.stage
     if is_partitioned(module) and stage < 3:
         restore_whole(module)
-    if is_partitioned(module):
-        move_whole(module, device)  # pieces move when they have found their shards
-    else:
-        module.to(device)
+    move_whole(module, device)
     broadcast_from_first_rank(module)
+    if policy.buffers is not None:
+        _cast_buffers(module, policy.buffers)
     if stage == 0:
         return Replicated(module, plan, policy)
     mechanism = FullySharded if stage == 3 else WholeAtRest
-    return mechanism(module, plan, policy, device_mesh(plan, device))
+    return mechanism(module, plan, policy, device_mesh(plan, device), device)
+
+
+def _cast_buffers(module: nn.Module, dtype: torch.dtype) -> None:
+    for buffer in module.buffers():
+        if buffer.is_floating_point():
+            buffer.data = buffer.data.to(dtype)

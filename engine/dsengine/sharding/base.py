@@ -1,12 +1,20 @@
 """What every way of distributing a model offers to the engine."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+
+class LoadResult(NamedTuple):
+    """As ``nn.Module.load_state_dict`` returns it."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
 
 
 class Sharding(ABC):
@@ -15,7 +23,7 @@ class Sharding(ABC):
     ``module``: the user's model, its parameters as the stage leaves them between steps.
     ``masters``: by the names they had at first, the parameters that the optimizer updates,
     each shared one once. ``originals``: those names by the parameters of the undistributed
-    module.
+    module. ``aliases``: every name a parameter has, with the name of its master.
     """
 
     reduces_every_micro_step: bool = False
@@ -25,6 +33,10 @@ class Sharding(ABC):
         self.module = module
         self.originals: dict[Tensor, str] = {
             parameter: name for name, parameter in module.named_parameters()
+        }
+        self.aliases: dict[str, str] = {
+            name: self.originals[parameter]
+            for name, parameter in module.named_parameters(remove_duplicate=False)
         }
         self.masters: dict[str, nn.Parameter] = {}
 
@@ -44,10 +56,28 @@ class Sharding(ABC):
     def after_update(self) -> None:
         """Bring the module up to date with the masters."""
 
+    @contextmanager
+    def reduced_at_end(self) -> Iterator[None]:
+        """Reduce on leaving what the backwards inside have left unreduced."""
+        raise RuntimeError("coalesce_grad_reduction() needs ZeRO stage 1 or above: use no_sync()")
+        yield
+
     def divide(self, name: str, tensor: Tensor) -> Tensor:
         """Return what this rank keeps of a whole tensor shaped like parameter ``name``."""
         del name
         return tensor
+
+    def restore(self) -> None:
+        """Bring the module back to its state at rest, after it was moved or cast."""
+        return
+
+    def release(self) -> None:
+        """Free what is gathered and not in use."""
+        return
+
+    def prepare_for_compile(self) -> None:
+        """Take away what torch.compile cannot trace."""
+        return
 
     @property
     def norm_group(self) -> dist.ProcessGroup | None:
@@ -60,12 +90,59 @@ class Sharding(ABC):
             if master.grad is not None:
                 yield name, local_part(master.grad)
 
+    def without_gradient(self) -> list[str]:
+        """Names of trainable parameters that no gradient has reached."""
+        return [n for n, m in self.masters.items() if m.requires_grad and m.grad is None]
+
     def drop_gradients(self) -> None:
         """Forget reduced and unreduced gradients."""
         for master in self.masters.values():
             master.grad = None
         for parameter in self.module.parameters():
             parameter.grad = None
+
+    @torch.no_grad()
+    def load_whole(self, state: Mapping[str, Tensor], *, strict: bool) -> LoadResult:
+        """Load whole tensors by name into masters, parameters and buffers.
+
+        Of tied weights one name is enough. Raises RuntimeError for tensors of other shapes,
+        and, when ``strict``, for names that are missing or unknown.
+        """
+        buffers = self._persistent_buffers()
+        given = {self.aliases[name] for name in state if name in self.aliases}
+        missing = [name for name, master in self.aliases.items() if master not in given]
+        missing += [name for name in buffers if name not in state]
+        unknown = [name for name in state if name not in self.aliases and name not in buffers]
+        wrong = [
+            f"{name}: {tuple(state[name].shape)} for {tuple(target.shape)}"
+            for name, target in {**self._by_alias(), **buffers}.items()
+            if name in state and state[name].shape != target.shape
+        ]
+        if wrong or (strict and (missing or unknown)):
+            raise RuntimeError(
+                f"these weights do not fit the model: missing {missing}, unknown {unknown}, "
+                f"of another shape {wrong}"
+            )
+        for name, tensor in state.items():
+            if name in self.aliases:
+                master = self.masters[self.aliases[name]]
+                part = self.divide(self.aliases[name], tensor.to(master.device, master.dtype))
+                local_part(master).copy_(local_part(part))
+            elif name in buffers:
+                buffers[name].copy_(tensor)
+        self.after_update()
+        return LoadResult(missing, unknown)
+
+    def _by_alias(self) -> dict[str, Tensor]:
+        return {name: self.masters[master] for name, master in self.aliases.items()}
+
+    def _persistent_buffers(self) -> dict[str, Tensor]:
+        return {
+            f"{prefix}.{name}" if prefix else name: buffer
+            for prefix, module in self.module.named_modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and name not in module._non_persistent_buffers_set
+        }
 
 
 def local_part(tensor: Tensor) -> Tensor:

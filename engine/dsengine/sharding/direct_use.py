@@ -35,8 +35,19 @@ class DirectUse:
                 info = entry._module_info
                 for module in (info.module, *info.shared_modules):
                     _watch(module, unit, self)
-        root.register_forward_pre_hook(self._begin)
-        root.register_forward_hook(self._end, always_call=True)
+        self._root = root
+        self._hooks = (
+            root.register_forward_pre_hook(self._begin),
+            root.register_forward_hook(self._end, always_call=True),
+        )
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        for hook in self._hooks:
+            hook.remove()
+        for module in self._root.modules():
+            if isinstance(module._parameters, _Watched):
+                module.__dict__["_parameters"] = dict(module._parameters)
 
     def gather(self, unit: FSDPModule, module: nn.Module, name: str) -> nn.Parameter:
         """Gather ``unit`` for a reader of its parameter ``name``."""

@@ -1,5 +1,7 @@
 """Stages 1 to 3 on ``fully_shard``."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -21,7 +23,8 @@ from dsengine.gradients import Averaging, ScaledReduceScatter
 from dsengine.precision import Policy
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
-from dsengine.sharding.mesh import SHARD, device_of_rank
+from dsengine.sharding.internals import reduce_again
+from dsengine.sharding.mesh import SHARD
 from dsengine.zero.external import uses_external
 from dsengine.zero.handover import put_pieces, take_pieces
 from dsengine.zero.registry import remember
@@ -42,13 +45,21 @@ class FullySharded(Sharding):
     """A unit's floating-point inputs are cast to its dtype: scripts cast them to the dtype of
     a weight, and at rest that is the dtype of the shards."""
 
-    def __init__(self, module: nn.Module, plan: Plan, policy: Policy, mesh: DeviceMesh) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        plan: Plan,
+        policy: Policy,
+        mesh: DeviceMesh,
+        device: torch.device,
+    ) -> None:
         super().__init__(module)
         self.policy = policy
         self.mesh = mesh
         self.reduces_every_micro_step = plan.effective.zero.stage >= 2
         self._offload = plan.effective.zero.offload_param
         built_in_pieces = take_pieces(module)
+        self._defers = False
         if policy.is_mixed:
             _to_fp32(module)
         self.whole: list[FSDPModule] = []
@@ -57,7 +68,7 @@ class FullySharded(Sharding):
             self._shard_unit(unit)
         if not isinstance(module, FSDPModule):
             self._shard([module], reshard_after_forward=False, cast_inputs=False)
-        put_pieces(module, built_in_pieces, device_of_rank())
+        put_pieces(module, built_in_pieces, device)
         self.masters = dict(module.named_parameters())
         remember(module, self.originals, self.masters)
         self._set_averaging(Averaging.of(plan.effective, plan.mesh.data_parallel))
@@ -144,7 +155,20 @@ class FullySharded(Sharding):
 
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
         del loss
-        self.root.set_requires_gradient_sync(reduce or self.reduces_every_micro_step)
+        every = self.reduces_every_micro_step and not self._defers
+        self.root.set_requires_gradient_sync(reduce or every)
+
+    @contextmanager
+    def reduced_at_end(self) -> Iterator[None]:
+        self._defers = True
+        try:
+            yield
+        finally:
+            self._defers = False
+        self.root.set_requires_gradient_sync(True)
+        for unit in self._units():
+            reduce_again(unit)
+        self.after_backward()
 
     @torch.no_grad()
     def after_backward(self) -> None:
@@ -162,6 +186,19 @@ class FullySharded(Sharding):
         for unit in self.whole:
             unit.reshard()
         self._gather()
+
+    def restore(self) -> None:
+        self.after_update()
+
+    def release(self) -> None:
+        for unit in self._units():
+            if unit not in self.whole:
+                unit.reshard()
+
+    def prepare_for_compile(self) -> None:
+        if self._direct_use is not None:
+            self._direct_use.stop()
+            self._direct_use = None
 
     def divide(self, name: str, tensor: Tensor) -> Tensor:
         master = self.masters[name]

@@ -8,6 +8,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from dsconfig import Plan
 from dsengine.precision import Policy
+from dsengine.sharding.copying import make_copyable
 from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.sharding.internals import release_state_dict_hooks, sharded_entries
 
@@ -22,8 +23,15 @@ class WholeAtRest(FullySharded):
 
     cast_inputs = False
 
-    def __init__(self, module: nn.Module, plan: Plan, policy: Policy, mesh: DeviceMesh) -> None:
-        super().__init__(module, plan, policy, mesh)
+    def __init__(
+        self,
+        module: nn.Module,
+        plan: Plan,
+        policy: Policy,
+        mesh: DeviceMesh,
+        device: torch.device,
+    ) -> None:
+        super().__init__(module, plan, policy, mesh, device)
         if self.root not in self.whole:
             self._keep_whole(module)
             self.root.unshard()
@@ -31,6 +39,7 @@ class WholeAtRest(FullySharded):
             release_state_dict_hooks(unit)
             for entry in sharded_entries(unit):
                 _write_through(entry)
+        make_copyable(module)
 
 
 def _write_through(entry: Any) -> None:

@@ -1,8 +1,11 @@
-"""What a run tells a person while it goes on; rank 0 speaks."""
+"""Lines for a person; rank 0 speaks."""
 
+import logging
 import sys
 
 import torch.distributed as dist
+
+logger = logging.getLogger("dsengine")
 
 
 def say(message: str) -> None:

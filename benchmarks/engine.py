@@ -1,0 +1,122 @@
+"""The engine beside DistributedDataParallel, fully_shard and DeepSpeed, in one run.
+
+    python benchmarks/engine.py [--rounds 7] [--modes 'dsengine 2,deepspeed 2'] [--memory]
+
+Two ranks on gloo, one thread each. Speed: tokens per second, medians over interleaved rounds
+(each round trains every mode anew), and the median of the ratios to DDP in the same round.
+Memory: the peak resident set of fresh processes, less what they hold before the model.
+"""
+
+import argparse
+import gc
+import os
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+WARM, TIMED = 2, 4
+
+
+def timed(mode: str, steps: int = TIMED) -> float:
+    """Tokens per second over both ranks; runs on every rank."""
+    import torch
+    import torch.distributed as dist
+    from engine_modes import CONTEXT, MICRO_BATCH, MODES, VOCABULARY
+
+    step, destroy = MODES[mode]()
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    batch = torch.randint(VOCABULARY, (MICRO_BATCH, CONTEXT + 1), generator=generator)
+    for _ in range(WARM):
+        step(batch)
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step(batch)
+    dist.barrier()
+    seconds = time.perf_counter() - start
+    destroy()
+    del step, destroy
+    gc.collect()
+    return dist.get_world_size() * steps * MICRO_BATCH * CONTEXT / seconds
+
+
+def peak(mode: str) -> float:
+    """Peak resident MiB over what was held before the model; runs on every rank."""
+    if "deepspeed" in mode:
+        import deepspeed  # noqa: F401
+    import dsengine.engine  # noqa: F401
+    import torch.distributed as dist
+    import torch.distributed.tensor  # noqa: F401
+
+    dist.barrier()
+    before = _resident()
+    timed(mode, steps=2)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
+
+
+def _resident() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1024**2
+
+
+def speeds(modes: list[str], rounds: int) -> dict[str, list[float]]:
+    """DeepSpeed replaces functions of torch for good, so it has processes of its own."""
+    from training.ranks import Ranks
+
+    results: dict[str, list[float]] = {mode: [] for mode in modes}
+    with Ranks(2) as plain, Ranks(2) as foreign:
+        for number in range(rounds):
+            for mode in modes:
+                ranks = foreign if mode.startswith("deepspeed") else plain
+                results[mode].append(ranks.run("engine:timed", mode=mode)[0])
+            print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    return results
+
+
+def memory(modes: list[str]) -> dict[str, float]:
+    from training.ranks import Ranks
+
+    peaks = {}
+    for mode in modes:
+        with Ranks(2) as fresh:
+            peaks[mode] = max(fresh.run("engine:peak", mode=mode))
+    return peaks
+
+
+def table(results: dict[str, list[float]], peaks: dict[str, float]) -> list[str]:
+    baseline = next(iter(results))
+    lines = [f"{'mode':20} {'tokens/s':>9} {'/ ' + baseline:>8} {'lowest':>7} {'peak MiB':>9}"]
+    for mode, rates in results.items():
+        paired = [a / b for a, b in zip(rates, results[baseline], strict=True)]
+        held = f"{peaks[mode]:9.0f}" if mode in peaks else ""
+        lines.append(
+            f"{mode:20} {statistics.median(rates):9.0f} {statistics.median(paired):8.3f} "
+            f"{min(paired):7.3f} {held}"
+        )
+    return lines
+
+
+def main() -> None:
+    from engine_modes import FP32, MODES
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--modes", default=",".join(FP32))
+    parser.add_argument("--memory", action="store_true", help="measure peaks too")
+    chosen: Any = parser.parse_args()
+    modes = [mode.strip() for mode in chosen.modes.split(",")]
+    unknown = [mode for mode in modes if mode not in MODES]
+    if unknown:
+        parser.error(f"unknown modes {unknown}; there are {', '.join(MODES)}")
+    peaks = memory(modes) if chosen.memory else {}
+    print("\n".join(table(speeds(modes, chosen.rounds), peaks)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The FLOPs profiler: what one forward costs, module by module, by torch's own counter."""
+
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+
+class FlopsProfile:
+    """Counts the forward of one step and writes a table.
+
+    ``settings`` is the block ``flops_profiler``: ``profile_step`` (1 is the first),
+    ``module_depth`` (-1: all), ``top_modules`` per depth, ``detailed``, ``output_file``,
+    ``recompute_fwd_factor``.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], module: nn.Module) -> None:
+        self._settings = settings
+        self._module = module
+        self._counter: FlopCounterMode | None = None
+        self._seconds = 0.0
+
+    def wants(self, step: int) -> bool:
+        """Whether the forward of optimizer step ``step`` (from 1) is to be counted."""
+        return step == int(self._settings.get("profile_step", 1)) and self._counter is None
+
+    def counting(self) -> AbstractContextManager[Any]:
+        self._counter = FlopCounterMode(display=False)
+        return _Timed(self._counter, self)
+
+    def report(self) -> str:
+        """Return the table; FLOPs are multiply-adds times two, of one micro batch on one rank."""
+        assert self._counter is not None
+        total = self._counter.get_total_flops()
+        factor = 3.0 + float(self._settings.get("recompute_fwd_factor", 0.0))
+        rate = total / self._seconds / 1e12 if self._seconds else 0.0
+        parameters = sum(p.numel() for p in self._module.parameters())
+        lines = [
+            f"flops profile: forward {total:,} FLOPs, {self._seconds * 1e3:.1f} ms, "
+            f"{rate:.3f} TFLOPS; forward and backward {total * factor:,.0f} FLOPs; "
+            f"{parameters:,} parameter elements here",
+        ]
+        return "\n".join(lines + self._rows(total))
+
+    def write(self) -> bool:
+        """Write to ``output_file`` where one is named; return whether it was."""
+        target = self._settings.get("output_file")
+        if not target:
+            return False
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        Path(target).write_text(self.report() + "\n")
+        return True
+
+    def _rows(self, total: int) -> list[str]:
+        assert self._counter is not None
+        if not self._settings.get("detailed", True):
+            return []
+        deepest = int(self._settings.get("module_depth", -1))
+        most = int(self._settings.get("top_modules", 1))
+        by_depth: dict[int, list[tuple[int, str]]] = {}
+        for name, operations in self._counter.get_flop_counts().items():
+            depth = 0 if name == "Global" else name.count(".") + 1
+            if deepest < 0 or depth <= deepest:
+                by_depth.setdefault(depth, []).append((sum(operations.values()), name))
+        rows = []
+        for depth in sorted(by_depth):
+            chosen = sorted(by_depth[depth], reverse=True)
+            for flops, name in chosen if most <= 1 else chosen[:most]:
+                share = flops / total if total else 0.0
+                rows.append(f"  {'  ' * depth}{name}: {flops:,} FLOPs ({share:.1%})")
+        return rows
+
+
+class _Timed(AbstractContextManager[None]):
+    def __init__(self, counter: FlopCounterMode, profile: FlopsProfile) -> None:
+        self._counter = counter
+        self._profile = profile
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+        self._counter.__enter__()
+
+    def __exit__(self, *failure: Any) -> None:
+        self._counter.__exit__(*failure)
+        self._profile._seconds = time.perf_counter() - self._started

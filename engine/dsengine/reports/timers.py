@@ -1,0 +1,58 @@
+"""Time of forward, backward and step, and samples per second."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+WARM_STEPS = 2
+"""Steps left out of the average rate: allocation and caching distort them."""
+
+
+class Timers:
+    """Milliseconds by phase, summed since they were last taken; the device is synchronised."""
+
+    def __init__(self, device: torch.device, *, synchronized: bool = True) -> None:
+        self._device = device
+        self._synchronized = synchronized
+        self._sums: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        started = self._now()
+        try:
+            yield
+        finally:
+            self._sums[name] = self._sums.get(name, 0.0) + (self._now() - started) * 1e3
+
+    def take(self) -> dict[str, float]:
+        """Return the sums and start anew."""
+        sums, self._sums = self._sums, {}
+        return sums
+
+    def _now(self) -> float:
+        if self._synchronized and self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
+class Throughput:
+    """Samples per second over the boundaries seen, the first few left out."""
+
+    def __init__(self, samples_per_step: int) -> None:
+        self._samples = samples_per_step
+        self._boundaries = 0
+        self._began = 0.0
+        self._last = 0.0
+
+    def boundary(self) -> None:
+        self._boundaries += 1
+        self._last = time.perf_counter()
+        if self._boundaries == WARM_STEPS:
+            self._began = self._last
+
+    def avg_samples_per_sec(self) -> float:
+        """The mean rate over all ranks; 0 while it is still warming up."""
+        steps, seconds = self._boundaries - WARM_STEPS, self._last - self._began
+        return steps * self._samples / seconds if steps > 0 and seconds > 0 else 0.0
