@@ -34,27 +34,15 @@ def from_catalogue(name: str) -> DeviceFacts:
 def _matches(wanted: tuple[str, ...], card: Mapping[str, Any]) -> bool:
     have = catalogues.words(card["name"])
     size = f"{card['memory_nominal_gb']}gb"
-    return bool(set(wanted) - _NOISE) and all(
-        part in _NOISE or part == size or any(_names(part, word) for word in have)
-        for part in wanted
+    telling = set(wanted) - _NOISE
+    return bool(telling) and all(
+        part == size or any(_names(part, word) for word in have) for part in telling
     )
 
 
-_NOISE = frozenset(
-    [
-        "nvidia",
-        "amd",
-        "intel",
-        "tesla",
-        "geforce",
-        "instinct",
-        "gpu",
-        "hbm2",
-        "hbm2e",
-        "hbm3",
-        "hbm3e",
-    ]  # drivers' words
-)
+# What drivers and vendors put around the name of a card.
+_MAKERS = frozenset({"nvidia", "amd", "intel", "tesla", "geforce", "instinct", "gpu"})
+_NOISE = _MAKERS | {"hbm2", "hbm2e", "hbm3", "hbm3e"}
 
 
 def _names(part: str, word: str) -> bool:

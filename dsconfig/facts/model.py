@@ -129,7 +129,7 @@ class ModelTree:
     name: str
     parameters: int
     trainable: int
-    root: ModuleFact | None = None
+    root: ModuleFact | None = field(default=None, repr=False)
     architecture: Architecture | None = None
     largest_tensor: int | None = None
     largest_module: int | None = None
@@ -141,6 +141,6 @@ class ModelTree:
     """The dtype the weights were trained in, where it is known (``bfloat16`` ...)."""
     assumed: tuple[str, ...] = field(default=())
     config: Mapping[str, Any] | None = field(
-        default_factory=lambda: MappingProxyType({}), hash=False
+        default_factory=lambda: MappingProxyType({}), hash=False, repr=False
     )
     """The attributes of ``model.config``, which integrations search; None: it has no such thing."""

@@ -4,6 +4,8 @@ from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 
 TYPE, PARAMS = "optimizer.type", "optimizer.params"
+PEAKS = ("warmup_max_lr", "cycle_max_lr")
+"""Parameters of a schedule that say at which rate it trains."""
 
 
 def fill(draft: Draft) -> None:
@@ -31,6 +33,12 @@ def _learning_rate(draft: Draft) -> None:
     path = f"{PARAMS}.lr"
     if not draft.is_auto(path):
         return
+    for name in PEAKS:
+        peak = draft.value(f"scheduler.params.{name}")
+        if isinstance(peak, int | float) and not isinstance(peak, bool):
+            rule = "the peak of the schedule in the config, which replaces the optimizer's rate"
+            draft.fill(path, peak, Source.CONFIG, rule, **{name: peak})
+            return
     training = draft.facts.training
     if training is None or training.learning_rate is None:
         draft.missing(

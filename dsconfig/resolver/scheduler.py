@@ -3,13 +3,12 @@
 from math import ceil
 
 from dsconfig.resolver.draft import Draft
-from dsconfig.resolver.optimizer import learning_rate
+from dsconfig.resolver.optimizer import PEAKS, learning_rate
 from dsconfig.resolver.resolution import Source
 
 TYPE, PARAMS = "scheduler.type", "scheduler.params"
 _WARMUP = 1000
 """DeepSpeed's own default of warmup_num_steps."""
-_RATES_AT_PEAK = ("warmup_max_lr", "cycle_max_lr")
 
 
 def fill(draft: Draft) -> None:
@@ -45,7 +44,7 @@ def _write_params(draft: Draft) -> None:
 
 def _rates(draft: Draft) -> None:
     rate = learning_rate(draft)
-    for name in _RATES_AT_PEAK:
+    for name in PEAKS:
         path = f"{PARAMS}.{name}"
         if not draft.is_auto(path):
             continue
