@@ -3,12 +3,14 @@
 import gc
 from collections.abc import Mapping
 from os import PathLike
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from dsengine.checkpoint import Checkpointer, TrainingState
+from dsengine.checkpoint.directory import read_latest
 from dsengine.export import load_weights, save_weights, whole_state_dict
 
 if TYPE_CHECKING:
@@ -89,19 +91,28 @@ class Saving:
     ) -> tuple[str | None, dict[str, Any]]:
         """Load ``tag`` or what ``latest`` names, saved at any world size and stage.
 
+        A directory that DeepSpeed wrote (stages 0 to 3) is taken over.
         Returns (path, client state); (None, {}) when there is nothing to load. Raises
         CheckpointError or CheckpointMismatchError on every rank, before anything is changed.
         """
+        name = None if tag is None else str(tag)
+        how = {
+            "strict": load_module_strict,
+            "optimizer_states": load_optimizer_states,
+            "lr_scheduler_states": load_lr_scheduler_states,
+            "module_only": load_module_only,
+        }
+        checkpointer = self.checkpointer()
+        foreign = checkpointer.group.run_on_coordinator(
+            lambda: _written_by_deepspeed(load_dir, name), f"reading {load_dir}"
+        )
         with self._engine.optimizer_on_shards():
-            return self.checkpointer().load(
-                training_state(self._engine),
-                load_dir,
-                None if tag is None else str(tag),
-                strict=load_module_strict,
-                optimizer_states=load_optimizer_states,
-                lr_scheduler_states=load_lr_scheduler_states,
-                module_only=load_module_only,
-            )
+            state = training_state(self._engine)
+            if not foreign:
+                return checkpointer.load(state, load_dir, name, **how)
+            from dsengine.deepspeed_layout import load_deepspeed_checkpoint
+
+            return load_deepspeed_checkpoint(state, load_dir, name, group=checkpointer.group, **how)
 
     def save_16bit_model(
         self,
@@ -157,6 +168,13 @@ class Saving:
             self._checkpointer.close()
             self._checkpointer = None
         gc.collect()
+
+
+def _written_by_deepspeed(load_dir: Path, tag: str | None) -> bool:
+    from dsengine.deepspeed_layout import is_deepspeed_directory
+
+    tag = tag or read_latest(FilePath(load_dir))
+    return tag is not None and is_deepspeed_directory(FilePath(load_dir) / tag)
 
 
 def _model_dtype(engine: "Engine") -> torch.dtype | None:

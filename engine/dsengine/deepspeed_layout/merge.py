@@ -1,8 +1,9 @@
 """From DeepSpeed's flat partitions to tensors by name.
 
 Stages 1 and 2: the parameters of a group lie one behind the other in one flat buffer, cut into
-one piece per rank; a parameter may lie across a cut. Stage 3: each parameter is cut by itself into as many equal pieces as
-there are ranks, the last one padded; a rank's pieces lie one behind the other.
+one piece per rank; a parameter may lie across a cut. Stage 3: each parameter is cut by itself
+into as many equal pieces as there are ranks, the last one padded; a rank's pieces lie one behind
+the other.
 """
 
 from collections.abc import Mapping, Sequence

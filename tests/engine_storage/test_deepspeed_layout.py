@@ -1,0 +1,104 @@
+"""Checkpoints recorded from DeepSpeed 0.19.8 on two ranks are taken over; none runs code."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dsengine.checkpoint import CheckpointError
+from dsengine.deepspeed_layout import is_deepspeed_directory, read_checkpoint
+from engine_storage.ranks import run_ranks
+
+RECORDINGS = Path(__file__).parents[1] / "oracle" / "deepspeed_checkpoints"
+EQUAL_TO_EACH_OTHER = ["z1_fp32", "z2_round_robin", "z3_fp32"]
+
+
+@pytest.mark.parametrize("name", EQUAL_TO_EACH_OTHER)
+def test_every_stage_gives_the_same_weights_and_moments(name: str) -> None:
+    expected, got = read_checkpoint(RECORDINGS / "z2_fp32"), read_checkpoint(RECORDINGS / name)
+    assert got.stage == int(name[1])
+    assert got.world_size == 2
+    assert list(got.weights) == list(expected.weights)
+    for parameter, weight in expected.weights.items():
+        torch.testing.assert_close(got.weights[parameter], weight, rtol=1e-6, atol=1e-7)
+    for parameter, entries in expected.optimizer_states.items():
+        for entry, value in entries.items():
+            other = got.optimizer_states[parameter][entry]
+            torch.testing.assert_close(other, value, rtol=1e-6, atol=1e-7)
+
+
+def test_low_precision_checkpoints_give_their_fp32_masters() -> None:
+    weights = read_checkpoint(RECORDINGS / "z3_bf16").weights
+    assert weights["emb.weight"].dtype == torch.float32
+    assert not torch.equal(weights["emb.weight"], weights["emb.weight"].bfloat16().float())
+
+
+def test_tied_weights_buffers_frozen_parameters_and_client_state_are_there() -> None:
+    saved = read_checkpoint(RECORDINGS / "z3_fp32")
+    assert torch.equal(saved.weights["head.weight"], saved.weights["emb.weight"])
+    assert torch.equal(saved.weights["buf"], torch.arange(3.0))
+    assert torch.allclose(saved.weights["frozen"], torch.linspace(0, 1, 6))
+    assert saved.client_state == {"epoch": 4}
+    assert saved.counters == {"global_steps": 3, "global_samples": 12, "skipped_steps": 0}
+
+
+class Malice:
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.proof,))
+
+
+def test_no_code_of_a_file_runs(tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    directory = tmp_path / "global_step1"
+    directory.mkdir()
+    torch.save({"module": {}, "args": Malice(proof)}, directory / "mp_rank_00_model_states.pt")
+    with pytest.raises(CheckpointError, match="which no checkpoint needs"):
+        read_checkpoint(directory)
+    (directory / "mp_rank_00_model_states.pt").write_bytes(pickle.dumps(Malice(proof)))
+    with pytest.raises(CheckpointError):
+        read_checkpoint(directory)
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: (d / "zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink(), "no file of rank 0"),
+        (lambda d: (d / "mp_rank_00_model_states.pt").write_bytes(b"PK\x03\x04"), "cannot be read"),
+        (lambda d: (d / "mp_rank_01_model_states.pt").touch(), "model-parallel"),
+    ],
+)
+def test_damaged_directories_are_refused(tmp_path: Path, change: Any, words: str) -> None:
+    import shutil
+
+    directory = tmp_path / "global_step3"
+    shutil.copytree(RECORDINGS / "z2_fp32" / "global_step3", directory)
+    change(directory)
+    with pytest.raises(CheckpointError, match=words):
+        read_checkpoint(directory)
+
+
+def test_directories_are_told_apart(tmp_path: Path) -> None:
+    assert is_deepspeed_directory(RECORDINGS / "z2_fp32" / "global_step3")
+    assert not is_deepspeed_directory(tmp_path)
+    with pytest.raises(CheckpointError, match="no file named latest"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.engine
+def test_runs_go_on_as_deepspeed_did(tmp_path: Path) -> None:
+    (said,) = run_ranks("takeover", 1, tmp_path, recordings=str(RECORDINGS))
+    runs = {name: run for name, run in said.items() if " at " in name}
+    assert len(runs) == 22
+    for name, run in runs.items():
+        tolerance = 2e-6 if "fp32" in name or "robin" in name else 1e-2
+        assert run["losses"] == pytest.approx(run["expected"], rel=tolerance), name
+        assert (run["client"], run["path"], run["steps"]) == ({"epoch": 4}, "global_step3", 6)
+    assert said["written"]
+    assert said["same weights"]
+    assert "nothing does not exist" in said["missing"]

@@ -1,0 +1,105 @@
+"""Goes on from checkpoints that DeepSpeed wrote, at every stage, and writes files for it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from toy import finish, start
+
+import dsengine
+from dsengine.checkpoint import CheckpointError
+from dsengine.checkpoint.group import CheckpointGroup
+from dsengine.deepspeed_layout import read_checkpoint, write_model_states, write_whole_weights
+from dsengine.saving import training_state
+
+
+class Recorded(nn.Module):
+    """The model of the recordings; their losses were taken with four samples per step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(13, 6)
+        self.a = nn.Linear(6, 10)
+        self.norm = nn.LayerNorm(10)
+        self.b = nn.Linear(10, 6, bias=False)
+        self.head = nn.Linear(6, 13, bias=False)
+        self.head.weight = self.emb.weight
+        self.frozen = nn.Parameter(torch.zeros(6), requires_grad=False)
+        self.register_buffer("buf", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.b(torch.tanh(self.norm(self.a(self.emb(x)))))
+        return self.head(h * self.frozen)
+
+
+def started(stage: int, precision: str) -> Any:
+    torch.manual_seed(99)
+    model = Recorded()
+    config: dict[str, Any] = {
+        "train_batch_size": 4,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "weight_decay": 0.1}},
+        "scheduler": {
+            "type": "WarmupLR",
+            "params": {"warmup_num_steps": 5, "warmup_max_lr": 0.01},
+        },
+        "zero_optimization": {"stage": stage},
+    }
+    if precision == "bf16":
+        config["bf16"] = {"enabled": True}
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trainable if p.ndim > 1]},
+        {"params": [p for p in trainable if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    return dsengine.initialize(model=model, model_parameters=groups, config=config)[0]
+
+
+def next_losses(engine: Any) -> list[float]:
+    generator = torch.Generator().manual_seed(1)
+    losses = []
+    for step in range(6):
+        x = torch.randint(13, (4, 5), generator=generator)
+        if step >= 3:
+            logits = engine(x).float()
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), x.flatten())
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+    return losses
+
+
+def main() -> None:
+    options = start()
+    recordings, out = Path(options["recordings"]), Path(options["out"])
+    said: dict[str, Any] = {}
+    for recording in sorted(recordings.iterdir()):
+        precision = recording.name.split("_")[1]
+        expected = json.loads((recording / "losses.json").read_text())[3:]
+        for stage in (0, 1, 2, 3) if precision == "fp32" else (2, 3):
+            engine = started(stage, "bf16" if precision == "bf16" else "fp32")
+            path, client = engine.load_checkpoint(str(recording))
+            said[f"{recording.name} at {stage}"] = {
+                "losses": next_losses(engine),
+                "expected": expected,
+                "client": client,
+                "path": Path(path).name,
+                "steps": engine.global_steps,
+            }
+    group, state = CheckpointGroup(), training_state(engine)
+    write_model_states(state, out / "written", "global_step6", group=group)
+    write_whole_weights(state, out / "written", group=group)
+    back = read_checkpoint(out / "written")
+    whole = torch.load(out / "written" / "pytorch_model.bin", weights_only=True)
+    said["written"] = sorted(back.weights) == sorted(Recorded().state_dict())
+    said["same weights"] = all(torch.equal(back.weights[n], t) for n, t in whole.items())
+    try:
+        engine.load_checkpoint(str(recordings.parent), tag="nothing")
+    except CheckpointError as error:
+        said["missing"] = str(error)
+    finish(options, said)
+
+
+main()
