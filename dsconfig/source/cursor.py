@@ -32,7 +32,7 @@ class Cursor:
         self.token = token
         self.at = 0
         self.stack: list[Frame] = []
-        self.out = Reading()
+        self.out: Reading = Reading()
 
     # --- containers ---------------------------------------------------------------------
 

@@ -65,13 +65,18 @@ def _settings_of(folder: Path) -> Settings:
     return Settings() if folder.parent == folder else _settings_of(folder.parent)
 
 
+def forget() -> None:
+    """Read settings afresh, for programs that outlive a change of the files."""
+    _settings_of.cache_clear()
+
+
 def _read(path: Path) -> Settings | None:
     """The settings in one file; None where it has none."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    if "tool.dsconfig" not in text:
+    if "dsconfig" not in text:
         return None
     import tomllib
 

@@ -1,0 +1,57 @@
+"""Findings to render: one of each kind."""
+
+from dsconfig.report import (
+    Applicability,
+    Diagnostic,
+    Edit,
+    Effect,
+    FileReport,
+    Fix,
+    Position,
+    Range,
+    Report,
+    Severity,
+)
+
+TEXT = '{\n\t"stage": "three", // \u4e2d\u6587\n  "zero": {\n  }\n}\n'
+
+
+def place(line: int, column: int, end_line: int, end_column: int) -> Range:
+    return Range(Position(line, column), Position(end_line, end_column))
+
+
+WRONG = Diagnostic(
+    code="DSC412",
+    name="wrong-stage",
+    effect=Effect.REFUSED,
+    message='stage is "three": DeepSpeed stops',
+    pointer="/stage",
+    range=place(2, 11, 2, 18),
+    runtimes=("deepspeed", "dsengine"),
+    help="write 3",
+    fix=Fix(Applicability.SAFE, (Edit(place(2, 11, 2, 18), "3"),)),
+)
+IDLE = Diagnostic(
+    code="DSC420",
+    name="idle-block",
+    effect=Effect.INERT,
+    severity=Severity.WARNING,
+    message="zero has no effect\n100%, really: \x1b[31m",
+    pointer="/zero",
+    range=place(3, 11, 4, 4),
+    fix=Fix(Applicability.UNSAFE, (Edit(place(3, 3, 4, 4), ""),)),
+)
+NOTE = Diagnostic(
+    code="DSC001",
+    name="unplaced",
+    effect=Effect.STYLE,
+    severity=Severity.INFO,
+    message="the file works as written",
+)
+LATE = Diagnostic(
+    code="DSC601", name="late", effect=Effect.REFUSED, message="lone \ud800 surrogate", late=True
+)
+FILES = (
+    FileReport("configs/a b,c:d.json", TEXT, Report((WRONG, IDLE, NOTE, LATE))),
+    FileReport("clean.json", "{}", Report(())),
+)

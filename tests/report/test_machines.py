@@ -1,0 +1,213 @@
+"""The four formats for programs."""
+
+import json
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from dsconfig.report import FileReport, Report
+from dsconfig.report.render import Look, render
+from report.findings import FILES, IDLE, NOTE, WRONG
+
+COLORED = Look(color=True)
+REGION = {
+    "type": "object",
+    "required": ["startLine", "startColumn", "endLine", "endColumn"],
+    "additionalProperties": {"type": "integer", "minimum": 1},
+}
+TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+SARIF: dict[str, Any] = {
+    "type": "object",
+    "required": ["version", "$schema", "runs"],
+    "properties": {
+        "version": {"const": "2.1.0"},
+        "runs": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["tool", "results", "columnKind"],
+                "properties": {
+                    "columnKind": {"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
+                    "tool": {
+                        "type": "object",
+                        "required": ["driver"],
+                        "properties": {
+                            "driver": {
+                                "type": "object",
+                                "required": ["name", "version", "rules"],
+                                "properties": {
+                                    "rules": {
+                                        "type": "array",
+                                        "uniqueItems": True,
+                                        "items": {
+                                            "required": ["id", "shortDescription", "helpUri"],
+                                            "properties": {
+                                                "shortDescription": TEXT,
+                                                "helpUri": {"type": "string", "format": "uri"},
+                                            },
+                                        },
+                                    }
+                                },
+                            }
+                        },
+                    },
+                    "results": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["ruleId", "level", "message", "locations"],
+                            "properties": {
+                                "level": {"enum": ["none", "note", "warning", "error"]},
+                                "message": TEXT,
+                                "locations": {
+                                    "type": "array",
+                                    "minItems": 1,
+                                    "items": {
+                                        "required": ["physicalLocation"],
+                                        "properties": {
+                                            "physicalLocation": {
+                                                "required": ["artifactLocation"],
+                                                "properties": {"region": REGION},
+                                            }
+                                        },
+                                    },
+                                },
+                                "partialFingerprints": {
+                                    "type": "object",
+                                    "additionalProperties": {"type": "string"},
+                                },
+                                "fixes": {
+                                    "type": "array",
+                                    "items": {
+                                        "required": ["artifactChanges"],
+                                        "properties": {
+                                            "artifactChanges": {
+                                                "type": "array",
+                                                "items": {
+                                                    "required": ["replacements"],
+                                                    "properties": {
+                                                        "replacements": {
+                                                            "type": "array",
+                                                            "minItems": 1,
+                                                            "items": {
+                                                                "required": ["deletedRegion"],
+                                                                "properties": {
+                                                                    "deletedRegion": REGION,
+                                                                    "insertedContent": TEXT,
+                                                                },
+                                                            },
+                                                        }
+                                                    },
+                                                },
+                                            }
+                                        },
+                                    },
+                                },
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+def test_json_has_the_published_shape() -> None:
+    data = json.loads(render("json", FILES, COLORED))
+    assert list(data) == ["format_version", "files", "summary"]
+    assert data["format_version"] == "1.0"
+    assert data["summary"] == {"files": 2, "errors": 2, "warnings": 1}
+    first, clean = data["files"]
+    assert clean == {"file": "clean.json", "valid": True, "diagnostics": []}
+    assert first["valid"] is False
+    assert first["diagnostics"][0] == {
+        "code": "DSC412",
+        "name": "wrong-stage",
+        "severity": "error",
+        "effect": "refused",
+        "runtimes": ["deepspeed", "dsengine"],
+        "pointer": "/stage",
+        "message": 'stage is "three": DeepSpeed stops',
+        "help": "write 3",
+        "url": WRONG.url,
+        "range": {"start": {"line": 2, "column": 11}, "end": {"line": 2, "column": 18}},
+        "fix": {
+            "applicability": "safe",
+            "edits": [
+                {
+                    "range": {"start": {"line": 2, "column": 11}, "end": {"line": 2, "column": 18}},
+                    "content": "3",
+                }
+            ],
+        },
+    }
+    assert first["diagnostics"][2]["range"] is None
+    assert first["diagnostics"][2]["fix"] is None
+
+
+@pytest.mark.parametrize("form", ["json", "github", "sarif", "junit"])
+def test_machine_formats_have_no_color_and_are_the_same_each_time(form: str) -> None:
+    text = render(form, FILES, COLORED)
+    assert "\x1b[1;31m" not in text
+    assert text == render(form, FILES, Look())
+
+
+def test_github_annotations_are_escaped() -> None:
+    lines = render("github", FILES, COLORED).splitlines()
+    assert lines[0] == (
+        "::error file=configs/a b%2Cc%3Ad.json,line=2,col=11,endLine=2,endColumn=18,"
+        'title=DSC412 wrong-stage::stage is "three": DeepSpeed stops%0Ahelp: write 3'
+    )
+    assert lines[1].startswith("::warning ") and "100%25, really" in lines[1]
+    assert lines[2].startswith("::notice file=configs/a b%2Cc%3Ad.json,title=DSC001 unplaced::")
+
+
+def test_sarif_has_the_structure_of_2_1_0() -> None:
+    data = json.loads(render("sarif", FILES, COLORED))
+    jsonschema.validate(data, SARIF)
+    (run,) = data["runs"]
+    assert [result["ruleId"] for result in run["results"]] == [
+        "DSC412",
+        "DSC420",
+        "DSC001",
+        "DSC601",
+    ]
+    rules = run["tool"]["driver"]["rules"]
+    assert all(rules[each["ruleIndex"]]["id"] == each["ruleId"] for each in run["results"])
+    where = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert where == {"uri": "configs/a%20b%2Cc%3Ad.json"}
+
+
+def test_sarif_names_absolute_files_by_uri_and_fingerprints_by_what_is_wrong() -> None:
+    def result(file: str, line: str) -> Any:
+        report = FileReport(file, line, Report((WRONG,)))
+        return json.loads(render("sarif", [report], COLORED))["runs"][0]["results"][0]
+
+    one, other = result("/x/a.json", "{}"), result("b.json", "\n\n{}")
+    assert one["partialFingerprints"] == other["partialFingerprints"]
+    location = one["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert location == {"uri": "file:///x/a.json"}
+
+
+def test_junit_is_xml_with_a_failure_for_each_error_and_warning() -> None:
+    root = ElementTree.fromstring(render("junit", FILES, COLORED))
+    assert (root.get("tests"), root.get("failures")) == ("5", "3")
+    first, clean = root.findall("testsuite")
+    assert len(first.findall("testcase/failure")) == 3
+    assert len(first.findall("testcase/system-out")) == 1
+    assert [case.get("name") for case in clean.findall("testcase")] == ["valid"]
+    failure = first.find("testcase/failure")
+    assert failure is not None
+    assert failure.get("type") == "error"
+    assert failure.text and failure.text.startswith("line 2, column 11: stage")
+
+
+def test_no_files_and_no_findings_are_valid_documents() -> None:
+    for form in ("json", "sarif"):
+        json.loads(render(form, [], COLORED))
+    ElementTree.fromstring(render("junit", [], COLORED))
+    assert render("github", [], COLORED) == "" == render("full", [], COLORED)
+    assert {NOTE.severity, IDLE.severity} == {"info", "warning"}

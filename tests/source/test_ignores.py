@@ -1,0 +1,67 @@
+"""In-file requests to leave findings out."""
+
+import json
+
+import dsconfig
+from dsconfig.source import read
+from dsconfig.source.ignores import without_ignored
+
+BAD = {"train_batch_size": 8, "no_such_key": 1}
+
+
+def codes(text: str, runtime: str | None = None) -> list[str]:
+    return [found.code for found in dsconfig.validate(text, runtime=runtime).diagnostics]
+
+
+def unknown() -> tuple[str, str]:
+    (found,) = [
+        each for each in dsconfig.validate(BAD).diagnostics if each.pointer == "/no_such_key"
+    ]
+    return found.code, found.name
+
+
+def test_by_code_by_prefix_and_by_name_for_the_whole_file() -> None:
+    code, name = unknown()
+    for selector in (code, code[:4], name, code.lower()):
+        text = json.dumps({**BAD, "$dsconfig": {"ignore": [selector]}})
+        assert code not in codes(text)
+
+
+def test_a_comment_behind_the_entry_or_on_the_line_above() -> None:
+    code, _ = unknown()
+    behind = f'{{"train_batch_size": 8,\n"no_such_key": 1 // dsconfig: ignore[{code}]\n}}'
+    above = f'{{"train_batch_size": 8,\n# dsconfig: ignore[{code}, DSC999]\n"no_such_key": 1\n}}'
+    everything = '{"train_batch_size": 8,\n"no_such_key": 1 /* dsconfig: ignore */\n}'
+    elsewhere = (
+        f'{{"train_batch_size": 8, // dsconfig: ignore[{code}]\n"x": 1, "no_such_key": 1\n}}'
+    )
+    assert code not in codes(behind) + codes(above) + codes(everything)
+    assert code in codes(elsewhere)
+
+
+def test_a_directive_in_a_text_is_no_comment() -> None:
+    code, _ = unknown()
+    text = f'{{"train_batch_size": 8,\n"no_such_key": "// dsconfig: ignore[{code}]"\n}}'
+    assert code in codes(text)
+
+
+def test_idle_requests_are_reported_in_the_view_of_all_programs() -> None:
+    text = '{"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC999"]}}'
+    report = dsconfig.validate(text)
+    (found,) = [each for each in report.diagnostics if each.code == "DSC010"]
+    assert found.pointer == "/$dsconfig/ignore/0"
+    assert found.range and found.range.start.column == 50
+    assert "DSC010" not in codes(text, runtime="deepspeed")
+    assert "DSC010" in codes('{"train_batch_size": 8\n}\n\n// dsconfig: ignore[DSC999]\n')
+
+
+def test_malformed_requests_are_reported() -> None:
+    for section in ([], {"ignore": "DSC1"}, {"ignore": [1, ""]}, {"ignor": []}):
+        text = json.dumps({"train_batch_size": 8, "$dsconfig": section})
+        assert "DSC011" in codes(text)
+
+
+def test_what_cannot_be_read_is_never_ignored() -> None:
+    document = read('{"$dsconfig": {"ignore": ["DSC0"]}, "a" = 1}\n')
+    kept = without_ignored(document, document.diagnostics)
+    assert [found.code for found in kept] == ["DSC002"]

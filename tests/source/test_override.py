@@ -1,0 +1,52 @@
+"""``--set path.to.key=value``."""
+
+import pytest
+
+from dsconfig.source import read, with_overrides
+
+TEXT = '{"zero_optimization": {"stage": 2}, "betas": [0.9, 0.95], "fp16": {"enabled": true}}'
+
+
+@pytest.mark.parametrize(
+    ("override", "pointer", "value"),
+    [
+        ("zero_optimization.stage=3", ("zero_optimization", "stage"), 3),
+        ("/zero_optimization/stage=3", ("zero_optimization", "stage"), 3),
+        ("bf16.enabled=true", ("bf16", "enabled"), True),
+        ("train_batch_size=auto", ("train_batch_size",), "auto"),
+        ("x=5e8", ("x",), 5e8),
+        ("x=a=b", ("x",), "a=b"),
+        ("x=", ("x",), ""),
+        ("betas=[0.8, 0.9]", ("betas",), [0.8, 0.9]),
+        ("x=" + "[" * 5000, ("x",), "[" * 5000),
+    ],
+)
+def test_a_value_is_json_or_else_text(
+    override: str, pointer: tuple[str, ...], value: object
+) -> None:
+    found = with_overrides(read(TEXT), [override]).value
+    for part in pointer:
+        found = found[part]
+    assert found == value
+
+
+def test_items_of_a_list() -> None:
+    document = with_overrides(read(TEXT), ["betas.1=0.99"])
+    assert document.value["betas"] == [0.9, 0.99]
+
+
+def test_untouched_keys_keep_their_places_and_the_original_its_values() -> None:
+    before = read(TEXT)
+    after = with_overrides(before, ["zero_optimization={}"])
+    assert before.value["zero_optimization"] == {"stage": 2}
+    assert after.range("/fp16/enabled") == before.range("/fp16/enabled")
+    assert "/zero_optimization/stage" not in after.spans
+    assert with_overrides(before, []) is before
+
+
+@pytest.mark.parametrize(
+    "override", ["stage", "=3", "betas.9=1", "betas.x.y=1", "fp16.enabled.x=1", "betas.0.x=1"]
+)
+def test_what_cannot_be_set_says_how_to_write_it(override: str) -> None:
+    with pytest.raises(ValueError, match="--set"):
+        with_overrides(read(TEXT), [override])

@@ -1,0 +1,106 @@
+"""``--fix`` keeps everything else as it was, and never makes a file worse."""
+
+from pathlib import Path
+
+import pytest
+
+from dsconfig.commands.validation.fixing import fix
+from dsconfig.commands.validation.judge import Judge
+from dsconfig.source import Document, read
+from dsconfig.source.from_text import document_from_text
+from mutants import CORPUS, mutants
+from validate.test_command import GOOD, Run, put, run
+
+__all__ = ["run"]
+
+MISTYPED = (
+    '{\n  // mine\n  "train_batch_size": 8, # kept\n  "zero_optimization": {"Stage": 2},\n'
+    '  "gradient_clipping": 1.0\n}\n'
+)
+MENDED = MISTYPED.replace("Stage", "stage")
+JUDGES = [Judge(), Judge(runtime="deepspeed", version="0.19.8")]
+
+
+def test_a_safe_fix_keeps_comments_and_layout(run: Run) -> None:
+    put("ds.json", MISTYPED)
+    result = run("ds.json", "--fix")
+    assert Path("ds.json").read_text() == MENDED
+    assert "1 fix made in 1 file" in result.err
+    assert run("ds.json", "--fix").err.startswith("0 fixes made in 0 files")
+
+
+def test_diff_shows_and_writes_nothing(run: Run) -> None:
+    put("ds.json", MISTYPED)
+    result = run("ds.json", "--diff")
+    assert result.code == 1
+    assert '-  "zero_optimization": {"Stage": 2},\n+  "zero_optimization": {"st' in result.out
+    assert Path("ds.json").read_text() == MISTYPED
+    assert run(put("good.json", GOOD), "--diff").out == ""
+
+
+def test_a_diff_of_a_text_without_a_last_line_end(run: Run) -> None:
+    put("ds.json", MISTYPED.rstrip())
+    assert "\\ No newline at end of file" in run("ds.json", "--diff").out
+
+
+def test_fixing_standard_input_writes_the_text_to_stdout(run: Run) -> None:
+    result = run("-", "--fix", stdin=MISTYPED)
+    assert result.out == MENDED
+    assert "DSC" in result.err or result.code == 0
+
+
+def test_line_ends_and_byte_order_mark_stay(run: Run) -> None:
+    raw = b"\xef\xbb\xbf" + MISTYPED.replace("\n", "\r\n").encode()
+    Path("ds.json").write_bytes(raw)
+    Path("ds.json").chmod(0o640)
+    run("ds.json", "--fix")
+    assert Path("ds.json").read_bytes() == raw.replace(b"Stage", b"stage")
+    assert Path("ds.json").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_stays_a_link(run: Run) -> None:
+    put("real.json", MISTYPED)
+    Path("link.json").symlink_to("real.json")
+    run("link.json", "--fix")
+    assert Path("link.json").is_symlink()
+    assert Path("real.json").read_text() == MENDED
+
+
+def test_a_file_that_cannot_be_written_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    put("ds.json", MISTYPED)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    result = run("ds.json", "--fix")
+    assert result.code == 2 and "Permission denied" in result.err
+
+
+def test_what_has_no_text_is_left_alone(run: Run) -> None:
+    put("train.yaml", "deepspeed: {train_batch_size: 8, zero_optimisation: {}}\n")
+    assert "0 fixes" in run("train.yaml", "--fix").err
+    assert run("missing.json", "--fix").code == 2
+
+
+def check(document: Document, judge: Judge, unsafe: bool) -> int:
+    before = judge.judge(document)
+    once = fix(document, judge, unsafe=unsafe)
+    assert len(once.report.errors) <= len(before.errors)
+    if before.ok:
+        assert once.report.ok
+    again = fix(once.document, judge, unsafe=unsafe)
+    assert again.count == 0 and again.document.text == once.document.text
+    return once.count
+
+
+@pytest.mark.parametrize("judge", JUDGES, ids=["all", "deepspeed"])
+@pytest.mark.parametrize("unsafe", [False, True], ids=["safe", "unsafe"])
+def test_fixing_the_corpus_twice_changes_nothing_more(judge: Judge, unsafe: bool) -> None:
+    made = sum(check(read(path), judge, unsafe) for path in sorted(CORPUS.glob("*.json")))
+    assert made > 0
+
+
+def test_fixing_mutants_never_makes_them_worse() -> None:
+    for text in mutants(300, seed=7):
+        check(document_from_text(text, "mutant.json"), JUDGES[0], unsafe=True)
