@@ -47,6 +47,14 @@ PLAIN_MEMBER = re.compile(
     r"""[ \t\n\r]*(?:,|(?=\}))"""
 )
 """An entry as JSON writers leave it: most of every file, read in one step."""
+PLAIN_ITEM = re.compile(
+    r"""[ \t\n\r]*"""
+    r"""(?:"([^"\\\x00-\x1f]*)"|(true|false|null|-?(?:0|[1-9][0-9]{0,17}))(?=[ \t]*[,\r\n\]]))"""
+    r"""[ \t\n\r]*(?:,|(?=\]))"""
+)
+"""An item of a list, likewise."""
+MOST_PLACED = 1000
+"""Items of one list that have a place of their own; those behind have that of the list."""
 
 
 class Reader(Cursor):
@@ -109,8 +117,11 @@ class Reader(Cursor):
                 return
             frame = self.stack[-1]
             is_object = type(frame.items) is dict
-            if is_object and frame.pointer is not None:
-                self.plain_members(frame.items, frame.pointer)
+            if frame.pointer is not None:
+                if is_object:
+                    self.plain_members(frame.items, frame.pointer)
+                else:
+                    self.plain_items(frame.items, frame.pointer)
             self.skip()
             if self.at >= len(self.text):
                 if not frame.braceless:
@@ -148,6 +159,24 @@ class Reader(Cursor):
             self.at = found.end()
             found = match(self.text, self.at)
 
+    def plain_items(self, items: list[Any], pointer: str) -> None:
+        """As many items in plain JSON as follow one another here."""
+        match, places = PLAIN_ITEM.match, self.out.places
+        found = match(self.text, self.at)
+        while found is not None:
+            text, word = found.groups()
+            if word is None:
+                items.append(text)
+                start, end = found.span(1)
+                start, end = start - 1, end + 1
+            else:
+                items.append(WORDS[word] if word in WORDS else int(word))
+                start, end = found.span(2)
+            if len(items) <= MOST_PLACED:
+                places[f"{pointer}/{len(items) - 1}"] = (-1, -1, start, end)
+            self.at = found.end()
+            found = match(self.text, self.at)
+
     def element(self, frame: Frame) -> None:
         """One item of an array, or its end."""
         mark = self.text[self.at]
@@ -165,8 +194,8 @@ class Reader(Cursor):
             self.at += 1
             return
         index = len(frame.items)
-        here = None if frame.pointer is None else f"{frame.pointer}/{index}"
-        self.value(frame, index, here, -1, -1)
+        is_placed = frame.pointer is not None and (index < MOST_PLACED or mark in "{[")
+        self.value(frame, index, f"{frame.pointer}/{index}" if is_placed else None, -1, -1)
 
     def member(self, frame: Frame) -> None:
         """One entry of an object, or its end."""
