@@ -61,14 +61,14 @@ def initialize(
         plan = plan_for(chosen, model, optimizer, lr_scheduler, mpu, training)
     _check_world(plan)
     refuse_uncovered(plan)
-    groups = as_groups(model_parameters if model_parameters is not None else _trainable(model))
+    parameters = list(model_parameters if model_parameters is not None else _trainable(model))
     if callable(optimizer) and not isinstance(optimizer, Optimizer):
-        optimizer = optimizer(model_parameters if model_parameters is not None else groups)
+        optimizer = optimizer(parameters)
     device = device_of_rank()
     precision = policy(plan.effective)
     _checkpoint_activations(plan, model)
     sharding = distribute(model, plan, precision, device)
-    bound = _bound_optimizer(plan, sharding, optimizer, groups)
+    bound = _bound_optimizer(plan, sharding, optimizer, as_groups(parameters))
     sharding.originals.clear()  # they would keep whole parameters beside the shards
     scheduler = _scheduler(plan, bound, lr_scheduler)
     loader = _loader(plan, training_data, collate_fn)

@@ -179,7 +179,7 @@ def _existing_tensors() -> list[torch.Tensor]:
             # type(), because isinstance() would touch lazy deprecated objects.
             if issubclass(type(candidate), torch.Tensor):
                 found.append(candidate)
-                if candidate.grad is not None:
+                if candidate.is_leaf and candidate.grad is not None:
                     found.append(candidate.grad)
         except (ReferenceError, RuntimeError):
             continue  # a dead weak proxy, or a grad that may not be asked for

@@ -24,7 +24,7 @@ def plan_for(
     """Read, validate, resolve and plan. Raises ValueError with all findings at once."""
     facts = facts_of(model, optimizer, lr_scheduler, training)
     document = dsconfig.read(config)
-    report = dsconfig.validate(document, facts)
+    report = dsconfig.validate(document, facts, runtime="dsengine")
     refuse(report.errors)
     resolution = dsconfig.resolve(document, facts)
     refuse([found for found in resolution.diagnostics if found.severity == "error"])

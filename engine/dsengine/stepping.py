@@ -13,9 +13,16 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dsconfig import Effective
-from dsengine.gradients import clipping_factor, global_norm, raise_non_finite, scale_gradients
+from dsengine.gradients import (
+    NonFiniteGradientError,
+    clipping_factor,
+    describe_non_finite,
+    global_norm,
+    scale_gradients,
+)
 from dsengine.optimizers import Binding
 from dsengine.precision import LossScaler, Policy
+from dsengine.reports.printing import say
 from dsengine.sharding import Sharding
 
 INFINITE = float("inf")
@@ -44,7 +51,10 @@ class Stepper:
         self._binding = binding
         self._scaler = scaler
         self._clipping = effective.gradients.clipping
-        self._skips_overflow = effective.numerics.check_grad_overflow or policy.compute_is_fp16
+        self._is_fp16 = policy.compute_is_fp16
+        self._skips_overflow = self._is_fp16 or (
+            policy.is_mixed and effective.numerics.check_grad_overflow
+        )
         self._tolerates_unused = effective.zero.ignore_unused_parameters
         plain_replicas = effective.zero.stage == 0 and not policy.is_mixed
         self._needs_norm = (
@@ -87,8 +97,15 @@ class Stepper:
         return [gradient for _, gradient in self._sharding.gradients()]
 
     def _skip(self, number: int) -> Outcome:
-        if not self._skips_overflow:
-            raise_non_finite(self._sharding.gradients(), number)
+        """Leave the weights alone. In fp16 an overflow is how the scale finds its size."""
+        if not self._is_fp16:
+            what = f"{describe_non_finite(self._sharding.gradients())} at step {number}"
+            if not self._skips_overflow:
+                raise NonFiniteGradientError(
+                    f"{what}; the weights are unchanged. Look at the loss and the data of this "
+                    "step, or lower the learning rate"
+                )
+            say(f"{what}: the step is skipped. Look at the loss and the data if this goes on")
         self._sharding.drop_gradients()
         self._scaler.update(overflow=True)
         return Outcome(applied=False, norm=INFINITE)

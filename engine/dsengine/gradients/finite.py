@@ -11,8 +11,8 @@ class NonFiniteGradientError(FloatingPointError):
     """A gradient is infinite or not a number; the weights have not been touched."""
 
 
-def raise_non_finite(named: Iterable[tuple[str, Tensor]], step: int) -> None:
-    """Raise on every rank, naming the first parameter (in the model's order).
+def describe_non_finite(named: Iterable[tuple[str, Tensor]]) -> str:
+    """Say which gradient is not finite: the first in the model's order, and how many more.
 
     Collective: every rank calls it once the global norm is found not to be finite.
     """
@@ -22,8 +22,4 @@ def raise_non_finite(named: Iterable[tuple[str, Tensor]], step: int) -> None:
     names = list(dict.fromkeys(name for names in everywhere for name in names))
     which = f"of {names[0]!r}" if names else "norm"
     also = f" (and of {len(names) - 1} more parameters)" if len(names) > 1 else ""
-    raise NonFiniteGradientError(
-        f"the gradient {which}{also} is not finite at step {step}; the weights are unchanged. "
-        "Look at the loss and the data of this step, lower the learning rate, or set "
-        "bf16.check_grad_overflow to skip such steps"
-    )
+    return f"the gradient {which}{also} is not finite"

@@ -35,6 +35,10 @@ ELEMENTWISE = frozenset(
 """Exact classes: a subclass may do anything."""
 
 
+WHOLE_ONLY = frozenset({optim.Adafactor, optim.LBFGS, optim.SparseAdam})
+"""What PyTorch cannot run on divided parameters."""
+
+
 class Binding:
     """Holds an optimizer to the parts of ``masters`` that it steps.
 
@@ -42,11 +46,15 @@ class Binding:
     """
 
     def __init__(self, optimizer: Optimizer, masters: Mapping[str, nn.Parameter]) -> None:
+        divided = any(isinstance(master, DTensor) for master in masters.values())
+        if divided and type(optimizer) in WHOLE_ONLY:
+            raise ValueError(
+                f"{type(optimizer).__name__} needs whole parameters: use zero_optimization.stage 0 "
+                "with it, or another optimizer"
+            )
         self.optimizer = optimizer
         self.masters = masters
-        self.uses_parts = type(optimizer) in ELEMENTWISE and any(
-            isinstance(master, DTensor) for master in masters.values()
-        )
+        self.uses_parts = divided and type(optimizer) in ELEMENTWISE
         self.parts: dict[str, nn.Parameter] = dict(masters)
         if self.uses_parts:
             self._bind_parts()

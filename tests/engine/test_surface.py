@@ -1,0 +1,209 @@
+"""What training scripts call, beside the plain loop."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from training.jobs import config
+from training.ranks import RankError, Ranks
+
+pytestmark = pytest.mark.engine
+STAGES = [0, 1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(2) as running:
+        yield running
+
+
+def close(curve: list[float], reference: list[float], tolerance: float = 1e-6) -> bool:
+    return all(abs(a - b) <= tolerance * abs(b) for a, b in zip(curve, reference, strict=True))
+
+
+def test_counters_follow_windows(ranks: Ranks) -> None:
+    rows = ranks.run("training.surface_jobs:counters", settings=config(2, 2))[0]
+    assert rows == [
+        (False, False, 1, 0, 0),
+        (True, True, 2, 1, 16),
+        (False, False, 3, 1, 16),
+        (True, True, 4, 2, 32),
+    ]
+
+
+def test_without_managed_accumulation_every_step_is_a_boundary(ranks: Ranks) -> None:
+    settings = config(1, 2, managed_gradient_accumulation=False)
+    rows = ranks.run("training.surface_jobs:counters", settings=settings)[0]
+    assert [row[3] for row in rows] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_way_to_backward_gives_the_same_curve(ranks: Ranks, stage: int) -> None:
+    job = "training.surface_jobs:ways_of_backward"
+    reference = ranks.run(job, settings=config(stage, 3), way="engine")[0]
+    ways = ["direct", "accelerate"] + (["no_sync"] if stage < 2 else ["coalesced"])
+    for way in ways:
+        curve = ranks.run(job, settings=config(stage, 3), way=way)[0]
+        assert close(curve, reference), way
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_dynamic_scale_wants_the_loss_scaled_by_the_engine(ranks: Ranks, stage: int) -> None:
+    job = "training.surface_jobs:ways_of_backward"
+    settings = config(stage, 2, fp16={"enabled": True, "initial_scale_power": 8})
+    reference = ranks.run(job, settings=settings, way="engine")[0]
+    assert close(ranks.run(job, settings=settings, way="scaled")[0], reference)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_deep_copy_is_an_ordinary_module(ranks: Ranks, stage: int, bf16: bool) -> None:
+    settings = config(stage, bf16={"enabled": bf16})
+    assert ranks.run("training.surface_jobs:copied", settings=settings)[0] == (True, True, True)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_whole_weights_load_at_every_stage(ranks: Ranks, stage: int, prefix: str) -> None:
+    ours, theirs, messages = ranks.run(
+        "training.surface_jobs:loaded_weights", settings=config(stage), prefix=prefix
+    )[0]
+    assert ours == pytest.approx(theirs, rel=1e-6)
+    assert "nonsense" in messages[0]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_moving_an_engine_to_its_device_changes_nothing(ranks: Ranks, stage: int) -> None:
+    reference = ranks.run("training.jobs:losses", config=config(stage), steps=3)[0]
+    assert ranks.run("training.surface_jobs:moved", settings=config(stage))[0] == reference
+
+
+def test_a_branch_may_be_left_out(ranks: Ranks) -> None:
+    last = [ranks.run("training.surface_jobs:branches", stage=stage)[0] for stage in STAGES]
+    assert last == pytest.approx([last[0]] * 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize(
+    ("optimizer", "schedule", "names"),
+    [
+        ("config", "config", "AdamW WarmupLR"),
+        ("config", "callable", "AdamW StepLR"),
+        ("instance", "config", "SGD WarmupLR"),
+        ("instance", "instance", "SGD StepLR"),
+        ("callable", "callable", "SGD StepLR"),
+    ],
+)
+def test_optimizer_and_schedule_come_from_config_or_client(
+    ranks: Ranks, stage: int, optimizer: str, schedule: str, names: str
+) -> None:
+    rates, got = ranks.run(
+        "training.surface_jobs:combinations",
+        stage=stage,
+        client_optimizer=optimizer,
+        client_schedule=schedule,
+    )[0]
+    assert got == names
+    start = 0.003 if optimizer == "config" else 0.5
+    # WarmupLR is at t = 2 after three steps: ln(3) / ln(4); StepLR divides by ten each step.
+    expected = start * 0.7924812503605781 if schedule == "config" else start / 1000
+    assert rates == pytest.approx([expected])
+
+
+OPTIMIZERS = {
+    "AdamW": {"lr": 1e-3},
+    "Adam": {"lr": 1e-3, "adam_w_mode": False},
+    "SGD": {"lr": 1e-2, "momentum": 0.9},
+    "Adagrad": {"lr": 1e-2},
+    "RMSprop": {"lr": 1e-3},
+    "Adamax": {"lr": 1e-3},
+    "NAdam": {"lr": 1e-3},
+    "RAdam": {"lr": 1e-3},
+    "ASGD": {"lr": 1e-2},
+    "Adadelta": {"lr": 1.0},
+    "Rprop": {"lr": 1e-3},
+    "Muon": {"lr": 1e-2},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_of_pytorch_trains_alike_at_every_stage(ranks: Ranks, name: str) -> None:
+    job = "training.surface_jobs:every_optimizer"
+    curves = [ranks.run(job, stage=s, name=name, params=OPTIMIZERS[name])[0] for s in (0, 2, 3)]
+    tolerance = 1e-2 if name == "Muon" else 1e-5  # Muon multiplies matrices in bf16
+    assert close(curves[1], curves[0], tolerance)
+    assert close(curves[2], curves[0], tolerance)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_an_optimizer_that_needs_whole_parameters_is_refused(ranks: Ranks, stage: int) -> None:
+    with pytest.raises(RankError, match="Adafactor needs whole parameters"):
+        ranks.run("training.surface_jobs:every_optimizer", stage=stage, name="Adafactor", params={})
+
+
+def test_a_client_optimizer_keeps_the_state_it_has(ranks: Ranks) -> None:
+    curves = [ranks.run("training.surface_jobs:existing_state", stage=s)[0] for s in STAGES]
+    for curve in curves[1:]:
+        assert close(curve, curves[0])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_config_without_optimizer_evaluates(ranks: Ranks, stage: int) -> None:
+    assert ranks.run("training.surface_jobs:evaluation_only", stage=stage)[0] > 0
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_gradient_that_is_no_number_stops_the_step_by_name(ranks: Ranks, stage: int) -> None:
+    settings = config(stage, bf16={"enabled": True, "check_grad_overflow": False})
+    for kind, message, unchanged, _ in ranks.run(
+        "training.surface_jobs:failure", settings=settings, kind="nan"
+    ):
+        assert kind == "NonFiniteGradientError"
+        assert "'scale'" in message and "step 2" in message
+        assert unchanged
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_skipped_overflow_leaves_the_weights(ranks: Ranks, stage: int) -> None:
+    settings = config(stage, bf16={"enabled": True})
+    results = ranks.run("training.surface_jobs:failure", settings=settings, kind="nan")
+    assert [result[:3] for result in results] == [("", "", True)] * 2
+    assert "'scale'" in results[0][3] and "step 2: the step is skipped" in results[0][3]
+
+
+def test_an_unused_parameter_is_an_error_where_the_config_says_so(ranks: Ranks) -> None:
+    settings = config(2, zero={"ignore_unused_parameters": False})
+    with pytest.raises(Exception, match="unused"):
+        ranks.run("training.jobs:losses", config=settings, steps=1)
+
+
+def test_what_a_person_sees(ranks: Ranks, tmp_path: Path) -> None:
+    settings = config(
+        1,
+        steps_per_print=1,
+        wall_clock_breakdown=True,
+        memory_breakdown=True,
+        flops_profiler={"enabled": True, "profile_step": 1},
+        comms_logger={"enabled": True},
+        dump_state=True,
+    )
+    said, other = ranks.run("training.surface_jobs:printed", settings=settings)
+    assert "step=2, skipped=0, lr=[0.003]" in said
+    assert "forward:" in said and "backward:" in said and "step:" in said
+    assert "flops profile" in said and "blocks.0" in said
+    assert "all_gather" in said
+    assert "memory after forward" in said
+    assert '"stage": 1' in said
+    assert other == ""
+
+
+def test_monitors_and_profiler_write_files(ranks: Ranks, tmp_path: Path) -> None:
+    settings = config(
+        2,
+        csv_monitor={"enabled": True, "output_path": str(tmp_path), "job_name": "run"},
+        flops_profiler={"enabled": True, "output_file": str(tmp_path / "flops.txt")},
+    )
+    files = ranks.run("training.surface_jobs:written", settings=settings, folder=str(tmp_path))[0]
+    assert "flops.txt" in files
+    assert "run/Train_Samples_lr.csv" in files

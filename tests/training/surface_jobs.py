@@ -1,0 +1,289 @@
+"""Jobs about what an engine offers beside the plain loop."""
+
+import copy
+import io
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import dsengine
+from training import models
+from training.jobs import config, window
+
+
+def started(settings: dict[str, Any], **options: Any) -> Any:
+    engine, *_ = dsengine.initialize(model=models.tied(), config=settings, **options)
+    return engine
+
+
+def counters(settings: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Counters and boundaries after each micro batch of two windows."""
+    engine = started(settings)
+    rows = []
+    for micro in range(2 * engine.gradient_accumulation_steps()):
+        boundary = engine.is_gradient_accumulation_boundary()
+        engine.backward(engine(models.batch(0, micro, dist.get_rank())))
+        engine.step()
+        rows.append(
+            (
+                boundary,
+                engine.was_step_applied(),
+                engine.micro_steps,
+                engine.global_steps,
+                engine.global_samples,
+            )
+        )
+    engine.destroy()
+    return rows
+
+
+def ways_of_backward(settings: dict[str, Any], way: str, steps: int = 3) -> list[float]:
+    """The curve when gradients are computed in one of the ways scripts do it."""
+    engine = started(settings)
+    curve = []
+    for step in range(steps):
+        curve.append(_window_by(engine, way, step))
+    engine.destroy()
+    return curve
+
+
+def _window_by(engine: Any, way: str, step: int) -> float:
+    total, steps = 0.0, engine.gradient_accumulation_steps()
+    if way == "coalesced":
+        with engine.coalesce_grad_reduction():
+            for micro in range(steps):
+                loss = engine(models.batch(step, micro, dist.get_rank()))
+                engine.backward(loss)
+                total += loss.item()
+        engine.set_gradient_accumulation_boundary(True)
+        engine.step()
+        return _mean(total / steps)
+    for micro in range(steps):
+        loss = engine(models.batch(step, micro, dist.get_rank()))
+        if way == "direct":
+            loss.backward()
+        elif way == "scaled":
+            engine.scale(loss).backward()
+        elif way == "accelerate":
+            last = micro == steps - 1
+            engine.set_gradient_accumulation_boundary(last)
+            engine.backward(loss)
+            if last:
+                engine.step()
+        elif way == "no_sync" and micro < steps - 1:
+            with engine.no_sync():
+                engine.backward(loss)
+        else:
+            engine.backward(loss)
+        if way != "accelerate":
+            engine.step()
+        total += loss.item()
+    return _mean(total / steps)
+
+
+def _mean(value: float) -> float:
+    total = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
+
+
+def copied(settings: dict[str, Any]) -> tuple[bool, bool, bool]:
+    """A deep copy is an ordinary module with the same output, and trains no shard."""
+    engine = started(settings)
+    window(engine, 0)
+    twin = copy.deepcopy(engine.module)
+    batch = models.batch(1, 0, 0)
+    same = torch.equal(twin(batch), engine.module(batch))
+    tied = twin.head.weight is twin.tokens.weight
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    twin.load_state_dict(twin.state_dict())
+    window(engine, 1)
+    alive = float(engine.module.head.weight.abs().sum()) > 0
+    engine.destroy()
+    return same, tied, alive
+
+
+def loaded_weights(settings: dict[str, Any], prefix: str) -> tuple[float, float, list[str]]:
+    """The loss with another model's weights loaded, and that model's own loss."""
+    other = models.tied(seed=5)
+    state = {prefix + name: tensor for name, tensor in other.state_dict().items()}
+    del state[prefix + "head.weight"]
+    engine = started(settings)
+    window(engine, 0)
+    engine.load_state_dict(state)
+    batch = models.batch(3, 0, 0)
+    engine.eval()
+    with torch.no_grad():
+        ours, theirs = engine(batch).item(), other(batch).item()
+    engine.train()
+    window(engine, 1)
+    messages = []
+    try:
+        engine.load_state_dict({"nonsense": torch.zeros(1)})
+    except RuntimeError as error:
+        messages.append(str(error))
+    engine.destroy()
+    return ours, theirs, messages
+
+
+def moved(settings: dict[str, Any]) -> list[float]:
+    """``engine.to(engine.device)`` between steps changes nothing."""
+    engine = started(settings)
+    curve = [window(engine, 0)]
+    engine.to(engine.device)
+    curve.append(window(engine, 1))
+    engine.module.float() if settings["zero_optimization"]["stage"] == 0 else None
+    curve.append(window(engine, 2))
+    engine.destroy()
+    return curve
+
+
+class Double(nn.Module):
+    """Two losses, one of which may be left out, and a method that is not forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.first = nn.Linear(8, 1)
+        self.second = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = torch.tanh(self.body(x))
+        return {"first": self.first(hidden).mean(), "second": self.second(hidden).square().mean()}
+
+
+def branches(stage: int) -> float:
+    """Train with the second branch used on every other step only; return the last loss."""
+    torch.manual_seed(0)
+    engine, *_ = dsengine.initialize(model=Double(), config=config(stage))
+    loss = torch.zeros(())
+    for step in range(6):
+        outputs = engine(torch.ones(2, 8) * (1 + dist.get_rank()))
+        loss = outputs["first"] if step % 2 else outputs["first"] + outputs["second"]
+        engine.backward(loss)
+        engine.step()
+    engine.destroy()
+    return _mean(loss.item())
+
+
+def printed(settings: dict[str, Any], steps: int = 2) -> str:
+    """What rank 0 says while it trains."""
+    screen = io.StringIO()
+    with redirect_stderr(screen):
+        engine = started(settings)
+        for step in range(steps):
+            window(engine, step)
+        engine.destroy()
+    return screen.getvalue()
+
+
+def failure(settings: dict[str, Any], kind: str) -> tuple[str, str, bool, str]:
+    """Provoke a failure.
+
+    Return its type and message, whether the weights are unchanged, and what was said.
+    """
+    screen = io.StringIO()
+    engine = started(settings)
+    window(engine, 0)
+    before = {name: t.detach().clone() for name, t in engine.sharding.masters.items()}
+    try:
+        loss = engine(models.batch(1, 0, dist.get_rank()))
+        if kind == "nan" and dist.get_rank() == 1:
+            loss = loss * float("nan")
+        with redirect_stderr(screen):
+            engine.backward(loss)
+            engine.step()
+        outcome = ("", "")
+    except Exception as error:  # what is raised is the result
+        outcome = (type(error).__name__, str(error))
+    same = all(
+        torch.equal(dsengine.sharding.local_part(before[n]), dsengine.sharding.local_part(t))
+        for n, t in engine.sharding.masters.items()
+    )
+    engine.destroy()
+    return (*outcome, same, screen.getvalue())
+
+
+def combinations(
+    stage: int, client_optimizer: str, client_schedule: str
+) -> tuple[list[float], str]:
+    """Rates after three steps with optimizer and schedule from config, client or callable."""
+    settings = config(stage, scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 4}})
+    model = models.tied()
+    options: dict[str, Any] = {"model_parameters": model.parameters()}
+    if client_optimizer == "instance":
+        options["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.5)
+    elif client_optimizer == "callable":
+        options["optimizer"] = lambda parameters: torch.optim.SGD(parameters, lr=0.5)
+    if client_schedule == "instance":
+        options["lr_scheduler"] = torch.optim.lr_scheduler.StepLR(options["optimizer"], 1)
+    elif client_schedule == "callable":
+        options["lr_scheduler"] = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    engine, optimizer, _, schedule = dsengine.initialize(model=model, config=settings, **options)
+    for step in range(3):
+        window(engine, step)
+    rates = engine.get_lr()
+    name = f"{type(optimizer).__name__} {type(schedule).__name__}"
+    engine.destroy()
+    return rates, name
+
+
+def every_optimizer(stage: int, name: str, params: dict[str, Any]) -> list[float]:
+    """Two steps with ``name``."""
+    # DeepSpeed cannot run Muon on reduce-scattered gradients, and its rule holds for all.
+    settings = config(
+        stage, optimizer={"type": name, "params": params}, zero={"reduce_scatter": name != "Muon"}
+    )
+    model = models.tied()
+    matrices = [p for p in model.parameters() if p.dim() == 2 and p.requires_grad]
+    options = {"model_parameters": matrices} if name == "Muon" else {}
+    engine, *_ = dsengine.initialize(model=model, config=settings, **options)
+    curve = [window(engine, step) for step in range(4)]
+    engine.destroy()
+    return curve
+
+
+def existing_state(stage: int) -> list[float]:
+    """An optimizer that has already stepped goes on where it stopped."""
+    model = models.tied()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for rank in range(2):
+        model(models.batch(0, 0, rank)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    engine, *_ = dsengine.initialize(model=model, config=config(stage), optimizer=optimizer)
+    curve = [window(engine, step) for step in range(4)]
+    engine.destroy()
+    return curve
+
+
+def evaluation_only(stage: int) -> float:
+    """A config without optimizer evaluates; step() says what is missing."""
+    settings = config(stage)
+    del settings["optimizer"]
+    engine, optimizer, _, schedule = dsengine.initialize(model=models.tied(), config=settings)
+    assert optimizer is None and schedule is None
+    engine.eval()
+    with torch.no_grad():
+        loss = engine(models.batch(0, 0, 0)).item()
+    try:
+        engine.step()
+    except RuntimeError as error:
+        assert "optimizer" in str(error)
+    else:
+        raise AssertionError("step() without optimizer")
+    engine.destroy()
+    return loss
+
+
+def written(settings: dict[str, Any], folder: str) -> list[str]:
+    """Names of the files a run with monitors and profiler writes."""
+    printed(settings, steps=3)
+    dist.barrier()
+    return sorted(str(p.relative_to(folder)) for p in Path(folder).rglob("*") if p.is_file())
