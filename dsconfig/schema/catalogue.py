@@ -188,6 +188,9 @@ def _key(
     name: str, declared: FieldInfo, life: Life, parent: Key | None, types: tuple[str, ...]
 ) -> Key:
     facts = facts_of(declared)
+    if parent is not None and isinstance(parent.shape.block, Variants):
+        # The life of these blocks is that of the optimizer's name; its arguments say their own.
+        life = life._replace(since=str(parent.since), until=None)
     shape = shape_of(declared.annotation, tuple(declared.metadata))
     status = _status(facts, life)
     required = declared.default is PydanticUndefined
@@ -249,9 +252,7 @@ def _since(facts: Facts, life: Life, parent: Key | None, status: Status) -> Vers
         return None  # declared so because no release of DeepSpeed read it
     if parent is None:
         return Version.parse(life.since)
-    # The arguments of an optimizer are older than DeepSpeed's name for it: torch has it too.
-    by_type = isinstance(parent.shape.block, Variants)
-    return parent.since if by_type or parent.since is None else Version.parse(life.since)
+    return Version.parse(life.since) if parent.since is not None else None
 
 
 def _checked_since(facts: Facts, life: Life) -> Version | None:

@@ -142,13 +142,13 @@ class DSConfig(Block):
         since="0.19.6",
         checked="0.19.6",
     )
-    communication_data_type: GradientFormat | None = key(
+    communication_data_type: OrAuto[GradientFormat] | None = key(
         None,
         "Number format in which gradients travel; null follows the training precision.",
         since="0.5.8",
         checked="0.5.8",
     )
-    seq_parallel_communication_data_type: GradientFormat | None = key(
+    seq_parallel_communication_data_type: OrAuto[GradientFormat] | None = key(
         "fp32",
         "Number format of gradients between ranks of one sequence-parallel group.",
         since="0.16.5",

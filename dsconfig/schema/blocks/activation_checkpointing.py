@@ -1,13 +1,13 @@
 """Defaults of deepspeed.checkpointing."""
 
 from dsconfig.schema.declare import Block, key
-from dsconfig.schema.types import Integer
+from dsconfig.schema.types import Integer, OrAuto
 
 
 class ActivationCheckpointing(Block):
     """Defaults of deepspeed.checkpointing; the model's own code turns checkpointing on."""
 
-    partition_activations: bool = key(
+    partition_activations: OrAuto[bool] = key(
         False,
         "Shards saved activations over model-parallel ranks.",
         memory="saved activations divided by the model-parallel degree",

@@ -1,13 +1,13 @@
 """Formats of gradient accumulation, parameters and buffers."""
 
 from dsconfig.schema.declare import Block, key
-from dsconfig.schema.types import OrNativeAuto, TorchFormat
+from dsconfig.schema.types import OrAuto, OrNativeAuto, TorchFormat
 
 
 class DataTypes(Block, since="0.7.6"):
     """Formats that do not follow from the precision; checked when the engine is built."""
 
-    grad_accum_dtype: TorchFormat | None = key(
+    grad_accum_dtype: OrAuto[TorchFormat] | None = key(
         None,
         "Format in which gradients accumulate; null follows the model.",
         memory="fp32 accumulation doubles 16-bit gradients",

@@ -50,7 +50,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
     )
 
     # Buckets and overlap.
-    overlap_comm: bool | None = key(
+    overlap_comm: OrAuto[bool] | None = key(
         None,
         "Reduces gradients while backward runs; null is true at stage 3, else false.",
         memory="a second set of buckets; the 4.5x rule counts 4.5 times the bucket bytes",
@@ -65,7 +65,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
         memory="one bucket of gradients, two with overlap_comm",
         see=("zero_optimization.overlap_comm", "zero_optimization.allgather_bucket_size"),
     )
-    allgather_bucket_size: Natural = key(
+    allgather_bucket_size: OrAuto[Natural] = key(
         500_000_000,
         "Updated parameters that travel in one all-gather; even at stages 1 and 2.",
         unit="elements",
@@ -114,7 +114,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
     offload_param: OffloadParam | None = key(
         None, "Parameters off the device; stage 3 alone.", since="0.3.15"
     )
-    sub_group_size: Natural = key(
+    sub_group_size: OrAuto[Natural] = key(
         1_000_000_000,
         "Parameters updated at a time at stage 3.",
         unit="elements",

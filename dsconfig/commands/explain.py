@@ -1,0 +1,59 @@
+"""``dsconfig explain KEY|CODE``: what a key means, or what a rule says."""
+
+import json
+import re
+from typing import Annotated
+
+import typer
+
+from dsconfig.commands import options
+from dsconfig.commands.errors import UsageError
+
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY|CODE", help="zero_optimization.overlap_comm, overlap_comm, DSC401, ..."
+    ),
+]
+FORMATS = ("full", "json")
+_CODE = re.compile(r"DSC\d{3}", re.IGNORECASE)
+
+
+def explain(what: What, output_format: options.OutputFormat = "full") -> None:
+    """Explain a key (type, default by release, memory, "auto", relations) or a rule by its code."""
+    if output_format not in FORMATS:
+        raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
+    as_json = output_format == "json"
+    if _CODE.fullmatch(what):
+        _explain_rule(what.upper(), as_json=as_json)
+    else:
+        _explain_key(what, as_json=as_json)
+
+
+def _explain_rule(code: str, *, as_json: bool) -> None:
+    from dsconfig.checks import rule_of
+    from dsconfig.commands.explained.rule import rule_as_data, rule_as_text
+
+    rule = rule_of(code)
+    if rule is None:
+        raise UsageError(f"there is no rule {code}")
+    typer.echo(_dump({"rule": rule_as_data(rule)}) if as_json else rule_as_text(rule))
+
+
+def _explain_key(name: str, *, as_json: bool) -> None:
+    from dsconfig.commands.explained.key import key_as_data, key_as_text
+    from dsconfig.commands.explained.names import keys_named
+
+    found = keys_named(name)
+    if as_json:
+        typer.echo(_dump({"keys": [key_as_data(key) for key in found]}))
+    elif len(found) == 1:
+        typer.echo(key_as_text(found[0]))
+    else:
+        typer.echo(f"{name} is the name of {len(found)} keys:\n")
+        for key in found:
+            typer.echo(f"  {key.path}\n      {key.doc}")
+
+
+def _dump(data: dict[str, object]) -> str:
+    return json.dumps({"format_version": "1.0", **data}, indent=2, ensure_ascii=False)

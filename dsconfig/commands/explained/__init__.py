@@ -1,0 +1,1 @@
+"""What ``dsconfig explain`` says, and the reference pages that say the same."""

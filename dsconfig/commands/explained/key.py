@@ -1,0 +1,184 @@
+"""A key in words: everything that its declaration and the runtimes know."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from dsconfig.planner.coverage.cover import rule_of as fate_in_engine
+from dsconfig.resolver.in_words import POLICY
+from dsconfig.runtimes import AutoFate, Runtime, every_runtime
+from dsconfig.runtimes.auto_in_words import FILLED_WITH
+from dsconfig.schema import NEWEST, Key, Status, Version, keys, strict_since
+
+WIDTH = 11
+"""Columns of the left side."""
+
+
+def key_as_text(one: Key) -> str:
+    """The explanation of a key, for a terminal."""
+    lines = [one.path, f"  {one.doc}", ""]
+    lines += [f"  {label:<{WIDTH}} {text}".rstrip() for label, text in rows(one)]
+    return "\n".join(lines)
+
+
+def rows(one: Key) -> Iterator[tuple[str, str]]:
+    """Label and text, line by line; a label stands on its first line only."""
+    yield "type", one.expected
+    if one.required or one.required_when:
+        yield "required", f"while {one.required_when} is on" if one.required_when else "always"
+    yield from _labelled("default", list(defaults(one)))
+    yield from _labelled("bounds", list(earlier_bounds(one)))
+    if one.unit:
+        yield "unit", one.unit
+    yield "releases", life(one)
+    yield "checked", checked(one)
+    if one.memory:
+        yield "memory", one.memory
+    if not one.is_block:
+        yield from _labelled("auto", [f"{name}: {text}" for name, text in auto(one)])
+        yield from _labelled("dsengine", list(engine(one)))
+    if one.applies_to:
+        yield "applies to", ", ".join(one.applies_to)
+    if one.aliases:
+        yield "also named", ", ".join(one.aliases)
+    if one.replaced_by:
+        yield "use instead", one.replaced_by
+    if one.related:
+        yield "see also", ", ".join(one.related)
+    if one.is_block:
+        yield from _labelled("keys", [each.path for each in children(one)])
+
+
+def _labelled(label: str, texts: list[str]) -> Iterator[tuple[str, str]]:
+    for index, text in enumerate(texts):
+        yield ("" if index else label), text
+
+
+def children(block: Key) -> list[Key]:
+    """The keys directly below a block that the newest release reads."""
+    prefix = f"{block.path}."
+    below = [each for each in keys() if each.path.startswith(prefix)]
+    return [
+        each for each in below if "." not in each.path[len(prefix) :] and each.status is Status.LIVE
+    ]
+
+
+def defaults(one: Key) -> Iterator[str]:
+    """The default, and what it was before each release that changed it."""
+    if one.is_block or one.required:
+        return
+    if one.default is None and not one.shape.nullable:
+        yield "none"
+    else:
+        yield _shown(one.default)
+    for changed, value in reversed(one.earlier_defaults):
+        yield f"{_shown(value)} before {changed}"
+
+
+def earlier_bounds(one: Key) -> Iterator[str]:
+    for changed, bounds in one.earlier_bounds:
+        limits = {name: limit for name, limit in bounds._asdict().items() if limit is not None}
+        yield f"{_shown(limits) if limits else 'none'} before {changed}"
+
+
+def life(one: Key) -> str:
+    """The releases that read a key, in words."""
+    if one.status is Status.EXTERNAL:
+        return "read by another program, never by DeepSpeed"
+    if one.since is None:
+        return "read by none" + _refused(one)
+    start = f"since {one.since}" if one.since > Version(0, 3, 0) else "since 0.3.0 or before"
+    gap = f", not from {one.gap[0]} to {one.gap[1]}" if one.gap else ""
+    if one.until is None:
+        return f"{start}{gap}"
+    return f"{start}, until {one.until}{gap}{_refused(one)}"
+
+
+def _refused(one: Key) -> str:
+    return f"; its mere presence is refused from {one.refused_from}" if one.refused_from else ""
+
+
+def checked(one: Key) -> str:
+    """What DeepSpeed makes of a wrong value, or of a wrong key in a block."""
+    if one.is_block and one.path.count(".params") == 0:
+        spans = [
+            f"from {start}" + (f" to {end}" if end else "") for start, end in strict_since(one.path)
+        ]
+        return (
+            f"unknown keys in it are refused {' and '.join(spans)}"
+            if spans
+            else ("unknown keys in it are ignored")
+        )
+    if one.checked_since is None:
+        return "not while DeepSpeed reads the file; a wrong type fails later, or never"
+    return f"DeepSpeed refuses another type since {one.checked_since}"
+
+
+def auto(one: Key) -> Iterator[tuple[str, str]]:
+    """What each program makes of "auto" here."""
+    if one.status is not Status.LIVE:
+        return
+    for runtime in every_runtime(NEWEST):
+        yield runtime.name, _auto_in(runtime, one)
+
+
+def engine(one: Key) -> Iterator[str]:
+    """What dsengine does with the key, case by case; the first that applies decides."""
+    if one.status is Status.LIVE:
+        for case in fate_in_engine(one.path) or ():
+            condition = f" {case.when.words}" if case.when else ""
+            yield f"{case.status}{condition}: {case.by}"
+
+
+def _auto_in(runtime: Runtime, one: Key) -> str:
+    path = tuple(one.path.split("."))
+    fate = runtime.on_auto(path, {})
+    if fate is AutoFate.FILLED:
+        words = FILLED_WITH.get(runtime.name, POLICY).get(one.path)
+        return words or f"the default, {_shown(one.default)}"
+    return _FATES[fate].format(default=_shown(one.default))
+
+
+_FATES = {
+    AutoFate.NATIVE: "a setting of its own",
+    AutoFate.DEFAULT: "dropped without a word; the default applies ({default})",
+    AutoFate.KEPT: "kept as text, which counts as true",
+    AutoFate.REFUSED: "refused while the file is read",
+    AutoFate.REFUSED_LATE: "refused when the engine is built, or at a step",
+}
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def key_as_data(one: Key) -> dict[str, Any]:
+    """The explanation of a key, for programs."""
+    return {
+        "path": one.path,
+        "doc": one.doc,
+        "type": one.type,
+        "choices": list(one.choices),
+        "bounds": {n: limit for n, limit in one.bounds._asdict().items() if limit is not None},
+        "default": one.default,
+        "earlier_defaults": [
+            {"before": str(changed), "default": value} for changed, value in one.earlier_defaults
+        ],
+        "required": one.required,
+        "unit": one.unit,
+        "status": one.status,
+        "since": _text(one.since),
+        "until": _text(one.until),
+        "refused_from": _text(one.refused_from),
+        "checked_since": _text(one.checked_since),
+        "memory": one.memory,
+        "auto": dict(auto(one)) if not one.is_block else {},
+        "applies_to": list(one.applies_to),
+        "aliases": list(one.aliases),
+        "replaced_by": one.replaced_by,
+        "related": list(one.related),
+    }
+
+
+def _text(version: Version | None) -> str | None:
+    return None if version is None else str(version)
