@@ -87,6 +87,7 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
     Raises ValueError when the resolution has errors or the facts name no model.
     """
     from dsconfig.memory.answer import estimate as estimate_effective
+    from dsconfig.runtimes.effective import Effective
 
     if isinstance(resolution, Effective):
         return estimate_effective(resolution, facts)

@@ -13,7 +13,7 @@ call has taken, and gathers them when one of the given modules is called. Three 
 - a shared parameter must not be met by two calls, so all modules that hold it share a unit.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dsconfig.facts.model import ModelTree, ModuleFact, TensorFact
@@ -60,6 +60,49 @@ def units(tree: ModelTree, cap: int) -> tuple[Unit, ...]:
     if tree.root is None:
         return ()
     return tuple(_units_of(_merged(_tied(list(_pieces(tree.root, cap))), cap)))
+
+
+def order_of_use(tree: ModelTree, divided: Sequence[Unit]) -> list[int]:
+    """Indices of units by the registration of their first module: how a usual forward runs."""
+    if tree.root is None:
+        return list(range(len(divided)))
+    position = {module.name: place for place, module in enumerate(tree.root.walk())}
+    return sorted(
+        range(len(divided)),
+        key=lambda index: min(position[name] for name in divided[index].modules),
+    )
+
+
+def persistent_units(divided: Sequence[Unit], sizes: Mapping[str, int], zero: Zero) -> set[int]:
+    """Units that stay gathered for the whole run at stage 3, smallest first, up to the cap.
+
+    A unit qualifies when each of its parameters is within the threshold. ``sizes`` are
+    elements by full parameter name.
+    """
+    chosen: set[int] = set()
+    room = zero.model_persistence_threshold
+    for index in sorted(range(len(divided)), key=lambda index: divided[index].elements):
+        unit = divided[index]
+        largest = max((sizes[name] for name in unit.parameters), default=0)
+        if largest <= zero.param_persistence_threshold and unit.elements <= room:
+            chosen.add(index)
+            room -= unit.elements
+    return chosen
+
+
+def kept_until_backward(divided: Sequence[Unit], used: Sequence[int], zero: Zero) -> set[int]:
+    """Units used again within ``max_reuse_distance`` elements of the turn.
+
+    ``used`` are indices in the order of use in forward.
+    """
+    kept: set[int] = set()
+    between = 0
+    for index in reversed(used):
+        between += 2 * divided[index].elements
+        if between > zero.max_reuse_distance:
+            break
+        kept.add(index)
+    return kept
 
 
 @dataclass(slots=True)

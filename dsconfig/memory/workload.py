@@ -21,6 +21,8 @@ class Weight:
     trainable: bool = True
     block: int = OUTSIDE
     module: int = 0
+    rows: int = 1
+    """Size of the first dimension, along which ``fully_shard`` divides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,8 @@ def _from_tree(model: ModelTree) -> list[Weight]:
             storage = tensor.storage or f"{module.name}.{tensor.name}"
             if storage not in seen:
                 seen.add(storage)
-                found.append(Weight(tensor.elements, tensor.trainable, current, place))
+                rows = tensor.shape[0] if tensor.shape else 1
+                found.append(Weight(tensor.elements, tensor.trainable, current, place, rows))
     return found
 
 
@@ -169,13 +172,14 @@ def _from_counts(model: ModelTree) -> tuple[Weight, ...]:
     matrices.append(block - sum(matrices))
     # Where only the sum of trainable elements is known: adapters of equal size in every block.
     adapter = model.trainable // layers if model.trainable < model.parameters else 0
-    weights = [Weight(max(1, outer + rest - adapter * layers), not adapter)]
+    first = max(1, outer + rest - adapter * layers)
+    weights = [Weight(first, not adapter, rows=first)]
     for index in range(layers):
         weights += [
-            Weight(elements, not adapter, index, len(weights) + place)
+            Weight(elements, not adapter, index, len(weights) + place, elements)
             for place, elements in enumerate(matrices)
         ]
         if adapter:
-            weights.append(Weight(adapter, True, index, len(weights)))
-    weights.append(Weight(outer, not adapter, OUTSIDE, len(weights)))
+            weights.append(Weight(adapter, True, index, len(weights), adapter))
+    weights.append(Weight(outer, not adapter, OUTSIDE, len(weights), outer))
     return tuple(weights)

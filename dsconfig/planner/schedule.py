@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from dsconfig.planner.model import UnitSchedule
 from dsconfig.runtimes.effective import Zero
-from dsconfig.units import Unit
+from dsconfig.units import Unit, kept_until_backward, persistent_units
 
 
 def schedule(
@@ -37,8 +37,8 @@ def schedule(
             for unit in units
         )
     used = list(order) if order is not None else list(range(len(units)))
-    persistent = _persistent(units, sizes, zero)
-    kept = _kept_until_backward(units, used, zero)
+    persistent = persistent_units(units, sizes, zero)
+    kept = kept_until_backward(units, used, zero)
     return tuple(
         UnitSchedule(
             modules=unit.modules,
@@ -55,31 +55,6 @@ def _reshard(stays: bool, zero: Zero) -> bool | int:
     if stays:
         return False
     return zero.hpz_partition_size if zero.hpz_partition_size > 1 else True
-
-
-def _persistent(units: Sequence[Unit], sizes: Mapping[str, int], zero: Zero) -> set[int]:
-    """Units that stay gathered for the whole run, smallest first, up to the model's cap."""
-    chosen: set[int] = set()
-    room = zero.model_persistence_threshold
-    for index in sorted(range(len(units)), key=lambda index: units[index].elements):
-        unit = units[index]
-        largest = max((sizes[name] for name in unit.parameters), default=0)
-        if largest <= zero.param_persistence_threshold and unit.elements <= room:
-            chosen.add(index)
-            room -= unit.elements
-    return chosen
-
-
-def _kept_until_backward(units: Sequence[Unit], used: Sequence[int], zero: Zero) -> set[int]:
-    """Units used again within ``max_reuse_distance`` elements of the turn."""
-    kept: set[int] = set()
-    between = 0
-    for index in reversed(used):
-        between += 2 * units[index].elements
-        if between > zero.max_reuse_distance:
-            break
-        kept.add(index)
-    return kept
 
 
 def _prefetch(

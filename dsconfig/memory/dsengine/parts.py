@@ -5,21 +5,30 @@ from dsconfig.memory.timeline import Part
 _ZERO = "/zero_optimization"
 _STAGE = f"{_ZERO}/stage"
 
-MASTER = Part("fp32 master weights", _STAGE, "4 per element, divided by the ranks")
+BUILT = Part("model as built", "", "fp32, before it is divided")
+BROADCAST = Part("broadcast of the first rank's weights", "", "at most 256 MiB at a time")
+MASTER = Part("fp32 master weights", _STAGE, "4 per element, divided by the ranks from stage 1")
 MOMENTS = Part("optimizer state", "/optimizer/type", "state bytes per owned element")
-GRADIENTS = Part("gradient shards", _STAGE, "4 per owned element, backward to step")
 WHOLE = Part("weights whole at rest", _STAGE, "w per element below stage 3")
-GATHERED = Part("gathered units", _STAGE, "w per element of the units in use")
+PERSISTENT = Part(
+    "persistent units",
+    f"{_ZERO}/stage3_param_persistence_threshold",
+    "units of small parameters only stay whole",
+)
+GATHERED = Part("gathered units", f"{_ZERO}/stage3_max_reuse_distance", "w per element in use")
 GATHER_BUFFER = Part(
     "gather buffer", f"{_ZERO}/reduce_bucket_size", "one unit once more, while it is gathered"
 )
-UNIT_GRADIENTS = Part("gradients of a unit", _STAGE, "w per element until they are reduced")
-WHOLE_GRADIENTS = Part(
-    "gradients not yet reduced", "/gradient_accumulation_steps", "w per element, stage 1 only"
+SHARDED_GRADIENTS = Part("gradient shards", _STAGE, "4 per owned element, backward to step")
+GRADIENTS = Part("gradients of a unit", _STAGE, "w per element until they are reduced")
+KEPT_GRADIENTS = Part(
+    "gradients not yet reduced", "/gradient_accumulation_steps", "w per element between passes"
 )
-REDUCE_INPUT = Part(
-    "reduce-scatter input", "/communication_data_type", "one unit, in the reduction dtype"
+BUCKETS = Part(
+    "gradient buckets", f"{_ZERO}/reduce_bucket_size", "w per trainable element, the whole run"
 )
+REDUCE_INPUT = Part("reduce-scatter input", "/communication_data_type", "one unit")
 REDUCE_OUTPUT = Part("reduce-scatter output", "/communication_data_type", "one unit / ranks")
+GLOO_COPY = Part("gloo's copy of a unit", "", "on CPU: reduce-scatter works on a copy")
+STEP_GRADIENT = Part("fp32 gradient for the step", "", "4 per element")
 TEMPORARIES = Part("optimizer temporaries", "/optimizer/type", "unfused kernels only")
-SCRATCH = Part("offload staging", f"{_ZERO}/offload_optimizer", "one sub-group on its way")

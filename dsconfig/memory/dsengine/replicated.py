@@ -1,0 +1,63 @@
+"""Stage 0: DistributedDataParallel with gradients as views of its buckets."""
+
+from dsconfig.memory.dsengine import parts
+from dsconfig.memory.estimate import Phase
+from dsconfig.memory.model_pass import run_backward, run_forward
+from dsconfig.memory.timeline import Timeline, Trace
+from dsconfig.memory.workload import Workload
+
+BROADCAST_BYTES = 256 * 2**20
+
+
+def simulate(job: Workload) -> Trace:
+    """Every rank holds everything; in mixed precision an fp32 master beside the weights."""
+    line = Timeline()
+    trained = sum(weight.elements for weight in job.trainable)
+    _create(job, line, trained)
+    line.enter(Phase.FORWARD)
+    line.hold(parts.MOMENTS, job.optimizer.state_bytes(trained))
+    summed = job.accumulation > 1 or job.ranks == 1
+    if job.accumulation > 1:
+        line.hold(parts.KEPT_GRADIENTS, trained * job.width)
+    run_forward(job, line)
+    line.enter(Phase.BACKWARD)
+
+    def differentiate(_: int, indices: list[int]) -> None:
+        for index in reversed(indices):
+            weight = job.weights[index]
+            if not weight.trainable:
+                continue
+            amount = weight.elements * job.width
+            line.blink(parts.GRADIENTS, amount)
+            if job.ranks == 1 and job.accumulation == 1:
+                line.hold(parts.KEPT_GRADIENTS, amount)
+            elif summed and job.ranks > 1:
+                line.free(parts.KEPT_GRADIENTS, amount)  # from here on a view of the bucket
+
+    run_backward(job, line, differentiate)
+    line.enter(Phase.STEP)
+    if job.mixed:
+        line.hold(parts.STEP_GRADIENT, trained * 4)
+        line.free(parts.KEPT_GRADIENTS)
+    largest = max((weight.elements for weight in job.trainable), default=0)
+    line.blink(parts.TEMPORARIES, largest * 4 * job.optimizer.temporaries)
+    line.free(parts.STEP_GRADIENT)
+    line.free(parts.KEPT_GRADIENTS)
+    return line.trace()
+
+
+def _create(job: Workload, line: Timeline, trained: int) -> None:
+    line.hold(parts.BUILT, job.elements * 4)
+    if job.ranks > 1:
+        line.blink(parts.BROADCAST, min(job.elements * 4, BROADCAST_BYTES))
+    if not job.mixed:
+        line.free(parts.BUILT)  # the same tensors from here on
+    line.hold(parts.MASTER, job.elements * 4)
+    if job.mixed:
+        first = job.weights[0].elements * job.width
+        line.blink(parts.WHOLE, first)  # cast one by one, each fp32 original then goes
+    line.free(parts.BUILT)
+    if job.mixed:
+        line.hold(parts.WHOLE, job.elements * job.width)
+    if job.ranks > 1:
+        line.hold(parts.BUCKETS, trained * job.width)
