@@ -82,14 +82,15 @@ class StandardLibrary(Dataset[Tensor]):
 
     def __init__(self, length: int, limit: int = 8_000_000) -> None:
         self.length = length
-        self.text = torch.frombuffer(bytearray(standard_library(limit)), dtype=torch.uint8)
+        self.text = standard_library(limit)
 
     def __len__(self) -> int:
         return (len(self.text) - 1) // self.length
 
     def __getitem__(self, index: int) -> Tensor:
         start = index * self.length
-        return self.text[start : start + self.length + 1].long()
+        window = bytearray(self.text[start : start + self.length + 1])
+        return torch.frombuffer(window, dtype=torch.uint8).long()
 
 
 def standard_library(limit: int) -> bytes:

@@ -1,6 +1,6 @@
 """The main job on real input: what ``make run`` does, step by step."""
 
-import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +52,8 @@ def train(*options: object) -> None:
 
 
 def main() -> None:
-    RUNS.mkdir(exist_ok=True)
+    shutil.rmtree(RUNS, ignore_errors=True)
+    RUNS.mkdir()
     facts = ("--gpus", 2, "--device", "cpu", "--model", "examples/gpt.json")
     batch = ("--micro-batch", 8, "--global-batch", 32)
     show(*DSCONFIG, "validate", "examples/baichuan2.json")
@@ -62,8 +63,10 @@ def main() -> None:
     show(sys.executable, "examples/library.py")
     train()
     train("--resume", "--export", "runs/gpt/weights")
-    index = json.loads((RUNS / "gpt" / "weights" / "model.safetensors.index.json").read_text())
-    print(f"\nexported {len(index['weight_map'])} tensors to runs/gpt/weights")
+    weights = RUNS / "gpt" / "weights" / "model.safetensors"
+    print(
+        f"\nexported {weights.stat().st_size / 2**20:.1f} MiB to {weights.relative_to(RUNS.parent)}"
+    )
 
 
 if __name__ == "__main__":

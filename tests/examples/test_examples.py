@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -80,9 +81,9 @@ def test_the_gpt_trains_resumes_and_exports_under_dsconfig_run(tmp_path: Path) -
     second = run(*command, "--steps", 12, "--resume", "--export", weights)
     assert second.returncode == 0, second.stderr
     assert "step 24" in second.stdout
-    assert losses(second.stdout)[-1] < losses(first.stdout)[0] - 1
-    index = json.loads((weights / "model.safetensors.index.json").read_text())
-    assert "blocks.1.feed_forward_out.bias" in index["weight_map"]
+    assert losses(second.stdout)[-1] < losses(first.stdout)[0] - 0.5
+    exported = load_file(weights / "model.safetensors")
+    assert exported["blocks.1.feed_forward_out.bias"].shape == (32,)
 
 
 def test_training_refuses_a_config_with_errors_before_any_process_starts(tmp_path: Path) -> None:
