@@ -1,8 +1,8 @@
 """The word "auto", and who puts a value in its place."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from dsconfig.checks.context import AUTO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, Path
 from dsconfig.report import Effect
@@ -12,18 +12,8 @@ REFUSALS = (AutoFate.REFUSED, AutoFate.REFUSED_LATE)
 OURS = "dsengine"
 
 
-def _autos(config: Context) -> Iterator[Path]:
-    for path in config.paths:
-        if config.get(*path) == AUTO and not config.is_unknown(path):
-            yield path
-
-
-def _names(fates: dict[Runtime, AutoFate], *wanted: AutoFate) -> list[str]:
+def _names(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate) -> list[str]:
     return [runtime.name for runtime, fate in fates.items() if fate in wanted]
-
-
-def _fates(config: Context, path: Path) -> dict[Runtime, AutoFate]:
-    return {runtime: runtime.on_auto(path, config.config) for runtime in config.runtimes}
 
 
 def _consequence(config: Context, path: Path, fate: AutoFate, who: str) -> str:
@@ -54,8 +44,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
     applies (`stage: "auto"` switches ZeRO off), elsewhere the text reaches code that wants a
     number. `dsconfig resolve` writes the values, with a reason for each.
     """
-    for path in _autos(config):
-        fates = _fates(config, path)
+    for path, fates in config.autos.items():
         if AutoFate.FILLED in fates.values() or config.is_native_auto(path):
             continue
         runtime, fate = next(iter(fates.items()))
@@ -89,8 +78,7 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
     """Only `dsconfig resolve` (and so dsengine) puts a value in place of this "auto"."""
     if len(config.runtimes) == 1:
         return
-    for path in _autos(config):
-        fates = _fates(config, path)
+    for path, fates in config.autos.items():
         if _names(fates, AutoFate.FILLED) != [OURS]:
             continue
         runtime, fate = next(each for each in fates.items() if each[0].name != OURS)
@@ -114,8 +102,7 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
     """transformers or accelerate fill this "auto"; a plain DeepSpeed script does not."""
     if len(config.runtimes) == 1:
         return
-    for path in _autos(config):
-        fates = _fates(config, path)
+    for path, fates in config.autos.items():
         filling = [name for name in _names(fates, AutoFate.FILLED) if name != OURS]
         if not filling:
             continue
@@ -134,9 +121,14 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
     "auto-native-refused",
     Effect.INERT,
     bad=Example(
-        config='{"train_batch_size": 8, "pipeline": {"stages": "auto"}}', runtime="accelerate"
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, '
+        '"pipeline": {"stages": "auto"}}',
+        runtime="accelerate",
     ),
-    good=Example(config='{"train_batch_size": 8, "pipeline": {"stages": 4}}', runtime="accelerate"),
+    good=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "pipeline": {}}',
+        runtime="accelerate",
+    ),
 )
 def auto_native_refused(config: Context) -> Iterator[Finding]:
     """ "auto" is a setting of DeepSpeed's own here, and accelerate stops at it.
@@ -144,8 +136,7 @@ def auto_native_refused(config: Context) -> Iterator[Finding]:
     accelerate refuses every "auto" it has no value for, also where DeepSpeed gives the word a
     meaning. Leaving the key out means the same.
     """
-    for path in _autos(config):
-        fates = _fates(config, path)
+    for path, fates in config.autos.items():
         stopping = [each.name for each, fate in fates.items() if fate in REFUSALS]
         others = set(fates.values()) - set(REFUSALS)
         if not stopping or not config.is_native_auto(path):

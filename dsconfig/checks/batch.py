@@ -1,5 +1,6 @@
 """Batch: global batch = micro batch x accumulation x data-parallel ranks."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -36,8 +37,9 @@ def _ranks(config: Context) -> tuple[float, bool]:
         return 1, True
     degree = config.number("sequence_parallel_size")
     told = config.facts.sequence_parallel != 1 or not config.since("0.17.0")
-    if degree and degree > 0 and not told and known % degree == 0:
-        return known // int(degree), False
+    if degree and degree > 0 and not told and not config.has("data_parallel_size"):
+        # DeepSpeed divides without rounding: half a rank is possible.
+        return known / degree if known % degree else known // degree, False
     return known, False
 
 
@@ -145,18 +147,25 @@ def _derive(triple: Triple) -> tuple[float, float]:
 
 def _mismatch(triple: Triple, micro: float, steps: float) -> Finding:
     unit = (triple.micro or 1) * (triple.steps or 1) * triple.ranks
-    below = int((triple.train or 0) // unit) * int(unit)
-    nearest = [str(each) for each in (below, below + int(unit)) if each > 0]
+    nearest = _nearest(triple.train or 0, unit)
     if triple.micro is not None and triple.steps is not None:
-        nearest = [str(int(unit))]
+        nearest = [f"{unit:g}"]
     return Finding(
         path=(TRAIN,),
         message=(
             f"{TRAIN} {triple.train} is not {micro} (micro batch) x {steps} (accumulation) "
             f"x {triple.ranks} (data-parallel ranks): DeepSpeed stops while reading the file"
         ),
-        help=f"leave {TRAIN} out, or write {' or '.join(nearest)}",
+        help=f"leave {TRAIN} out" + (f", or write {' or '.join(nearest)}" if nearest else ""),
     )
+
+
+def _nearest(train: float, unit: float) -> list[str]:
+    """The multiples of ``unit`` around a number; none for numbers that are not finite."""
+    if not (math.isfinite(train) and math.isfinite(unit)):
+        return []
+    below = int(train // unit) * int(unit)
+    return [str(each) for each in (below, below + int(unit)) if each > 0]
 
 
 def _impossible(triple: Triple) -> Iterator[Finding]:

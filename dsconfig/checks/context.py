@@ -1,10 +1,11 @@
 """One config on the bench: its values as DeepSpeed reads them, the facts, the programs."""
 
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 from dsconfig.facts import Facts
-from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.base import AutoFate, Runtime
 from dsconfig.runtimes.deepspeed import NATIVE_AUTO
 from dsconfig.runtimes.demands import Demand, demands
 from dsconfig.runtimes.reading import Reading, is_block, read
@@ -54,10 +55,10 @@ class Context:
         """The value as written; None where nothing is."""
         value: Any = self.config
         for part in path:
-            if not is_block(value):
+            if not isinstance(value, dict):
                 return None
-            value = value.get(part)
-        return value
+            value = value.get(part)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return value  # pyright: ignore[reportUnknownVariableType]
 
     def has(self, *path: str) -> bool:
         *above, name = path
@@ -181,6 +182,15 @@ class Context:
         return bool(self._unknown) and any(
             join(*path[:depth]) in self._unknown for depth in range(1, len(path) + 1)
         )
+
+    @cached_property
+    def autos(self) -> Mapping[tuple[str, ...], Mapping[Runtime, AutoFate]]:
+        """What each program makes of each "auto" whose key is known."""
+        return {
+            path: {runtime: runtime.on_auto(path, self.config) for runtime in self.runtimes}
+            for path in self.paths
+            if self.get(*path) == AUTO and not self.is_unknown(path)
+        }
 
     def is_unread(self, path: tuple[str, ...]) -> bool:
         """Whether a key is documented by DeepSpeed and read by no release of it."""

@@ -112,40 +112,6 @@ def _as_integer(value: Any) -> bool:
 
 
 @rule(
-    "DSC914",
-    "dynamic-batching-method",
-    Effect.ALTERED,
-    wakes="data_efficiency",
-    bad='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": '
-    '{"enabled": true, "dynamic_batching": {"enabled": true, "max_tokens": 100, '
-    '"sequence_picking_order": "longest"}}}}',
-    good='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": '
-    '{"enabled": true, "dynamic_batching": {"enabled": true, "max_tokens": 100, '
-    '"sequence_picking_order": "seqlen"}}}}',
-    holds=in_deepspeed,
-)
-def dynamic_batching_method(config: Context) -> Iterator[Finding]:
-    """A word of dynamic_batching is unknown; the data loader stops when it is built.
-
-    Not checked when the file is read.
-    """
-    known = {
-        "lr_scaling_method": ("linear", "sqrt", "none"),
-        "sequence_picking_order": ("random", "seqlen", "dataloader"),
-    }
-    for name, words in known.items():
-        value = config.get(*BATCHING, name)
-        path = (*BATCHING, name)
-        wrong = value is not None and str(value).lower() not in words
-        if wrong and not any(each.pointer.endswith(name) for each in config.schema_errors):
-            yield Finding(
-                path=path,
-                message=f"{name} {value!r} is unknown: the data loader stops when it is built",
-                help=f"write one of {', '.join(words)}",
-            )
-
-
-@rule(
     "DSC915",
     "random-ltd-incomplete",
     Effect.REFUSED,

@@ -76,12 +76,14 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
         '"gradient_clipping": 0.5}',
         runtime="transformers",
         training_args={"max_grad_norm": 1.0},
+        world_size=1,
     ),
     good=Example(
         config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
         '"gradient_clipping": 1.0}',
         runtime="transformers",
         training_args={"max_grad_norm": 1.0},
+        world_size=1,
     ),
 )
 def sources_disagree(config: Context) -> Iterator[Finding]:

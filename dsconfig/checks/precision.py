@@ -42,7 +42,7 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
     "DSC307",
     "master-weights-need-zero",
     Effect.REFUSED,
-    wakes="fp16 bf16",
+    wakes="fp16 bf16 bfloat16",
     bad='{"train_batch_size": 8, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true}}',
     good='{"train_batch_size": 8, "bf16": {"enabled": true}}',
 )
@@ -75,7 +75,7 @@ def _is_on(config: Context, path: Path) -> bool:
     "DSC308",
     "bf16-states-need-masters",
     Effect.REFUSED,
-    wakes="bf16",
+    wakes="bf16 bfloat16",
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true, '
     '"bf16_optimizer_states": true}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true, '
@@ -97,7 +97,7 @@ def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
     "DSC309",
     "master-weights-need-offload",
     Effect.REFUSED,
-    wakes="fp16 bf16",
+    wakes="fp16 bf16 bfloat16",
     late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true, '
     '"bf16_master_weights_and_grads": true}}',

@@ -1,7 +1,7 @@
 """All rules, by code. Families are imported when the first config is judged."""
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 from importlib import import_module
 
 from dsconfig.checks.rule import Check, Example, Holds, Rule, everywhere
@@ -111,8 +111,9 @@ def rule_of(code_or_name: str) -> Rule | None:
     return None
 
 
-def awake(keys: frozenset[str]) -> Iterator[Rule]:
+@lru_cache(maxsize=1024)
+def awake(keys: frozenset[str]) -> tuple[Rule, ...]:
     """The rules that have something to look at in a config with these top-level keys."""
-    for found in rules().values():
-        if not found.wakes or not found.wakes.isdisjoint(keys):
-            yield found
+    return tuple(
+        found for found in rules().values() if not found.wakes or not found.wakes.isdisjoint(keys)
+    )

@@ -41,7 +41,7 @@ def _dotted(path: Path) -> str:
 
 def _is_ours(config: Context, path: Path) -> bool:
     """Whether these rules speak of a path: not of batch numbers, optimizer and scheduler."""
-    if path in (("optimizer",), ("scheduler",)):
+    if path in (("optimizer",), ("scheduler",), ("optimizer", "type")):
         return True
     if path[0] in ("optimizer", "scheduler") or path[0] in REMOVED_BLOCKS:
         return False

@@ -1,6 +1,7 @@
 """What depends on the DeepSpeed release: keys that came and went, defaults, old limits."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import rule
@@ -10,22 +11,28 @@ from dsconfig.runtimes.history import deprecated, renamed
 from dsconfig.runtimes.reading import Outcome, is_block
 from dsconfig.runtimes.removals import REMOVALS
 from dsconfig.schema import Key, Status
-from dsconfig.schema.version import NEWEST, Version
+from dsconfig.schema.version import NEWEST, OLDEST, Version
 
 
-def _is_removed(path: Path) -> bool:
-    return any(path[: len(removed)] == removed for removed in REMOVALS)
+@lru_cache(maxsize=4096)
+def _mortal(path: Path) -> Key | None:
+    """The key at a path if it came or went after the first release, and no other rule tells so."""
+    if path[:2] in (("optimizer", "params"), ("scheduler", "params")):
+        return None
+    if any(path[: len(removed)] == removed for removed in REMOVALS):
+        return None
+    key = key_at(path)
+    if key is None or renamed(path) or deprecated(path):
+        return None
+    is_read = key.status in (Status.LIVE, Status.REMOVED)
+    lasting = key.until is None and key.gap is None and (key.since or OLDEST) <= OLDEST
+    return None if lasting or not is_read else key
 
 
 def _own(config: Context) -> Iterator[tuple[Path, Key]]:
-    """Keys of the file that are known, and no matter of another rule."""
     for path in config.paths:
-        if path[:2] in (("optimizer", "params"), ("scheduler", "params")) or _is_removed(path):
-            continue
-        if renamed(path) or deprecated(path) or config.is_unknown(path):
-            continue
-        key = key_at(path)
-        if key is not None and key.status in (Status.LIVE, Status.REMOVED):
+        key = _mortal(path)
+        if key is not None and not config.is_unknown(path):
             yield path, key
 
 

@@ -309,20 +309,25 @@ def quantized_gradients_group(config: Context) -> Iterator[Finding]:
         )
 
 
+NO_CLIPPING = 1e9
+"""No gradient of a model that still trains has a norm like this."""
+
+
 @rule(
     "DSC421",
-    "clipping-infinite",
+    "clipping-without-effect",
     Effect.INERT,
     wakes="gradient_clipping",
-    bad='{"train_batch_size": 8, "gradient_clipping": Infinity}',
+    bad='{"train_batch_size": 8, "gradient_clipping": 1e12}',
     good='{"train_batch_size": 8, "gradient_clipping": 1.0}',
 )
-def clipping_infinite(config: Context) -> Iterator[Finding]:
-    """A clipping norm of infinity clips nothing; 0 says so plainly."""
+def clipping_without_effect(config: Context) -> Iterator[Finding]:
+    """The clipping norm is so large, or infinite, that nothing is ever clipped; 0 says so
+    plainly."""
     value = config.number("gradient_clipping")
-    if value is not None and value in (float("inf"), float("-inf")):
+    if value is not None and value >= NO_CLIPPING:
         yield Finding(
             path=("gradient_clipping",),
-            message="gradient_clipping is infinite: nothing is ever clipped",
+            message=f"gradient_clipping is {value:g}: nothing is ever clipped",
             help='write "gradient_clipping": 0 to switch it off',
         )

@@ -58,6 +58,10 @@ def number(value: Any) -> bool:
     return isinstance(value, (int, float))
 
 
+def number_or_null(value: Any) -> bool:
+    return value is None or isinstance(value, (int, float))
+
+
 def whole(value: Any) -> bool:
     """What Python's ``|`` with a bool takes."""
     return isinstance(value, int)
@@ -89,9 +93,9 @@ def exactly(*choices: Any) -> Test:
     return accepts
 
 
-def container_of_names(value: Any) -> bool:
-    """Something that can be asked whether it holds a name: not a number, not null."""
-    return isinstance(value, (dict, list, str))
+def timers(value: Any) -> bool:
+    """A block, or a list or text that does not hold "throughput", which is looked up then."""
+    return isinstance(value, dict) or (isinstance(value, (list, str)) and "throughput" not in value)
 
 
 def texts(value: Any) -> bool:
@@ -155,6 +159,9 @@ def _demand(
 
 
 def _top_level() -> Iterable[Demand]:
+    for name in ("train_batch_size", "train_micro_batch_size_per_gpu"):
+        yield _demand(name, number_or_null, "a positive integer")
+    yield _demand("gradient_accumulation_steps", number_or_null, "a positive integer")
     types = 'one of "fp16", "bf16", "fp32"'
     old_types = 'one of "fp16", "bfp16", "fp32"'
     path = "communication_data_type"
@@ -197,7 +204,7 @@ def _blocks() -> Iterable[Demand]:
         yield _demand(path, mapping, BLOCK, since, "0.6.5")
     yield _demand("aio", mapping_or_null, BLOCK, "0.3.15")
     yield _demand("autotuning.model_info", mapping_or_null, BLOCK, "0.5.7")
-    yield _demand("timers", container_of_names, BLOCK, "0.14.3")
+    yield _demand("timers", timers, BLOCK, "0.14.3")
     yield _demand("checkpoint.writer", mapping_or_null, BLOCK, "0.17.1")
     yield _demand("expert_parallel", mapping_or_empty, BLOCK, "0.19.2")
 

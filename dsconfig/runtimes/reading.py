@@ -85,7 +85,7 @@ def read(config: Mapping[str, Any], version: Version) -> Reading:
     entries: dict[tuple[str, ...], Entry] = {}
     values: dict[tuple[str, ...], dict[str, Any]] = {}
     for block in BLOCKS:
-        if block.path[0] not in config:
+        if block.path[0] not in config or _is_shadowed(block, config):
             continue
         content = _descend(config, block.path)
         if content is ABSENT or (content == AUTO and block.text_auto_is_absent):
@@ -95,6 +95,11 @@ def read(config: Mapping[str, Any], version: Version) -> Reading:
         elif is_block(content):
             values[block.path] = _as_written(block, content, version)
     return Reading(entries, values)
+
+
+def _is_shadowed(block: Block, config: Mapping[str, Any]) -> bool:
+    """The old name bfloat16 is read only where bf16 is absent or null."""
+    return block.path == ("bfloat16",) and config.get("bf16") is not None
 
 
 def _descend(config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
@@ -155,6 +160,8 @@ def _read_key(
     if not known.exists(version):
         outcome = Outcome.NOT_YET if version < known.since else Outcome.GONE
         return Entry(path, outcome, known)
+    if known.kind is Kind.BLOCK and value == AUTO:
+        return Entry(path, Outcome.BAD_TYPE, known)
     if known.kind is Kind.BLOCK or (value is None and known.nullable):
         return Entry(path, Outcome.TAKEN, known, value)
     return _read_value(known, path, value, version)

@@ -48,13 +48,19 @@ def _case(row: Mapping[str, Any], folder: Path) -> Case:
     document = dsconfig.read(folder / row["file"])
     if row["deepspeed"] == "skipped_auto":
         document = with_overrides(document, list(_filling(document.value, row["world_size"])))
-    facts = dsconfig.Facts(world_size=row["world_size"])
+    facts = dsconfig.Facts(world_size=_ranks(document.value, row["world_size"]))
     report = dsconfig.validate(document, facts, runtime="deepspeed", version="0.19.8")
     verdict = row["auto_filled"] or row["deepspeed"]
     refused = verdict == "rejected" or bool(row["late_failure"])
     listed = {name: row[name] for name in (*LISTS, "suspicious", "late_failure") if row[name]}
     expected = {"refused": refused, **listed}
     return Case(row["file"], expected, *_judged(report, refused, row))
+
+
+def _ranks(config: Any, data_parallel: int | None) -> int | None:
+    """All ranks: the world size of a row is what the parser counted with, after division."""
+    degree = config.get("sequence_parallel_size", 1) if isinstance(config, dict) else 1
+    return data_parallel and data_parallel * degree
 
 
 def _judged(report: dsconfig.Report, refused: bool, row: Mapping[str, Any]) -> tuple[Any, bool]:

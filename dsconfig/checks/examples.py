@@ -1,0 +1,45 @@
+"""The bad and the good example of a rule, judged as its page says."""
+
+from dsconfig.checks.rule import Example
+from dsconfig.facts import Facts
+from dsconfig.report import Diagnostic
+
+
+def facts_of(example: Example) -> Facts:
+    """The world of an example."""
+    from dsconfig.facts import gather
+
+    return gather(
+        world_size=example.world_size,
+        device=example.device,
+        model=example.model,
+        host_memory=example.host_memory,
+        client_optimizer=example.client_optimizer,
+        training_args=example.training_args,
+    )
+
+
+def judge(example: Example) -> tuple[Diagnostic, ...]:
+    """Everything found in an example."""
+    from dsconfig.checks import check
+    from dsconfig.schema.version import Version
+    from dsconfig.source import read
+
+    version = Version.parse(example.version) if example.version else None
+    document = read(example.config, name="ds.json")
+    return check(document, facts_of(example), runtime=example.runtime, version=version)
+
+
+def flags_of(example: Example) -> str:
+    """The options of ``dsconfig validate`` that set the world of an example."""
+    flags = {
+        "--runtime": example.runtime,
+        "--deepspeed-version": example.version,
+        "--world-size": example.world_size,
+        "--device": example.device,
+        "--model": example.model,
+        "--host-memory": example.host_memory,
+        "--client-optimizer": example.client_optimizer,
+        "--training-args": "args.json" if example.training_args else None,
+    }
+    return " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
