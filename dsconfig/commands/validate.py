@@ -10,6 +10,7 @@ from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
 
 if TYPE_CHECKING:
+    from dsconfig.commands.validation.baseline import Baseline
     from dsconfig.commands.validation.judge import Judge
     from dsconfig.commands.validation.targets import Target
     from dsconfig.facts import Facts
@@ -95,7 +96,7 @@ def validate(
     """Judge configs. Exit code 0: clean; 1: errors; 2: wrong usage or unreadable input."""
     from dsconfig.commands.validation.judge import Judge
     from dsconfig.commands.validation.output import Output
-    from dsconfig.commands.validation.selection import Baseline, Selection, selectors
+    from dsconfig.commands.validation.selection import Selection, selectors
 
     output = Output(output_format, quiet=quiet)
     judge = Judge(
@@ -113,7 +114,7 @@ def validate(
         version=deepspeed_version,
         overrides=overrides or (),
         selection=Selection(selectors("--select", select), selectors("--ignore", ignore)),
-        baseline=None if baseline is None else Baseline.load(baseline),
+        baseline=_baseline(baseline),
     )
     chosen = _targets(files, stdin_filename)
     if fix or unsafe_fixes or diff:
@@ -131,6 +132,14 @@ def _facts(**flags: object) -> "Facts | None":
     """The facts the flags give; None where there are none, so that nothing is imported."""
     given = {name: flag for name, flag in flags.items() if flag is not None}
     return options.facts_from(**given) if given else None
+
+
+def _baseline(path: Path | None) -> "Baseline | None":
+    if path is None:
+        return None
+    from dsconfig.commands.validation.baseline import Baseline
+
+    return Baseline.load(path)
 
 
 def _targets(files: Sequence[str] | None, stdin_name: str | None) -> list["Target"]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 RULE_PAGES = "https://dsconfig.dev/rules"
 
@@ -33,16 +34,14 @@ SEVERITY_OF_EFFECT = {
 }
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
+class Position(NamedTuple):
     """A place in a text: 1-based line, 1-based column in code points."""
 
     line: int
     column: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Range:
+class Range(NamedTuple):
     """From ``start`` up to, not including, ``end``."""
 
     start: Position
@@ -56,16 +55,14 @@ class Applicability(StrEnum):
     """The edit changes what is trained; a person should look."""
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """Replace the text in ``range`` by ``content``."""
 
     range: Range
     content: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fix:
+class Fix(NamedTuple):
     applicability: Applicability
     edits: tuple[Edit, ...]
 

@@ -1,7 +1,7 @@
 """The findings of one file, and of one run over many files."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dsconfig.report.diagnostic import Diagnostic, Severity
 
@@ -17,8 +17,7 @@ def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     return tuple(sorted(diagnostics, key=key))
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """What ``validate`` found in one config."""
 
     diagnostics: tuple[Diagnostic, ...]
@@ -40,8 +39,7 @@ class Report:
         return tuple(found for found in self.diagnostics if found.severity is severity)
 
 
-@dataclass(frozen=True, slots=True)
-class FileReport:
+class FileReport(NamedTuple):
     """A report with the name and text it is about, as the renderers need them."""
 
     file: str

@@ -1,8 +1,7 @@
 """Where reading stands: open containers, steps over blanks, and how mistakes are told."""
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsconfig.source import pointer as pointers
 from dsconfig.source.parsed import Reading, SyntaxProblem
@@ -12,8 +11,7 @@ MOST_PROBLEMS = 20
 """Syntax errors after which a text is given up."""
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A container that is being filled. ``pointer`` is None inside a part that is thrown away."""
 
     items: Any

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsconfig.report import Diagnostic, Range
 
@@ -20,16 +20,14 @@ class Format(StrEnum):
     """Values handed over by a program; there is no text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(NamedTuple):
     """The first place where a text is not strict JSON, as Python's ``json`` sees it."""
 
     range: Range
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Where one entry stands. ``key`` is None for the root and for items of a list."""
 
     key: Range | None

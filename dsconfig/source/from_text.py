@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dsconfig.report import Diagnostic, Range
-from dsconfig.source import findings, templates
+from dsconfig.source import findings
 from dsconfig.source.document import Departure, Document, Format, Span
 from dsconfig.source.parsed import Reading
 from dsconfig.source.pointer import split
@@ -13,6 +13,8 @@ from dsconfig.source.spans import Spans
 from dsconfig.source.strict import departure_from_json
 
 KINDS = {"list": "a list", "str": "a text", "bool": "a switch", "NoneType": "null"}
+PLACEHOLDER_MARKS = ("$", "{{", "{%", "<", "%(", "@", "__")
+"""What a template cannot do without, so that ordinary files pay nothing."""
 NUMBER_WORDS = ("NaN", "Infinity", "-Infinity")
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
@@ -28,13 +30,12 @@ def document_from_text(
     reading = read_hjson(source, skip_mark=not has_mark)
     if reading.too_deep:
         return unreadable(name, text, too_deep())
-    placeholders = templates.placeholders(source, reading)
+    placeholders: frozenset[str] = frozenset()
     refused = bool(reading.problems)
-    if refused and templates.TOKEN.search(source):
-        filled = templates.read_filled(source)
-        stand_ins = templates.placeholders(source, filled)
-        if stand_ins and len(filled.problems) < len(reading.problems):
-            reading, placeholders = filled, stand_ins
+    if refused or reading.bare_texts or any(mark in source for mark in PLACEHOLDER_MARKS):
+        from dsconfig.source.templates import filled_in
+
+        reading, placeholders = filled_in(source, reading)
     spans = Spans(source, reading.places)
     found = list(_findings(reading, spans, placeholders, in_file=not decoded))
     departure = departure_from_json(f"\ufeff{source}" if has_mark else source)

@@ -2,8 +2,8 @@
 
 import errno
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dsconfig.report import Diagnostic
 from dsconfig.source import findings
@@ -21,8 +21,7 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """Text that was found. ``has_mark`` says that a byte order mark was taken off."""
 
     content: str

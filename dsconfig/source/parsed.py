@@ -1,14 +1,12 @@
 """What one pass over a text yields: values, offsets, and what was wrong."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Offsets = tuple[int, int, int, int]
 """Key start and end (-1 where there is no key), value start and end."""
 
 
-@dataclass(frozen=True, slots=True)
-class SyntaxProblem:
+class SyntaxProblem(NamedTuple):
     """A place that hjson refuses, as offsets."""
 
     start: int
@@ -19,19 +17,31 @@ class SyntaxProblem:
     """True where hjson leaves with an exception that is not its own."""
 
 
-@dataclass(slots=True)
 class Reading:
-    """What a text holds. ``places`` is keyed by JSON Pointer."""
+    """What a text holds. ``places`` is keyed by JSON Pointer.
 
-    value: Any = None
-    places: dict[str, Offsets] = field(default_factory=dict[str, Offsets])
-    problems: list[SyntaxProblem] = field(default_factory=list[SyntaxProblem])
-    duplicates: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
-    """Pointer, and offsets of the repeated key."""
-    bare_texts: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
-    """Pointer and offsets of each value that is text without quotes."""
-    is_blank: bool = False
-    too_deep: bool = False
+    ``duplicates``: pointer, and offsets of each repeated key. ``bare_texts``: pointer and
+    offsets of each value that is text without quotes.
+    """
+
+    __slots__ = (
+        "bare_texts",
+        "duplicates",
+        "is_blank",
+        "places",
+        "problems",
+        "too_deep",
+        "value",
+    )
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.places: dict[str, Offsets] = {}
+        self.problems: list[SyntaxProblem] = []
+        self.duplicates: list[tuple[str, int, int]] = []
+        self.bare_texts: list[tuple[str, int, int]] = []
+        self.is_blank = False
+        self.too_deep = False
 
     def forget_repeated(self) -> None:
         """Drop the places of what stood below the first of two equal keys."""

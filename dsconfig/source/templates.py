@@ -47,11 +47,6 @@ def is_placeholder(text: str, *, is_bare: bool, key_is_quoted: bool = True) -> b
     return key_is_quoted or "_" in token
 
 
-def may_hold_placeholder(text: str) -> bool:
-    """A quick look, so that ordinary files pay nothing."""
-    return any(mark in text for mark in ("$", "{{", "{%", "<", "%(", "@", "__"))
-
-
 def strings(value: Any) -> Iterator[tuple[str, str]]:
     """Every text in a config, with its JSON Pointer."""
     waiting: list[tuple[str, Any]] = [("", value)]
@@ -76,11 +71,21 @@ def placeholders(source: str, reading: Reading) -> frozenset[str]:
         value = source[start:end].strip()
         if is_placeholder(value, is_bare=True, key_is_quoted=key_is_quoted):
             found.add(pointer)
-    if may_hold_placeholder(source):
-        for pointer, value in strings(reading.value):
-            if is_placeholder(value, is_bare=False):
-                found.add(pointer)
+    for pointer, value in strings(reading.value):
+        if is_placeholder(value, is_bare=False):
+            found.add(pointer)
     return frozenset(found)
+
+
+def filled_in(source: str, reading: Reading) -> tuple[Reading, frozenset[str]]:
+    """The reading and its placeholders; read again where taking them for values helps."""
+    found = placeholders(source, reading)
+    if reading.problems and TOKEN.search(source):
+        filled = read_filled(source)
+        stand_ins = placeholders(source, filled)
+        if stand_ins and len(filled.problems) < len(reading.problems):
+            return filled, stand_ins
+    return reading, found
 
 
 def read_filled(source: str) -> Reading:

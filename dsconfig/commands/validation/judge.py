@@ -1,31 +1,30 @@
 """One target to a report: read, override, validate, select."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import dsconfig
 from dsconfig.commands.errors import UsageError
-from dsconfig.commands.validation.selection import Baseline, Selection
+from dsconfig.commands.validation.selection import Selection
 from dsconfig.commands.validation.settings import settings_for
 from dsconfig.commands.validation.targets import STDIN, Target
 from dsconfig.report import FileReport, Report
 from dsconfig.source import Document, read, with_overrides
 
 if TYPE_CHECKING:
+    from dsconfig.commands.validation.baseline import Baseline
     from dsconfig.facts import Facts
 
 
-@dataclass(frozen=True, slots=True)
-class Judge:
+class Judge(NamedTuple):
     """What every file of one run is held against."""
 
     facts: "Facts | None" = None
     runtime: str | None = None
     version: str | None = None
     overrides: Sequence[str] = ()
-    selection: Selection = field(default_factory=Selection)
-    baseline: Baseline | None = None
+    selection: Selection = Selection()
+    baseline: Optional["Baseline"] = None
 
     def for_file(self, file: str) -> "Judge":
         """With what the project of a file asks for; the command line wins."""
@@ -33,8 +32,7 @@ class Judge:
         own = Selection(
             self.selection.select or project.select, (*self.selection.ignore, *project.ignore)
         )
-        return replace(
-            self,
+        return self._replace(
             runtime=self.runtime or project.runtime,
             version=self.version or project.version,
             selection=own.also_ignoring(project.ignored_in(file)),

@@ -9,11 +9,10 @@ exclude = ["third_party/*"]
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 from dsconfig.commands.errors import UsageError
 
@@ -23,15 +22,14 @@ TEXTS = ("runtime", "deepspeed-version")
 PER_FILE = "per-file-ignores"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """What a project asks for. Patterns are matched relative to ``root``."""
 
-    root: Path = field(default_factory=Path)
+    root: Path = Path()
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, Any])
+    per_file_ignores: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     runtime: str | None = None
     version: str | None = None
 
@@ -46,6 +44,8 @@ class Settings:
         )
 
     def _matches(self, file: str, pattern: str) -> bool:
+        from fnmatch import fnmatch
+
         path = Path(file).absolute()
         if path.is_relative_to(self.root):
             path = path.relative_to(self.root)

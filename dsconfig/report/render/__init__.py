@@ -1,14 +1,13 @@
 """How findings are shown: one file per format, chosen by name, imported when chosen."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
+from typing import NamedTuple
 
 from dsconfig.report.report import FileReport
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """What the terminal can do. Machine formats take no notice of it."""
 
     color: bool = False

@@ -1,0 +1,50 @@
+"""The configs in a folder: by their names, or by keys that only a ds_config has."""
+
+import os
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+NAMES = (
+    "ds_config*.*json",
+    "*ds_config*.*json",
+    "*deepspeed*config*.*json",
+    "ds_z[0-9]*.*json",
+    "zero[0-9]*.*json",
+)
+"""Names that people give to configs; a file called so is judged whatever is in it."""
+SUFFIXES = (".json", ".hjson", ".yaml", ".yml")
+SKIPPED = frozenset(("node_modules", "__pycache__", "site-packages", "build", "dist", "venv"))
+LARGEST_LOOK = 2**20
+"""Files above 1 MiB whose name says nothing are not looked into."""
+CONFIG_KEYS = re.compile(
+    r"""["']?(?:train_batch_size|train_micro_batch_size_per_gpu|zero_optimization"""
+    r"""|gradient_accumulation_steps|zero_allow_untested_optimizer)["']?\\?\s*:"""
+)
+YAML_KEYS = re.compile(r"^\s*(?:deepspeed|deepspeed_config(?:_file)?)\s*:", re.MULTILINE)
+
+
+def configs_in(directory: str) -> Iterator[str]:
+    for folder, folders, files in os.walk(directory):
+        folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED)
+        for name in sorted(files):
+            path = str(Path(folder, name))
+            if name.endswith(SUFFIXES) and (_is_named_so(name) or _looks_like_config(path)):
+                yield path
+
+
+def _is_named_so(name: str) -> bool:
+    return any(fnmatch(name.lower(), pattern) for pattern in NAMES)
+
+
+def _looks_like_config(path: str) -> bool:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST_LOOK + 1)
+    except OSError:
+        return False
+    if len(data) > LARGEST_LOOK:
+        return False
+    pattern = CONFIG_KEYS if path.endswith(("json",)) else YAML_KEYS
+    return pattern.search(data.decode("utf-8", "replace")) is not None
