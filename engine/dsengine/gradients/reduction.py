@@ -40,7 +40,10 @@ class Averaging:
 def all_reduce_hook(averaging: Averaging, wire: torch.dtype) -> Any:
     """A communication hook for DistributedDataParallel."""
 
-    def hook(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Tensor]:
+    def hook(
+        group: dist.ProcessGroup,
+        bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
+    ) -> torch.futures.Future[Tensor]:
         gradients = bucket.buffer()
         sent = gradients.to(wire) if gradients.dtype is not wire else gradients
         if averaging.before != 1.0:

@@ -1,0 +1,35 @@
+"""DeepSpeed's own runs, done again: equal losses, norms, scales, skipped steps, rates."""
+
+from pathlib import Path
+
+import pytest
+
+from replays import loss_scale, lr_schedules, train
+
+ORACLE = Path(__file__).parents[1] / "oracle"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("folder", ["results", "results_extras", "results_z3_nomel"])
+def test_recorded_runs_are_reproduced(folder: str) -> None:
+    cases = list(train.replay(ORACLE / "train" / folder))
+    assert cases
+    assert [case for case in cases if not case.agrees] == []
+
+
+def test_what_deepspeed_cannot_run_is_refused_or_works_here() -> None:
+    record = {"name": "x", "ok": False, "error": "AssertionError: no"}
+    refused = train.compare(record, [{"refused": "DSC999"}])
+    works = train.compare(record, [{"refused": None, "steps": []}])
+    assert refused.got == "refused: DSC999" and works.got == "works here"
+
+
+def test_loss_scales_follow_the_recorded_path_exactly() -> None:
+    assert [
+        case.name for case in loss_scale.replay(ORACLE / "loss_scale.json") if not case.agrees
+    ] == []
+
+
+def test_schedules_agree_to_a_trillionth() -> None:
+    cases = lr_schedules.replay(ORACLE / "lr_schedules.json")
+    assert [case.name for case in cases if not case.agrees] == []
