@@ -1,55 +1,72 @@
-"""The ledger for people: what was filled in, with what, and why."""
+"""The ledger for people: what was filled in, with what, and why.
 
-from typing import TYPE_CHECKING, Any
+Laid out here rather than by rich, whose import alone takes a third of the whole command.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, cast
 
 from dsconfig.source.pointer import dotted
 
 if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
-    from rich.table import Table
-
     from dsconfig.resolver.resolution import LedgerEntry, Resolution
 
 NARROW = 90
 """Below this many columns a table would break every word; entries are listed instead."""
+_WIDEST_KEY, _WIDEST_VALUE = 46, 24
+_BOLD, _PLAIN = "\033[1m", "\033[0m"
 
 
-def ledger(resolution: "Resolution", width: int) -> "RenderableType":
-    """A table, or a list on a narrow terminal."""
+def ledger(resolution: "Resolution", width: int, *, colour: bool = False) -> str:
+    """A table, or a list on a narrow terminal; ``width`` in columns."""
     if not resolution.ledger:
         return f'Nothing was "auto" and nothing had to be derived ({resolution.runtime}).'
-    return _listed(resolution) if width < NARROW else _table(resolution)
+    title = f"Resolved for {resolution.runtime}"
+    rows = _listed(resolution, width) if width < NARROW else _table(resolution, width)
+    lines = [title, *rows]
+    if not colour:
+        lines = [line.replace(_BOLD, "").replace(_PLAIN, "") for line in lines]
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def _table(resolution: "Resolution") -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=f"Resolved for {resolution.runtime}", title_justify="left", box=None)
-    table.add_column("key", overflow="fold")
-    table.add_column("value", overflow="fold", justify="right")
-    table.add_column("from")
-    table.add_column("because", overflow="fold", ratio=1)
-    for entry in resolution.ledger:
-        table.add_row(
-            Text(dotted(entry.pointer)),
-            Text(shown(entry.value), style="bold"),
-            Text(str(entry.source)),
-            Text(because(entry)),
+def _table(resolution: "Resolution", width: int) -> Iterable[str]:
+    cells = [
+        (dotted(entry.pointer), shown(entry.value), str(entry.source), because(entry))
+        for entry in resolution.ledger
+    ]
+    widths = [
+        min(widest, max(len(heading), *(len(row[column]) for row in cells)))
+        for column, (heading, widest) in enumerate(
+            (("key", _WIDEST_KEY), ("value", _WIDEST_VALUE), ("from", 10))
         )
-    return table
+    ]
+    rest = width - sum(widths) - 6
+    yield _line(widths, ("key", "value", "from", "because"))
+    for key, value, source, reason in cells:
+        columns = [
+            wrap(key, widths[0]),
+            wrap(value, widths[1]),
+            [source],
+            wrap(reason, rest),
+        ]
+        for index in range(max(map(len, columns))):
+            cell = tuple(lines[index] if index < len(lines) else "" for lines in columns)
+            yield _line(widths, cell)
 
 
-def _listed(resolution: "Resolution") -> "Group":
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
+def _line(widths: list[int], cells: tuple[str, ...]) -> str:
+    key, value, source, reason = cells
+    bold = f"{_BOLD}{value:>{widths[1]}}{_PLAIN}"
+    return f"{key:<{widths[0]}}  {bold}  {source:<{widths[2]}}  {reason}"
 
-    rows: list[Any] = [Text(f"Resolved for {resolution.runtime}")]
+
+def _listed(resolution: "Resolution", width: int) -> Iterable[str]:
     for entry in resolution.ledger:
-        rows.append(Text(f"{dotted(entry.pointer)} = {shown(entry.value)}", style="bold"))
-        rows.append(Padding(Text(f"{entry.source}: {because(entry)}"), (0, 0, 0, 2)))
-    return Group(*rows)
+        yield f"{dotted(entry.pointer)} = {_BOLD}{shown(entry.value)}{_PLAIN}"
+        reason = f"{entry.source}: {because(entry)}"
+        yield from wrap(reason, width, initial_indent="  ", subsequent_indent="  ")
 
 
 def explained(entry: "LedgerEntry") -> str:
@@ -62,7 +79,8 @@ def explained(entry: "LedgerEntry") -> str:
     for name, value in entry.inputs.items():
         if isinstance(value, dict):
             lines.append(f"  {name}:")
-            lines += [f"    {key}: {shown(child)}" for key, child in value.items()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            record = cast(Mapping[str, Any], value)
+            lines += [f"    {key}: {shown(child)}" for key, child in record.items()]
         else:
             lines.append(f"  {name}: {shown(value)}")
     return "\n".join(lines)
@@ -79,9 +97,7 @@ def because(entry: "LedgerEntry") -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as JSON writes it, large integers with thin groups."""
-    import json
-
+    """A value as JSON writes it, large integers in groups of three."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 100_000:
         return f"{value:,}"
     return value if isinstance(value, str) else json.dumps(value)

@@ -20,6 +20,8 @@ Out = Annotated[
     typer.Option("-o", "--output", help="Write the concrete config as JSON here; - is stdout."),
 ]
 FORMATS = ("full", "json")
+PIPED_WIDTH = 120
+"""Columns when nobody looks at a screen; COLUMNS overrides it."""
 
 
 def resolve(
@@ -191,13 +193,18 @@ def explanation(result: "Resolution", path: str) -> str:
 
 def show(result: "Resolution", file: str, text: str | None) -> None:
     """The ledger, then the findings."""
-    from dsconfig.commands.console import console
+    import os
+    import shutil
+    import sys
+
     from dsconfig.commands.ledger_table import ledger
 
-    out = console()
-    out.print(ledger(result, out.width))
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
+    typer.echo(ledger(result, width, colour=colour))
     if result.diagnostics:
         from dsconfig.report import FileReport, Report
         from dsconfig.report.render import render
 
+        typer.echo()
         typer.echo(render("full", [FileReport(file, text, Report(result.diagnostics))]))

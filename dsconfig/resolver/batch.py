@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsconfig.report import Effect
-from dsconfig.resolver import micro_batch
 from dsconfig.resolver.draft import ABSENT, Draft
 from dsconfig.resolver.resolution import Source
 
@@ -145,6 +144,8 @@ def _find_micro(draft: Draft, known: dict[str, Known], ranks: int) -> bool:
         # Neither is asked for: what DeepSpeed does with a file that has the product alone.
         known[MICRO] = Known(per_rank, Source.DERIVED)
         return True
+    from dsconfig.resolver import micro_batch
+
     found = micro_batch.largest(draft, MICRO, per_rank)
     if found is None:
         return False

@@ -6,11 +6,13 @@ bound is the 4.5x rule; the share of a card it may take is what its own examples
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
-from dsconfig.runtimes.effective import Zero
+
+if TYPE_CHECKING:
+    from dsconfig.runtimes.effective import Zero
 
 BLOCK = "zero_optimization"
 REDUCE, GATHER = "reduce_bucket_size", "allgather_bucket_size"
@@ -40,7 +42,7 @@ def fill(draft: Draft) -> None:
     _sub_group(draft)
 
 
-def trial(draft: Draft, zero: Zero) -> Zero:
+def trial(draft: Draft, zero: "Zero") -> "Zero":
     """``zero`` with the sizes that :func:`fill` would choose, for pricing a stage."""
     width = _width(draft)
     largest = cap(draft)

@@ -29,6 +29,8 @@ class Draft:
         self.config: dict[str, Any] = copied(document.value)
         self.ledger: list[LedgerEntry] = []
         self.findings: list[Diagnostic] = []
+        self.given_up: set[str] = set()
+        """Paths left "auto" for a reason that a finding at another path tells."""
         self.searches: dict[str, dict[str, Any]] = {}
         """What a search tried, by the path it was for."""
 

@@ -1,16 +1,19 @@
 """One question, two kinds of answer: our own policy, or another program's behaviour."""
 
-from typing import Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from dsconfig.facts import Facts
 from dsconfig.report import Diagnostic, Effect
-from dsconfig.report.diagnostic import severity_of
 from dsconfig.report.report import in_order
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Resolution
 from dsconfig.runtimes.base import Runtime, runtime_of
-from dsconfig.runtimes.effective import Effective, effective
+from dsconfig.schema.version import Version
 from dsconfig.source import Document
+
+if TYPE_CHECKING:
+    from dsconfig.runtimes.effective import Effective
 
 
 def resolve(
@@ -41,21 +44,21 @@ def resolve(
 
 
 def _finished(draft: Draft) -> Resolution:
-    findings = in_order(draft.findings)
-    failed = any(found.severity is severity_of(Effect.REFUSED) for found in findings)
     return Resolution(
         config=draft.config,
         ledger=tuple(draft.ledger),
-        diagnostics=findings,
-        effective=None if failed else _effective(draft),
+        diagnostics=in_order(draft.findings),
         runtime=draft.runtime.name,
+        derive=partial(_effective, draft.config, draft.facts, draft.runtime.version),
     )
 
 
-def _effective(draft: Draft) -> Effective | None:
+def _effective(config: dict[str, Any], facts: Facts, version: Version) -> "Effective | None":
     """None where a value is of a type that cannot be used; ``validate`` says which."""
+    from dsconfig.runtimes.effective import effective
+
     try:
-        return effective(draft.config, draft.facts, version=draft.runtime.version)
+        return effective(config, facts, version=version)
     except (ValueError, TypeError):
         return None
 
@@ -71,4 +74,4 @@ def _unreadable(document: Document, runtime: Runtime) -> Resolution:
             help='write an object: {"train_micro_batch_size_per_gpu": "auto", ...}',
         ),
     )
-    return Resolution(config={}, ledger=(), diagnostics=found, effective=None, runtime=runtime.name)
+    return Resolution(config={}, ledger=(), diagnostics=found, runtime=runtime.name)

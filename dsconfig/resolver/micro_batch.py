@@ -10,6 +10,8 @@ from dsconfig.resolver.sizing import GIB, Sizer, missing_flags, sizer
 
 LARGEST = 2**16
 """Nobody needs more samples in one pass; the search stops here."""
+TIGHT = 0.95
+"""From this share of the memory on, the estimate's own error may decide."""
 
 
 @dataclass(slots=True)
@@ -47,6 +49,8 @@ def largest(draft: Draft, path: str, per_rank: int | None) -> int | None:
     ``per_rank`` is the samples of one rank in one step: only its divisors come into question.
     Without it the global batch is open, and every size does.
     """
+    if draft.given_up:
+        return None  # no stage fits: that was said, and there is nothing to search
     priced = sizer(draft)
     device = draft.facts.device
     if priced is None or device is None or device.memory_bytes is None:
@@ -57,16 +61,32 @@ def largest(draft: Draft, path: str, per_rank: int | None) -> int | None:
     settings = priced.base.zero
     search = Search(lambda micro: priced.need(settings, micro).device, device.memory_bytes, {})
     found = search.largest(divisors(per_rank) if per_rank else doubled(search))
+    if found is not None:
+        search.fits(found)
     if found is None:
         _not_even_one(draft, path, search, priced)
         return None
+    peak = search.tried[found]
     draft.searches[path] = {
         "device": device.name,
         "capacity_bytes": device.memory_bytes,
-        "peak_bytes": search.tried.get(found, 0),
+        "peak_bytes": peak,
         "tried": search.record(),
     }
+    if peak > device.memory_bytes * TIGHT:
+        _tight(draft, path, found, device.memory_bytes - peak)
     return found
+
+
+def _tight(draft: Draft, path: str, micro: int, left: int) -> None:
+    draft.report(
+        "DSC155",
+        "tight-fit",
+        Effect.STYLE,
+        path,
+        f"a micro batch of {micro} leaves {left / GIB:.2f} GiB of the device by the estimate",
+        "should it run out of memory, write the next smaller one",
+    )
 
 
 def divisors(number: int) -> list[int]:

@@ -12,16 +12,30 @@ from dsconfig.resolver import (
     precision,
     scheduler,
     sections,
-    zero,
 )
 from dsconfig.resolver.draft import Draft
+
+STAGE_PATHS = (
+    "zero_optimization.stage",
+    "zero_optimization.offload_optimizer.device",
+    "zero_optimization.offload_param.device",
+)
+
+
+def _stage(draft: Draft) -> None:
+    """Imported when there is something to choose: it brings the estimator along."""
+    if any(draft.is_auto(path) for path in STAGE_PATHS):
+        from dsconfig.resolver import zero
+
+        zero.fill(draft)
+
 
 STEPS = (
     sections.expand,
     precision.fill,
     optimizer.fill,
     scheduler.fill,
-    zero.fill,
+    _stage,
     buckets.fill,
     batch.fill,
     leftovers.fill,

@@ -1,12 +1,15 @@
 """A config without "auto", and why each value is what it is."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from dsconfig.report import Diagnostic, Severity
-from dsconfig.runtimes.effective import Effective
+
+if TYPE_CHECKING:
+    from dsconfig.runtimes.effective import Effective
 
 
 class Source(StrEnum):
@@ -33,18 +36,27 @@ class LedgerEntry:
     inputs: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _nothing() -> "Effective | None":
+    return None
+
+
+# Without slots, so that ``effective`` can be kept once it has been derived.
+@dataclass(frozen=True, kw_only=True)
 class Resolution:
     """``config`` has the user's key order and no "auto" (unless a diagnostic says which is left).
 
-    ``effective`` is None when there are errors.
+    ``effective`` is None when there are errors; it is derived when it is first asked for.
     """
 
     config: dict[str, Any]
     ledger: tuple[LedgerEntry, ...]
     diagnostics: tuple[Diagnostic, ...]
-    effective: Effective | None
     runtime: str
+    derive: "Callable[[], Effective | None]" = field(default=_nothing, repr=False, compare=False)
+
+    @cached_property
+    def effective(self) -> "Effective | None":
+        return self.derive() if self.ok else None
 
     @property
     def ok(self) -> bool:

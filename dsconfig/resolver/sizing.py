@@ -40,10 +40,10 @@ class Sizer:
         )
         return _price(replace(self.base, zero=zero, batch=batch), self.facts, self.runtime)
 
-    def fits(self, zero: Zero, micro_batch: int) -> bool:
-        """True when the device has room (host and NVMe are judged with the stage)."""
-        capacity = self.facts.device.memory_bytes if self.facts.device else None
-        return capacity is None or self.need(zero, micro_batch).device <= capacity
+    def recomputing(self) -> "Sizer":
+        """The same with every block's activations recomputed in backward."""
+        settings = replace(self.base.activation_checkpointing, enabled=True)
+        return replace(self, base=replace(self.base, activation_checkpointing=settings))
 
 
 def sizer(draft: Draft) -> Sizer | None:

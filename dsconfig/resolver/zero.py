@@ -56,10 +56,15 @@ def fill(draft: Draft) -> None:
 
 def way_out(draft: Draft, priced: Sizer) -> str:
     """The cheapest choice that would fit, were stage and offload targets open; as advice."""
-    choice, _ = _cheapest(draft, priced, True, True, True)
-    if choice is None:
-        return "no stage or offload target holds it: use more or larger devices"
-    return f"{choice} would hold it ({choice.need.device / GIB:.1f} GiB)"
+    for pricing, condition in (
+        (priced, ""),
+        (priced.recomputing(), " together with activation checkpointing"),
+    ):
+        choice, _ = _cheapest(draft, pricing, True, True, True)
+        if choice is not None:
+            need = f"{choice.need.device / GIB:.1f} GiB"
+            return f"{choice}{condition} would hold it ({need})"
+    return "no stage or offload target holds it: use more or larger devices"
 
 
 def _cheapest(
@@ -184,6 +189,7 @@ def _warn_about_host(draft: Draft, choice: Choice) -> None:
 def _nothing_fits(
     draft: Draft, priced: Sizer, open_paths: list[str], refused: list[Choice]
 ) -> None:
+    draft.given_up.update(open_paths)
     if not refused:
         draft.report(
             "DSC154",

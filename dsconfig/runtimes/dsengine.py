@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dsconfig.runtimes.base import AutoFate, Runtime
-from dsconfig.runtimes.deepspeed import NATIVE_AUTO
 from dsconfig.schema.version import NEWEST, Version
 
 KEPT_FEATURES = frozenset(
@@ -26,6 +25,9 @@ class DsEngine(Runtime):
     ends_in_deepspeed: ClassVar[bool] = False
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
+        # Imported here: it brings DeepSpeed's whole key set, and most configs have no such key.
+        from dsconfig.runtimes.deepspeed import NATIVE_AUTO
+
         return AutoFate.NATIVE if path in NATIVE_AUTO else AutoFate.FILLED
 
 

@@ -1,0 +1,120 @@
+"""The batch triple: solved for any subset, contradictions named with the nearest way out."""
+
+import pytest
+
+import dsconfig
+from dsconfig.facts import gather
+
+GLOBAL, MICRO, STEPS = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+)
+A = "auto"
+
+
+def resolved(config, **flags):
+    return dsconfig.resolve(config, gather(**({"world_size": 4} | flags)))
+
+
+@pytest.mark.parametrize(
+    ("given", "triple", "derived"),
+    [
+        ({GLOBAL: 64, MICRO: 8, STEPS: A}, (64, 8, 2), STEPS),
+        ({GLOBAL: 64, MICRO: A, STEPS: 2}, (64, 8, 2), MICRO),
+        ({GLOBAL: A, MICRO: 8, STEPS: 2}, (64, 8, 2), GLOBAL),
+        ({GLOBAL: 64, MICRO: 8}, (64, 8, 2), STEPS),
+        ({GLOBAL: 64, STEPS: 2}, (64, 8, 2), MICRO),
+        ({MICRO: 8, STEPS: 2}, (64, 8, 2), GLOBAL),
+        ({MICRO: 8}, (32, 8, 1), GLOBAL),
+        ({GLOBAL: 64}, (64, 16, 1), MICRO),
+    ],
+)
+def test_the_missing_members_are_derived_and_said_to_be(given, triple, derived):
+    resolution = resolved(given)
+    assert tuple(resolution.config[key] for key in (GLOBAL, MICRO, STEPS)) == triple
+    entry = next(entry for entry in resolution.ledger if entry.pointer == f"/{derived}")
+    assert entry.source == "derived"
+    assert entry.inputs["data_parallel"] == 4
+
+
+def test_the_training_run_fills_what_the_file_leaves_open():
+    resolution = resolved({GLOBAL: A, MICRO: A, STEPS: A}, micro_batch=8, global_batch=64)
+    assert [resolution.config[key] for key in (GLOBAL, MICRO, STEPS)] == [64, 8, 2]
+    sources = {entry.pointer: entry.source for entry in resolution.ledger}
+    assert sources == {f"/{GLOBAL}": "training", f"/{MICRO}": "training", f"/{STEPS}": "derived"}
+
+
+def test_the_data_parallel_size_counts_not_the_world_size():
+    resolution = resolved({MICRO: 2, STEPS: 4}, world_size=8, tensor_parallel=2)
+    assert resolution.config[GLOBAL] == 32
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {GLOBAL: 100, MICRO: 3, STEPS: 8},
+        {GLOBAL: 100, MICRO: 3, STEPS: A},
+        {GLOBAL: 100, MICRO: A, STEPS: 8},
+        {GLOBAL: 101, MICRO: A, STEPS: A},
+    ],
+)
+def test_a_contradiction_names_all_three_and_the_nearest_that_divide(config):
+    resolution = resolved(config, micro_batch=None)
+    (found,) = resolution.diagnostics
+    assert found.code == "DSC251"
+    assert all(key in found.message for key in (GLOBAL, MICRO, STEPS))
+    assert "4 data-parallel ranks" in found.message
+    assert "nearest global batch" in found.help
+    assert resolution.effective is None
+
+
+def test_the_nearest_values_do_divide():
+    (found,) = resolved({GLOBAL: 100, MICRO: 3, STEPS: 2}).diagnostics
+    assert "96 or 120" in found.help
+
+
+@pytest.mark.parametrize("value", ["8", 2.5, True, 0, -4, [8]])
+def test_a_wrong_type_is_a_type_error_not_arithmetic(value):
+    resolution = resolved({GLOBAL: 64, MICRO: value, STEPS: A})
+    assert [found.code for found in resolution.diagnostics] == ["DSC250"]
+    assert resolution.config[STEPS] == A
+
+
+def test_an_integral_float_is_an_integer():
+    resolution = resolved({GLOBAL: 64.0, MICRO: 8, STEPS: A})
+    assert type(resolution.config[GLOBAL]) is int
+
+
+def test_all_three_auto_and_no_global_batch_asks_for_it():
+    (found,) = resolved({GLOBAL: A, MICRO: A, STEPS: A}).diagnostics
+    assert "--global-batch" in found.help
+
+
+def test_an_unknown_world_asks_for_the_gpus_once_per_key():
+    resolution = dsconfig.resolve({GLOBAL: A, MICRO: 2, STEPS: 1}, gather())
+    assert ["--gpus" in found.help for found in resolution.diagnostics] == [True]
+
+
+def test_a_file_that_settles_itself_needs_no_world():
+    assert dsconfig.resolve({MICRO: 2, STEPS: 1}, gather()).ok
+
+
+def test_the_micro_batch_is_the_largest_that_fits_and_the_ledger_shows_the_search():
+    resolution = resolved(
+        {GLOBAL: 256, MICRO: A, STEPS: A, "bf16": {"enabled": True}},
+        device="a100-40gb",
+        model="gpt2-xl",
+        sequence_length=1024,
+    )
+    entry = next(entry for entry in resolution.ledger if entry.pointer == f"/{MICRO}")
+    capacity = entry.inputs["capacity_bytes"] / 2**30
+    tried = {int(size): float(gib.split()[0]) for size, gib in entry.inputs["tried"].items()}
+    assert entry.source == "memory"
+    assert tried[entry.value] <= capacity
+    assert min(gib for size, gib in tried.items() if size > entry.value) > capacity
+
+
+def test_what_the_search_lacks_is_asked_for_by_flag():
+    (found,) = resolved({GLOBAL: 64, MICRO: A, STEPS: A}, model="gpt2").diagnostics
+    assert "--device" in found.help and "--seq-len" in found.help and "--micro-batch" in found.help

@@ -1,0 +1,182 @@
+"""Precision, buckets, stage, optimizer and schedule: each choice and its reason."""
+
+import pytest
+
+import dsconfig
+from dsconfig.facts import gather
+
+A = "auto"
+BOTH = {"fp16": {"enabled": A}, "bf16": {"enabled": A}}
+
+
+def resolved(config, **flags):
+    return dsconfig.resolve({"train_micro_batch_size_per_gpu": 1, **config}, gather(**flags))
+
+
+def switches(resolution):
+    return {dtype: resolution.config.get(dtype, {}).get("enabled") for dtype in ("fp16", "bf16")}
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "fp16", "bf16"),
+    [
+        (BOTH, {"device": "a100-80gb"}, False, True),
+        (BOTH, {"device": "v100-16gb"}, True, False),
+        (BOTH, {"device": "v100-16gb", "precision": "fp32"}, False, False),
+        (BOTH, {"device": "a100-80gb", "precision": "fp16"}, True, False),
+        ({"bf16": {"enabled": A}}, {"device": "v100-16gb"}, True, False),
+        ({"fp16": {"enabled": A}}, {"device": "h100"}, False, True),
+        ({"fp16": {"enabled": False}, "bf16": {"enabled": A}}, {"device": "t4"}, False, False),
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": A}}, {"device": "h100"}, True, False),
+    ],
+)
+def test_one_precision_at_most_and_bf16_where_the_device_has_it(config, flags, fp16, bf16):
+    resolution = resolved(config, **flags)
+    assert switches(resolution) == {"fp16": fp16, "bf16": bf16}
+
+
+def test_a_model_trained_in_bf16_goes_to_fp16_only_with_a_warning():
+    resolution = resolved(BOTH, device="v100-16gb", model="llama-2-7b", world_size=1)
+    assert "DSC350" in {found.code for found in resolution.diagnostics}
+    assert resolution.ok
+
+
+def test_precision_without_a_device_asks_for_one():
+    (found,) = resolved(BOTH).diagnostics
+    assert "--device" in found.help and "--precision" in found.help
+
+
+BUCKETS = {
+    "zero_optimization": {
+        "stage": 3,
+        "overlap_comm": True,
+        "reduce_bucket_size": A,
+        "allgather_bucket_size": A,
+        "stage3_prefetch_bucket_size": A,
+        "stage3_param_persistence_threshold": A,
+    }
+}
+
+
+def test_bucket_sizes_follow_the_hidden_size():
+    zero = resolved(BUCKETS, model="llama-2-7b", device="a100-80gb").config["zero_optimization"]
+    assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"] == 4096 * 4096
+    assert zero["stage3_prefetch_bucket_size"] == 9 * 4096 * 4096 // 10
+    assert zero["stage3_param_persistence_threshold"] == 10 * 4096
+
+
+@pytest.mark.parametrize(
+    ("memory", "elements"), [("8GB", 200_000_000), ("20GB", 500_000_000), ("80GB", 500_000_000)]
+)
+def test_the_published_rule_caps_buckets_by_card(memory, elements):
+    zero = resolved(BUCKETS, device_memory=memory).config["zero_optimization"]
+    assert zero["reduce_bucket_size"] == elements
+    rule_bytes = 2 * elements * 2 * 4.5
+    assert rule_bytes in (3.6e9, 9e9)
+
+
+def test_the_cap_leaves_room_for_a_bucket_that_the_file_sets():
+    config = {"zero_optimization": {**BUCKETS["zero_optimization"]}}
+    config["zero_optimization"]["allgather_bucket_size"] = 300_000_000
+    zero = resolved(config, device_memory="8GB").config["zero_optimization"]
+    assert zero["reduce_bucket_size"] == 100_000_000
+
+
+ZERO_AUTO = {
+    "train_micro_batch_size_per_gpu": 1,
+    "activation_checkpointing": {},
+    "bf16": {"enabled": True},
+    "zero_optimization": {
+        "stage": A,
+        "offload_optimizer": {"device": A},
+        "offload_param": {"device": A},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "card", "stage", "optimizer", "parameters"),
+    [
+        ("gpt2", 1, "a100-80gb", 0, "none", "none"),
+        ("gpt2", 8, "a100-80gb", 1, "none", "none"),
+        ("llama-2-7b", 8, "a100-40gb", 1, "none", "none"),
+        ("llama-2-70b", 64, "h100", 3, "none", "none"),
+        ("llama-2-13b", 1, "v100-32gb", 3, "cpu", "none"),
+        ("llama-2-13b", 1, "v100-16gb", 3, "cpu", "cpu"),
+    ],
+)
+def test_the_stage_steps_up_only_as_far_as_memory_demands(
+    model, ranks, card, stage, optimizer, parameters
+):
+    resolution = resolved(
+        ZERO_AUTO, model=model, world_size=ranks, device=card, sequence_length=1024
+    )
+    zero = resolution.config["zero_optimization"]
+    assert zero["stage"] == stage
+    assert zero["offload_optimizer"]["device"] == optimizer
+    assert zero["offload_param"]["device"] == parameters
+
+
+def test_each_step_up_says_what_did_not_fit():
+    resolution = resolved(
+        ZERO_AUTO, model="llama-2-13b", world_size=1, device="v100-32gb", sequence_length=1024
+    )
+    entry = next(e for e in resolution.ledger if e.pointer == "/zero_optimization/stage")
+    assert "of 31.7 GiB" in entry.inputs["too_big"]["stage 3"]
+    assert "DSC153" in {found.code for found in resolution.diagnostics}
+
+
+def test_nothing_fits_is_an_error_with_a_way_out():
+    resolution = resolved(
+        {**ZERO_AUTO, "zero_optimization": {"stage": A}},
+        model="llama-2-70b",
+        world_size=1,
+        device="t4",
+        sequence_length=512,
+    )
+    (found,) = (found for found in resolution.diagnostics if found.code == "DSC154")
+    assert "GiB" in found.message and found.help
+
+
+def test_optimizer_and_schedule_come_from_the_training_run():
+    resolution = resolved(
+        {"optimizer": A, "scheduler": A},
+        learning_rate=2e-4,
+        total_steps=1000,
+        warmup_steps=0.03,
+    )
+    assert resolution.config["optimizer"] == {
+        "type": "AdamW",
+        "params": {"lr": 2e-4, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0},
+    }
+    assert resolution.config["scheduler"] == {
+        "type": "WarmupDecayLR",
+        "params": {
+            "warmup_min_lr": 0,
+            "warmup_max_lr": 2e-4,
+            "warmup_num_steps": 30,
+            "total_num_steps": 1000,
+        },
+    }
+
+
+def test_everything_that_is_missing_is_told_in_one_run_with_its_flag():
+    resolution = dsconfig.resolve(
+        {
+            "train_batch_size": A,
+            "bf16": {"enabled": A},
+            "optimizer": {"type": "AdamW", "params": {"lr": A}},
+            "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": A}},
+            "zero_optimization": {"stage": A},
+        },
+        gather(),
+    )
+    helps = " ".join(found.help or "" for found in resolution.diagnostics)
+    for flag in ("--gpus", "--device", "--learning-rate", "--total-steps", "--model or --params"):
+        assert flag in helps
+
+
+def test_a_native_auto_stays():
+    config = {"data_types": {"keep_in_fp32_modules": A}}
+    resolution = resolved(config, world_size=1)
+    assert resolution.ok and resolution.config["data_types"] == {"keep_in_fp32_modules": A}
