@@ -29,7 +29,8 @@ class DirectBackward:
         self._scaled = False
 
     def watch(self, outputs: Any) -> None:
-        for leaf in tree_leaves(outputs):
+        leaves = (outputs,) if isinstance(outputs, Tensor) else tree_leaves(outputs)
+        for leaf in leaves:
             if isinstance(leaf, Tensor) and leaf.requires_grad:
                 leaf.register_hook(lambda gradient, leaf=leaf: self._hook(leaf, gradient))
 

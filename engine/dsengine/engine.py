@@ -13,7 +13,7 @@ from dsengine.accessors import Accessors
 from dsengine.accumulation import Accumulation
 from dsengine.counters import Counters
 from dsengine.direct_backward import DirectBackward
-from dsengine.optimizers import Binding
+from dsengine.offload import bind
 from dsengine.precision import LossScaler, Policy
 from dsengine.reports import Reporter
 from dsengine.saving import Saving
@@ -56,7 +56,7 @@ class Engine(Accessors, Saving, nn.Module):
         self._accumulation = Accumulation(
             plan.batch.accumulation, effective.gradients.managed_accumulation, self.counters
         )
-        self._binding = Binding(optimizer, sharding.masters) if optimizer else None
+        self._binding = bind(optimizer, sharding.masters, effective) if optimizer else None
         self._stepper = (
             Stepper(sharding, self._binding, scaler, effective, policy) if self._binding else None
         )
@@ -225,6 +225,10 @@ class Engine(Accessors, Saving, nn.Module):
         """Let the optimizer hold the (sharded) parameters by which checkpoints know them."""
         return nullcontext() if self._binding is None else self._binding.as_sharded()
 
+    def checkpointed_masters(self) -> Mapping[str, Tensor]:
+        """Return what a checkpoint holds of the masters, inside ``optimizer_on_shards``."""
+        return self.sharding.masters if self._binding is None else self._binding.checkpointed()
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """``to``, ``cuda``, ``half`` ...: move what can be moved, then restore the layout."""
         with self.optimizer_on_shards():
@@ -237,6 +241,8 @@ class Engine(Accessors, Saving, nn.Module):
         self._close_files()
         self._reporter.close()
         self.sharding.drop_gradients()
+        if self._binding is not None:
+            self._binding.close()
         self._stepper = None
 
     def __getattr__(self, name: str) -> Any:

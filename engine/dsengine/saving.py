@@ -30,7 +30,7 @@ def training_state(engine: "Engine") -> TrainingState:
     return TrainingState(
         module=engine.module,
         optimizer=engine.optimizer,
-        masters=engine.sharding.masters,
+        masters=engine.checkpointed_masters(),
         parts={name: part for name, part in parts.items() if hasattr(part, "load_state_dict")},
         description={
             "stage": engine.zero_optimization_stage(),
@@ -146,8 +146,9 @@ class Saving:
 
     def load_pretrained(self, source: Path, strict: bool = True) -> None:
         """Fill the model from Hugging Face safetensors; each rank reads only its shards."""
-        state = training_state(self._engine)
-        load_weights(state, source, group=self.checkpointer().group, strict=strict)
+        group = self.checkpointer().group
+        with self._engine.optimizer_on_shards():
+            load_weights(training_state(self._engine), source, group=group, strict=strict)
 
     def _zero3_consolidated_16bit_state_dict(
         self, exclude_frozen_parameters: bool = False

@@ -78,9 +78,9 @@ class Stepper:
         elif scale != 1.0:
             scale_gradients(gradients, 1.0 / scale)
         self._binding.hand_over_gradients()
-        self._binding.optimizer.step()
+        self._binding.step()
         self._binding.drop_gradients()
-        self._sharding.drop_gradients()
+        self._sharding.drop_reduced()
         self._sharding.after_update()
         self._scaler.update(overflow=False)
         return Outcome(applied=True, norm=norm)
@@ -94,7 +94,7 @@ class Stepper:
             )
 
     def _gradients(self) -> list[Tensor]:
-        return [gradient for _, gradient in self._sharding.gradients()]
+        return self._binding.gradients(self._sharding.gradients())
 
     def _skip(self, number: int) -> Outcome:
         """Leave the weights alone. In fp16 an overflow is how the scale finds its size."""

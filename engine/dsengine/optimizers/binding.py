@@ -56,19 +56,37 @@ class Binding:
         self.masters = masters
         self.uses_parts = divided and type(optimizer) in ELEMENTWISE
         self.parts: dict[str, nn.Parameter] = dict(masters)
+        self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         if self.uses_parts:
             self._bind_parts()
+
+    def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> list[Tensor]:
+        """Return what is measured, clipped and stepped of the reduced gradients."""
+        return [gradient for _, gradient in reduced]
+
+    def step(self) -> None:
+        """Update the parts."""
+        self.optimizer.step()
+
+    def checkpointed(self) -> Mapping[str, Tensor]:
+        """Return by name what a checkpoint holds of the masters; valid inside ``as_sharded``."""
+        return self.masters
+
+    def close(self) -> None:
+        """Give back what is outside memory."""
+        return
 
     def hand_over_gradients(self) -> None:
         """Give the parts the gradients of their masters."""
         if not self.uses_parts:
             return
-        for name, part in self.parts.items():
-            gradient = self.masters[name].grad
-            part.grad = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        for master, part in self._pairs:
+            gradient = master.grad
+            # DTensor.to_local would record itself for autograd.
+            part.grad = None if gradient is None else getattr(gradient, "_local_tensor", gradient)
 
     def drop_gradients(self) -> None:
-        for part in self.parts.values():
+        for _, part in self._pairs:
             part.grad = None
 
     @contextmanager
@@ -85,6 +103,7 @@ class Binding:
 
     def _bind_parts(self) -> None:
         self.parts = {name: _part(master) for name, master in self.masters.items()}
+        self._pairs = [(self.masters[name], part) for name, part in self.parts.items()]
         self._exchange({self.masters[name]: part for name, part in self.parts.items()}, _local)
 
     def _exchange(self, new: Mapping[Tensor, nn.Parameter], convert: Any) -> None:

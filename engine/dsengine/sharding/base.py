@@ -94,10 +94,14 @@ class Sharding(ABC):
         """Names of trainable parameters that no gradient has reached."""
         return [n for n, m in self.masters.items() if m.requires_grad and m.grad is None]
 
-    def drop_gradients(self) -> None:
-        """Forget reduced and unreduced gradients."""
+    def drop_reduced(self) -> None:
+        """Forget the gradients the optimizer has used."""
         for master in self.masters.values():
             master.grad = None
+
+    def drop_gradients(self) -> None:
+        """Forget reduced and unreduced gradients."""
+        self.drop_reduced()
         for parameter in self.module.parameters():
             parameter.grad = None
 

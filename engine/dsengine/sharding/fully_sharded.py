@@ -60,6 +60,7 @@ class FullySharded(Sharding):
         self._offload = plan.effective.zero.offload_param
         built_in_pieces = take_pieces(module)
         self._defers = False
+        self._reduces = True
         if policy.is_mixed:
             _to_fp32(module)
         self.whole: list[FSDPModule] = []
@@ -155,8 +156,10 @@ class FullySharded(Sharding):
 
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
         del loss
-        every = self.reduces_every_micro_step and not self._defers
-        self.root.set_requires_gradient_sync(reduce or every)
+        reduce = reduce or (self.reduces_every_micro_step and not self._defers)
+        if reduce is not self._reduces:  # it visits every module
+            self.root.set_requires_gradient_sync(reduce)
+            self._reduces = reduce
 
     @contextmanager
     def reduced_at_end(self) -> Iterator[None]:
@@ -166,6 +169,7 @@ class FullySharded(Sharding):
         finally:
             self._defers = False
         self.root.set_requires_gradient_sync(True)
+        self._reduces = True
         for unit in self._units():
             reduce_again(unit)
         self.after_backward()

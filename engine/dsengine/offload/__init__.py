@@ -1,0 +1,29 @@
+"""Optimizers below the device: in host memory, on NVMe."""
+
+from collections.abc import Mapping
+
+from torch import nn
+from torch.optim import Optimizer
+
+import dsconfig
+from dsengine.offload.host import HostBinding
+from dsengine.offload.nvme import NvmeBinding
+from dsengine.offload.settings import OffloadSettings
+from dsengine.optimizers.binding import Binding
+
+
+def bind(
+    optimizer: Optimizer, masters: Mapping[str, nn.Parameter], effective: dsconfig.Effective
+) -> Binding:
+    """Hold an optimizer to the tensors it steps, on the tier that the config names.
+
+    Raises ValueError for an optimizer that cannot be offloaded, OSError when NVMe space is short.
+    """
+    settings = OffloadSettings.of(effective)
+    if settings is None:
+        return Binding(optimizer, masters)
+    kind = HostBinding if settings.nvme_path is None else NvmeBinding
+    return kind(optimizer, masters, settings)
+
+
+__all__ = ["HostBinding", "NvmeBinding", "OffloadSettings", "bind"]

@@ -1,0 +1,49 @@
+"""What a plan says about the optimizer's tier, in one place."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dsconfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadSettings:
+    """``tile_elements``: elements updated at a time; ``ratio``: their share on the host.
+
+    ``nvme_path`` is None for the host tier. ``block_bytes`` and ``threads`` are those of one
+    read or write on NVMe; ``buffer_count`` counts tensors, as the config does.
+    """
+
+    tile_elements: int = 1_000_000_000
+    ratio: float = 1.0
+    pin_memory: bool = True
+    nvme_path: str | None = None
+    buffer_count: int = 4
+    pipeline_read: bool = False
+    pipeline_write: bool = False
+    block_bytes: int = 1_048_576
+    threads: int = 1
+
+    @classmethod
+    def of(cls, effective: dsconfig.Effective) -> "OffloadSettings | None":
+        """Return the settings of a plan's config; None when the optimizer stays on the device."""
+        zero = effective.zero
+        offload = zero.offload_optimizer
+        if offload is None or zero.stage == 0:
+            return None
+        aio: Mapping[str, Any] = effective.config.get("aio") or {}
+        on_nvme = str(offload.tier) == "nvme"
+        if on_nvme and not offload.nvme_path:
+            raise ValueError("zero_optimization.offload_optimizer.device is nvme: give nvme_path")
+        return cls(
+            tile_elements=zero.sub_group_size,
+            ratio=offload.ratio,
+            pin_memory=offload.pin_memory,
+            nvme_path=offload.nvme_path if on_nvme else None,
+            buffer_count=offload.buffer_count,
+            pipeline_read=offload.pipeline_read,
+            pipeline_write=offload.pipeline_write,
+            block_bytes=int(aio.get("block_size", 1_048_576)),
+            threads=max(1, int(aio.get("intra_op_parallelism", 1))),
+        )
