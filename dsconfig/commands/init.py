@@ -1,0 +1,78 @@
+"""``dsconfig init``: a starter config for a model on given hardware, each choice explained."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dsconfig.commands import options
+from dsconfig.commands.errors import UsageError
+
+Out = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Write here, not to stdout."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the file.")]
+LearningRate = Annotated[float, typer.Option("--learning-rate", help="Peak learning rate.")]
+SEQUENCE_LENGTH = 2048
+"""Tokens per sample where nobody says."""
+
+
+def init(
+    model: options.Model = None,
+    params: options.Params = None,
+    gpus: options.WorldSize = None,
+    nodes: options.Nodes = None,
+    device: options.Device = None,
+    seq_len: options.SequenceLength = SEQUENCE_LENGTH,
+    micro_batch: options.MicroBatch = None,
+    global_batch: options.GlobalBatch = None,
+    host_memory: options.HostMemory = None,
+    learning_rate: LearningRate = 1e-5,
+    runtime: options.RuntimeName = None,
+    output: Out = None,
+    force: Force = False,
+) -> None:
+    """Write a commented starter config that validates clean.
+
+    With --model (or --params), --gpus and --device: stage, offload, buckets and micro batch are
+    the fastest that fit. Without them: a cautious start. For transformers and accelerate what
+    they fill in stays "auto".
+    """
+    from dsconfig.commands.starter.choosing import cautious, chosen
+    from dsconfig.commands.starter.writing import written
+    from dsconfig.runtimes import runtime_of
+
+    try:
+        program = runtime_of(runtime or "deepspeed")
+    except ValueError as error:
+        raise UsageError(f"--runtime: {error}") from None
+    known = (model or params, gpus, device)
+    if any(known) and not all(known):
+        raise UsageError("name --model (or --params), --gpus and --device together, or none")
+    if not any(known):
+        starter = cautious(learning_rate)
+    else:
+        facts = options.facts_from(
+            model=model,
+            params=params,
+            world_size=gpus,
+            nodes=nodes,
+            device=device,
+            sequence_length=seq_len,
+            micro_batch=micro_batch,
+            global_batch=global_batch,
+            host_memory=host_memory,
+        )
+        starter = chosen(facts, learning_rate)
+    _emit(written(starter.for_program(program), hjson=program.reads_hjson), output, force=force)
+
+
+def _emit(text: str, output: Path | None, *, force: bool) -> None:
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    if output.exists() and not force:
+        raise UsageError(f"{output} exists; name another file, or give --force")
+    output.write_text(text, encoding="utf-8")
+    typer.echo(f"wrote {output}", err=True)

@@ -1,0 +1,1 @@
+"""The config that ``dsconfig init`` writes: chosen by the resolver, trimmed, commented."""

@@ -1,0 +1,188 @@
+"""What goes into a starter config: our own policy on an open skeleton, then trimmed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from dsconfig.commands.errors import UsageError
+from dsconfig.facts import Facts
+from dsconfig.runtimes import AutoFate, Runtime
+from dsconfig.source.pointer import join
+
+AUTO = "auto"
+ZERO = "zero_optimization"
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """A config with the reason for each choice, by pointer; ``title`` says what it is for."""
+
+    title: str
+    config: Mapping[str, Any]
+    reasons: Mapping[str, str]
+
+    def for_program(self, program: Runtime) -> "Starter":
+        """The starter with "auto" wherever the program has a value of its own."""
+        if not (program.fills_by_itself and not program.reads_hjson):
+            return self
+        left = _left_open(self.config, (), program)
+        reasons = {pointer: why for pointer, why in self.reasons.items() if pointer not in left}
+        opened = "filled in by " + program.name
+        config = _with_auto(self.config, (), left)
+        return replace(self, config=config, reasons=reasons | dict.fromkeys(left, opened))
+
+
+def skeleton(learning_rate: float, facts: Facts) -> dict[str, Any]:
+    """Everything that a run on known hardware leaves open."""
+    training = facts.training
+    batch: dict[str, Any] = {
+        "train_batch_size": AUTO,
+        "train_micro_batch_size_per_gpu": AUTO,
+        "gradient_accumulation_steps": AUTO if training and training.global_batch_size else 1,
+    }
+    return batch | {
+        "gradient_clipping": 1.0,
+        "bf16": {"enabled": AUTO},
+        "fp16": {"enabled": AUTO},
+        ZERO: {
+            "stage": AUTO,
+            "offload_optimizer": {"device": AUTO},
+            "offload_param": {"device": AUTO},
+            "overlap_comm": AUTO,
+            "reduce_bucket_size": AUTO,
+            "allgather_bucket_size": AUTO,
+            "stage3_prefetch_bucket_size": AUTO,
+            "stage3_param_persistence_threshold": AUTO,
+            "stage3_gather_16bit_weights_on_model_save": True,
+        },
+        "optimizer": _optimizer(learning_rate),
+        "scheduler": _scheduler(learning_rate),
+        "steps_per_print": 100,
+    }
+
+
+def _optimizer(learning_rate: float) -> dict[str, Any]:
+    params = {"lr": learning_rate, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
+    return {"type": "AdamW", "params": params}
+
+
+def _scheduler(learning_rate: float) -> dict[str, Any]:
+    params = {"warmup_min_lr": 0, "warmup_max_lr": learning_rate, "warmup_num_steps": 1000}
+    return {"type": "WarmupLR", "params": params}
+
+
+NOTHING_FITS = "DSC154"
+RECOMPUTED = {"activation_checkpointing": {"partition_activations": False}}
+USUAL = {
+    join("gradient_clipping"): "largest global norm of the gradients; written because the"
+    " default changed in 0.19.3",
+    join("optimizer"): "built by the engine; a script may pass its own instead",
+    join("optimizer", "params", "lr"): "the schedule's peak stands beside it; keep them equal",
+    join("scheduler"): "a rise, then a constant rate",
+    join("scheduler", "params", "warmup_num_steps"): "a tenth of the run is plenty",
+    join("activation_checkpointing"): "fits only with activations recomputed; this turns it on"
+    " in dsengine, with DeepSpeed call model.gradient_checkpointing_enable()",
+    join("steps_per_print"): "a progress line every so many optimizer steps",
+    join(ZERO, "stage3_gather_16bit_weights_on_model_save"): "without it a stage-3 model is"
+    " not saved whole",
+}
+
+
+def chosen(facts: Facts, learning_rate: float) -> Starter:
+    """The fastest that fits, with activations recomputed only where nothing else does.
+
+    Raises UsageError when nothing fits, or a fact is missing.
+    """
+    import dsconfig
+
+    open_config = skeleton(learning_rate, facts)
+    resolution = dsconfig.resolve(open_config, facts, runtime="dsengine")
+    if any(found.code == NOTHING_FITS for found in resolution.diagnostics):
+        resolution = dsconfig.resolve(open_config | RECOMPUTED, facts, runtime="dsengine")
+    if not resolution.ok:
+        found = resolution.diagnostics[0]
+        raise UsageError(f"{found.message}; {found.help}" if found.help else found.message)
+    reasons = USUAL | {entry.pointer: entry.rule for entry in resolution.ledger}
+    return Starter(_title(facts), _trimmed(resolution.config, open_config), reasons)
+
+
+def _title(facts: Facts) -> str:
+    model = facts.model.name if facts.model else "a model"
+    device = facts.device.name if facts.device else "an unknown card"
+    tokens = facts.training.sequence_length if facts.training else None
+    return f"{model} on {facts.world_size} x {device}, {tokens} tokens per sample"
+
+
+def cautious(learning_rate: float) -> Starter:
+    """A start for hardware that nobody named: bf16, stage 2, one sample at a time."""
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": 1.0,
+        "bf16": {"enabled": True},
+        ZERO: {
+            "stage": 2,
+            "overlap_comm": True,
+            "reduce_bucket_size": 200_000_000,
+            "allgather_bucket_size": 200_000_000,
+        },
+        "optimizer": _optimizer(learning_rate),
+        "scheduler": _scheduler(learning_rate),
+        "steps_per_print": 100,
+    }
+    reasons = USUAL | {
+        join("train_micro_batch_size_per_gpu"): "raise it until memory is used",
+        join("bf16", "enabled"): "cards before Ampere have no bf16: write fp16 there",
+        join(ZERO, "stage"): "optimizer states and gradients sharded; 3 also shards parameters",
+        join(ZERO, "reduce_bucket_size"): "3.6 GB for both buckets by the 4.5x rule",
+    }
+    return Starter(
+        "a cautious start; name --model, --gpus and --device for a better one", config, reasons
+    )
+
+
+def _trimmed(config: Mapping[str, Any], open_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config without what has no effect: the other precision, offload to nowhere, keys of
+    another stage; and without a global batch that nobody asked for."""
+    kept = {name: value for name, value in config.items() if value != {"enabled": False}}
+    zero = cast(dict[str, Any], kept.get(ZERO, {}))
+    if zero.get("stage") != 3:
+        zero = {name: value for name, value in zero.items() if not name.startswith("stage3_")}
+    else:
+        zero = {name: value for name, value in zero.items() if name != "allgather_bucket_size"}
+    if open_config["gradient_accumulation_steps"] != AUTO:
+        del kept["train_batch_size"]  # the file then runs at any world size
+    if zero.get("stage") == 0:
+        zero = {"stage": 0}
+    kept[ZERO] = {name: value for name, value in zero.items() if value != {"device": "none"}}
+    return kept
+
+
+def _left_open(value: Any, path: tuple[str, ...], program: Runtime) -> dict[str, None]:
+    """The pointers of all leaves that the program fills."""
+    if not isinstance(value, Mapping):
+        filled = program.on_auto(path, {}) is AutoFate.FILLED and _is_of_the_run(path)
+        return {join(*path): None} if filled else {}
+    return {
+        pointer: None
+        for name, inner in cast(Mapping[str, Any], value).items()
+        for pointer in _left_open(inner, (*path, name), program)
+    }
+
+
+def _is_of_the_run(path: tuple[str, ...]) -> bool:
+    """What the run decides; stage, offload and the like stay as they were chosen."""
+    return path[0] != ZERO or path[-1] in (
+        "reduce_bucket_size",
+        "stage3_prefetch_bucket_size",
+        "stage3_param_persistence_threshold",
+    )
+
+
+def _with_auto(value: Any, path: tuple[str, ...], left: Mapping[str, None]) -> Any:
+    if join(*path) in left:
+        return AUTO
+    if not isinstance(value, Mapping):
+        return value
+    entries = cast(Mapping[str, Any], value).items()
+    return {name: _with_auto(inner, (*path, name), left) for name, inner in entries}
