@@ -16,9 +16,9 @@ from dsconfig.source.pointer import join
 
 
 @lru_cache(maxsize=4096)
-def key_at(path: tuple[str, ...]) -> Key | None:
-    """The known key at a path, or None."""
-    return find(path)
+def key_at(path: tuple[str, ...], of_type: str | None = None) -> Key | None:
+    """The known key at a path, or None; ``of_type`` names the optimizer or scheduler."""
+    return find(path, of_type=of_type)
 
 
 T = TypeVar("T")
@@ -194,8 +194,13 @@ class Context:
 
     def is_unread(self, path: tuple[str, ...]) -> bool:
         """Whether a key is documented by DeepSpeed and read by no release of it."""
-        found = key_at(path)
+        found = self.key_at(path)
         return found is not None and found.status is Status.DOCS_ONLY
+
+    def key_at(self, path: tuple[str, ...]) -> Key | None:
+        """The known key at a path, or None; among the arguments of this optimizer."""
+        of_type = self.get(path[0], "type") if len(path) > 2 else None
+        return key_at(path, of_type if isinstance(of_type, str) else None)
 
     def is_native_auto(self, path: tuple[str, ...]) -> bool:
         """Whether "auto" is a setting of DeepSpeed's own at this path."""
@@ -203,7 +208,7 @@ class Context:
 
     def default_of(self, path: tuple[str, ...]) -> str:
         """The default in words, with a blank before it; empty where none is known."""
-        known = key_at(path)
+        known = self.key_at(path)
         return "" if known is None or known.is_block else f" {known.default_at(self.version)!r}"
 
     @cached_property

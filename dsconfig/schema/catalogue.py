@@ -136,7 +136,8 @@ def find(parts: Sequence[str], *, of_type: str | None = None) -> Key | None:
             return None
         if found.shape.container and found.is_block and rest:
             rest.pop(0)
-        owners, parent = blocks_of(found.shape, of_type), found
+        # A block is loaded only to look further down in it.
+        owners, parent = blocks_of(found.shape, of_type) if rest else (), found
     return found
 
 
