@@ -59,6 +59,8 @@ class Style:
     flash: bool = True
     fused: bool = False
     """Fused norm, MLP and loss kernels (Liger and the like)."""
+    compiled: bool = False
+    """torch.compile: the loss reads 16-bit logits, without an fp32 copy of them."""
     dropout: bool | None = None
     """False: switched off, whatever the published config of the family says."""
     mask_width: int = 1
@@ -130,6 +132,19 @@ def _scores(family: Family, style: Style, dropout: bool) -> float:
     return cast + style.width + capped + masked
 
 
+def operator_bytes(shape: Architecture, style: Style) -> float:
+    """What is kept per s*b*h when attention and every other matrix product are.
+
+    The policy of torchtitan's and PyTorch's selective checkpointing: of query, key, value,
+    output, gate, up and down the odd ones; of a plain MLP the up projection.
+    """
+    queries = shape.heads * shape.width_of_head / shape.hidden_size
+    values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
+    inner = shape.width_of_mlp / shape.hidden_size
+    products = queries + values + inner + (1 if shape.gated_mlp else 0)
+    return style.width * (1 + queries + products) + 4 * shape.heads / shape.hidden_size
+
+
 def _arguments(facts: Facts) -> Mapping[str, Any]:
     return facts.training.arguments if facts.training else {}
 
@@ -146,13 +161,18 @@ def style_of(effective: Effective, facts: Facts) -> Style:
         width=width,
         flash=str(arguments.get("attn_implementation", "sdpa")) != "eager",
         fused=bool(arguments.get("use_liger_kernel", False)),
+        compiled=bool(arguments.get("torch_compile", False)),
         dropout=None if dropout is None else bool(dropout),
         mask_width=width if on_cpu else 1,
     )
 
 
 def recompute_of(effective: Effective, facts: Facts) -> str:
-    """``none``, ``selective`` (attention scores) or ``full`` (each block)."""
+    """``none``, ``selective`` or ``full`` (each block).
+
+    ``selective`` rebuilds the attention scores of eager attention; with flash attention, which
+    keeps none, it keeps what PyTorch's policy keeps: attention and every other matrix product.
+    """
     arguments = _arguments(facts)
     asked = arguments.get("gradient_checkpointing")
     if isinstance(asked, str) and asked in {"none", "selective", "full"}:
@@ -191,12 +211,15 @@ def _activations(
     block = block_bytes(shape, style)
     linear = block.whole + (block.linear - block.whole) / tensor
     scores = block.quadratic * shape.heads / tensor * length
-    full = int(tokens * (hidden * linear + (0 if recompute == "selective" else scores)))
-    again = int(tokens * scores) if recompute == "selective" else 0
+    full = int(tokens * (hidden * linear + scores))
     inner = shape.width_of_mlp / hidden * (1 if style.fused else 2)
     temporaries = int(tokens * hidden * style.width * (2 + inner / tensor))
-    kept, on_host = full, 0
-    if recompute == "full":
+    kept, again, on_host = full, 0, 0
+    if recompute == "selective":
+        by_operator = tokens * hidden * operator_bytes(shape, style) / tensor
+        kept = int(by_operator if style.flash else tokens * hidden * linear)
+        again = full - kept
+    elif recompute == "full":
         settings = effective.activation_checkpointing
         split = tensor if settings.partition_activations else 1
         kept, again = style.width * tokens * hidden // split, full
@@ -234,7 +257,8 @@ def _logits(shape: Architecture, style: Style, tokens: int, tensor: int) -> tupl
             head + tokens * shape.hidden_size * width + slice_bytes,
             head + tokens * shape.hidden_size * width,
         )
-    forward = values * (8 + (width if width == 2 else 0))
+    copies = 4 if style.compiled else 8
+    forward = values * (copies + (width if width == 2 else 0))
     return forward, forward + values * (4 + (width if width == 2 else 0))
 
 

@@ -58,7 +58,7 @@ def _device(job: Workload, trace: Trace, facts: Facts) -> DeviceMemory:
     capability = facts.device.compute_capability if facts.device else None
     workspace = constants.workspace_bytes(capability)
     allocated = trace.peak
-    reserved = int((allocated + workspace) * constants.RESERVED_OVER_ALLOCATED)
+    reserved = int((trace.pooled + workspace) * constants.RESERVED_OVER_ALLOCATED)
     communicators = constants.COMMUNICATOR_BYTES if (facts.world_size or 1) > 1 else 0
     low, high = spread(job, trace)
     return DeviceMemory(

@@ -115,6 +115,22 @@ def zero3_table(
     return "\n".join(lines) + "\n"
 
 
+def paper_states(params: float, gpus: int, stage: int) -> float:
+    """Bytes of model states on one device after the ZeRO paper (arXiv:1910.02054, table 1).
+
+    2 for weights, 2 for gradients, 12 for Adam and the fp32 copy, each divided from its stage
+    on. Not what any engine allocates: there are buffers, padding and activations besides.
+    """
+    weights, gradients, states = 2 * params, 2 * params, 12 * params
+    if stage >= 1:
+        states /= gpus
+    if stage >= 2:
+        gradients /= gpus
+    if stage >= 3:
+        weights /= gpus
+    return weights + gradients + states
+
+
 _COLUMNS = "  per CPU  |  per GPU |   Options"
 
 

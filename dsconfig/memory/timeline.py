@@ -17,6 +17,8 @@ class Part(NamedTuple):
     pointer: str
     formula: str = ""
     source: str = ""
+    stream: str = "compute"
+    """CUDA stream it is allocated on: the caching allocator keeps a pool for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class Trace:
     peaks: dict[Phase, int]
     rests: dict[Phase, int]
     parts: dict[Phase, dict[Part, int]]
+    pools: dict[str, int]
+    """Highest bytes of each stream's own allocations over the whole run."""
 
     @property
     def peak_phase(self) -> Phase:
@@ -34,6 +38,11 @@ class Trace:
     @property
     def peak(self) -> int:
         return max(self.peaks.values())
+
+    @property
+    def pooled(self) -> int:
+        """The streams' own peaks together: what one has freed, another cannot use."""
+        return sum(self.pools.values())
 
     def components(self) -> tuple[Component, ...]:
         """For each phase the components add up to its peak, to the byte."""
@@ -65,6 +74,8 @@ class Timeline:
         self._peaks: dict[Phase, int] = {}
         self._rests: dict[Phase, int] = {}
         self._parts: dict[Phase, dict[Part, int]] = {}
+        self._streams: dict[str, int] = {}
+        self._pools: dict[str, int] = {}
 
     def enter(self, phase: Phase) -> None:
         """End the current phase and begin the next with what is held."""
@@ -75,6 +86,9 @@ class Timeline:
     def hold(self, part: Part, amount: int) -> None:
         self._held[part] = self._held.get(part, 0) + amount
         self.total += amount
+        in_pool = self._streams[part.stream] = self._streams.get(part.stream, 0) + amount
+        if in_pool > self._pools.get(part.stream, 0):
+            self._pools[part.stream] = in_pool
         self._note_peak()
 
     def free(self, part: Part, amount: int | None = None) -> None:
@@ -83,6 +97,7 @@ class Timeline:
         released = held if amount is None else min(amount, held)
         self._held[part] = held - released
         self.total -= released
+        self._streams[part.stream] = self._streams.get(part.stream, 0) - released
 
     def blink(self, part: Part, amount: int) -> None:
         """Hold for a moment."""
@@ -99,4 +114,4 @@ class Timeline:
 
     def trace(self) -> Trace:
         self._rests[self.phase] = self.total
-        return Trace(self._peaks, self._rests, self._parts)
+        return Trace(self._peaks, self._rests, self._parts, self._pools)

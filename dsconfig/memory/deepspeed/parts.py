@@ -17,6 +17,11 @@ PARTITION = Part(
 GRADIENT_SHARDS = Part(
     "gradient shards", _STAGE, "accumulation dtype per owned element, held between steps too"
 )
+BACKLOG = Part(
+    "gradients awaiting the reduce stream",
+    f"{_ZERO}/overlap_comm",
+    "up to three buckets on CUDA: one in work and two events outstanding",
+)
 GLOO_COPY = Part("gloo's copy of the bucket", "", "on CPU: reduce-scatter works on a copy")
 ACCUMULATED = Part("accumulated gradients", "/gradient_accumulation_steps", "a second partition")
 FULL_GRADIENTS = Part(
@@ -31,10 +36,16 @@ SECOND_BUCKET = Part(
     "second reduce bucket", f"{_ZERO}/overlap_comm", "reduce_bucket_size elements once more"
 )
 STAGING = Part(
-    "flattened bucket", f"{_ZERO}/reduce_bucket_size", "what is in the bucket, during a reduction"
+    "flattened bucket",
+    f"{_ZERO}/reduce_bucket_size",
+    "what is in the bucket, during a reduction",
+    stream="reduce",
 )
 CAST = Part(
-    "bucket cast for communication", "/communication_data_type", "what is in the bucket, cast"
+    "bucket cast for communication",
+    "/communication_data_type",
+    "what is in the bucket, cast",
+    stream="reduce",
 )
 STEP_GRADIENT = Part("fp32 gradient for the step", "", "4 per element being updated")
 FLAT_GRADIENT = Part("flattened gradient", "", "every element being updated, flattened")
@@ -43,14 +54,19 @@ GATHERED = Part(
     "gathered parameters",
     f"{_ZERO}/stage3_max_reuse_distance",
     "parameters whole around their use",
+    stream="gather",
 )
 PERSISTENT = Part(
     "persistent parameters",
     f"{_ZERO}/stage3_param_persistence_threshold",
     "parameters below the threshold stay whole",
+    stream="gather",
 )
 GATHER_COPY = Part(
-    "gather buffer", f"{_ZERO}/stage3_prefetch_bucket_size", "what one gather fetches, once more"
+    "gather buffer",
+    f"{_ZERO}/stage3_prefetch_bucket_size",
+    "what one gather fetches, once more",
+    stream="gather",
 )
 SECONDARY = Part(
     "secondary shards (hpZ)",

@@ -8,6 +8,9 @@ from dsconfig.memory.timeline import Timeline, Trace
 from dsconfig.memory.workload import OUTSIDE, Workload
 from dsconfig.runtimes.effective import Tier
 
+BACKLOG_BUCKETS = 3
+"""DeepSpeed lets two reductions be outstanding besides the one in work."""
+
 
 def simulate(job: Workload) -> Trace:
     """One rank from creation to the step, as from the third iteration on."""
@@ -61,6 +64,7 @@ class _ModelPass:
         self._modules = _modules_of(job)
         self._recomputes = job.activations.recomputed > 0
         self._coordinator = Coordinator(job, line, self._modules, self._order())
+        self._waits = job.effective.zero.overlap_comm and not job.on_cpu
         self._fill = 0  # elements in the bucket
         self._in_fill = 0  # gradients in the bucket
 
@@ -81,6 +85,7 @@ class _ModelPass:
 
         run_backward(job, line, differentiate)
         self._reduce()
+        line.free(parts.BACKLOG)
 
     def _place(self) -> dict[int, int]:
         return {index: place for place, indices in enumerate(self._modules) for index in indices}
@@ -124,8 +129,18 @@ class _ModelPass:
                 self._reduce()
             return
         line.free(parts.GRADIENTS, elements * job.width)
+        self._wait(elements)
         self._fill += elements
         self._in_fill += 1
+
+    def _wait(self, elements: int) -> None:
+        """With a stream of its own the reduction lets go of a gradient buckets later."""
+        if not self._waits:
+            return
+        zero, line = self._job.effective.zero, self._line
+        limit = BACKLOG_BUCKETS * zero.reduce_bucket_size * self._job.width
+        room = limit - line.held(parts.BACKLOG)
+        line.hold(parts.BACKLOG, min(room, elements * self._job.width))
 
     def _reduce(self) -> None:
         """Reduce-scatter: several gradients are interleaved in a copy; gloo makes another."""

@@ -17,9 +17,14 @@ PERSISTENT = Part(
 )
 GATHERED = Part("gathered units", f"{_ZERO}/stage3_max_reuse_distance", "w per element in use")
 GATHER_BUFFER = Part(
-    "gather buffer", f"{_ZERO}/reduce_bucket_size", "one unit once more, while it is gathered"
+    "gather buffer",
+    f"{_ZERO}/reduce_bucket_size",
+    "one unit once more, while it is gathered",
+    stream="gather",
 )
-SHARDED_GRADIENTS = Part("gradient shards", _STAGE, "4 per owned element, backward to step")
+SHARDED_GRADIENTS = Part(
+    "gradient shards", _STAGE, "4 per owned element, backward to step", stream="reduce"
+)
 GRADIENTS = Part("gradients of a unit", _STAGE, "w per element until they are reduced")
 KEPT_GRADIENTS = Part(
     "gradients not yet reduced", "/gradient_accumulation_steps", "w per element between passes"
@@ -28,7 +33,9 @@ BUCKETS = Part(
     "gradient buckets", f"{_ZERO}/reduce_bucket_size", "w per trainable element, the whole run"
 )
 REDUCE_INPUT = Part("reduce-scatter input", "/communication_data_type", "one unit")
-REDUCE_OUTPUT = Part("reduce-scatter output", "/communication_data_type", "one unit / ranks")
+REDUCE_OUTPUT = Part(
+    "reduce-scatter output", "/communication_data_type", "one unit / ranks", stream="reduce"
+)
 GLOO_COPY = Part("gloo's copy of a unit", "", "on CPU: reduce-scatter works on a copy")
 STEP_GRADIENT = Part("fp32 gradient for the step", "", "4 per element")
 TEMPORARIES = Part("optimizer temporaries", "/optimizer/type", "unfused kernels only")
