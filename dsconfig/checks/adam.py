@@ -100,3 +100,46 @@ def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
             message=f"Lamb needs a dynamic loss scale, and it is fixed at {scale:g}: {NOW}",
             help='write "loss_scale": 0',
         )
+
+
+LIMITS = {
+    "lr": (0.0, None),
+    "eps": (0.0, None),
+    "weight_decay": (0.0, None),
+    "momentum": (0.0, None),
+    "betas": (0.0, 1.0),
+}
+"""The least value, and the one it must stay below."""
+
+
+@rule(
+    "DSC614",
+    "optimizer-argument-range",
+    Effect.ALTERED,
+    wakes="optimizer",
+    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": -0.001}}}',
+    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
+)
+def optimizer_argument_range(config: Context) -> Iterator[Finding]:
+    """An argument outside the range it makes sense in.
+
+    torch's classes check and stop; DeepSpeed's own kernels do not and train on.
+    """
+    target = what_is_built(config)
+    stops = target is not None and target.name.startswith("torch.")
+    for name, (least, below) in LIMITS.items():
+        several = config.items(*PARAMS, name)
+        for index, value in enumerate(several or [config.get(*PARAMS, name)]):
+            if not isinstance(value, (int, float)) or isinstance(value, bool):
+                continue
+            if value >= least and (below is None or value < below):
+                continue
+            limit = "0 or more" if below is None else f"from {least:g} to less than {below:g}"
+            yield Finding(
+                path=(*PARAMS, name, str(index)) if several else (*PARAMS, name),
+                message=f"{name} is {value:g}, and must be {limit}: "
+                + (NOW if stops else "it is not checked, and used as it is"),
+                help=f"write {limit}",
+                effect=Effect.REFUSED if stops else None,
+                late=stops,
+            )

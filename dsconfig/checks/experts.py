@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dsconfig.checks.context import ZERO, Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
+from dsconfig.checks.values import VALUE_KINDS
 from dsconfig.report import Effect
+from dsconfig.source.pointer import split
 
 TP: Path = ("tensor_parallel",)
 EP: Path = ("expert_parallel",)
@@ -72,7 +74,8 @@ def expert_parallel_values(config: Context) -> Iterator[Finding]:
             "does not go with tensor parallelism",
         ),
     )
-    for name, wrong, what in faults:
+    told = [name for name, wrong, _ in faults if wrong]
+    for name, wrong, what in (*faults, *_wrong_values(config, told)):
         if wrong:
             yield Finding(
                 path=(*EP, name),
@@ -81,6 +84,15 @@ def expert_parallel_values(config: Context) -> Iterator[Finding]:
             )
     yield from _with_others(config, tp)
     yield from _fits_the_world(config, size)
+
+
+def _wrong_values(config: Context, told: list[str]) -> Iterator[tuple[str, bool, str]]:
+    """Values of a wrong type or none of the known words."""
+    for error in config.schema_errors:
+        path = split(error.pointer)
+        is_set = error.value is not None
+        if path[:1] == EP and len(path) == 2 and error.kind in VALUE_KINDS and is_set:
+            yield path[1], path[1] not in told, f"must be {error.expected}"
 
 
 def _with_others(config: Context, tp: int) -> Iterator[Finding]:

@@ -28,7 +28,10 @@ def _unknown(config: Context) -> Iterator[tuple[Path, SchemaError]]:
     """Keys without a meaning, outside the arguments of optimizer and scheduler."""
     for error in config.schema_errors:
         path = split(error.pointer)
-        if error.kind is ErrorKind.UNKNOWN and path[:2] not in PARAMETERS:
+        if error.kind is not ErrorKind.UNKNOWN or path[:2] in PARAMETERS:
+            continue
+        entry = config.reading.at(path)
+        if entry is None or entry.outcome not in (Outcome.TWICE, Outcome.SWALLOWED):
             yield path, error
 
 
@@ -95,7 +98,7 @@ def unknown_key(config: Context) -> Iterator[Finding]:
 def documented_and_unread(config: Context) -> Iterator[Finding]:
     """DeepSpeed's documentation has this key, and no release reads it."""
     for path in config.paths:
-        if config.is_unread(path):
+        if config.is_unread(path) and not renamed(path):
             refused = _refused(config, path)
             yield Finding(
                 path=path,

@@ -7,7 +7,7 @@ from dsconfig.checks.context import AUTO, ZERO, Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, in_deepspeed
-from dsconfig.checks.values import literal_of, shown
+from dsconfig.checks.values import VALUE_KINDS, literal_of, shown
 from dsconfig.report import Effect
 from dsconfig.runtimes.optimizers import (
     DEEPSPEED,
@@ -18,7 +18,6 @@ from dsconfig.runtimes.optimizers import (
     Built,
     built,
 )
-from dsconfig.schema import ErrorKind
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
 
@@ -168,8 +167,7 @@ def optimizer_argument_value(config: Context) -> Iterator[Finding]:
     """
     for error in config.schema_errors:
         path = split(error.pointer)
-        is_value = error.kind in (ErrorKind.TYPE, ErrorKind.BOUND, ErrorKind.CHOICE)
-        if not is_value or path[:2] != PARAMS or len(path) < 3:
+        if error.kind not in VALUE_KINDS or path[:2] != PARAMS or len(path) < 3:
             continue
         if _says_the_default(config, path) or path[2] in ("ns_method", "max_grad_norm"):
             continue

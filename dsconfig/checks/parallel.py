@@ -111,34 +111,6 @@ def autotp_size(config: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC463",
-    "autotp-preset",
-    Effect.REFUSED,
-    wakes="tensor_parallel",
-    late=True,
-    bad='{"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "preset_model": "gpt9"}}',
-    good='{"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "preset_model": "llama"}}',
-    holds=in_deepspeed,
-)
-def autotp_preset(config: Context) -> Iterator[Finding]:
-    """preset_model names no built-in split; the split falls back or fails."""
-    name = config.read(TP, "preset_model", "")
-    if name and name.lower() not in PRESETS:
-        on = config.read(TP, "autotp_size", 0) > 1
-        yield Finding(
-            path=(*TP, "preset_model"),
-            message=f'preset_model "{name}" is no built-in split'
-            + ("" if on else ", and is not looked at while autotp_size is below 2"),
-            help=f"write one of {', '.join(PRESETS)}",
-            effect=Effect.ALTERED if on else Effect.INERT,
-            late=False,
-        )
-
-
-PRESETS = ("llama", "bloom", "chatglm", "mixtral", "deepseek_v2", "qwen2", "phi3")
-
-
-@rule(
     "DSC464",
     "partition-config",
     Effect.REFUSED,

@@ -99,6 +99,8 @@ def _outside_deepspeed(runtime: Runtime) -> bool:
 )
 def feature_not_in_engine(config: Context) -> Iterator[Finding]:
     """dsengine serves none of DeepSpeed's removed features, except a few it lists."""
+    if config.ends_in_deepspeed:
+        return
     for path, removal in _removals(config):
         if not removal.by_engine:
             yield Finding(

@@ -14,8 +14,10 @@ from dsconfig.schema import ErrorKind, SchemaError
 from dsconfig.source.edit import as_fix, delete_entry, replace_value
 from dsconfig.source.pointer import join, split
 
-ELSEWHERE = frozenset({"train_batch_size", "train_micro_batch_size_per_gpu"})
-BATCH = ELSEWHERE | {"gradient_accumulation_steps"}
+VALUE_KINDS = (ErrorKind.TYPE, ErrorKind.BOUND, ErrorKind.CHOICE)
+BATCH = frozenset(
+    {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
+)
 REMOVED_BLOCKS = frozenset(
     {
         *("amp", "sparse_attention", "quantize_training", "compression_training", "nebula"),
@@ -25,8 +27,17 @@ REMOVED_BLOCKS = frozenset(
 )
 
 
-TOLD_ELSEWHERE = frozenset({("fp16", "loss_scale_window"), ("fp16", "min_loss_scale")})
-"""Limits that hold under a condition, which a rule of their own knows."""
+TOLD_ELSEWHERE = frozenset(
+    {
+        ("fp16", "loss_scale_window"),
+        ("fp16", "min_loss_scale"),
+        ("fp16", "hysteresis"),
+        ("optimizer", "type"),
+        ("sequence_parallel_size",),
+        ("data_parallel_size",),
+    }
+)
+"""Values with a rule of their own."""
 
 
 def shown(value: Any) -> str:
@@ -51,8 +62,7 @@ def _is_ours(config: Context, path: Path) -> bool:
 def _faults(config: Context) -> Iterator[tuple[Path, SchemaError]]:
     for error in config.schema_errors:
         path = split(error.pointer)
-        is_value = error.kind in (ErrorKind.TYPE, ErrorKind.BOUND, ErrorKind.CHOICE)
-        if is_value and path and _is_ours(config, path):
+        if error.kind in VALUE_KINDS and path and _is_ours(config, path):
             yield path, error
 
 
@@ -177,7 +187,9 @@ def _is_told(config: Context, path: Path) -> bool:
         return True
     if path in TOLD_ELSEWHERE or _is_absent_by_null(config, path):
         return True
-    return _unmet(config, path) is not None or is_a_harmless_text(config, path)
+    if path[0] == "expert_parallel" and config.switch("expert_parallel", "enabled"):
+        return True
+    return _unmet(config, path) is not None or _is_one_text(config, path)
 
 
 def _is_absent_by_null(config: Context, path: Path) -> bool:
@@ -188,7 +200,7 @@ def _is_absent_by_null(config: Context, path: Path) -> bool:
     return path in (("bf16",), ("aio",)) or (known is not None and known.default is None)
 
 
-def is_a_harmless_text(config: Context, path: Path) -> bool:
+def _is_one_text(config: Context, path: Path) -> bool:
     """Where DeepSpeed takes one text for a list of one."""
     return path[:2] == ("zero_optimization", "leaf_module") and isinstance(config.get(*path), str)
 
