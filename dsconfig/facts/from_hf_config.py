@@ -28,7 +28,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 _NESTED = ("text_config", "thinker_config", "decoder", "encoder", "llm_config", "language_config")
 """Where a config of several parts keeps its language model, in the order they are tried."""
-_TIED_BY_DEFAULT = {"gpt", "gpt2", "gpt_neo", "opt", "bloom", "falcon", "gemma2", "t5", "bert"}
+_EXTRAS = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+_TIED_BY_DEFAULT = {"gpt2", "gpt_neo", "opt", "bloom", "falcon", "gemma2", "t5", "bert"}
 
 
 def from_path(path: str | Path) -> ModelTree:
@@ -97,6 +98,7 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
         experts=_first(config, "experts"),
         experts_per_token=_first(config, "experts_per_token"),
         expert_size=_first(config, "expert_size"),
+        extras=MappingProxyType({name: config[name] for name in _EXTRAS if name in config}),
     )
 
 

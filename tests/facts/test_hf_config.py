@@ -1,11 +1,14 @@
 """A model from its config.json, whatever names its family uses, however deep it is nested."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
 from dsconfig.facts import FactError, from_hf_config, gather
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 64,
@@ -30,8 +33,26 @@ def test_a_config_is_counted_tensor_by_tensor():
 def test_gpt2_names_and_our_own_names_mean_the_same():
     theirs = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32}
     ours = {"architecture": "gpt", "hidden_size": 64, "layers": 2, "heads": 4, "max_positions": 32}
-    counts = {from_hf_config.model({**c, "vocab_size": 100}).parameters for c in (theirs, ours)}
-    assert len(counts) == 1
+    untied = {"vocab_size": 100, "tie_word_embeddings": False}
+    trees = [from_hf_config.model({**config, **untied}) for config in (theirs, ours)]
+    assert trees[0].parameters == trees[1].parameters
+
+
+def test_the_tree_from_a_file_equals_the_tree_of_the_live_module():
+    dsengine = pytest.importorskip("dsengine")
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import gpt
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    told = gather(model=EXAMPLES / "gpt.json").model
+    live = dsengine.describe(gpt.from_json(EXAMPLES / "gpt.json"))
+    assert told.parameters == live.parameters
+    assert shapes(told) == shapes(live)
+
+
+def shapes(tree):
+    return {name: tensor.shape for name, tensor in tree.root.named_parameters()}
 
 
 @pytest.mark.parametrize(

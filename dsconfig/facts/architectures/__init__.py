@@ -18,7 +18,15 @@ HOME_OF_FAMILY = {
     "mixtral": "llama",
     "qwen3_moe": "llama",
     "gpt2": "gpt2",
-    "gpt": "gpt2",
+    "gpt": "gpt",
+    "gpt_neo": "eleuther",
+    "gptj": "eleuther",
+    "gpt_neox": "eleuther",
+    "opt": "opt",
+    "bloom": "bloom",
+    "falcon": "bloom",
+    "phi": "bloom",
+    "deepseek_v3": "deepseek",
 }
 """Which module builds each ``model_type`` of Hugging Face (and our examples' ``gpt``)."""
 

@@ -1,0 +1,71 @@
+"""DeepSeek-V3: low-rank attention, the first blocks dense, the others experts and one shared."""
+
+from dsconfig.facts.architectures.llama import feed_forward, fused_experts
+from dsconfig.facts.architectures.parts import (
+    Part,
+    embedding,
+    group,
+    linear,
+    rms_norm,
+    stack_of,
+)
+from dsconfig.facts.model import Architecture, TensorFact
+
+PREFIX = "DeepseekV3"
+DENSE_BLOCKS = 3
+
+
+def build(sizes: Architecture) -> Part:
+    hidden = sizes.hidden_size
+    dense = block(sizes, feed_forward(sizes, PREFIX))
+    mixed = block(sizes, mixture(sizes))
+    blocks = (dense,) * DENSE_BLOCKS + (mixed,) * (sizes.layers - DENSE_BLOCKS)
+    body = group(
+        "model",
+        f"{PREFIX}Model",
+        embedding("embed_tokens", sizes.vocab_size, hidden),
+        stack_of("layers", blocks),
+        rms_norm("norm", hidden),
+    )
+    return group("", f"{PREFIX}ForCausalLM", body, linear("lm_head", hidden, sizes.vocab_size))
+
+
+def block(sizes: Architecture, inner: Part) -> Part:
+    return group(
+        "",
+        f"{PREFIX}DecoderLayer",
+        attention(sizes),
+        inner,
+        rms_norm("input_layernorm", sizes.hidden_size),
+        rms_norm("post_attention_layernorm", sizes.hidden_size),
+    )
+
+
+def attention(sizes: Architecture) -> Part:
+    """Queries and keys-values each through a narrow projection with a norm of its own."""
+    hidden, heads, more = sizes.hidden_size, sizes.heads, sizes.extras
+    narrow_q, narrow_kv = more["q_lora_rank"], more["kv_lora_rank"]
+    rope, nope, value = more["qk_rope_head_dim"], more["qk_nope_head_dim"], more["v_head_dim"]
+    return group(
+        "self_attn",
+        f"{PREFIX}Attention",
+        linear("q_a_proj", hidden, narrow_q),
+        rms_norm("q_a_layernorm", narrow_q),
+        linear("q_b_proj", narrow_q, heads * (rope + nope)),
+        linear("kv_a_proj_with_mqa", hidden, narrow_kv + rope),
+        rms_norm("kv_a_layernorm", narrow_kv),
+        linear("kv_b_proj", narrow_kv, heads * (nope + value)),
+        linear("o_proj", heads * value, hidden),
+    )
+
+
+def mixture(sizes: Architecture) -> Part:
+    router = TensorFact("weight", (sizes.experts or 0, sizes.hidden_size))
+    shared = feed_forward(sizes, PREFIX, "shared_experts", sizes.expert_size or 0)
+    return group(
+        "mlp",
+        f"{PREFIX}MoE",
+        fused_experts(sizes, PREFIX),
+        Part("gate", f"{PREFIX}TopkRouter", (router,)),
+        shared,
+    )
