@@ -96,8 +96,9 @@ class HostBinding(Binding):
         for tile in [*self.device_tiles, *self.host_tiles]:
             self._update(tile)
 
+    @torch.no_grad()
     def _version(self, name: str) -> int:
-        return local(self.masters[name].detach())._version
+        return local(self.masters[name])._version
 
     def _update(self, tile: Tile) -> None:
         self._take_changes(tile)
@@ -120,7 +121,7 @@ class HostBinding(Binding):
     @torch.no_grad()
     def _copy_back(self, tile: Tile) -> None:
         for name in tile.names:
-            local(self.masters[name].detach()).copy_(self.parts[name], non_blocking=True)
+            local(self.masters[name]).copy_(self.parts[name], non_blocking=True)
             self._written[name] = self._version(name)
 
     def sharded(self) -> dict[str, Tensor]:

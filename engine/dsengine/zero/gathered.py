@@ -94,6 +94,7 @@ class GatheredParameters:
     def _gather_shard(self, shard: nn.Parameter) -> None:
         kind = type(shard)
         sharded = cast(DTensor, shard.detach())
+        piece = cast(DTensor, shard)._local_tensor  # its version tells others of the change
         whole = nn.Parameter(sharded.full_tensor().clone(), shard.requires_grad)
         _WHOLE[id(shard)] = whole
         cast(Any, shard).__class__ = WholeShard
@@ -103,7 +104,7 @@ class GatheredParameters:
             del _WHOLE[id(shard)]
             if self._modifier_rank is not None:
                 _take_from(whole.data, self._modifier_rank)
-                _write_shard(sharded, whole.data)
+                _write_shard(sharded, piece, whole.data)
 
         self._leave.append(leave)
 
@@ -131,8 +132,8 @@ def _take_from(whole: Tensor, rank: int | None) -> None:
 
 
 @torch.no_grad()
-def _write_shard(shard: DTensor, whole: Tensor) -> None:
-    """Copy this rank's part of ``whole`` into ``shard``."""
+def _write_shard(shard: DTensor, piece: Tensor, whole: Tensor) -> None:
+    """Copy this rank's part of ``whole`` into ``piece``, the memory of ``shard``."""
     whole = whole.to(device=shard.device, dtype=shard.dtype)
     placed = distribute_tensor(whole, shard.device_mesh, shard.placements, src_data_rank=None)
-    shard.to_local().copy_(placed.to_local())
+    piece.copy_(placed.to_local())

@@ -8,9 +8,10 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoint.names import parameter_groups
+from dsengine.checkpoint.state import copy_whole
 
 _ENGINES: WeakSet[nn.Module] = WeakSet()
 _MASTER = "_dsengine_master"
@@ -38,16 +39,9 @@ class Held:
     @torch.no_grad()
     def write(self, whole: Tensor) -> None:
         """Take over what is now in ``whole``, alike on all ranks."""
-        master = self.master.detach()
-        whole = whole.to(device=master.device, dtype=master.dtype)
+        copy_whole(self.master, whole)
         if self.gathered is not None:
-            self.gathered.detach().copy_(whole)
-        if isinstance(master, DTensor):
-            mesh, placements = master.device_mesh, master.placements
-            placed = distribute_tensor(whole, mesh, placements, src_data_rank=None)
-            master.to_local().copy_(placed.to_local())
-        else:
-            master.copy_(whole)
+            self.gathered.copy_(whole)
 
 
 def remember(

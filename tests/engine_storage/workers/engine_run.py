@@ -70,4 +70,5 @@ def main() -> None:
     finish(options, said)
 
 
-main()
+if __name__ == "__main__":
+    main()

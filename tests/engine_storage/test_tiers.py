@@ -1,0 +1,77 @@
+"""An optimizer in host memory or on NVMe trains as one on the device does."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dsengine.offload.files import ALIGNMENT, Buffer, FileIO, TileFile, fresh_directory, wait
+from dsengine.offload.tiles import Tile, divide_into_tiles, host_share
+from engine_storage.ranks import run_ranks
+
+
+def test_tiles_hold_whole_parameters_up_to_a_size() -> None:
+    tiles = divide_into_tiles({"a": 3, "b": 3, "c": 9, "d": 1}, 6)
+    assert tiles == [Tile(("a", "b"), 6), Tile(("c",), 9), Tile(("d",), 1)]
+
+
+@pytest.mark.parametrize(("ratio", "stay"), [(1.0, 0), (0.5, 2), (0.3, 2), (0.0, 4)])
+def test_the_first_tiles_stay_on_the_device(ratio: float, stay: int) -> None:
+    tiles = [Tile((str(i),), 1) for i in range(4)]
+    assert host_share(tiles, ratio) == (tiles[:stay], tiles[stay:])
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_tile_comes_back_from_its_file(tmp_path: Path, threads: int) -> None:
+    size = 5 * ALIGNMENT + 12
+    file, buffer, io = TileFile(tmp_path / "tile", size), Buffer(size), FileIO(threads, 5000)
+    buffer.elements.copy_(torch.arange(buffer.elements.numel()))
+    wait(io.write(file, buffer))
+    expected = buffer.elements.clone()
+    buffer.elements.zero_()
+    wait(io.read(file, buffer))
+    assert torch.equal(buffer.elements, expected)
+    assert buffer.elements.data_ptr() % ALIGNMENT == 0
+    io.close()
+    file.close()
+
+
+def test_what_an_earlier_run_left_is_removed(tmp_path: Path) -> None:
+    directory = fresh_directory(str(tmp_path), 0, 10)
+    (directory / "tile0").write_text("old")
+    assert list(fresh_directory(str(tmp_path), 0, 10).iterdir()) == []
+
+
+def test_too_little_space_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nvme_path"):
+        fresh_directory(str(tmp_path), 0, 2**60)
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run_ranks("tiers", 2, tmp_path_factory.mktemp("tiers"))[0]
+
+
+@pytest.mark.engine
+def test_losses_are_those_without_offload(said: dict[str, Any]) -> None:
+    assert len(said["runs"]) == 2 + 6 + 6 + 2 * 2
+    for name, (expected, got) in said["runs"].items():
+        assert got == pytest.approx(expected, rel=1e-6), name
+
+
+@pytest.mark.engine
+def test_parameters_on_the_host_change_nothing(said: dict[str, Any]) -> None:
+    device, host, both = said["parameters"]
+    assert host == pytest.approx(device, rel=1e-6)
+    assert both == pytest.approx(device, rel=1e-6)
+
+
+@pytest.mark.engine
+def test_files_are_removed_at_the_end(said: dict[str, Any]) -> None:
+    assert said["left on disk"] == []
+
+
+@pytest.mark.engine
+def test_an_optimizer_that_cannot_be_divided_is_refused(said: dict[str, Any]) -> None:
+    assert "Adafactor cannot be offloaded" in said["refused"]

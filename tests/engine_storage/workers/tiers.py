@@ -1,0 +1,102 @@
+"""Trains with the optimizer on each tier; nothing but the place of its states may differ."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from engine_run import config, train
+from toy import ToyModel, finish, start
+
+import dsengine
+from dsengine.offload import HostBinding, NvmeBinding
+from dsengine.zero import GatheredParameters
+
+
+def started(stage: int, offload: dict[str, Any] | None, **more: Any) -> Any:
+    torch.manual_seed(5)
+    zero = config(stage)["zero_optimization"] | more.pop("zero", {})
+    if offload is not None:
+        zero["offload_optimizer"] = offload
+    whole = config(stage, zero_force_ds_cpu_optimizer=False) | more | {"zero_optimization": zero}
+    return dsengine.initialize(model=ToyModel(), config=whole)[0]
+
+
+def tiers(nvme: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Name -> (offload block, rest of the zero block)."""
+    small = {"sub_group_size": 500}
+    on_nvme = {"device": "nvme", "nvme_path": str(nvme)}
+    both = {"pipeline_read": True, "pipeline_write": True, "buffer_count": 4}
+    return {
+        "cpu": ({"device": "cpu"}, {}),
+        "cpu in tiles": ({"device": "cpu"}, small),
+        "cpu in part": ({"device": "cpu", "ratio": 0.5}, small),
+        "nvme": (on_nvme, {}),
+        "nvme in tiles": (on_nvme | {"buffer_count": 1}, small),
+        "nvme with pipelines": (on_nvme | both, small),
+    }
+
+
+def run(engine: Any, saved: str) -> list[float]:
+    """Four steps, a save, a change from outside, three steps more."""
+    losses = train(engine, 4)
+    engine.save_checkpoint(saved)
+    losses += train(engine, 2)
+    weight = engine.module.blocks[0].up.weight
+    with GatheredParameters(weight, modifier_rank=0), torch.no_grad():
+        weight.mul_(0.5)
+    return losses + train(engine, 2)
+
+
+def resumed(stage: int, offload: dict[str, Any] | None, zero: dict[str, Any], saved: str) -> Any:
+    engine = started(stage, offload, zero=zero)
+    engine.load_checkpoint(saved)
+    return train(engine, 2)
+
+
+def main() -> None:
+    options = start()
+    out = Path(options["out"])
+    said: dict[str, Any] = {"runs": {}}
+    for stage, precision in ((2, {}), (3, {}), (3, {"bf16": {"enabled": True}})):
+        saved = str(out / f"saved{stage}{len(precision)}")
+        expected = run(started(stage, None, **precision), saved)
+        kept = tiers(out / "nvme")
+        if stage < 3:
+            kept = {name: kept[name] for name in ("cpu", "cpu in tiles")}
+        for name, (offload, zero) in kept.items():
+            engine = started(stage, offload, zero=zero, **precision)
+            wanted = NvmeBinding if "nvme" in name else HostBinding
+            assert type(engine._binding) is wanted
+            saved_here = str(out / f"saved {name} {stage}")
+            got = run(engine, saved_here)
+            case = f"{name}, stage {stage}{', bf16' if precision else ''}"
+            said["runs"][case] = [expected, got]
+            engine.destroy()
+            if name in ("cpu in part", "nvme with pipelines") and not precision:
+                # From a tier to no tier, and from no tier to a tier.
+                said["runs"][f"{case} to device"] = [
+                    expected[4:6],
+                    resumed(stage, None, {}, saved_here),
+                ]
+                said["runs"][f"device to {case}"] = [
+                    expected[4:6],
+                    resumed(stage, offload, zero, saved),
+                ]
+    files = sorted(p.name for p in (out / "nvme").rglob("*"))
+    said["left on disk"] = [f for f in files if f.startswith("tile")]
+    said["parameters"] = [
+        train(started(3, None), 4),
+        train(started(3, None, zero={"offload_param": {"device": "cpu"}}), 4),
+        train(started(3, {"device": "cpu"}, zero={"offload_param": {"device": "cpu"}}), 4),
+    ]
+    try:
+        factored = {"type": "Adafactor", "params": {"lr": 0.02}}
+        started(2, {"device": "cpu"}, optimizer=factored)
+    except ValueError as error:
+        said["refused"] = str(error)
+    dist.barrier()
+    finish(options, said)
+
+
+main()
