@@ -1,0 +1,115 @@
+"""How fast ``dsconfig validate`` is, beside what it stands on and what it replaces.
+
+    python benchmarks/validate.py [ROUNDS]
+
+(a) the whole process on a typical file against importing pydantic and typer, and against
+    constructing ``deepspeed.runtime.config.DeepSpeedConfig`` where DeepSpeed is installed;
+(b) files a second over the corpus, in one process;
+(c) time over file size up to 10 MB.
+
+Rounds are interleaved, so that a busy machine slows every side alike; medians are printed.
+"""
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import dsconfig
+
+ROOT = Path(__file__).resolve().parents[1]
+CORPUS = ROOT / "tests" / "oracle" / "corpus"
+TYPICAL = ROOT / "examples" / "classifier.json"
+BASE = "from pydantic import BaseModel; import typer"
+DEEPSPEED = (
+    f"from deepspeed.runtime.config import DeepSpeedConfig; DeepSpeedConfig({str(TYPICAL)!r})"
+)
+SIZES = (0.1, 1.0, 10.0)
+"""Megabytes."""
+
+
+def processes() -> dict[str, list[str]]:
+    """The command line of each side."""
+    python = sys.executable
+    sides = {
+        "pydantic and typer": [python, "-c", BASE],
+        "dsconfig validate": [python, "-m", "dsconfig", "validate", str(TYPICAL)],
+    }
+    if find_spec("deepspeed"):
+        sides["DeepSpeedConfig"] = [python, "-c", DEEPSPEED]
+    return sides
+
+
+def interleaved(sides: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """The median seconds of each side over rounds in which all take turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, work in sides.items():
+            start = time.perf_counter()
+            work()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def start_up(rounds: int) -> None:
+    def runner(command: list[str]) -> Callable[[], object]:
+        return lambda: subprocess.run(command, capture_output=True, cwd=ROOT)
+
+    took = interleaved({name: runner(side) for name, side in processes().items()}, rounds)
+    base, ours = took["pydantic and typer"], took["dsconfig validate"]
+    print(f"whole process, median of {rounds} interleaved rounds")
+    for name, seconds in took.items():
+        print(f"  {name:20} {seconds * 1000:7.0f} ms")
+    print(f"  dsconfig validate is {ours / base:.2f}x pydantic and typer (goal: at most 2x)")
+    if "DeepSpeedConfig" in took:
+        print(
+            f"  and {took['DeepSpeedConfig'] / ours:.1f}x faster than DeepSpeedConfig (goal: 10x)"
+        )
+
+
+def throughput(rounds: int) -> None:
+    files = sorted(CORPUS.glob("*.json"))
+
+    def judge_all() -> None:
+        for file in files:
+            dsconfig.validate(dsconfig.read(file))
+
+    judge_all()
+    seconds = interleaved({"corpus": judge_all}, rounds)["corpus"]
+    rate = len(files) / seconds
+    print(f"one process over {len(files)} public files: {rate:.0f} files/s (goal: 1000)")
+
+
+def config_of(megabytes: float) -> str:
+    """A config of about that size: a list of numbers under a comment key."""
+    numbers = ",\n".join(str(number) for number in range(int(megabytes * 125_000)))
+    return (
+        f'{{"train_batch_size": 8, "_comment": [{numbers}], "zero_optimization": {{"stage": 2}}}}'
+    )
+
+
+def size(rounds: int) -> None:
+    print("time over size")
+    for megabytes in SIZES:
+        text = config_of(megabytes) + "\n"
+
+        def judge(text: str = text) -> None:
+            dsconfig.validate(dsconfig.read(text))
+
+        seconds = interleaved({"size": judge}, rounds)["size"]
+        actual = len(text) / 1e6
+        print(f"  {actual:6.2f} MB {seconds * 1000:8.0f} ms  {seconds * 1000 / actual:6.0f} ms/MB")
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 9
+    start_up(rounds)
+    throughput(max(3, rounds // 3))
+    size(max(3, rounds // 3))
+
+
+if __name__ == "__main__":
+    main()
