@@ -41,6 +41,20 @@ def whole(value: Any) -> Any:
     return int(value) if type(value) is float and value.is_integer() else value
 
 
+def a_number(value: Any) -> Any:
+    """For a choice among integers: Python takes true for 1, we do not."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("int_type", "true and false are no numbers")
+    return whole(value)
+
+
+def a_bool(value: Any) -> Any:
+    """For a choice among bools: Python takes 0 for false, we do not."""
+    if not isinstance(value, bool):
+        raise PydanticCustomError("bool_type", "only true and false are bools")
+    return value
+
+
 def _keep(value: Any, check: Check) -> Any:
     check(value)
     return value

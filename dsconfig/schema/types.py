@@ -7,7 +7,17 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
-from dsconfig.schema.markers import AutoOr, Bounds, Either, NotInJson, NotNull, Real, Whole, whole
+from dsconfig.schema.markers import (
+    AutoOr,
+    Bounds,
+    Either,
+    NotInJson,
+    NotNull,
+    Real,
+    Whole,
+    a_bool,
+    a_number,
+)
 
 T = TypeVar("T")
 
@@ -22,8 +32,9 @@ Share = Annotated[float, Real(Bounds(minimum=0.0, maximum=1.0))]
 OpenShare = Annotated[float, Real(Bounds(exclusive_minimum=0.0, exclusive_maximum=1.0))]
 Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
 
-Stage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(whole)]
-Bits = Annotated[Literal[4, 8], BeforeValidator(whole)]
+Stage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(a_number)]
+Bits = Annotated[Literal[4, 8], BeforeValidator(a_number)]
+OnlyFalse = Annotated[Literal[False], BeforeValidator(a_bool)]
 TorchFormat = Literal[
     "fp32",
     "fp16",

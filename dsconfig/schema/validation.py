@@ -102,7 +102,8 @@ def known_names(values: Any, block: tuple[str | int, ...]) -> tuple[str, ...]:
 
     of_type = _type_named(values, block)
     parent = find(_texts(block), of_type=of_type) if block else None
-    owners = blocks_of(parent.shape, of_type) if parent else (DSConfig,)
+    root = () if block else (DSConfig,)
+    owners = blocks_of(parent.shape, of_type) if parent else root
     found = named(owners, parent)
     return tuple(name for name, one in found.items() if one.status is Status.LIVE)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis_jsonschema import from_schema
 from pydantic import ValidationError
 
-from dsconfig.schema import ErrorKind, SchemaError, Status, errors, find, strict_at
+from dsconfig.schema import DSConfig, ErrorKind, SchemaError, Status, errors, find, strict_at
 from dsconfig.schema.declare import Block
 from dsconfig.schema.json_schema import COMMENT_KEYS, json_schema
 from dsconfig.schema.version import NEWEST
@@ -22,6 +22,7 @@ from dsconfig.schema.version import NEWEST
 ORACLE = Path(__file__).parent.parent / "oracle"
 SCHEMA = json_schema()
 BLOCKS = sorted(SCHEMA["definitions"])
+ROOT = "the root"
 
 
 def schema_of(block: str) -> dict[str, Any]:
@@ -81,6 +82,44 @@ def mappings(block: str) -> st.SearchStrategy[dict[str, Any]]:
 def _words(key: dict[str, Any]) -> list[Any]:
     branches = key.get("anyOf", [key])
     return [word for branch in branches for word in branch.get("enum", [])]
+
+
+ONE_OF_EACH: list[Any] = [
+    *(None, True, False, -1, 0, 1, 2, 8, 10**12),
+    *(0.0, 1.0, 2.0, 8.0, 5e8, 0.5, 1.5, -0.1),
+    *("", "auto", "0", "1", "true", "cpu", "CPU", "fp16", "FP16", "Warn", "mean", "z1"),
+    *([], [0.9, 0.999], [1, 2, 3], [None, 0.1], ["z1"], ["auto"], [[1]], [{}]),
+    *({}, {"x": 1}, {"enabled": 1}),
+]
+
+
+@pytest.mark.parametrize("block", [ROOT, *BLOCKS])
+def test_the_same_verdict_on_each_key_with_one_value_of_each_sort(block: str) -> None:
+    schema = SCHEMA if block == ROOT else schema_of(block)
+    model = DSConfig if block == ROOT else model_of(block)
+    validator = jsonschema.Draft7Validator(schema)
+    differing = [
+        (name, value)
+        for name in schema["properties"]
+        for value in ONE_OF_EACH
+        if _faulty(validator, name, value) != _refused(model, name, value)
+    ]
+    assert differing == []
+
+
+def _faulty(validator: Any, name: str, value: Any) -> bool:
+    """Whether the schema finds a fault in or below a key, apart from what is missing."""
+    return any(
+        fault.path and fault.path[0] == name for fault in validator.iter_errors({name: value})
+    )
+
+
+def _refused(model: type[Block], name: str, value: Any) -> bool:
+    try:
+        model.model_validate({name: value})
+    except ValidationError as error:
+        return any(fault["loc"][0] == name for fault in error.errors())
+    return False
 
 
 @pytest.mark.parametrize("block", BLOCKS)

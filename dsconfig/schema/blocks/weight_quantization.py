@@ -3,7 +3,7 @@
 from typing import Literal
 
 from dsconfig.schema.declare import REQUIRED, Block, key
-from dsconfig.schema.types import Bits, Integer, OrAbsent
+from dsconfig.schema.types import Bits, Integer, OnlyFalse, OrAbsent
 
 
 class Quantizer(Block, since="0.10.3"):
@@ -12,7 +12,7 @@ class Quantizer(Block, since="0.10.3"):
     num_bits: Bits = key(REQUIRED, "Bits per weight.")
     group_size: Integer = key(REQUIRED, "Elements with one scale; must divide the axis.")
     group_dim: Integer = key(REQUIRED, "Axis that is cut into groups.")
-    symmetric: Literal[False] = key(REQUIRED, "Only the asymmetric range exists.")
+    symmetric: OnlyFalse = key(REQUIRED, "Only the asymmetric range exists.")
 
 
 class WeightQuantization(Block, since="0.10.3", closed="0.10.3"):

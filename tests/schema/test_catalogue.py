@@ -1,0 +1,137 @@
+"""Asking for keys: by path, by alias, inside lists and mappings, by type of optimizer."""
+
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from dsconfig import schema
+from dsconfig.schema import DSConfig, Key, Status, Version, find, key, keys, strict_at, strict_since
+from dsconfig.schema.catalogue import blocks_of
+
+
+def known(path: str) -> Key:
+    found = key(path)
+    assert found is not None, path
+    return found
+
+
+def test_a_path_leads_to_its_key() -> None:
+    found = known("zero_optimization.offload_param.device")
+    assert found.path == "zero_optimization.offload_param.device"
+    assert found.choices == ("cpu", "none", "nvme")
+
+
+@pytest.mark.parametrize(
+    "path", ["nothing", "fp16.nothing", "fp16.enabled.deeper", "zero_optimization.x.y"]
+)
+def test_no_key_is_none(path: str) -> None:
+    assert key(path) is None
+
+
+def test_an_alias_leads_to_the_key_it_names() -> None:
+    assert known("zero_optimization.max_live_parameters").name == "stage3_max_live_parameters"
+
+
+def test_names_of_the_users_choice_and_items_of_lists() -> None:
+    quantizer = "weight_quantization.post_init_quant"
+    assert known(f"{quantizer}.*.num_bits") is known(f"{quantizer}.q_proj.num_bits")
+    specs = "tensor_parallel.partition_config.layer_specs"
+    assert known(f"{specs}[].patterns") is known(f"{specs}.0.patterns")
+    assert find(["weight_quantization", "post_init_quant", "a.b", "num_bits"]) is not None
+
+
+def test_an_argument_depends_on_the_type() -> None:
+    def default(of_type: str | None) -> object:
+        found = key("optimizer.params.lr", of_type=of_type)
+        return found.default if found else None
+
+    assert [default(name) for name in (None, "Adagrad", "muon", "nobody")] == [
+        0.001,
+        0.01,
+        0.02,
+        None,
+    ]
+
+
+def test_an_argument_knows_whom_it_applies_to() -> None:
+    assert known("optimizer.params.ns_method").applies_to == ("Muon",)
+    assert known("fp16.enabled").applies_to == ()
+
+
+def test_what_a_key_can_tell() -> None:
+    found = known("zero_optimization.reduce_bucket_size")
+    assert (found.type, found.unit, found.default) == ("integer", "elements", 500_000_000)
+    assert found.auto_filled_by == ("transformers", "accelerate")
+    assert found.checked_at(Version(0, 7, 0)) and not found.checked_at(Version(0, 6, 7))
+    assert not found.is_block and known("zero_optimization").is_block
+    assert known("aio").type == "object|null"
+
+
+def test_whether_a_release_reads_a_key() -> None:
+    amp, eigenvalue, autocast = known("amp"), known("eigenvalue"), known("torch_autocast")
+    assert [amp.read_at(Version.parse(v)) for v in ("0.3.0", "0.19.7", "0.19.8")] == [
+        True,
+        True,
+        False,
+    ]
+    assert [autocast.read_at(Version.parse(v)) for v in ("0.17.1", "0.17.2")] == [False, True]
+    assert not eigenvalue.read_at(Version(0, 10, 0))
+
+
+def test_keys_come_parents_first_and_once() -> None:
+    paths = [each.path for each in keys()]
+    assert len(paths) == len(set(paths)) > 700
+    assert paths.index("fp16") < paths.index("fp16.enabled")
+
+
+def test_some_are_read_by_others_or_by_nobody() -> None:
+    assert known("msamp").status is Status.EXTERNAL
+    assert known("aio.thread_count").status is Status.DOCS_ONLY
+    assert known("quantize_training.quantize_bits.start_bits").status is Status.REMOVED
+
+
+def test_closed_blocks() -> None:
+    assert strict_since("fp16") == ((Version(0, 17, 1), None),)
+    assert strict_since("compile") == (
+        (Version(0, 13, 2), Version(0, 14, 3)),
+        (Version(0, 16, 6), None),
+    )
+    assert strict_since("") == ()
+    assert strict_at("zero_optimization.offload_param", schema.NEWEST)
+    assert not strict_at("optimizer", schema.NEWEST)
+
+
+@pytest.mark.parametrize("path", ["nothing", "train_batch_size"])
+def test_only_blocks_are_closed(path: str) -> None:
+    with pytest.raises(KeyError, match=path):
+        strict_since(path)
+
+
+def test_every_key_says_what_it_does() -> None:
+    assert [each.path for each in keys() if not each.doc.endswith(".")] == []
+
+
+def test_every_default_is_valid() -> None:
+    wrong = {each.path for each in keys() if not _is_valid(each)}
+    assert {path for path in wrong if not path.endswith(".modules")} == {"tensor_parallel.dtype"}
+    # No text can hold a dtype; "*" stood for all modules where a list was expected.
+    assert all(known(path).default == "*" for path in wrong if path.endswith(".modules"))
+
+
+def _is_valid(each: Key) -> bool:
+    parent = re.sub(r"(\.\*|\[\])?\.?\w+$", "", each.path)
+    owners = blocks_of(known(parent).shape) if parent else (DSConfig,)
+    if each.required or each.default is None or len(owners) > 1:
+        return True
+    try:
+        owners[0].model_validate({each.name: each.default})
+    except ValidationError as error:
+        return all(fault["loc"][0] != each.name for fault in error.errors())
+    return True
+
+
+def test_the_module_names_what_it_has() -> None:
+    assert {name for name in schema.__all__ if getattr(schema, name, None) is None} == set()
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = schema.nothing

@@ -1,0 +1,85 @@
+"""Meaning: two ways of writing the same thing are one."""
+
+from typing import Any
+
+import pytest
+
+from dsconfig.schema.meaning import Meaning, meaning
+from dsconfig.schema.version import NEWEST, Version
+
+
+def means(config: dict[str, Any], version: Version = NEWEST) -> dict[str, Any]:
+    return {".".join(path): value for path, value in meaning(config, version).settings.items()}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"zero_optimization": True}, {"zero_optimization": {"stage": 1}}),
+        ({"bfloat16": {"enabled": True}}, {"bf16": {"enabled": True}}),
+        (
+            {"zero_optimization": {"prefetch_bucket_size": 5e7}},
+            {"zero_optimization": {"stage3_prefetch_bucket_size": 50_000_000}},
+        ),
+        (
+            {"zero_optimization": {"cpu_offload": True}},
+            {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
+        ),
+        (
+            {"zero_optimization": {"stage3_gather_fp16_weights_on_model_save": True}},
+            {"zero_optimization": {"gather_16bit_weights_on_model_save": True}},
+        ),
+        ({"optimizer": {"type": "ADAMW"}}, {"optimizer": {"type": "AdamW"}}),
+        ({"communication_data_type": "FP16"}, {"communication_data_type": "fp16"}),
+        (
+            {"data_types": {"grad_accum_dtype": "torch.bfloat16"}},
+            {"data_types": {"grad_accum_dtype": "bf16"}},
+        ),
+        (
+            {"optimizer": {"type": "SGD", "params": {"lr": 1.0}}},
+            {"optimizer": {"type": "SGD", "params": {"lr": 1}}},
+        ),
+    ],
+)
+def test_two_ways_of_writing_one_thing(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert means(one) == means(other) != {}
+
+
+def test_what_is_set_twice_is_not_undone() -> None:
+    zero = {"cpu_offload": True, "offload_optimizer": {"device": "nvme"}}
+    assert means({"zero_optimization": zero})["zero_optimization.cpu_offload"] is True
+
+
+def test_keys_of_other_releases_are_unread() -> None:
+    old = meaning(
+        {"amp": {"enabled": True}, "unknown": {"x": 1}, "bf16": {"enabled": True}}, NEWEST
+    )
+    assert old.unread == (("amp",), ("unknown",))
+    assert list(old.settings) == [("bf16", "enabled")]
+    assert meaning({"amp": {"enabled": True}}, Version(0, 14, 4)).unread == ()
+
+
+class TestDefaults:
+    def of(self, config: dict[str, Any], version: Version = NEWEST) -> Meaning:
+        return meaning(config, version)
+
+    def test_are_those_of_the_release(self) -> None:
+        assert self.of({}).value(("gradient_clipping",)) == 1
+        assert self.of({}, Version(0, 14, 4)).value(("gradient_clipping",)) == 0
+
+    @pytest.mark.parametrize(("stage", "overlap"), [(2, False), (3, True)])
+    def test_overlap_follows_the_stage(self, stage: int, overlap: bool) -> None:
+        config = self.of({"zero_optimization": {"stage": stage}})
+        assert config.value(("zero_optimization", "overlap_comm")) is overlap
+
+    def test_an_absent_optimizer_has_no_arguments(self) -> None:
+        assert self.of({}).value(("optimizer", "params", "lr")) is None
+        muon = self.of({"optimizer": {"type": "Muon"}})
+        assert muon.value(("optimizer", "params", "lr")) == 0.02
+
+    def test_of_nothing_is_none(self) -> None:
+        assert self.of({}).value(("nothing",)) is None
+
+    def test_lists_are_compared_by_value(self) -> None:
+        config = {"optimizer": {"type": "Lion", "params": {"betas": [0.0, 1.0]}}}
+        assert self.of(config).value(("optimizer", "params", "betas")) == [0, 1]
