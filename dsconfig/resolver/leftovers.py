@@ -48,6 +48,15 @@ def _accumulation_dtype(draft: Draft, path: str) -> None:
         draft.fill(path, dtype or "fp32", Source.DERIVED, said, precision=dtype or "fp32")
 
 
+def _checkpoints(draft: Draft, path: str) -> None:
+    """As many as there are blocks; null where that is not known."""
+    shape = draft.facts.model.architecture if draft.facts.model else None
+    if shape is None:
+        draft.fill(path, None, Source.DEFAULT, "needed only with contiguous memory")
+    else:
+        draft.fill(path, shape.layers, Source.MODEL, "one for each block", layers=shape.layers)
+
+
 def _partition(draft: Draft, path: str) -> None:
     degree = draft.facts.tensor_parallel
     rule = "saved activations are split over tensor-parallel ranks, where there are any"
@@ -60,10 +69,14 @@ def _default(draft: Draft, path: str) -> None:
     known = key(path)
     if draft.runtime.on_auto(tuple(path.split(".")), draft.config) is AutoFate.NATIVE:
         return
-    default: Any = known.default_at(draft.runtime.version) if known is not None else None
-    if default is not None and default != "auto":
-        draft.fill(path, default, Source.DEFAULT, "the default of this key")
-        return
+    if known is not None and not known.required:
+        default: Any = known.default_at(draft.runtime.version)
+        if default is None and known.shape.nullable:
+            draft.fill(path, None, Source.DEFAULT, "null, which is what leaving the key out means")
+            return
+        if default not in (None, "auto"):
+            draft.fill(path, default, Source.DEFAULT, "the default of this key")
+            return
     draft.report(
         "DSC152",
         "no-rule-for-auto",
@@ -85,4 +98,5 @@ _RULES = {
     "seq_parallel_communication_data_type": _communication,
     "data_types.grad_accum_dtype": _accumulation_dtype,
     "activation_checkpointing.partition_activations": _partition,
+    "activation_checkpointing.number_checkpoints": _checkpoints,
 }
