@@ -40,28 +40,52 @@ def cheapest_changes(
     effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine", count: int = 3
 ) -> tuple[Change, ...]:
     """The ``count`` cheapest changes that make it fit; if none does, those that save most."""
-    now = price(effective, facts, runtime=runtime)
-    speed = step_time(effective, facts).seconds_per_sample if effective.batch else 1.0
-    found: list[Change] = []
-    for what, edits, changed in _candidates(effective, facts):
-        option = price(changed, facts, runtime=runtime)
-        saved = now.device.peak_bytes - option.device.peak_bytes
-        if saved <= 0:
-            continue
-        slower = step_time(changed, facts).seconds_per_sample / speed if changed.batch else 1.0
-        found.append(
-            Change(
-                what=what,
-                edits=edits,
-                option=option,
-                fits=all(fit.fits for fit in option.fits),
-                saved_bytes=saved,
-                slowdown=slower,
-            )
-        )
+    judge = _Judge(effective, facts, runtime)
+    single = list(_candidates(effective, facts))
+    found = [change for each in single if (change := judge.change(each)) is not None]
+    if not any(change.fits for change in found):
+        pairs = _pairs(single)
+        found += [change for each in pairs if (change := judge.change(each)) is not None]
     fitting = sorted((each for each in found if each.fits), key=lambda each: each.slowdown)
     rest = sorted((each for each in found if not each.fits), key=lambda each: -each.saved_bytes)
     return tuple((fitting or rest)[:count])
+
+
+class _Judge:
+    """Prices changes against the config as it is."""
+
+    def __init__(self, effective: Effective, facts: Facts, runtime: str | Runtime) -> None:
+        self._facts, self._runtime = facts, runtime
+        self._peak = price(effective, facts, runtime=runtime).device.peak_bytes
+        self._time = self._seconds(effective)
+
+    def _seconds(self, effective: Effective) -> float:
+        return step_time(effective, self._facts).seconds_per_sample if effective.batch else 1.0
+
+    def change(self, candidate: "Candidate") -> Change | None:
+        """The change with its price; None when it saves nothing."""
+        what, edits, changed = candidate
+        option = price(changed, self._facts, runtime=self._runtime)
+        saved = self._peak - option.device.peak_bytes
+        if saved <= 0:
+            return None
+        return Change(
+            what=what,
+            edits=edits,
+            option=option,
+            fits=all(fit.fits for fit in option.fits),
+            saved_bytes=saved,
+            slowdown=self._seconds(changed) / self._time,
+        )
+
+
+def _pairs(single: "list[Candidate]") -> "Iterator[Candidate]":
+    """A change of batch or recomputation together with one of stage and offload."""
+    for what, edits, changed in single:
+        if what.startswith("stage"):
+            continue
+        for other, more, both in _other_choices(changed):
+            yield f"{what}, {other}", {**edits, **more}, both
 
 
 Candidate = tuple[str, dict[str, Any], Effective]

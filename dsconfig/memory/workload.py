@@ -9,6 +9,7 @@ from dsconfig.memory.optimizers import OptimizerCost, optimizer_cost
 from dsconfig.runtimes.effective import Effective, Precision
 
 OUTSIDE = -1
+MOST_PARAMETERS = 10**15
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Workload:
     accumulation: int
     activations: Activations
     model: ModelTree
+    builds_in_pieces: bool = False
+    """Under zero.Init: no rank ever holds the whole model."""
     on_cpu: bool = False
     """The processor is the device, and gloo the communication library."""
 
@@ -90,6 +93,11 @@ def workload(effective: Effective, facts: Facts) -> Workload:
         raise ValueError("the model is unknown: give --model or --params")
     if facts.world_size is None:
         raise ValueError("the number of devices is unknown: give --gpus")
+    if facts.model.parameters > MOST_PARAMETERS:
+        raise ValueError(
+            f"--params: {facts.model.parameters:.3g} parameters are beyond any model; write a "
+            "count like 13e9, 13B or 700M"
+        )
     degree = max(1, facts.tensor_parallel * facts.pipeline_parallel)
     batch = effective.batch
     nodes = facts.nodes or max(1, -(-facts.world_size // 8))
@@ -106,8 +114,14 @@ def workload(effective: Effective, facts: Facts) -> Workload:
         accumulation=batch.accumulation if batch else 1,
         activations=activations_of(effective, facts),
         model=facts.model,
+        builds_in_pieces=effective.zero.stage == 3 and _uses_zero_init(facts),
         on_cpu=facts.device is not None and facts.device.kind == "cpu",
     )
+
+
+def _uses_zero_init(facts: Facts) -> bool:
+    """Usual at stage 3 (Hugging Face does it by itself); the argument ``zero_init`` says no."""
+    return facts.training is None or bool(facts.training.arguments.get("zero_init", True))
 
 
 _CACHE: dict[tuple[int, int], tuple[ModelTree, tuple[Weight, ...]]] = {}

@@ -50,11 +50,17 @@ class _Run:
         return self._line.trace()
 
     def _create(self) -> None:
-        """The whole model is there until its shards are made and the first gathers are done."""
+        """The whole model is there until its shards are made and the first gathers are done.
+
+        At stage 3 it is taken to be built under zero.Init, one module at a time.
+        """
         job, line = self._job, self._line
-        line.hold(parts.BUILT, job.elements * 4)
+        built = job.elements
+        if job.builds_in_pieces:
+            built = max((group.whole for group in self._groups), default=0)
+        line.hold(parts.BUILT, built * 4)
         if job.ranks > 1:
-            line.blink(parts.BROADCAST, min(job.elements * 4, BROADCAST_BYTES))
+            line.blink(parts.BROADCAST, min(built * 4, BROADCAST_BYTES))
         shards = sum(group.whole for group in self._groups) // job.ranks
         trained = sum(group.trainable for group in self._groups) // job.ranks
         line.hold(parts.MASTER, (shards if self._on_device else shards - trained) * 4)

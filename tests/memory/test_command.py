@@ -1,0 +1,156 @@
+"""``dsconfig estimate`` and ``dsconfig tune`` as a person calls them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 4,
+    "bf16": {"enabled": True},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+    "zero_optimization": {"stage": 2},
+}
+WIDE = {**os.environ, "COLUMNS": "160", "NO_COLOR": "1"}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dsconfig", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=WIDE, check=False)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(CONFIG))
+    return str(path)
+
+
+def test_the_table_without_further_flags_shows_both_bucket_numbers() -> None:
+    done = run("estimate", "--params", "13e9", "--gpus", "8")
+    assert done.returncode == 0
+    assert "9.00 GB (8.38 GiB)" in done.stdout
+    assert "really allocated" in done.stdout
+    assert "0.3.x" in done.stdout
+
+
+@pytest.mark.parametrize("count", ["13e9", "13B", "1.3e10", "13000M"])
+def test_a_count_may_be_written_in_many_ways(count: str) -> None:
+    done = run("estimate", "--params", count, "--gpus", "8", "--output-format", "json")
+    assert json.loads(done.stdout)["inputs"]["parameters"] == 13_000_000_000
+
+
+def test_json_has_the_documented_shape() -> None:
+    done = run("estimate", "--params", "7e9", "--gpus", "8", "--output-format", "json")
+    data = json.loads(done.stdout)
+    assert data["format_version"] == "1.0"
+    option = data["options"][0]
+    assert set(option) >= {
+        "stage",
+        "offload_optimizer",
+        "offload_param",
+        "device",
+        "host",
+        "nvme",
+        "bucket_rule_bytes",
+        "bucket_allocated_bytes",
+        "fits",
+    }
+    assert set(option["device"]["components"][0]) >= {"name", "bytes", "pointer", "phases"}
+    assert {each["stage"] for each in data["options"]} == {0, 1, 2, 3}
+
+
+def test_one_config_in_depth_names_keys_headroom_and_what_would_make_it_fit(config: str) -> None:
+    done = run(
+        "estimate",
+        config,
+        "--model",
+        "llama-2-7b",
+        "--gpus",
+        "8",
+        "--device",
+        "a100-40gb",
+        "--seq-len",
+        "4096",
+        "--runtime",
+        "deepspeed",
+    )
+    assert done.returncode == 0
+    assert "/zero_optimization/reduce_bucket_size" in done.stdout
+    assert "too much: out of memory" in done.stdout
+    assert "What would make it fit" in done.stdout
+
+
+def test_out_of_memory_can_fail_a_pipeline(config: str) -> None:
+    flags = ["--model", "llama-2-13b", "--gpus", "8", "--seq-len", "4096", "--fail-if-oom"]
+    assert run("estimate", config, *flags, "--device", "a100-40gb").returncode == 1
+    small = ["--set", "train_micro_batch_size_per_gpu=1", "--recompute", "full"]
+    assert run("estimate", config, *flags, *small, "--device", "h200").returncode == 0
+
+
+def test_compat_prints_deepspeeds_own_tables() -> None:
+    done = run("estimate", "--params", "7e9", "--gpus", "8", "--compat", "deepspeed")
+    assert "  312.92GB |  13.04GB | offload_optimizer=OffloadDeviceEnum.cpu" in done.stdout
+
+
+def test_a_config_with_errors_gives_findings_and_no_number(tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 7}}')
+    done = run("estimate", str(path), "--params", "7e9", "--gpus", "8")
+    assert done.returncode == 1
+    assert "DSC" in done.stdout and "GiB" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gpus", "8"], "--model"),
+        (["--params", "7e9"], "--gpus"),
+        (["--params", "7e9", "--gpus", "0"], "--gpus"),
+        (["--params", "7e9", "--gpus", "-3"], "--gpus"),
+        (["--params", "7e9", "--gpus", "1.5"], "--gpus"),
+        (["--params", "0", "--gpus", "8"], "--params"),
+        (["--params", "1e30", "--gpus", "8"], "--params"),
+        (["--params", "many", "--gpus", "8"], "--params"),
+        (["--model", "llama-2-31b", "--gpus", "8"], "llama-2-13b"),
+        (["--params", "7e9", "--gpus", "8", "--device", "a1000"], "a100"),
+        (["--params", "7e9", "--gpus", "8", "--compat", "megatron"], "--compat"),
+        (["--params", "7e9", "--gpus", "8", "--plot", "x.gif"], ".png"),
+        (["--params", "7e9", "--gpus", "8", "--fit"], "--device"),
+        (["--params", "7e9", "--gpus", "8", "--measured", "60GiB"], "FILE"),
+        (["--params", "7e9", "--gpus", "8", "--trainable", "8e9"], "--trainable"),
+        (["missing.json", "--params", "7e9", "--gpus", "8"], "missing.json"),
+    ],
+)
+def test_bad_input_ends_in_exit_2_one_sentence_and_no_traceback(
+    arguments: list[str], said: str
+) -> None:
+    done = run("estimate", *arguments)
+    assert done.returncode == 2
+    assert said.lower() in done.stderr.lower()
+    assert "Traceback" not in done.stderr and not done.stdout
+
+
+def test_the_search_writes_a_config_that_fits(tmp_path: Path) -> None:
+    out = tmp_path / "won.json"
+    facts = ["--model", "llama-2-7b", "--gpus", "8", "--device", "a100-80gb", "--seq-len", "2048"]
+    done = run("tune", *facts, "-o", str(out))
+    assert done.returncode == 0 and "fastest" in done.stdout
+    again = run("estimate", str(out), *facts, "--fail-if-oom")
+    assert again.returncode == 0, again.stderr
+
+
+def test_pictures_and_page_are_self_contained(tmp_path: Path) -> None:
+    chart, page = tmp_path / "out.svg", tmp_path / "out.html"
+    done = run(
+        "estimate", "--params", "7e9", "--gpus", "8", "--plot", str(chart), "--html", str(page)
+    )
+    assert done.returncode == 0
+    assert "<svg" in chart.read_text()
+    text = page.read_text()
+    assert "http://" not in text and "https://" not in text
+    assert "<script src" not in text and "<link" not in text
+    assert "stage 3" in text

@@ -1,0 +1,167 @@
+"""What every estimate keeps to."""
+
+from dataclasses import replace
+
+import pytest
+
+from dsconfig.facts.facts import Facts
+from dsconfig.facts.gathering import gather
+from dsconfig.memory.answer import estimate, peak, price
+from dsconfig.memory.calibration import calibrate, calibrated
+from dsconfig.memory.changes import cheapest_changes
+from dsconfig.memory.choices import USUAL, Choice, usual_config, with_micro_batch
+from dsconfig.memory.constants import pinned
+from dsconfig.memory.fit import limits
+from dsconfig.memory.table import table
+from dsconfig.memory.tuning import config_of, tune
+from dsconfig.runtimes.effective import Tier
+
+RUNTIMES = ("dsengine", "deepspeed")
+
+
+def facts(**changes: object) -> Facts:
+    given: dict[str, object] = {
+        "world_size": 8,
+        "model": "llama-2-7b",
+        "device": "a100-80gb",
+        "micro_batch": 1,
+        "sequence_length": 2048,
+    }
+    return gather(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("choice", USUAL, ids=lambda choice: choice.label)
+def test_components_add_up_to_each_phase_and_the_peak_is_the_largest(
+    runtime: str, choice: Choice
+) -> None:
+    device = price(usual_config(facts(), choice), facts(), runtime=runtime).device
+    for phase, total in device.phase_bytes.items():
+        held = sum(part.bytes for part in device.components if phase in part.phases)
+        assert held == total
+    assert device.peak_bytes == max(device.phase_bytes.values())
+    assert device.peak_bytes == device.phase_bytes[device.peak_phase]
+    assert device.peak_bytes < device.reserved_bytes < device.visible_bytes
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_each_component_names_its_key_or_is_not_caused_by_one(runtime: str) -> None:
+    for choice in USUAL:
+        for part in price(
+            usual_config(facts(), choice), facts(), runtime=runtime
+        ).device.components:
+            assert part.formula
+            assert not part.pointer or part.pointer.startswith("/")
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("choice", USUAL, ids=lambda choice: choice.label)
+def test_more_ranks_never_need_more_and_more_tokens_never_less(
+    runtime: str, choice: Choice
+) -> None:
+    config = usual_config(facts(), choice)
+    fewer, more = (peak(config, facts(world_size=size), runtime=runtime) for size in (8, 64))
+    assert more <= fewer
+    bigger = with_micro_batch(config, 2)
+    assert peak(bigger, facts(), runtime=runtime) >= peak(config, facts(), runtime=runtime)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_recomputation_saves_activations(runtime: str) -> None:
+    config = usual_config(facts(), Choice(stage=3))
+    plain = peak(config, facts(), runtime=runtime)
+    arguments = {"gradient_checkpointing": True}
+    training = facts().training
+    assert training is not None
+    lean = replace(facts(), training=replace(training, arguments=arguments))
+    assert peak(config, lean, runtime=runtime) < plain
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_frozen_parameters_have_no_states(runtime: str) -> None:
+    model = facts().model
+    assert model is not None
+    adapters = replace(model, trainable=model.parameters // 1000, root=None)
+    few = replace(facts(), model=adapters)
+    config = usual_config(facts(), Choice(stage=2))
+    held = {part.name: part.bytes for part in price(config, few, runtime=runtime).device.components}
+    assert held["optimizer state"] <= 8 * adapters.trainable / 8 + 8 * 400
+
+
+def test_a_count_alone_gives_a_range_and_a_known_model_does_not() -> None:
+    counted = table(gather(world_size=8, params="7e9")).options[0].device
+    assert counted.low_bytes is not None and counted.high_bytes is not None
+    assert counted.low_bytes < counted.peak_bytes < counted.high_bytes
+    assert table(facts()).options[0].device.low_bytes is None
+
+
+def test_offloaded_states_are_on_the_host_18_bytes_per_parameter() -> None:
+    config = usual_config(facts(), Choice(stage=2, optimizer=Tier.HOST))
+    model = facts().model
+    assert model is not None
+    option = price(config, facts(), runtime="deepspeed")
+    assert option.host.bytes == pytest.approx(18 * model.parameters, rel=1e-6)
+    assert option.host.pinned_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"), [(0, 0), (1, 1), (5, 8), (2**30, 2**30), (5_100_000_000, 2**33)]
+)
+def test_pinned_memory_comes_in_powers_of_two(asked: int, taken: int) -> None:
+    assert pinned(asked) == taken
+
+
+def test_calibration_meets_the_measurement_and_says_by_how_much_it_was_off() -> None:
+    found = estimate(usual_config(facts(), Choice(stage=3)), facts())
+    visible = found.options[0].device.visible_bytes
+    calibration = calibrate(found.options[0], visible * 11 // 10)
+    assert calibration.error == pytest.approx(-1 / 11, rel=1e-6)
+    after = calibrated(found, calibration).options[0].device.visible_bytes
+    assert after == pytest.approx(visible * 1.1, rel=1e-6)
+
+
+def test_the_changes_offered_make_it_fit_cheapest_first() -> None:
+    tight = facts(device="v100-32gb", precision="fp16")
+    config = usual_config(tight, Choice(stage=1))
+    assert not price(config, tight, runtime="deepspeed").fits[0].fits
+    offered = cheapest_changes(config, tight, runtime="deepspeed")
+    assert len(offered) == 3
+    assert all(change.fits for change in offered)
+    assert [each.slowdown for each in offered] == sorted(each.slowdown for each in offered)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_limits_fit_and_one_step_further_does_not(runtime: str) -> None:
+    answers = {limit.question: limit for limit in limits(facts(), runtime=runtime)}
+    assert set(answers) == {
+        "largest model (parameters)",
+        "fewest GPUs",
+        "largest micro batch",
+        "longest sequence (tokens)",
+    }
+    largest = answers["largest micro batch"].value
+    assert largest is not None
+    for micro, fits in ((largest, True), (largest + 1, False)):
+        again = limits(facts(micro_batch=micro), runtime=runtime)[2]
+        assert (again.value is not None and again.value >= micro) == fits or fits
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_winner_of_the_search_fits_and_every_loser_has_a_reason(runtime: str) -> None:
+    here = facts(micro_batch=None, global_batch=64, host_memory="512GB")
+    found = tune(here, runtime=runtime)
+    winner, losers = found[0], found[1:]
+    assert not winner.reason and all(fit.fits for fit in winner.option.fits)
+    assert winner.micro_batch * winner.accumulation * 8 == 64
+    assert losers and all(loser.reason for loser in losers)
+
+
+def test_the_winning_config_is_accepted_and_priced_alike() -> None:
+    import dsconfig
+
+    here = facts(micro_batch=None)
+    winner = tune(here, runtime="deepspeed")[0]
+    resolution = dsconfig.resolve(config_of(winner), here, runtime="deepspeed")
+    assert resolution.ok
+    again = dsconfig.estimate(resolution, here).options[0].device.peak_bytes
+    assert again == winner.option.device.peak_bytes
