@@ -36,6 +36,7 @@ ACCELERATE: Mapping[str, str] = {
     "train_micro_batch_size_per_gpu": "the smallest batch size of the loaders given to prepare",
     "gradient_accumulation_steps": f"{_PLUGIN} the Accelerator's own",
     "gradient_clipping": f"{_PLUGIN} 1.0",
+    "steps_per_print": "infinity, whatever the file says",
     "fp16.enabled": "true with mixed_precision fp16",
     "bf16.enabled": "true with mixed_precision bf16 or fp8",
     f"{_OPTIMIZER}.lr": "lr of DummyOptim",

@@ -1,0 +1,127 @@
+"""``dsconfig diff``: by meaning, between two files or two releases."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Run
+
+OLD = {
+    "train_batch_size": 32,
+    "bf16": {"enabled": True},
+    "fp16": {"enabled": False},
+    "zero_optimization": {"stage": 3, "prefetch_bucket_size": 5e7, "cpu_offload": True},
+    "optimizer": {"type": "adamw", "params": {"lr": 1e-3}},
+}
+NEW = {
+    "train_batch_size": 32,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3, "overlap_comm": True, "offload_optimizer": {"device": "cpu"}},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Any:
+    def write(name: str, config: dict[str, Any] | str) -> Path:
+        path = tmp_path / name
+        path.write_text(config if isinstance(config, str) else json.dumps(config))
+        return path
+
+    return write
+
+
+def test_the_same_meaning_in_other_words(run: Run, file: Any) -> None:
+    code, out, _ = run("diff", file("a.json", OLD), file("b.json", NEW))
+    assert (code, out) == (0, "no difference in meaning\n")
+
+
+def test_another_meaning(run: Run, file: Any) -> None:
+    other = NEW | {"gradient_clipping": 0.5, "unknown": 1}
+    code, out, _ = run("diff", file("a.json", OLD), file("b.json", other))
+    assert code == 1
+    assert out.splitlines() == [
+        "gradient_clipping: 1 -> 0.5  (absent in the first: its default)",
+        'unknown: "unread" -> "unread"  (only the second has it, and it is not read)',
+    ]
+
+
+def test_what_only_the_first_sets(run: Run, file: Any) -> None:
+    _, out, _ = run("diff", file("a.json", OLD | {"steps_per_print": 5}), file("b.json", NEW))
+    assert out == "steps_per_print: 5 -> null  (absent in the second: its default)\n"
+
+
+def test_for_programs(run: Run, file: Any) -> None:
+    changed = NEW | {"gradient_clipping": 0.5}
+    _, out, _ = run("diff", file("a.json", OLD), file("b.json", changed), "--output-format", "json")
+    told = json.loads(out)
+    assert told["format_version"] == "1.0"
+    assert [change["pointer"] for change in told["changes"]] == ["/gradient_clipping"]
+
+
+def moved(run: Run, path: Path, before: str, after: str) -> dict[str, tuple[Any, Any]]:
+    arguments = ("--from-version", before, "--to-version", after, "--output-format", "json")
+    changes = json.loads(run("diff", path, *arguments)[1])["changes"]
+    return {change["pointer"]: (change["before"], change["after"]) for change in changes}
+
+
+def test_a_move_changes_defaults_the_file_does_not_set(run: Run, file: Any) -> None:
+    assert moved(run, file("a.json", NEW), "0.14.4", "0.19.8") == {
+        "/gradient_clipping": (0, 1),
+        "/steps_per_print": (10, None),
+        "/zero_optimization/offload_optimizer/pin_memory": (False, True),
+    }
+
+
+def test_a_default_in_a_block_that_is_off_does_not_count(run: Run, file: Any) -> None:
+    config = {"train_batch_size": 8, "gradient_clipping": 1.0, "bf16": {"enabled": False}}
+    assert "/bf16/check_grad_overflow" not in moved(run, file("a.json", config), "0.18.0", "0.19.8")
+    config |= {"bf16": {"enabled": True}}
+    assert "/bf16/check_grad_overflow" in moved(run, file("b.json", config), "0.18.0", "0.19.8")
+
+
+def test_a_move_takes_features_away(run: Run, file: Any) -> None:
+    config = {
+        "train_batch_size": 8,
+        "elasticity": {"enabled": False},
+        "seq_parallel_comm_data_type": "fp16",
+        "optimizer": {"type": "OneBitAdam", "params": {"lr": 1e-3}},
+    }
+    found = moved(run, file("a.json", config), "0.14.4", "0.19.8")
+    assert found["/elasticity"] == ("read", "refused")
+    assert "/elasticity/enabled" not in found
+    assert found["/seq_parallel_comm_data_type"] == ("read", "not read")
+    assert found["/optimizer/type"] == ("accepted", "refused")
+
+
+def test_a_move_brings_features(run: Run, file: Any) -> None:
+    config = {"train_batch_size": 8, "torch_autocast": {"enabled": True}}
+    found = moved(run, file("a.json", config), "0.14.4", "0.19.8")
+    assert found["/torch_autocast"] == ("not read", "read")
+    assert moved(run, file("a.json", config), "0.19.8", "0.14.4")["/torch_autocast"] == (
+        "read",
+        "not read",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "name a second file"),
+        (("--from-version", "x"), "--from-version: 'x' is not a DeepSpeed version"),
+        (("--from-version", "0.2.0"), "nothing is known of releases before 0.3.0"),
+        (("--from-version", "0.14", "--output-format", "xml"), "--output-format"),
+    ],
+)
+def test_wrong_usage(run: Run, file: Any, arguments: tuple[str, ...], told: str) -> None:
+    code, _, err = run("diff", file("a.json", NEW), *arguments)
+    assert code == 2
+    assert told in err
+
+
+def test_what_cannot_be_read_cannot_be_compared(run: Run, file: Any) -> None:
+    code, _, err = run("diff", file("a.json", NEW), file("b.json", "[1, 2"))
+    assert code == 2
+    assert "b.json" in err

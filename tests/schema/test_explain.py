@@ -1,0 +1,139 @@
+"""``dsconfig explain``: a key or a rule, for people and for programs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from dsconfig.commands.explained.key import key_as_text
+from dsconfig.commands.explained.page import page
+from dsconfig.resolver.in_words import POLICY
+from dsconfig.runtimes import AutoFate, every_runtime
+from dsconfig.runtimes.auto_in_words import FILLED_WITH
+from dsconfig.schema import keys
+from dsconfig.source.pointer import from_dotted, split
+
+from .conftest import Run
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_a_key(run: Run) -> None:
+    code, out, _ = run("explain", "zero_optimization.reduce_bucket_size")
+    assert code == 0
+    told = dict(re.findall(r"^  (\S[\w ]{0,10}?)\s{2,}(.*)$", out, re.MULTILINE))
+    assert told["type"] == 'an integer greater than 0 or "auto"'
+    assert told["default"] == "500000000"
+    assert told["bounds"] == '{"minimum": 0} before 0.19.6'
+    assert told["unit"] == "elements"
+    assert told["auto"].startswith("dsengine: hidden_size squared")
+    assert "transformers: hidden_size squared" in out
+    assert "deepspeed: dropped without a word; the default applies (500000000)" in out
+
+
+def test_a_default_that_changed(run: Run) -> None:
+    _, out, _ = run("explain", "gradient_clipping")
+    assert re.search(r"default +1.0\n +0.0 before 0.19.3", out)
+
+
+def test_a_block_lists_its_keys(run: Run) -> None:
+    _, out, _ = run("explain", "fp16")
+    assert "unknown keys in it are refused from 0.17.1" in out
+    assert "fp16.min_loss_scale" in out
+
+
+def test_a_removed_key(run: Run) -> None:
+    _, out, _ = run("explain", "amp")
+    assert "until 0.19.7; its mere presence is refused from 0.19.8" in out
+    assert "use instead torch_autocast" in out
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("eigenvalue", "read by none; its mere presence is refused from 0.19.8"),
+        ("msamp.enabled", "read by another program, never by DeepSpeed"),
+        ("compile", "not from 0.14.4 to 0.16.5"),
+        ("scheduler.params.total_num_steps", "always"),
+        ("data_efficiency.data_routing.random_ltd.total_layer_num", "while enabled is on"),
+        ("zero_optimization.zenflow.select_strategy", "deepspeed: a setting of its own"),
+        ("optimizer.params.ns_method", "applies to  Muon"),
+        ("zero_optimization.max_live_parameters", "also named  max_live_parameters"),
+        ("/zero_optimization/stage", "16 bytes at stage 0, on N ranks 4 + 12/N at 1"),
+    ],
+)
+def test_other_keys(run: Run, path: str, told: str) -> None:
+    assert told in run("explain", path)[1]
+
+
+def test_a_name_that_several_blocks_have(run: Run) -> None:
+    code, out, _ = run("explain", "device")
+    assert code == 0
+    assert "device is the name of 2 keys" in out
+    assert "zero_optimization.offload_param.device" in out
+
+
+def test_a_name_by_itself(run: Run) -> None:
+    assert run("explain", "overlap_comm")[1].startswith("zero_optimization.overlap_comm\n")
+
+
+def test_an_unknown_name(run: Run) -> None:
+    code, out, err = run("explain", "zero_optimisation")
+    assert (code, out) == (2, "")
+    assert "did you mean zero_optimization?" in err
+    assert "did you mean" not in run("explain", "qqqqqqq")[2]
+
+
+def test_for_programs(run: Run) -> None:
+    _, out, _ = run("explain", "gradient_clipping", "--output-format", "json")
+    (told,) = json.loads(out)["keys"]
+    assert told["earlier_defaults"] == [{"before": "0.19.3", "default": 0.0}]
+    assert told["since"] == "0.3.0" and told["until"] is None
+    assert set(told["auto"]) == {"dsengine", "deepspeed", "transformers", "accelerate"}
+
+
+def test_a_rule(run: Run) -> None:
+    code, out, _ = run("explain", "dsc101")
+    assert code == 0
+    assert out.startswith("DSC101 auto-unresolved")
+    assert '"reduce_bucket_size": "auto"' in out
+
+
+def test_a_rule_for_programs(run: Run) -> None:
+    rule = json.loads(run("explain", "DSC101", "--output-format", "json")[1])["rule"]
+    assert (rule["code"], rule["severity"]) == ("DSC101", "error")
+
+
+def test_no_such_rule_or_format(run: Run) -> None:
+    assert run("explain", "DSC000")[0] == 2
+    assert run("explain", "fp16", "--output-format", "xml")[0] == 2
+
+
+def test_every_key_can_be_explained() -> None:
+    assert all(key_as_text(key).startswith(key.path) for key in keys())
+
+
+def test_every_auto_that_is_filled_has_its_words() -> None:
+    for runtime in every_runtime():
+        words = FILLED_WITH.get(runtime.name)
+        if words is None:
+            continue
+        filled = {
+            key.path
+            for key in keys()
+            if not key.is_block
+            and runtime.on_auto(tuple(key.path.split(".")), {}) is AutoFate.FILLED
+        }
+        assert filled == set(words), runtime.name
+
+
+def test_our_policy_speaks_of_keys_that_exist() -> None:
+    from dsconfig.schema import find
+
+    assert [path for path in POLICY if find(split(from_dotted(path))) is None] == []
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    """`python -m dsconfig.commands.explained.page > docs/keys.md` writes it."""
+    assert (DOCS / "keys.md").read_text(encoding="utf-8") == page()
