@@ -19,6 +19,7 @@ from dsconfig.planner.coverage.rules import (
 _OPTIMIZER = "zero_optimization.offload_optimizer"
 _PARAM = "zero_optimization.offload_param"
 _ON_HOST = "states stay in memory; only the NVMe tier uses it"
+_PAGE_CACHE = "shards on NVMe are mapped files; the kernel's page cache stages them"
 
 
 def _on_nvme(by: str, where: Condition) -> Rule:
@@ -36,8 +37,8 @@ RULES = {
     f"{_OPTIMIZER}.device": inert("the optimizer stays on the device", equals("none"))
     + honoured("master, moments and update on this tier", SHARDED)
     + inert("at stage 0 nothing is offloaded"),
-    f"{_OPTIMIZER}.nvme_path": _on_nvme("one file per rank and tensor", OPTIMIZER_ON_NVME),
-    f"{_OPTIMIZER}.buffer_count": _on_nvme("staging buffers", OPTIMIZER_ON_NVME),
+    f"{_OPTIMIZER}.nvme_path": _on_nvme("one file per rank and tile", OPTIMIZER_ON_NVME),
+    f"{_OPTIMIZER}.buffer_count": _on_nvme("tensors that are staged at a time", OPTIMIZER_ON_NVME),
     f"{_OPTIMIZER}.pin_memory": honoured("page-locked host memory", OPTIMIZER_OFFLOADED)
     + inert("nothing is offloaded"),
     f"{_OPTIMIZER}.pipeline_read": _on_nvme("the next tile is read ahead", OPTIMIZER_ON_NVME),
@@ -52,9 +53,9 @@ RULES = {
     f"{_PARAM}.device": inert("parameters stay on the device", equals("none"))
     + honoured("parameter shards rest on this tier", stages(3))
     + inert("parameters are offloaded only at stage 3"),
-    f"{_PARAM}.nvme_path": _on_nvme("one file per rank and tensor", PARAMETERS_ON_NVME),
-    f"{_PARAM}.buffer_count": _on_nvme("staging buffers", PARAMETERS_ON_NVME),
-    f"{_PARAM}.buffer_size": _on_nvme("elements of one staging buffer", PARAMETERS_ON_NVME),
+    f"{_PARAM}.nvme_path": _on_nvme("a mapped file per rank and tensor", PARAMETERS_ON_NVME),
+    f"{_PARAM}.buffer_count": inert(_PAGE_CACHE),
+    f"{_PARAM}.buffer_size": inert(_PAGE_CACHE),
     f"{_PARAM}.max_in_cpu": _on_nvme("elements kept in host memory", PARAMETERS_ON_NVME),
     f"{_PARAM}.pin_memory": honoured("page-locked host memory", PARAMETERS_OFFLOADED)
     + inert("nothing is offloaded"),

@@ -97,18 +97,17 @@ def wait(futures: list[Future[None]]) -> None:
         future.result()
 
 
-def fresh_directory(nvme_path: str, rank: int, needed: int) -> Path:
-    """Return this rank's directory, emptied of what an earlier run left.
+def fresh_directory(nvme_path: str, content: str, rank: int, needed: int) -> Path:
+    """Return this rank's directory for ``content``, emptied of what an earlier run left.
 
     Raises OSError when fewer than ``needed`` bytes are free.
     """
-    directory = Path(nvme_path) / "dsengine" / f"rank{rank}"
+    directory = Path(nvme_path) / "dsengine" / content / f"rank{rank}"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise OSError(
-            f"zero_optimization.offload_optimizer.nvme_path {nvme_path} has {free} bytes free; "
-            f"this rank's optimizer states need {needed}"
+            f"nvme_path {nvme_path} has {free} bytes free; this rank's {content} need {needed}"
         )
     return directory

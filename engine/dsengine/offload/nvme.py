@@ -43,7 +43,7 @@ class NvmeBinding(HostBinding):
         largest = max((tile.elements for tile in self.host_tiles), default=0)
         sizes = [self._segments * tile.elements * ELEMENT_BYTES for tile in self.host_tiles]
         rank = dist.get_rank() if dist.is_initialized() else 0
-        self.directory = fresh_directory(settings.nvme_path or ".", rank, sum(sizes))
+        self.directory = fresh_directory(settings.nvme_path or ".", "optimizer", rank, sum(sizes))
         self._files = [
             TileFile(self.directory / f"tile{number}", size) for number, size in enumerate(sizes)
         ]

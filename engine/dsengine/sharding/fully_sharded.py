@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from dsconfig import Plan, UnitSchedule
 from dsengine.foreach import foreach_copy_
 from dsengine.gradients import Averaging, ScaledReduceScatter
+from dsengine.offload.mapped import rest_in_files
 from dsengine.precision import Policy
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
@@ -57,7 +58,8 @@ class FullySharded(Sharding):
         self.policy = policy
         self.mesh = mesh
         self.reduces_every_micro_step = plan.effective.zero.stage >= 2
-        self._offload = plan.effective.zero.offload_param
+        zero = plan.effective.zero
+        self._offload = zero.offload_param if zero.stage == 3 else None
         built_in_pieces = take_pieces(module)
         self._defers = False
         self._reduces = True
@@ -70,6 +72,7 @@ class FullySharded(Sharding):
         if not isinstance(module, FSDPModule):
             self._shard([module], reshard_after_forward=False, cast_inputs=False)
         put_pieces(module, built_in_pieces, device)
+        self._rest_in_files()
         self.masters = dict(module.named_parameters())
         remember(module, self.originals, self.masters)
         self._set_averaging(Averaging.of(plan.effective, plan.mesh.data_parallel))
@@ -131,7 +134,15 @@ class FullySharded(Sharding):
     def _offload_policy(self) -> OffloadPolicy:
         if self._offload is None:
             return OffloadPolicy()
-        return CPUOffloadPolicy(pin_memory=self._offload.pin_memory and torch.cuda.is_available())
+        pin = self._offload.pin_memory and torch.cuda.is_available()
+        return CPUOffloadPolicy(pin_memory=pin and self._offload.tier != "nvme")
+
+    def _rest_in_files(self) -> None:
+        if self._offload is None or self._offload.tier != "nvme":
+            return
+        if not self._offload.nvme_path:
+            raise ValueError("zero_optimization.offload_param.device is nvme: give nvme_path")
+        rest_in_files(self._units(), self._offload.nvme_path, self._offload.max_in_cpu or 0)
 
     def _keep_whole(self, module: nn.Module) -> None:
         unit = _unit(module)

@@ -54,6 +54,15 @@ def resumed(stage: int, offload: dict[str, Any] | None, zero: dict[str, Any], sa
     return train(engine, 2)
 
 
+def engine_with_mapped_shards(zero: dict[str, Any]) -> int:
+    """How many bytes of the process are mappings of shard files (which have no name any more)."""
+    engine = started(3, None, zero=zero)
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    regions = [line.split()[0].split("-") for line in maps if "/parameters/rank" in line]
+    del engine
+    return sum(int(end, 16) - int(start, 16) for start, end in regions)
+
+
 def main() -> None:
     options = start()
     out = Path(options["out"])
@@ -85,11 +94,20 @@ def main() -> None:
                 ]
     files = sorted(p.name for p in (out / "nvme").rglob("*"))
     said["left on disk"] = [f for f in files if f.startswith("tile")]
+    on_host: dict[str, Any] = {"offload_param": {"device": "cpu"}}
+    nvme = {"device": "nvme", "nvme_path": str(out / "nvme")}
+    mapped = {"offload_param": nvme | {"max_in_cpu": 300, "buffer_size": 10_000}}
     said["parameters"] = [
-        train(started(3, None), 4),
-        train(started(3, None, zero={"offload_param": {"device": "cpu"}}), 4),
-        train(started(3, {"device": "cpu"}, zero={"offload_param": {"device": "cpu"}}), 4),
+        train(engine, 4)
+        for engine in (
+            started(3, None),
+            started(3, None, zero=on_host),
+            started(3, {"device": "cpu"}, zero=on_host),
+            started(3, None, zero=mapped),
+            started(3, nvme, zero=mapped),
+        )
     ]
+    said["bytes in files"] = engine_with_mapped_shards(mapped)
     try:
         factored = {"type": "Adafactor", "params": {"lr": 0.02}}
         started(2, {"device": "cpu"}, optimizer=factored)
