@@ -1,5 +1,7 @@
 """The rules: everything DeepSpeed checks itself, and everything it lets pass."""
 
+from dataclasses import replace
+
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import awake, rule_of, rules
 from dsconfig.checks.rule import Finding, Rule
@@ -28,11 +30,13 @@ def check(
         judged = every_runtime(version or NEWEST)
     else:
         judged = (runtime_of(runtime, version),)
-    found = list(document.diagnostics)
+    names = tuple(each.name for each in judged)
+    # What the reader finds holds for whoever reads the file.
+    found = [replace(each, runtimes=names) for each in document.diagnostics]
     if document.is_unreadable or document.is_broken or not isinstance(document.value, dict):
         return tuple(found)
     context = Context(document, facts or Facts(), judged, version or judged[0].version)
-    for rule in awake(frozenset(context.config)):
+    for rule in awake(context.words):
         if document.is_template and not rule.on_templates:
             continue
         for finding in rule.check(context):

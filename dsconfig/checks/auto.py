@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, Path
+from dsconfig.checks.rule import Example, Finding, Holds, Path
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AutoFate, Runtime
 
@@ -14,6 +14,15 @@ OURS = "dsengine"
 
 def _names(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate) -> list[str]:
     return [runtime.name for runtime, fate in fates.items() if fate in wanted]
+
+
+def _where(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate, inverted: bool = False) -> Holds:
+    """The programs that make one of these of the "auto" (or none of these)."""
+
+    def holds(runtime: Runtime) -> bool:
+        return (fates[runtime] in wanted) != inverted
+
+    return holds
 
 
 def _consequence(config: Context, path: Path, fate: AutoFate, who: str) -> str:
@@ -87,7 +96,7 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
             message=f'"auto" in {".".join(path)} is filled by dsengine only: '
             + _consequence(config, path, fate, runtime.name),
             help=f"run `dsconfig resolve {config.document.name}` before other programs read it",
-            holds=lambda each, fates=fates: fates[each] is not AutoFate.FILLED,
+            holds=_where(fates, AutoFate.FILLED, inverted=True),
         )
 
 
@@ -112,7 +121,7 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
             path=path,
             message=f'"auto" in {".".join(path)} is filled by {_spoken(filling)}; {told}',
             help=f"for a plain DeepSpeed script run `dsconfig resolve {config.document.name}`",
-            holds=lambda each, fates=fates: fates[each] is not AutoFate.FILLED,
+            holds=_where(fates, AutoFate.FILLED, inverted=True),
         )
 
 
@@ -149,5 +158,5 @@ def auto_native_refused(config: Context) -> Iterator[Finding]:
             help="leave the key out: auto is its default",
             effect=Effect.REFUSED if alone else None,
             late=alone,
-            holds=lambda each, fates=fates: fates[each] in REFUSALS,
+            holds=_where(fates, *REFUSALS),
         )

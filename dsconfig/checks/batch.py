@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
@@ -18,8 +17,7 @@ HUGE_MICRO_BATCH = 1_000_000
 """Samples on one device; no accelerator holds the activations of so many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Triple:
+class Triple(NamedTuple):
     """The three numbers, None where a key is absent, and the world they are judged in."""
 
     train: float | None

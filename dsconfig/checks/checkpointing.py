@@ -50,7 +50,7 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
     "DSC902",
     "pipeline-loading-below-stage-3",
     Effect.ALTERED,
-    wakes="zero_optimization",
+    wakes="zero_optimization.pipeline_loading_checkpoint",
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
     '"pipeline_loading_checkpoint": true}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '

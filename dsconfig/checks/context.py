@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
+from dsconfig.checks.registry import MODEL, NESTED
 from dsconfig.facts import Facts
 from dsconfig.runtimes.base import AutoFate, Runtime
 from dsconfig.runtimes.deepspeed import NATIVE_AUTO
@@ -41,6 +42,13 @@ class Context:
         self.facts = facts
         self.runtimes = runtimes
         self.version = version
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """What wakes rules: the top-level keys, some nested ones, and the facts there are."""
+        nested = (path for path in NESTED if self.has(*path.split(".")))
+        facts = (MODEL,) if self.facts.model is not None else ()
+        return frozenset((*self.config, *nested, *facts))
 
     @cached_property
     def reading(self) -> Reading:
@@ -209,7 +217,8 @@ class Context:
     def default_of(self, path: tuple[str, ...]) -> str:
         """The default in words, with a blank before it; empty where none is known."""
         known = self.key_at(path)
-        return "" if known is None or known.is_block else f" {known.default_at(self.version)!r}"
+        value = None if known is None or known.is_block else known.default_at(self.version)
+        return "" if value is None else f" {value!r}"
 
     @cached_property
     def schema_errors(self) -> list[SchemaError]:

@@ -24,10 +24,13 @@ def judge(example: Example) -> tuple[Diagnostic, ...]:
     from dsconfig.checks import check
     from dsconfig.schema.version import Version
     from dsconfig.source import read
+    from dsconfig.source.ignores import without_ignored
 
     version = Version.parse(example.version) if example.version else None
-    document = read(example.config, name="ds.json")
-    return check(document, facts_of(example), runtime=example.runtime, version=version)
+    form = "yaml" if example.name.endswith(".yaml") else None
+    document = read(example.config, name=example.name, format=form)
+    found = check(document, facts_of(example), runtime=example.runtime, version=version)
+    return without_ignored(document, found)
 
 
 def flags_of(example: Example) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from dsconfig.checks.context import ZERO, Context
-from dsconfig.checks.registry import rule
+from dsconfig.checks.registry import MODEL, rule
 from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
 from dsconfig.checks.values import VALUE_KINDS
 from dsconfig.report import Effect
@@ -142,7 +142,7 @@ LEAVES_KNOWN = ("mixtral", "qwen2_moe", "qwen3_moe")
     "DSC468",
     "moe-at-stage-3",
     Effect.INERT,
-    wakes="zero_optimization",
+    wakes=MODEL,
     bad=Example(
         config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}',
         model="mixtral-8x7b",
@@ -180,7 +180,7 @@ def moe_at_stage_3(config: Context) -> Iterator[Finding]:
     "DSC469",
     "leaf-module-matches-nothing",
     Effect.INERT,
-    wakes="zero_optimization",
+    wakes=MODEL,
     bad=Example(
         config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, '
         '"leaf_module": {"names": ["no.such.module"]}}}',

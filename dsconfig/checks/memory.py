@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import ZERO, Context
-from dsconfig.checks.registry import rule
+from dsconfig.checks.registry import MODEL, rule
 from dsconfig.checks.rule import Example, Finding, Path
 from dsconfig.report import Effect
 
@@ -19,7 +19,7 @@ BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
     "DSC501",
     "bucket-larger-than-model",
     Effect.INERT,
-    wakes="zero_optimization",
+    wakes=MODEL,
     bad=Example(
         config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, '
         '"reduce_bucket_size": 5e8}}',
@@ -62,7 +62,7 @@ def _round(number: int) -> int:
     "DSC502",
     "host-memory-too-small",
     Effect.REFUSED,
-    wakes="zero_optimization",
+    wakes=MODEL,
     late=True,
     bad=Example(
         config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, '
@@ -106,7 +106,7 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
     "DSC503",
     "buffer-smaller-than-tensor",
     Effect.REFUSED,
-    wakes="zero_optimization",
+    wakes=MODEL,
     late=True,
     bad=Example(
         config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, '

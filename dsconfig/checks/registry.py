@@ -6,6 +6,12 @@ from importlib import import_module
 
 from dsconfig.checks.rule import Check, Example, Holds, Rule, everywhere
 from dsconfig.report import Effect
+from dsconfig.runtimes.removals import REMOVALS
+
+MODEL = "@model"
+"""Wakes what needs to know the model."""
+PAGE = "@page"
+"""Wakes nothing: the findings come with the document, and only pages need the rules."""
 
 FAMILIES: Mapping[str, str] = {
     "0": "Syntax and keys",
@@ -21,35 +27,48 @@ FAMILIES: Mapping[str, str] = {
 }
 """The first digit of a code, and what its rules are about."""
 
-MODULES = (
-    "keys",
-    "values",
-    "auto",
-    "batch",
-    "removed",
-    "versions",
-    "precision",
-    "autocast",
-    "loss_scale",
-    "dtypes",
-    "zero_stage",
-    "zero",
-    "offload",
-    "optimizer",
-    "adam",
-    "muon",
-    "scheduler",
-    "learning_rate",
-    "zenflow",
-    "parallel",
-    "experts",
-    "compile",
-    "memory",
-    "checkpointing",
-    "data",
-    "monitors",
-    "huggingface",
-)
+MODULES: Mapping[str, str] = {
+    "keys": "",
+    "values": "",
+    "auto": "",
+    "batch": "",
+    "removed": " ".join(sorted({path[0] for path in REMOVALS})),
+    "versions": "",
+    "precision": "fp16 bf16 bfloat16 torch_autocast",
+    "autocast": "torch_autocast",
+    "loss_scale": "fp16",
+    "dtypes": "data_types",
+    "zero_stage": "zero_optimization",
+    "zero": "zero_optimization prescale_gradients gradient_predivide_factor "
+    "gradient_allreduce_op managed_gradient_accumulation gradient_clipping",
+    "offload": "zero_optimization aio optimizer",
+    "optimizer": "optimizer zero_optimization",
+    "adam": "optimizer",
+    "muon": "optimizer",
+    "scheduler": "scheduler",
+    "learning_rate": "scheduler optimizer",
+    "zenflow": "zero_optimization.zenflow",
+    "parallel": "sequence_parallel_size data_parallel_size tensor_parallel pipeline",
+    "experts": f"expert_parallel {MODEL}",
+    "compile": "compile",
+    "memory": MODEL,
+    "checkpointing": "activation_checkpointing checkpoint aio "
+    "zero_optimization.pipeline_loading_checkpoint",
+    "data": "data_efficiency vocabulary_size",
+    "monitors": "tensorboard wandb comet datastates_ckpt wall_clock_breakdown memory_breakdown",
+    "huggingface": "",
+    "reader": PAGE,
+}
+"""The modules with rules, and what wakes each: one of the words, or anything.
+
+A word is a top-level key, a dotted path, or a fact. A module that sleeps is not imported.
+"""
+
+PAGES_ONLY = ("reader",)
+"""Modules whose rules have a page and are applied elsewhere."""
+
+NESTED = tuple(word for words in MODULES.values() for word in words.split() if "." in word)
+"""The dotted paths among the words."""
 
 _RULES: dict[str, Rule] = {}
 
@@ -112,8 +131,13 @@ def rule_of(code_or_name: str) -> Rule | None:
 
 
 @lru_cache(maxsize=1024)
-def awake(keys: frozenset[str]) -> tuple[Rule, ...]:
-    """The rules that have something to look at in a config with these top-level keys."""
+def awake(words: frozenset[str]) -> tuple[Rule, ...]:
+    """The rules that have something to look at where these words hold."""
+    for module, wakes in MODULES.items():
+        if not wakes or not words.isdisjoint(wakes.split()):
+            import_module(f"dsconfig.checks.{module}")
     return tuple(
-        found for found in rules().values() if not found.wakes or not found.wakes.isdisjoint(keys)
+        found
+        for _, found in sorted(_RULES.items())
+        if not found.wakes or not found.wakes.isdisjoint(words)
     )

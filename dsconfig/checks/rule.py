@@ -1,8 +1,7 @@
 """What a rule is, and what it finds."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsconfig.report import Effect, Fix, Range, Severity
 from dsconfig.runtimes.base import Runtime
@@ -24,8 +23,7 @@ def in_deepspeed(runtime: Runtime) -> bool:
     return runtime.ends_in_deepspeed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     """One place where a rule does not hold. None means: as the rule says.
 
     ``on_key`` points at the key, not at its value.
@@ -44,11 +42,11 @@ class Finding:
     """Where the place is not that of ``path``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
+class Example(NamedTuple):
     """A config (its text) with the world it is judged in."""
 
     config: str
+    name: str = "ds.json"
     runtime: str | None = "deepspeed"
     version: str | None = None
     world_size: int | None = None
@@ -62,8 +60,7 @@ class Example:
 Check = Callable[["Context"], Iterable[Finding]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(NamedTuple):
     """A named, documented check. ``wakes`` lists top-level keys one of which must be present."""
 
     code: str

@@ -20,7 +20,7 @@ def _is_on(config: Context) -> bool:
     "DSC451",
     "zenflow-needs-offload",
     Effect.REFUSED,
-    wakes="zero_optimization",
+    wakes="zero_optimization.zenflow",
     late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
     '"zenflow": {"topk_ratio": 0.1}}}',
@@ -54,7 +54,7 @@ def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
     "DSC452",
     "zenflow-selection",
     Effect.REFUSED,
-    wakes="zero_optimization",
+    wakes="zero_optimization.zenflow",
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
     '{"device": "cpu"}, "zenflow": {"select_strategy": "auto", "select_interval": 4}}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
@@ -102,7 +102,7 @@ def _selection(name: str, what: str, *, late: bool) -> Finding:
     "DSC453",
     "zenflow-offload-needs-overlap",
     Effect.REFUSED,
-    wakes="zero_optimization",
+    wakes="zero_optimization.zenflow",
     late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
     '{"device": "cpu"}, "zenflow": {"offload": true}}}',

@@ -6,17 +6,15 @@ meets every demand may still be one nobody meant; that is for the rules to say.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from dsconfig.schema.version import OLDEST, Version
 
 Test = Callable[[Any], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """``accepts`` is true for values the program takes; ``expected`` says which those are."""
 
     path: tuple[str, ...]

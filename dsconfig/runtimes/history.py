@@ -1,8 +1,7 @@
 """Keys that changed their names in DeepSpeed, and what the old names do today."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsconfig.report import Edit
 from dsconfig.schema.version import Version
@@ -14,8 +13,7 @@ Path = tuple[str, ...]
 ZERO = "zero_optimization"
 
 
-@dataclass(frozen=True, slots=True)
-class Renamed:
+class Renamed(NamedTuple):
     """``new`` is None where a plain rename would not keep the meaning."""
 
     since: Version
@@ -23,8 +21,7 @@ class Renamed:
     advice: str
 
 
-@dataclass(frozen=True, slots=True)
-class Deprecated:
+class Deprecated(NamedTuple):
     """A key that works with a warning. ``edits`` writes the same thing the new way."""
 
     since: Version

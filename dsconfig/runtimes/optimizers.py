@@ -1,8 +1,7 @@
 """Which class DeepSpeed builds for an optimizer block, and what its constructor takes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsconfig.schema.version import Version
 
@@ -56,8 +55,7 @@ MUON_ARGUMENTS = frozenset((_MUON + _MUON_ADAM).split())
 """All that Muon looks at; it drops any other argument without a word."""
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(NamedTuple):
     """The class, and the arguments it takes from ``params``; None where any is taken."""
 
     name: str

@@ -1,9 +1,8 @@
 """DeepSpeed's typed blocks applied to a config: what each key becomes, and what is refused."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from dsconfig.runtimes.coercion import Kind, Refused, convert
 from dsconfig.runtimes.typed_blocks import BLOCKS, Block, Field
@@ -16,10 +15,6 @@ ABSENT: Any = object()
 def is_block(value: object) -> TypeGuard[dict[str, Any]]:
     """Whether a value is a mapping; the keys of a config are texts."""
     return isinstance(value, dict)
-
-
-def _no_values() -> Mapping[tuple[str, ...], Mapping[str, Any]]:
-    return {}
 
 
 class Outcome(StrEnum):
@@ -55,8 +50,7 @@ REFUSALS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One key that was not simply taken. ``value`` is what it became."""
 
     path: tuple[str, ...]
@@ -69,12 +63,11 @@ class Entry:
         return self.outcome in REFUSALS
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """``values`` holds, by block, the fields that were set, under their short names."""
 
     entries: Mapping[tuple[str, ...], Entry]
-    values: Mapping[tuple[str, ...], Mapping[str, Any]] = field(default_factory=_no_values)
+    values: Mapping[tuple[str, ...], Mapping[str, Any]]
 
     def at(self, path: tuple[str, ...]) -> Entry | None:
         return self.entries.get(path)

@@ -1,7 +1,7 @@
 """The keys DeepSpeed refuses by name, since when, and what to write instead."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dsconfig.schema.version import Version
 
@@ -10,8 +10,7 @@ REMOVED_7 = Version(0, 19, 7)
 REMOVED_8 = Version(0, 19, 8)
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(NamedTuple):
     """``by_engine`` is true where our own engine still has the feature."""
 
     refused_from: Version

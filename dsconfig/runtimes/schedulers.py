@@ -1,11 +1,10 @@
 """Which class DeepSpeed builds for a scheduler block, and what its constructor takes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(NamedTuple):
     """Arguments of a constructor; ``required`` have no default."""
 
     arguments: frozenset[str]

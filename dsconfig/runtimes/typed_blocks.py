@@ -6,14 +6,13 @@ values kept as they are. Dates are the first release with the field.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsconfig.runtimes.coercion import Kind
 from dsconfig.schema.version import OLDEST, Version
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(NamedTuple):
     """Limits of a number from release ``since`` on; None is no limit."""
 
     low: float | None = None
@@ -38,8 +37,7 @@ class Bounds:
         return " and ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One declared field; ``until`` is the last release that had it."""
 
     name: str

@@ -15,8 +15,8 @@ def test_the_bad_example_is_found(rule):
     found = [each for each in judge(rule.bad) if each.code == rule.code]
     assert found, f"{rule.code} finds nothing in its bad example"
     for each in found:
-        assert each.range is not None
-        assert each.runtimes
+        assert each.range is not None or rule.name == "unreadable-input"
+        assert each.runtimes or rule.name.endswith("-ignore")
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
