@@ -1,6 +1,6 @@
 """What the reader itself has to say: one function per code."""
 
-from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Range, Severity
+from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Position, Range, Severity
 
 UNREADABLE = "DSC001"
 SYNTAX = "DSC002"
@@ -51,12 +51,16 @@ def duplicate_key(key: str, pointer: str, place: Range, *, in_file: bool) -> Dia
     )
 
 
+START = Range(Position(1, 1), Position(1, 1))
+
+
 def empty_text(what: str) -> Diagnostic:
     """The file holds nothing."""
     return Diagnostic(
         code="DSC004",
         name="empty-config",
         effect=Effect.REFUSED,
+        range=START,
         message=f"{what} is empty; DeepSpeed reads it as {{}} and stops for want of a batch size",
         help='write at least {"train_batch_size": 8}, or run `dsconfig init`',
     )
@@ -115,6 +119,7 @@ def template(count: int, *, refused: bool) -> Diagnostic:
         name="template-file",
         effect=Effect.REFUSED if refused else Effect.STYLE,
         severity=Severity.INFO,
+        range=START,
         message=f"this is a template with {keys}; what stands in their place is not judged",
         help="validate the file that your launcher writes from it as well",
     )
@@ -127,6 +132,7 @@ def no_config_inside(message: str, help: str, *, harmless: bool = False) -> Diag
         name="no-config-inside",
         effect=Effect.STYLE if harmless else Effect.REFUSED,
         severity=Severity.INFO if harmless else Severity.ERROR,
+        range=START,
         message=message,
         help=help,
     )
