@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from dsconfig.report import Effect
 from dsconfig.resolver import zero
 from dsconfig.resolver.draft import Draft
-from dsconfig.resolver.sizing import GIB, Sizer, missing_flags, sizer
+from dsconfig.resolver.sizing import GIB, TIGHT, Sizer, missing_flags, sizer
 
 LARGEST = 2**16
 """Nobody needs more samples in one pass; the search stops here."""
-TIGHT = 0.95
-"""From this share of the memory on, the estimate's own error may decide."""
 
 
 @dataclass(slots=True)

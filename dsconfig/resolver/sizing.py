@@ -10,6 +10,8 @@ from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.runtimes.effective import Batch, Effective, Offload, Tier, Zero, effective
 
 GIB = 2**30
+TIGHT = 0.95
+"""From this share of a device's memory on, the estimate's own error may decide."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,15 @@ from dsconfig.report import Effect
 from dsconfig.resolver import buckets, step_time
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
-from dsconfig.resolver.sizing import GIB, Need, Sizer, missing_flags, sizer, with_tiers
+from dsconfig.resolver.sizing import (
+    GIB,
+    TIGHT,
+    Need,
+    Sizer,
+    missing_flags,
+    sizer,
+    with_tiers,
+)
 from dsconfig.runtimes.effective import Tier
 
 STAGE = "zero_optimization.stage"
@@ -70,13 +78,25 @@ def way_out(draft: Draft, priced: Sizer) -> str:
 def _cheapest(
     draft: Draft, priced: Sizer, stages: bool, optimizers: bool, parameters: bool
 ) -> tuple[Choice | None, list[Choice]]:
-    """The first that fits in order of expected time, and what was passed over for it."""
-    refused: list[Choice] = []
+    """The first with room to spare in order of expected time, and what was passed over.
+
+    One that fits with less than 5 % to spare is taken only when nothing else fits: the
+    estimate's own error is of that size.
+    """
+    passed: list[Choice] = []
+    tight: Choice | None = None
     for choice in _by_time(draft, priced, stages, optimizers, parameters):
-        if not choice.lacks:
-            return choice, refused
-        refused.append(choice)
-    return None, refused
+        if not choice.lacks and choice.need.device <= TIGHT * _capacity(draft.facts):
+            return choice, passed
+        if not choice.lacks and tight is None:
+            tight = choice
+        passed.append(choice)
+    return tight, passed
+
+
+def _capacity(facts: Facts) -> float:
+    memory = facts.device.memory_bytes if facts.device else None
+    return memory if memory is not None else float("inf")
 
 
 def _ask(draft: Draft, open_paths: list[str]) -> None:
@@ -150,7 +170,7 @@ def _write(draft: Draft, choice: Choice, refused: list[Choice]) -> None:
     inputs: dict[str, Any] = {
         "device_bytes": choice.need.device,
         "host_bytes": choice.need.host,
-        "too_big": {str(other): other.lacks for other in refused},
+        "too_big": {str(o): o.lacks or "fits with less than 5 % to spare" for o in refused},
     }
     rule = f"{choice} is the cheapest in expected step time that holds micro batch 1"
     for path, value in (

@@ -94,36 +94,47 @@ ZERO_AUTO = {
 }
 
 
-@pytest.mark.parametrize(
-    ("model", "ranks", "card", "stage", "optimizer", "parameters"),
-    [
-        ("gpt2", 1, "a100-80gb", 0, "none", "none"),
-        ("gpt2", 8, "a100-80gb", 1, "none", "none"),
-        ("llama-2-7b", 8, "a100-40gb", 1, "none", "none"),
-        ("llama-2-70b", 64, "h100", 3, "none", "none"),
-        ("llama-2-13b", 1, "v100-32gb", 3, "cpu", "none"),
-        ("llama-2-13b", 1, "v100-16gb", 3, "cpu", "cpu"),
-    ],
-)
-def test_the_stage_steps_up_only_as_far_as_memory_demands(
-    model, ranks, card, stage, optimizer, parameters
-):
-    resolution = resolved(
-        ZERO_AUTO, model=model, world_size=ranks, device=card, sequence_length=1024
-    )
+WORLDS = [
+    ("gpt2", 1, "a100-80gb"),
+    ("gpt2", 8, "a100-80gb"),
+    ("llama-2-7b", 8, "a100-80gb"),
+    ("llama-2-7b", 1, "v100-32gb"),
+    ("llama-2-13b", 1, "v100-16gb"),
+    ("llama-2-70b", 64, "h100"),
+]
+
+
+def zero_of(model, ranks, card):
+    facts = {"model": model, "world_size": ranks, "device": card, "sequence_length": 1024}
+    resolution = resolved(ZERO_AUTO, **facts)
     zero = resolution.config["zero_optimization"]
-    assert zero["stage"] == stage
-    assert zero["offload_optimizer"]["device"] == optimizer
-    assert zero["offload_param"]["device"] == parameters
+    chosen = (zero["stage"], zero["offload_optimizer"]["device"], zero["offload_param"]["device"])
+    return resolution, chosen
 
 
-def test_each_step_up_says_what_did_not_fit():
-    resolution = resolved(
-        ZERO_AUTO, model="llama-2-13b", world_size=1, device="v100-32gb", sequence_length=1024
-    )
+def test_without_pressure_nothing_is_offloaded_and_little_is_sharded():
+    assert zero_of("gpt2", 1, "a100-80gb")[1] == (0, "none", "none")
+    assert zero_of("gpt2", 8, "a100-80gb")[1] == (1, "none", "none")
+
+
+def test_parameters_are_offloaded_only_when_all_else_fails():
+    assert zero_of("llama-2-13b", 1, "v100-16gb")[1] == (3, "cpu", "cpu")
+    assert zero_of("llama-2-70b", 64, "h100")[1] == (3, "none", "none")
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_choice_fits_and_every_quicker_one_does_not(world):
+    resolution, _ = zero_of(*world)
     entry = next(e for e in resolution.ledger if e.pointer == "/zero_optimization/stage")
-    assert "of 31.7 GiB" in entry.inputs["too_big"]["stage 3"]
-    assert "DSC153" in {found.code for found in resolution.diagnostics}
+    capacity = gather(device=world[2]).device.memory_bytes
+    assert entry.inputs["device_bytes"] <= capacity
+    assert all("GiB" in why or "5 %" in why for why in entry.inputs["too_big"].values())
+
+
+def test_offloading_without_known_main_memory_says_how_much_it_needs():
+    resolution, _ = zero_of("llama-2-13b", 1, "v100-16gb")
+    (found,) = (found for found in resolution.diagnostics if found.code == "DSC153")
+    assert "GiB of main memory" in found.message and "--host-memory" in found.help
 
 
 def test_nothing_fits_is_an_error_with_a_way_out():
