@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-RULE_PAGES = "https://dsconfig.dev/rules"
+RULE_PAGES = "docs/rules"
+"""Where the pages lie in the repository; `dsconfig explain CODE` prints the same."""
 
 
 class Effect(StrEnum):
@@ -91,7 +92,8 @@ class Diagnostic:
 
     @property
     def url(self) -> str:
-        return f"{RULE_PAGES}/{self.code}"
+        """The page of the rule, relative to the repository."""
+        return f"{RULE_PAGES}/{self.code}.md"
 
 
 def severity_of(effect: Effect) -> Severity:

@@ -15,7 +15,8 @@ from dsconfig.schema.lazy import LAZY_MARK, VARIANTS_MARK, Lazy, Variants
 from dsconfig.schema.markers import Bounds, any_case_pattern
 from dsconfig.schema.version import NEWEST, PUBLISHED, Version
 
-HOME = "https://dsconfig.dev/schemas"
+HOME = "urn:dsconfig:schema"
+"""Identity, not an address: the files are published in this repository."""
 DIALECT = "http://json-schema.org/draft-07/schema#"
 COMMENT_KEYS = r"^(_|//|#|\$|/\*|--)"
 """Keys that are remarks; DeepSpeed reads past them where a block is not closed."""
@@ -41,7 +42,7 @@ def to_text(schema: JsonSchema) -> str:
 def published() -> dict[str, str]:
     """Every published schema as text, by file name."""
     texts = {file_name(version): to_text(json_schema(version)) for version in PUBLISHED}
-    return texts | {file_name(): to_text(json_schema() | {"$id": f"{HOME}/{file_name()}"})}
+    return texts | {file_name(): to_text(json_schema() | {"$id": f"{HOME}:{file_name()}"})}
 
 
 class Draft07(GenerateJsonSchema):
@@ -65,7 +66,7 @@ class Release:
         root = self.definitions.pop(body)
         return {
             "$schema": DIALECT,
-            "$id": f"{HOME}/{file_name(self.version)}",
+            "$id": f"{HOME}:{file_name(self.version)}",
             **root,
             "title": f"ds_config of DeepSpeed {self.version}",
             "definitions": dict(sorted(self.reached_from(root).items())),

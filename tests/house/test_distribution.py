@@ -1,6 +1,7 @@
 """The wheel holds the two packages and nothing else, and works outside the checkout."""
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -9,13 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+CACHES = shutil.ignore_patterns("__pycache__", "*.egg-info")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for package in ("dsconfig", "engine"):
+        shutil.copytree(ROOT / package, source / package, ignore=CACHES)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, source],
         check=True,
         capture_output=True,
     )

@@ -27,7 +27,7 @@ def rule_as_text(rule: Rule) -> str:
             "Right:",
             indent(rule.good.config, "    "),
             "",
-            f"{RULE_PAGES}/{rule.code}",
+            f"{RULE_PAGES}/{rule.code}.md",
         ]
     )
 
@@ -43,5 +43,5 @@ def rule_as_data(rule: Rule) -> dict[str, Any]:
         "doc": cleandoc(rule.doc),
         "bad": rule.bad.config,
         "good": rule.good.config,
-        "url": f"{RULE_PAGES}/{rule.code}",
+        "url": f"{RULE_PAGES}/{rule.code}.md",
     }

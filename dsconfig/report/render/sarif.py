@@ -47,7 +47,7 @@ def _rules(found: Iterable[Diagnostic]) -> list[dict[str, Any]]:
             "id": code,
             "name": each.name,
             "shortDescription": {"text": each.name.replace("-", " ")},
-            "helpUri": each.url,
+            "helpUri": f"urn:dsconfig:rule:{code}",
             "defaultConfiguration": {"level": LEVELS[each.severity]},
         }
         for code, each in sorted(by_code.items())
