@@ -56,7 +56,11 @@ class Engine(Accessors, Saving, nn.Module):
         self._accumulation = Accumulation(
             plan.batch.accumulation, effective.gradients.managed_accumulation, self.counters
         )
-        self._binding = bind(optimizer, sharding.masters, effective) if optimizer else None
+        self._binding = (
+            bind(optimizer, sharding.masters, effective, sharding.host_masters)
+            if optimizer
+            else None
+        )
         self._stepper = (
             Stepper(sharding, self._binding, scaler, effective, policy) if self._binding else None
         )

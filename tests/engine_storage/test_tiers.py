@@ -55,9 +55,13 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.engine
 def test_losses_are_those_without_offload(said: dict[str, Any]) -> None:
-    assert len(said["runs"]) == 2 + 6 + 6 + 2 * 2
+    assert len(said["runs"]) == 2 + 6 + 6 + 2 * 2 * 2
     for name, (expected, got) in said["runs"].items():
-        assert got == pytest.approx(expected, rel=1e-6), name
+        # The last loss follows a change that was made to 16-bit shards, where those are held.
+        exact = 7 if "bf16" in name else 8
+        assert got[:exact] == pytest.approx(expected[:exact], rel=1e-6), name
+        assert got[exact:] == pytest.approx(expected[exact:], rel=1e-2), name
+    assert said["shards in bf16"]
 
 
 @pytest.mark.engine
@@ -70,7 +74,7 @@ def test_parameters_below_the_device_change_nothing(said: dict[str, Any]) -> Non
 
 
 @pytest.mark.engine
-def test_files_are_removed_at_the_end(said: dict[str, Any]) -> None:
+def test_files_vanish_by_themselves(said: dict[str, Any]) -> None:
     assert said["left on disk"] == []
 
 

@@ -32,7 +32,10 @@ class Buffer:
 
 
 class TileFile:
-    """A file of fixed size. Raises OSError, before anything is written, when space is short."""
+    """A file of fixed size, without a name: it vanishes with the process, however that ends.
+
+    Raises OSError, before anything is written, when space is short.
+    """
 
     def __init__(self, path: Path, size: int) -> None:
         self.size = aligned(size)
@@ -41,6 +44,7 @@ class TileFile:
             self.descriptor = os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o600)
         except OSError:  # tmpfs and some network file systems know no direct access
             self.descriptor = os.open(path, flags, 0o600)
+        path.unlink()
         if self.size:
             os.posix_fallocate(self.descriptor, 0, self.size)
 

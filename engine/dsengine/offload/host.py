@@ -28,6 +28,7 @@ class HostBinding(Binding):
         optimizer: Optimizer,
         masters: Mapping[str, nn.Parameter],
         settings: OffloadSettings,
+        host_masters: Mapping[str, Tensor],
     ) -> None:
         if type(optimizer) not in ELEMENTWISE:
             raise ValueError(
@@ -43,7 +44,7 @@ class HostBinding(Binding):
         tiles = divide_into_tiles(sizes, settings.tile_elements)
         self.device_tiles, self.host_tiles = host_share(tiles, settings.ratio)
         on_device = {name for tile in self.device_tiles for name in tile.names}
-        self._adopt({n: self._part(masters[n], n in on_device) for n in sizes})
+        self._adopt({n: self._part(masters[n], host_masters.get(n), n in on_device) for n in sizes})
         self._gradients: dict[str, Tensor] = {}
         """Reduced gradients in fp32; the memory is kept for the next step."""
         self._received: list[str] = []
@@ -55,11 +56,15 @@ class HostBinding(Binding):
         names = {id(master): name for name, master in self.masters.items()}
         return [names[id(p)] for group in self.optimizer.param_groups for p in group["params"]]
 
-    def _part(self, master: nn.Parameter, on_device: bool) -> nn.Parameter:
+    def _part(self, master: nn.Parameter, on_host: Tensor | None, on_device: bool) -> nn.Parameter:
         shard = local(master).detach()
+        if on_host is not None and not on_device:
+            return nn.Parameter(on_host, requires_grad=master.requires_grad)
         home = shard.device if on_device else torch.device("cpu")
-        part = torch.empty(shard.shape, dtype=torch.float32, device=home, pin_memory=self._pin)
-        return nn.Parameter(part.copy_(shard), requires_grad=master.requires_grad)
+        pin = self._pin and home.type == "cpu"
+        part = torch.empty(shard.shape, dtype=torch.float32, device=home, pin_memory=pin)
+        part.copy_(shard if on_host is None else on_host)
+        return nn.Parameter(part, requires_grad=master.requires_grad)
 
     def _adopt(self, parts: dict[str, nn.Parameter]) -> None:
         """Let the optimizer hold ``parts`` in the place of the masters."""

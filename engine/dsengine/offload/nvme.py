@@ -36,8 +36,9 @@ class NvmeBinding(HostBinding):
         optimizer: Optimizer,
         masters: Mapping[str, nn.Parameter],
         settings: OffloadSettings,
+        host_masters: Mapping[str, Tensor],
     ) -> None:
-        super().__init__(optimizer, masters, settings)
+        super().__init__(optimizer, masters, settings, host_masters)
         self._entries = _moments_of(optimizer)
         self._segments = 1 + len(self._entries)
         largest = max((tile.elements for tile in self.host_tiles), default=0)

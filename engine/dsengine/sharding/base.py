@@ -39,6 +39,8 @@ class Sharding(ABC):
             for name, parameter in module.named_parameters(remove_duplicate=False)
         }
         self.masters: dict[str, nn.Parameter] = {}
+        self.host_masters: dict[str, Tensor] = {}
+        """This rank's fp32 parts of an offloaded optimizer, where the shards are of 16 bits."""
 
     @abstractmethod
     def forward(self, *args: Any, **kwargs: Any) -> Any:

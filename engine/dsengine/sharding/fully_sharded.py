@@ -21,6 +21,8 @@ from dsconfig import Plan, UnitSchedule
 from dsengine.foreach import foreach_copy_
 from dsengine.gradients import Averaging, ScaledReduceScatter
 from dsengine.offload.mapped import rest_in_files
+from dsengine.offload.masters import move_masters_to_host
+from dsengine.offload.settings import OffloadSettings
 from dsengine.precision import Policy
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
@@ -72,6 +74,7 @@ class FullySharded(Sharding):
         if not isinstance(module, FSDPModule):
             self._shard([module], reshard_after_forward=False, cast_inputs=False)
         put_pieces(module, built_in_pieces, device)
+        self._move_masters_to_host(plan)
         self._rest_in_files()
         self.masters = dict(module.named_parameters())
         remember(module, self.originals, self.masters)
@@ -136,6 +139,16 @@ class FullySharded(Sharding):
             return OffloadPolicy()
         pin = self._offload.pin_memory and torch.cuda.is_available()
         return CPUOffloadPolicy(pin_memory=pin and self._offload.tier != "nvme")
+
+    def _move_masters_to_host(self, plan: Plan) -> None:
+        """Leave 16-bit shards on the device where gradients need no more than that."""
+        policy, offload = self.policy, OffloadSettings.of(plan.effective)
+        narrow = policy.compute is policy.wire is policy.accumulation
+        if offload is not None and policy.is_mixed and narrow:
+            pin = offload.pin_memory and torch.cuda.is_available()
+            self.host_masters = move_masters_to_host(
+                self.module, self._units(), policy.compute, pin=pin
+            )
 
     def _rest_in_files(self) -> None:
         if self._offload is None or self._offload.tier != "nvme":

@@ -48,8 +48,14 @@ def run(engine: Any, saved: str) -> list[float]:
     return losses + train(engine, 2)
 
 
-def resumed(stage: int, offload: dict[str, Any] | None, zero: dict[str, Any], saved: str) -> Any:
-    engine = started(stage, offload, zero=zero)
+def resumed(
+    stage: int,
+    offload: dict[str, Any] | None,
+    zero: dict[str, Any],
+    saved: str,
+    precision: dict[str, Any],
+) -> Any:
+    engine = started(stage, offload, zero=zero, **precision)
     engine.load_checkpoint(saved)
     return train(engine, 2)
 
@@ -77,20 +83,23 @@ def main() -> None:
             engine = started(stage, offload, zero=zero, **precision)
             wanted = NvmeBinding if "nvme" in name else HostBinding
             assert type(engine._binding) is wanted
+            if precision:
+                dtypes = {p.dtype for p in engine.sharding.masters.values() if p.requires_grad}
+                said["shards in bf16"] = dtypes == {torch.bfloat16}
             saved_here = str(out / f"saved {name} {stage}")
             got = run(engine, saved_here)
             case = f"{name}, stage {stage}{', bf16' if precision else ''}"
             said["runs"][case] = [expected, got]
             engine.destroy()
-            if name in ("cpu in part", "nvme with pipelines") and not precision:
+            if name in ("cpu in part", "nvme with pipelines") and stage == 3:
                 # From a tier to no tier, and from no tier to a tier.
                 said["runs"][f"{case} to device"] = [
                     expected[4:6],
-                    resumed(stage, None, {}, saved_here),
+                    resumed(stage, None, {}, saved_here, precision),
                 ]
                 said["runs"][f"device to {case}"] = [
                     expected[4:6],
-                    resumed(stage, offload, zero, saved),
+                    resumed(stage, offload, zero, saved, precision),
                 ]
     files = sorted(p.name for p in (out / "nvme").rglob("*"))
     said["left on disk"] = [f for f in files if f.startswith("tile")]
