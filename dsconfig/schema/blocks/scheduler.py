@@ -8,7 +8,9 @@ from dsconfig.schema.lazy import Lazy, Variants
 if TYPE_CHECKING:
     from dsconfig.schema.blocks.scheduler_params import SchedulerParams
 
-DEEPSPEED = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
+WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
+CYCLES = ("LRRangeTest", "OneCycle")
+DEEPSPEED = WARMUPS + CYCLES
 """DeepSpeed's own schedules, spelled exactly."""
 TORCH = (
     "ChainedScheduler",
@@ -30,11 +32,11 @@ TORCH = (
 """Classes of torch.optim.lr_scheduler, spelled exactly."""
 
 SchedulerName = Literal[
-    "LRRangeTest",
-    "OneCycle",
     "WarmupLR",
     "WarmupDecayLR",
     "WarmupCosineLR",
+    "LRRangeTest",
+    "OneCycle",
     "ChainedScheduler",
     "ConstantLR",
     "CosineAnnealingLR",
@@ -54,7 +56,8 @@ SchedulerName = Literal[
 
 PARAMS = Variants(
     {
-        **{name: Lazy("scheduler_params", name) for name in DEEPSPEED},
+        **{name: Lazy("scheduler_params", name) for name in WARMUPS},
+        **{name: Lazy("cycle_schedules", name) for name in CYCLES},
         **{name: Lazy("torch_schedulers", name) for name in TORCH},
     }
 )
