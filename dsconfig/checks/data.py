@@ -38,7 +38,7 @@ def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     if not config.since("0.8.0"):
         return
     block = config.block(*CURRICULUM)
-    if config.switch(*CURRICULUM, "enabled") and "curriculum_metrics" not in block:
+    if config.get(*CURRICULUM, "enabled") and "curriculum_metrics" not in block:
         yield Finding(
             path=(*CURRICULUM, "curriculum_metrics"),
             message="curriculum_learning is enabled without curriculum_metrics: DeepSpeed stops "
@@ -91,7 +91,7 @@ def switched_off_above(config: Context) -> Iterator[Finding]:
 )
 def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     """dynamic_batching is enabled without max_tokens, or with one that is no number."""
-    if not config.since("0.16.5") or not config.switch(*BATCHING, "enabled"):
+    if not config.since("0.16.5") or not config.get(*BATCHING, "enabled"):
         return
     value = config.get(*BATCHING, "max_tokens")
     if not config.has(*BATCHING, "max_tokens") or not _as_integer(value):

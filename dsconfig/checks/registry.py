@@ -64,9 +64,6 @@ MODULES: Mapping[str, str] = {
 A word is a top-level key, a dotted path, or a fact. A module that sleeps is not imported.
 """
 
-PAGES_ONLY = ("reader",)
-"""Modules whose rules have a page and are applied elsewhere."""
-
 NESTED = tuple(word for words in MODULES.values() for word in words.split() if "." in word)
 """The dotted paths among the words."""
 

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from replays import Case
-
 import dsconfig
 from dsconfig import Severity
+from replays import Case
 
 RANK = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 LEAST = {"error": 2, "warning": 1, "error-or-warning": 1}

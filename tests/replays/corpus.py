@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from replays import Case
-
 import dsconfig
 from dsconfig import Diagnostic, Effect
 from dsconfig.source.override import with_overrides
 from dsconfig.source.pointer import join
+from replays import Case
 
 LISTS = ("unknown_keys", "removed_keys", "deprecated_keys", "duplicate_keys")
 BUILT = ("optimizer", "scheduler")

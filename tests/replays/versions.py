@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from replays import Case
-
 import dsconfig
+from replays import Case
 
 
 def replay(path: Path) -> Iterator[Case]:

@@ -1,0 +1,126 @@
+"""Rule pages: ``python -m dsconfig.checks.page docs/rules`` writes one per rule, and an index."""
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from dsconfig.checks.examples import flags_of, judge
+from dsconfig.checks.registry import FAMILIES, rules
+from dsconfig.checks.rule import Example, Rule
+from dsconfig.report import severity_of
+from dsconfig.runtimes.base import every_runtime
+
+EFFECTS = {
+    "refused": "the program stops",
+    "altered": "it trains something other than what the file says",
+    "inert": "the setting has no effect, or is on its way out",
+    "style": "it works as written; something is worth knowing",
+}
+
+
+def page(rule: Rule) -> str:
+    """The page of a rule, in Markdown."""
+    effect = rule.effect.value
+    when = ", after the file was read" if rule.late and effect == "refused" else ""
+    lines = [
+        f"# {rule.code} {rule.name}",
+        "",
+        inspect.cleandoc(rule.doc),
+        "",
+        f"- Effect: `{effect}`, {EFFECTS[effect]}{when}",
+        f"- Severity: {severity_of(rule.effect).value}",
+        f"- Judged for: {', '.join(_runtimes(rule))}",
+        "",
+        "## Bad",
+        "",
+        *_shown(rule.bad),
+        "",
+        *_said(rule),
+        "",
+        "## Good",
+        "",
+        *_shown(rule.good),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _runtimes(rule: Rule) -> list[str]:
+    return [runtime.name for runtime in every_runtime() if rule.holds(runtime)]
+
+
+def _shown(example: Example) -> Iterator[str]:
+    yield "```json" if _is_json(example.config) else "```"
+    yield _pretty(example.config)
+    yield "```"
+    flags = flags_of(example)
+    if flags:
+        yield ""
+        yield f"`dsconfig validate {example.name} {flags}`"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _pretty(text: str) -> str:
+    """Strict JSON over several lines; anything else as it is, for its form is the point."""
+    if not _is_json(text) or "\n" in text or text.count('"train_batch_size"') > 1:
+        return text.strip("\n")
+    return json.dumps(json.loads(text, parse_float=_short), indent=2)
+
+
+def _short(written: str) -> float:
+    """1e9 as 1000000000 rather than 1000000000.0."""
+    number = float(written)
+    return int(number) if number.is_integer() else number
+
+
+def _said(rule: Rule) -> Iterator[str]:
+    """What the rule says of its bad example."""
+    for found in judge(rule.bad):
+        if found.code == rule.code:
+            place = found.pointer or "the whole file"
+            yield f"> `{place}`: {found.message}."
+            if found.help:
+                yield ">"
+                yield f"> help: {found.help}"
+            return
+
+
+def index() -> str:
+    """The table of all rules, by family."""
+    lines = ["# Rules", "", "Written by `python -m dsconfig.checks.page docs/rules`.", ""]
+    for digit, family in FAMILIES.items():
+        chosen = [rule for code, rule in rules().items() if code[3] == digit]
+        if not chosen:
+            continue
+        lines += [f"## {digit}xx {family}", "", "| Code | Name | Effect | |", "|---|---|---|---|"]
+        for rule in chosen:
+            first = inspect.cleandoc(rule.doc).split("\n\n")[0].replace("\n", " ")
+            link = f"[{rule.code}]({rule.code}.md)"
+            lines.append(f"| {link} | {rule.name} | {rule.effect.value} | {first} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def pages() -> dict[str, str]:
+    """Every page by the name of its file."""
+    return {"README.md": index()} | {f"{code}.md": page(rule) for code, rule in rules().items()}
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("DSC*.md"):
+        old.unlink()
+    for name, text in pages().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

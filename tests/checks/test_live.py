@@ -1,0 +1,122 @@
+"""Mutated configs, read by the real DeepSpeedConfig and judged by us."""
+
+import copy
+import os
+import random
+
+import pytest
+
+import dsconfig
+from dsconfig.schema import keys
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.filterwarnings("ignore"),
+]
+COUNT = 3000
+VALUES = [
+    *(True, False, 0, 1, 2, 3, -1, 5, 2.0, 0.5, 1.5, -0.5, 5e8, 1e-10, 10**30, float("inf")),
+    *("auto", "true", "false", "2", "0.5", "5e8", "", "x", "cpu", "nvme", "none", "fp16", "fp32"),
+    *("mean", "sum", "Warn", "AdamW", "WarmupLR", "yes", " 1 ", "1_000", "2.", "+3", "0x10"),
+    *(None, [], ["a"], [1], [0.9, 0.999], {}, {"enabled": True}, {"device": "cpu"}, {"a": 1}),
+]
+BASES = [
+    {"train_batch_size": 8},
+    {"train_batch_size": 8, "fp16": {"enabled": True}},
+    *(
+        {
+            "train_micro_batch_size_per_gpu": 1,
+            "zero_optimization": {"stage": stage},
+            "bf16": {"enabled": True},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        }
+        for stage in range(4)
+    ),
+]
+PATHS = [key.path.split(".") for key in keys() if "*" not in key.path and "[]" not in key.path]
+
+
+@pytest.fixture(scope="module")
+def parser():
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    config = pytest.importorskip("deepspeed.runtime.config")
+    if not dsconfig_is_at(config):
+        pytest.skip("the verdicts are those of DeepSpeed 0.19.8")
+    return config.DeepSpeedConfig
+
+
+def dsconfig_is_at(module) -> bool:
+    import deepspeed
+
+    return deepspeed.__version__.startswith("0.19.8")
+
+
+def put(config, path, value):
+    for part in path[:-1]:
+        if not isinstance(config.get(part), dict):
+            config[part] = {}
+        config = config[part]
+    config[path[-1]] = value
+
+
+def mutant(source):
+    config = copy.deepcopy(source.choice(BASES))
+    for _ in range(source.choice([1, 1, 1, 2, 3])):
+        path = list(source.choice(PATHS))
+        if source.random() < 0.08:
+            path[-1] += source.choice(["x", "_", "s"])
+        put(config, path, copy.deepcopy(source.choice(VALUES)))
+    return config
+
+
+def is_accepted(parser, config):
+    try:
+        parser(copy.deepcopy(config))
+    except Exception:  # whatever it raises is a refusal
+        return False
+    return True
+
+
+def test_the_parser_accepts_exactly_what_we_do_not_call_refused(parser):
+    source = random.Random(20)
+    facts = dsconfig.Facts(world_size=1, device=dsconfig.DeviceFacts(name="cpu", kind="cpu"))
+    wrong = []
+    for _ in range(COUNT):
+        config = mutant(source)
+        report = dsconfig.validate(config, facts, runtime="deepspeed", version="0.19.8")
+        refusals = [
+            found
+            for found in report.diagnostics
+            if found.effect is dsconfig.Effect.REFUSED and not found.late
+        ]
+        if is_accepted(parser, config) == bool(refusals):
+            wrong.append((config, refusals))
+    assert not wrong
+
+
+def test_the_typed_blocks_are_those_of_the_installed_models(parser):
+    """Field by field: names, aliases, and that each is known at the newest release."""
+    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+    from deepspeed.runtime.zero.offload_config import (
+        DeepSpeedZeroOffloadOptimizerConfig,
+        DeepSpeedZeroOffloadParamConfig,
+    )
+
+    from dsconfig.runtimes.typed_blocks import BLOCK_AT
+    from dsconfig.schema.version import NEWEST
+
+    models = {
+        ("zero_optimization",): DeepSpeedZeroConfig,
+        ("zero_optimization", "offload_param"): DeepSpeedZeroOffloadParamConfig,
+        ("zero_optimization", "offload_optimizer"): DeepSpeedZeroOffloadOptimizerConfig,
+        ("fp16",): DeepSpeedFP16Config,
+        ("bf16",): DeepSpeedBF16Config,
+    }
+    for path, model in models.items():
+        ours = {
+            (field.name, field.long_name)
+            for field in BLOCK_AT[path].fields.values()
+            if field.exists(NEWEST)
+        }
+        assert ours == {(name, field.alias) for name, field in model.model_fields.items()}

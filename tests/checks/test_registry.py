@@ -1,0 +1,47 @@
+"""Codes, names, and what wakes a rule."""
+
+import re
+from importlib import import_module
+
+import pytest
+
+from dsconfig.checks import rule_of, rules
+from dsconfig.checks.registry import FAMILIES, MODULES, PAGE, rule
+from dsconfig.report import Effect
+
+RULES = rules()
+
+
+def test_codes_have_a_family_and_names_are_kebab_and_unique():
+    assert len({each.name for each in RULES.values()}) == len(RULES)
+    for code, each in RULES.items():
+        assert re.fullmatch(r"DSC\d{3}", code) and code[3] in FAMILIES
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", each.name), each.name
+        assert each.doc.strip()
+
+
+def test_a_code_is_taken_once():
+    with pytest.raises(ValueError, match="DSC201 is taken by batch-missing"):
+        rule("DSC201", "again", Effect.STYLE, bad="{}", good="{}")(lambda config: ())
+
+
+def test_a_rule_is_found_by_code_and_by_name():
+    assert rule_of("dsc201") is rule_of("batch-missing") is RULES["DSC201"]
+    assert rule_of("DSC999") is None
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_what_wakes_a_rule_wakes_its_module(module):
+    """Otherwise a rule would sleep because nobody imported it."""
+    wakes = set(MODULES[module].split())
+    if not wakes or wakes == {PAGE}:
+        return
+    home = import_module(f"dsconfig.checks.{module}").__name__
+    for each in RULES.values():
+        if each.check.__module__ == home:
+            assert each.wakes and each.wakes <= wakes, each.code
+
+
+def test_every_rule_lives_in_a_listed_module():
+    homes = {f"dsconfig.checks.{name}" for name in MODULES}
+    assert {each.check.__module__ for each in RULES.values()} <= homes
