@@ -96,7 +96,7 @@ def test_for_programs(run: Run) -> None:
 def test_a_rule(run: Run) -> None:
     code, out, _ = run("explain", "dsc101")
     assert code == 0
-    assert out.startswith("DSC101 auto-unresolved")
+    assert out.startswith("# DSC101 auto-unresolved")
     assert '"reduce_bucket_size": "auto"' in out
 
 

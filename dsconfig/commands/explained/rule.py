@@ -1,35 +1,16 @@
-"""A rule in words: its doc, its effect, and its two examples."""
+"""A rule in words: its page, or its facts."""
 
 from inspect import cleandoc
-from textwrap import indent
 from typing import Any
 
+from dsconfig.checks.page import page
 from dsconfig.checks.rule import Rule
 from dsconfig.report.diagnostic import RULE_PAGES, severity_of
 
 
 def rule_as_text(rule: Rule) -> str:
-    """The explanation of a rule, for a terminal."""
-    when = (
-        "after the file is read, while the engine is built or steps"
-        if rule.late
-        else ("while the file is read")
-    )
-    return "\n".join(
-        [
-            f"{rule.code} {rule.name}",
-            f"  {severity_of(rule.effect)}, {rule.effect}; it shows {when}",
-            "",
-            cleandoc(rule.doc),
-            "",
-            "Wrong:",
-            indent(rule.bad.config, "    "),
-            "Right:",
-            indent(rule.good.config, "    "),
-            "",
-            f"{RULE_PAGES}/{rule.code}.md",
-        ]
-    )
+    """The rule's page, Markdown as it stands in ``docs/rules``."""
+    return page(rule).rstrip("\n")
 
 
 def rule_as_data(rule: Rule) -> dict[str, Any]:
@@ -43,5 +24,5 @@ def rule_as_data(rule: Rule) -> dict[str, Any]:
         "doc": cleandoc(rule.doc),
         "bad": rule.bad.config,
         "good": rule.good.config,
-        "url": f"{RULE_PAGES}/{rule.code}.md",
+        "url": f"{RULE_PAGES}/{rule.code}",
     }
