@@ -1,10 +1,42 @@
-"""What is known about model, hardware, host and training run, each with its origin."""
+"""What is known about model, hardware, host and training run, each with its origin.
 
-from dsconfig.facts.errors import FactError
-from dsconfig.facts.facts import DeviceFacts, Facts, HostFacts, TrainingFacts
-from dsconfig.facts.from_hf_config import architecture as architecture_of
-from dsconfig.facts.gathering import gather
-from dsconfig.facts.model import Architecture, ModelTree, ModuleFact, TensorFact
+Names are loaded on first use: most configs are judged without a single fact.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsconfig.facts.errors import FactError
+    from dsconfig.facts.facts import DeviceFacts, Facts, HostFacts, TrainingFacts
+    from dsconfig.facts.from_hf_config import architecture as architecture_of
+    from dsconfig.facts.gathering import gather
+    from dsconfig.facts.model import Architecture, ModelTree, ModuleFact, TensorFact
+
+_HOMES = {
+    "FactError": ("errors", "FactError"),
+    "DeviceFacts": ("facts", "DeviceFacts"),
+    "Facts": ("facts", "Facts"),
+    "HostFacts": ("facts", "HostFacts"),
+    "TrainingFacts": ("facts", "TrainingFacts"),
+    "architecture_of": ("from_hf_config", "architecture"),
+    "gather": ("gathering", "gather"),
+    "Architecture": ("model", "Architecture"),
+    "ModelTree": ("model", "ModelTree"),
+    "ModuleFact": ("model", "ModuleFact"),
+    "TensorFact": ("model", "TensorFact"),
+}
+"""The module of each name, and what it is called there."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, inner = _HOMES[name]
+    value = getattr(import_module(f"{__name__}.{module}"), inner)
+    globals()[name] = value
+    return value
+
 
 __all__ = [
     "Architecture",

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dsconfig.facts.model import ModelTree
+if TYPE_CHECKING:
+    from dsconfig.facts.model import ModelTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ class Facts:
     nodes: int | None = None
     device: DeviceFacts | None = None
     host: HostFacts | None = None
-    model: ModelTree | None = None
+    model: "ModelTree | None" = None
     training: TrainingFacts | None = None
     tensor_parallel: int = 1
     sequence_parallel: int = 1
