@@ -3,14 +3,14 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-from dsconfig.commands.console import console
+import typer
+
+from dsconfig.commands.text_table import TextTable, paragraph
 from dsconfig.memory.buckets import HISTORY
 from dsconfig.memory.estimate import Estimate, Option
 from dsconfig.memory.render.words import bar, both, label, moved
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from dsconfig.facts import Facts
     from dsconfig.memory.fit import Limit
     from dsconfig.memory.tuning import Candidate
@@ -21,14 +21,13 @@ BAR_WIDTH = 40
 
 def print_table(estimate: Estimate, facts: "Facts") -> None:
     """All usual choices: device, host, NVMe, what fits, and the communication buckets."""
-    out = console()
-    out.print(_heading(estimate))
-    out.print(_choices(estimate))
-    out.print(_bars(estimate))
-    out.print(_buckets(estimate))
-    out.print(f"{HISTORY}\n", style="dim")
+    typer.echo(f"{_heading(estimate)}\n")
+    typer.echo(f"{_choices(estimate)}\n")
+    typer.echo(f"{_bars(estimate)}\n")
+    typer.echo(f"{_buckets(estimate)}\n")
+    typer.echo(f"{paragraph(HISTORY)}\n")
     for line in _remarks(estimate, facts):
-        out.print(line, style="dim")
+        typer.echo(paragraph(line))
 
 
 def _heading(estimate: Estimate) -> str:
@@ -42,32 +41,20 @@ def _heading(estimate: Estimate) -> str:
     )
 
 
-def _table(*columns: str) -> "Table":
-    """A borderless table; columns that begin with ``>`` are numbers."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=right)
-    return table
-
-
-def _choices(estimate: Estimate) -> "Table":
-    table = _table(">stage", "moved off the GPU", ">peak per GPU", ">host per node", "fits")
+def _choices(estimate: Estimate) -> TextTable:
     nvme = any(option.nvme.bytes for option in estimate.options)
-    if nvme:
-        table.add_column("NVMe per node", justify="right", no_wrap=True)
+    columns = [">stage", "moved off the GPU", ">peak per GPU", ">host per node"]
+    table = TextTable(*columns, *([">NVMe per node"] if nvme else []), "fits")
     for option in estimate.options:
         cells = [str(option.stage), moved(option), both(option.device.peak_bytes)]
-        cells += [both(option.host.bytes), _fits(option, known=bool(estimate.inputs["device"]))]
-        table.add_row(*cells, *([both(option.nvme.bytes)] if nvme else []))
+        cells += [both(option.host.bytes), *([both(option.nvme.bytes)] if nvme else [])]
+        table.add_row(*cells, _fits(option, known=bool(estimate.inputs["device"])))
     return table
 
 
-def _bars(estimate: Estimate) -> "Table":
+def _bars(estimate: Estimate) -> TextTable:
     """One bar per choice, all to one scale."""
-    table = _table("\npeak per GPU", "")
+    table = TextTable("peak per GPU", "")
     largest = max(option.device.peak_bytes for option in estimate.options)
     for option in estimate.options:
         peak = option.device.peak_bytes
@@ -89,9 +76,9 @@ def _fits(option: Option, *, known: bool) -> str:
     return f"from {math.ceil(fitting[0].memory_bytes / 2**30)} GiB"
 
 
-def _buckets(estimate: Estimate) -> "Table":
+def _buckets(estimate: Estimate) -> TextTable:
     """The two numbers for communication buckets, always both."""
-    table = _table("\ncommunication buckets", ">\n4.5x rule", ">\nreally allocated")
+    table = TextTable("communication buckets", ">4.5x rule", ">really allocated")
     seen: set[tuple[int, int, int]] = set()
     for option in estimate.options:
         row = (option.stage, option.bucket_rule_bytes, option.bucket_allocated_bytes)
@@ -122,7 +109,7 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
 
 def print_limits(limits: "tuple[Limit, ...]") -> None:
     """What is the most that fits, with the choice that reaches it."""
-    table = _table("", ">at most", "with", ">peak per GPU", ">host per node")
+    table = TextTable("", ">at most", "with", ">peak per GPU", ">host per node")
     for limit in limits:
         if limit.value is None or limit.option is None:
             table.add_row(limit.question, "none fits", "", "", "")
@@ -131,31 +118,30 @@ def print_limits(limits: "tuple[Limit, ...]") -> None:
         option = limit.option
         sizes = both(option.device.peak_bytes), both(option.host.bytes)
         table.add_row(limit.question, value, limit.how, *sizes)
-    console().print(table)
+    typer.echo(str(table))
 
 
 def print_depth(estimate: Estimate, facts: "Facts", effective: "Effective", runtime: str) -> None:
     """One config: components by key and phase, headroom, and what would make it fit."""
-    out = console()
     option = estimate.options[0]
-    out.print(f"{_heading(estimate)}, {label(option)}")
-    out.print(_components(option))
-    out.print(_levels(option))
+    typer.echo(f"{_heading(estimate)}, {label(option)}")
+    typer.echo(f"{_components(option)}\n")
+    typer.echo(f"{_levels(option)}\n")
     for tier, held in (("host", option.host), ("NVMe", option.nvme)):
         if held.bytes:
-            out.print(_tier(tier, held))
-    out.print(_buckets(estimate))
-    out.print(f"{HISTORY}\n", style="dim")
+            typer.echo(f"{_tier(tier, held)}\n")
+    typer.echo(f"{_buckets(estimate)}\n")
+    typer.echo(f"{paragraph(HISTORY)}\n")
     if option.fits and not all(fit.fits for fit in option.fits):
-        out.print(_changes(facts, effective, runtime))
+        typer.echo(f"{_changes(facts, effective, runtime)}\n")
     for line in _remarks(estimate, facts):
-        out.print(line, style="dim")
+        typer.echo(paragraph(line))
 
 
-def _components(option: Option) -> "Table":
+def _components(option: Option) -> TextTable:
     """One row per component and key, one column per phase."""
     phases = list(option.device.phase_bytes)
-    table = _table("component", *(f">{phase}" for phase in phases), "caused by", "formula")
+    table = TextTable("component", *(f">{phase}" for phase in phases), "caused by", "formula")
     rows: dict[tuple[str, str, str], dict[Any, int]] = {}
     for part in option.device.components:
         row = rows.setdefault((part.name, part.pointer, part.formula), {})
@@ -166,28 +152,28 @@ def _components(option: Option) -> "Table":
         cells = [f"{held[phase] / 2**30:.2f}" if phase in held else "" for phase in phases]
         table.add_row(name, *cells, pointer, formula)
     totals = [f"{option.device.phase_bytes[phase] / 2**30:.2f}" for phase in phases]
-    table.add_row("[bold]together, GiB[/]", *(f"[bold]{total}[/]" for total in totals), "", "")
+    table.add_row("together, GiB", *totals, "", "", bold=True)
     return table
 
 
-def _levels(option: Option) -> "Table":
+def _levels(option: Option) -> TextTable:
     device = option.device
-    table = _table("", ">per GPU", "")
-    table.add_row("\npeak allocated", f"\n{both(device.peak_bytes)}", f"\nin {device.peak_phase}")
+    table = TextTable("", ">per GPU", "")
+    table.add_row("peak allocated", both(device.peak_bytes), f"in {device.peak_phase}")
     if device.low_bytes is not None and device.high_bytes is not None:
         table.add_row("  between", both(device.low_bytes), "")
         table.add_row("  and", both(device.high_bytes), "")
     table.add_row("reserved by the allocator", both(device.reserved_bytes), "")
     table.add_row("as nvidia-smi shows it", both(device.visible_bytes), "context and NCCL added")
     for fit in option.fits:
-        verdict = "left" if fit.fits else "[bold]too much: out of memory[/]"
+        verdict = "left" if fit.fits else "too much: out of memory"
         table.add_row(f"{fit.device} has", both(fit.memory_bytes), "")
-        table.add_row("", both(abs(fit.headroom_bytes)), verdict)
+        table.add_row("", both(abs(fit.headroom_bytes)), verdict, bold=not fit.fits)
     return table
 
 
-def _tier(name: str, held: Any) -> "Table":
-    table = _table(f"\n{name} memory", ">\nper node", "\ncaused by", "\nformula")
+def _tier(name: str, held: Any) -> TextTable:
+    table = TextTable(f"{name} memory", ">per node", "caused by", "formula")
     for part in held.components:
         table.add_row(part.name, both(part.bytes), part.pointer, part.formula)
     table.add_row("together", both(held.bytes), "", "")
@@ -196,13 +182,13 @@ def _tier(name: str, held: Any) -> "Table":
     return table
 
 
-def _changes(facts: "Facts", effective: "Effective", runtime: str) -> "Table":
+def _changes(facts: "Facts", effective: "Effective", runtime: str) -> TextTable:
     from dsconfig.memory.changes import cheapest_changes
 
     changes = cheapest_changes(effective, facts, runtime=runtime)
     fits = bool(changes) and changes[0].fits
     title = "What would make it fit" if fits else "No single change makes it fit; nearest"
-    table = _table(title, ">peak per GPU", ">expected time", "edit")
+    table = TextTable(title, ">peak per GPU", ">expected time", "edit")
     for change in changes:
         edits = ", ".join(f"{pointer} = {value}" for pointer, value in change.edits.items())
         device = change.option.device
@@ -210,9 +196,9 @@ def _changes(facts: "Facts", effective: "Effective", runtime: str) -> "Table":
     return table
 
 
-def candidates_table(candidates: "tuple[Candidate, ...]") -> "Table":
+def candidates_table(candidates: "tuple[Candidate, ...]") -> TextTable:
     """The search: the winner in bold, each other candidate with its reason."""
-    table = _table("config", ">s/sample", ">GPU, GiB", ">host, GiB", "verdict")
+    table = TextTable("config", ">s/sample", ">GPU, GiB", ">host, GiB", "verdict")
     for each in candidates:
         table.add_row(
             each.label,
@@ -220,6 +206,6 @@ def candidates_table(candidates: "tuple[Candidate, ...]") -> "Table":
             f"{each.option.device.visible_bytes / 2**30:.1f}",
             f"{each.option.host.bytes / 2**30:.0f}" if each.option.host.bytes else "",
             each.reason or "fastest",
-            style=None if each.reason else "bold",
+            bold=not each.reason,
         )
     return table

@@ -115,13 +115,9 @@ def _show(found: "tuple[Candidate, ...]", show_all: bool, output_format: str) ->
 
         typer.echo(json.dumps(candidates_data(found), indent=2))
         return
-    from dsconfig.commands.console import console
     from dsconfig.commands.estimate_tables import candidates_table
 
-    out = console()
-    out.print(candidates_table(found if show_all else found[:SHOWN]))
+    typer.echo(str(candidates_table(found if show_all else found[:SHOWN])))
     if len(found) > SHOWN and not show_all:
-        out.print(f"{len(found) - SHOWN} more with --all", style="dim")
-    out.print(
-        "Times are from a model of FLOPs, links and PCIe: to rank, not to promise.", style="dim"
-    )
+        typer.echo(f"{len(found) - SHOWN} more with --all")
+    typer.echo("Times are from a model of FLOPs, links and PCIe: to rank, not to promise.")

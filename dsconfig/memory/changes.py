@@ -43,7 +43,7 @@ def cheapest_changes(
     judge = _Judge(effective, facts, runtime)
     single = list(_candidates(effective, facts))
     found = [change for each in single if (change := judge.change(each)) is not None]
-    if not any(change.fits for change in found):
+    if sum(change.fits for change in found) < count:
         pairs = _pairs(single)
         found += [change for each in pairs if (change := judge.change(each)) is not None]
     fitting = sorted((each for each in found if each.fits), key=lambda each: each.slowdown)

@@ -1,0 +1,65 @@
+"""Aligned columns for the commands whose start-up counts: what they need of a table, no more.
+
+Numbers are short and stand still; only the last column is wrapped to the terminal.
+"""
+
+import os
+import shutil
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PIPED_WIDTH = 160
+GAP = "  "
+NARROWEST = 24
+"""Columns the last cell is never wrapped below."""
+
+
+class TextTable:
+    """Rows of text under a heading; columns whose name begins with ``>`` are right-aligned."""
+
+    def __init__(self, *columns: str) -> None:
+        self._right = [column.startswith(">") for column in columns]
+        self._rows: list[tuple[list[str], bool]] = [([each.lstrip(">") for each in columns], False)]
+
+    def add_row(self, *cells: str, bold: bool = False) -> None:
+        self._rows.append((list(cells), bold))
+
+    def __str__(self) -> str:
+        widths = [
+            max(len(row[index]) for row, _ in self._rows) for index in range(len(self._right))
+        ]
+        room = max(NARROWEST, terminal_width() - sum(widths[:-1]) - len(GAP) * (len(widths) - 1))
+        lines: list[str] = []
+        for cells, bold in self._rows:
+            wrapped = textwrap.wrap(cells[-1], room) or [""]
+            for number, last in enumerate(wrapped):
+                shown = cells[:-1] if number == 0 else [""] * (len(cells) - 1)
+                lines.append(emphasised(self._line([*shown, last], widths), bold))
+        return "\n".join(lines)
+
+    def _line(self, cells: "Sequence[str]", widths: "Sequence[int]") -> str:
+        aligned = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(cells, widths, self._right, strict=True)
+        ]
+        return GAP.join(aligned).rstrip()
+
+
+def terminal_width() -> int:
+    return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
+
+
+def emphasised(text: str, wanted: bool = True) -> str:
+    """Bold on a terminal, unless NO_COLOR is set and not empty."""
+    if wanted and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        return f"\033[1m{text}\033[0m"
+    return text
+
+
+def paragraph(text: str) -> str:
+    """Running text, wrapped to the terminal."""
+    return textwrap.fill(text, min(100, terminal_width()))
