@@ -36,5 +36,23 @@ def main() -> None:
         sys.exit(CRASHED)
 
 
+def program() -> None:
+    """``main``, and out at once: taking the house down takes a sixth of a short command's time.
+
+    Where a training library was loaded, the usual way is taken, since it has things to close.
+    """
+    try:
+        main()
+    except SystemExit as left:
+        if "torch" in sys.modules or not isinstance(left.code, int | None):
+            raise
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                os._exit(left.code or FOUND)
+        os._exit(left.code or 0)
+
+
 if __name__ == "__main__":
-    main()
+    program()
