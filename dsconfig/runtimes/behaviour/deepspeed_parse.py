@@ -73,7 +73,7 @@ def _refuse_removed(config: dict[str, Any], version: Version) -> None:
 def _refuse_unmet(config: dict[str, Any], version: Version, roots: tuple[str, ...] | None) -> None:
     """Demands on keys that are read by hand, below the given roots (None: all of them)."""
     for path in demands():
-        if roots is not None and path[0] not in roots:
+        if path[0] in _REPLAYED or (roots is not None and path[0] not in roots):
             continue
         value = reading_at(config, path)
         if value is reading.ABSENT:
@@ -83,6 +83,10 @@ def _refuse_unmet(config: dict[str, Any], version: Version, roots: tuple[str, ..
             dotted = ".".join(path)
             said = f"{dotted} is {value!r}; DeepSpeed takes {demand.expected}"
             raise Stops(_class_of(dotted, value), said, dotted)
+
+
+_REPLAYED = (*deepspeed_batch.TRIPLE, "sequence_parallel_size")
+"""Keys whose arithmetic is replayed as it is, with the errors it brings."""
 
 
 def _class_of(dotted: str, value: Any) -> str:

@@ -1,0 +1,123 @@
+"""``dsconfig resolve`` as people and programs meet it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dsconfig
+
+ROOT = Path(__file__).parents[2]
+BAICHUAN = "examples/baichuan2.json"
+WORLD = ("--gpus", "2", "--device", "cpu", "--micro-batch", "8", "--global-batch", "32")
+
+
+def run(*arguments, columns=120, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "dsconfig", "resolve", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"},
+        timeout=60,
+        check=False,
+        **more,
+    )
+
+
+def test_the_ledger_is_a_table_with_every_value_and_its_reason():
+    done = run(BAICHUAN, *WORLD, "--model", "examples/gpt.json")
+    assert done.returncode == 0, done.stderr
+    for key, value in (
+        ("bf16.enabled", "true"),
+        ("train_batch_size", "32"),
+        ("train_micro_batch_size_per_gpu", "8"),
+        ("gradient_accumulation_steps", "2"),
+    ):
+        line = next(line for line in done.stdout.splitlines() if line.startswith(key))
+        assert line.split()[1] == value
+    assert max(map(len, done.stdout.splitlines())) <= 120
+
+
+def test_a_narrow_terminal_gets_a_list():
+    done = run(BAICHUAN, *WORLD, columns=50)
+    assert "train_batch_size = 32" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 50
+
+
+def test_the_machine_form_has_the_published_shape():
+    done = run(BAICHUAN, *WORLD, "--output-format", "json")
+    told = json.loads(done.stdout)
+    assert told["format_version"] == "1.0"
+    assert told["config"]["gradient_accumulation_steps"] == 2
+    assert told["diagnostics"] == []
+    for entry in told["ledger"]:
+        assert entry.keys() >= {"pointer", "value", "source", "rule", "inputs"}
+
+
+def test_the_concrete_config_is_json_in_the_users_order(tmp_path):
+    out = tmp_path / "concrete.json"
+    assert run(BAICHUAN, *WORLD, "-o", str(out)).returncode == 0
+    written = json.loads(out.read_text())
+    original = dsconfig.read(ROOT / BAICHUAN).value
+    assert list(written) == list(original)
+    assert dsconfig.resolve(written, dsconfig.Facts(world_size=2)).ledger == ()
+
+
+def test_explain_tells_one_key_with_its_inputs():
+    done = run(BAICHUAN, *WORLD, "--explain", "gradient_accumulation_steps")
+    assert done.stdout.startswith("gradient_accumulation_steps = 2\n")
+    assert "source: derived" in done.stdout and "data_parallel: 2" in done.stdout
+    untouched = run(BAICHUAN, *WORLD, "--explain", "/zero_optimization/stage")
+    assert "as the file says" in untouched.stdout
+
+
+def test_what_is_open_is_told_with_its_flag_and_exit_code_1(tmp_path):
+    out = tmp_path / "never.json"
+    done = run(BAICHUAN, "-o", str(out))
+    assert done.returncode == 1
+    assert "--gpus" in done.stdout and "--device" in done.stdout
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("no-such.json",), "no-such.json"),
+        ((BAICHUAN, "--params", "many"), "--params"),
+        ((BAICHUAN, "--runtime", "jax"), "jax"),
+        ((BAICHUAN, "--output-format", "xml"), "--output-format"),
+        ((BAICHUAN, "--model", "lama-2-13b"), "llama-2-13b"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments, said):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_standard_input_and_overrides():
+    text = '{"train_batch_size": 64, // comment\n  train_micro_batch_size_per_gpu: auto\n}'
+    done = run(
+        *("-", "--gpus", "4", "--set", "gradient_accumulation_steps=2"),
+        *("--output-format", "json"),
+        input=text,
+    )
+    assert json.loads(done.stdout)["config"]["train_micro_batch_size_per_gpu"] == 8
+
+
+def test_another_program_is_shown_with_its_errors(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_micro_batch_size_per_gpu": 3, "zero_optimization": {"stage": 2}}')
+    arguments = tmp_path / "args.json"
+    arguments.write_text('{"per_device_train_batch_size": 4}')
+    flags = ("--runtime", "transformers", "--gpus", "2", "--training-args", str(arguments))
+    done = run(str(path), *flags)
+    assert done.returncode == 1
+    assert "raises ValueError" in done.stdout
+    assert "train_micro_batch_size_per_gpu=3 against per_device_train_batch_size=4" in " ".join(
+        done.stdout.split()
+    )
