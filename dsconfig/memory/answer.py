@@ -12,7 +12,7 @@ from dsconfig.memory.spread import spread
 from dsconfig.memory.tiers import host_memory, nvme_memory
 from dsconfig.memory.timeline import Trace
 from dsconfig.memory.workload import Workload, workload
-from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective, Tier
 
 _PLACES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
@@ -46,7 +46,7 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
         offload_optimizer=_PLACES[zero.optimizer_tier],
         offload_param=_PLACES[zero.parameter_tier],
         device=device,
-        host=host_memory(job),
+        host=host_memory(job, stages_16bit=runtime_of(runtime).ends_in_deepspeed),
         nvme=nvme_memory(job),
         bucket_rule_bytes=bucket_rule_bytes(zero),
         bucket_allocated_bytes=_buckets(trace),

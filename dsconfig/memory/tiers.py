@@ -10,12 +10,15 @@ _OPTIMIZER = "/zero_optimization/offload_optimizer"
 _PARAM = "/zero_optimization/offload_param"
 
 
-def host_memory(job: Workload) -> TierMemory:
-    """What one node keeps in main memory for offloaded states, and the pinned part of it."""
+def host_memory(job: Workload, *, stages_16bit: bool = True) -> TierMemory:
+    """What one node keeps in main memory for offloaded states, and the pinned part of it.
+
+    ``stages_16bit``: the runtime keeps a 16-bit copy beside the master (DeepSpeed does).
+    """
     zero = job.effective.zero
     found: list[tuple[Component, bool]] = []
     if zero.offload_optimizer is not None and zero.optimizer_tier is not Tier.DEVICE:
-        found += _optimizer(job, zero.offload_optimizer)
+        found += _optimizer(job, zero.offload_optimizer, stages_16bit)
     if zero.offload_param is not None and zero.parameter_tier is not Tier.DEVICE:
         found += _parameters(job, zero.offload_param)
     if job.activations.on_host:
@@ -50,7 +53,7 @@ def _owned(job: Workload) -> int:
     return job.shard(sum(weight.elements for weight in job.trainable))
 
 
-def _optimizer(job: Workload, offload: Offload) -> list[tuple[Component, bool]]:
+def _optimizer(job: Workload, offload: Offload, stages_16bit: bool) -> list[tuple[Component, bool]]:
     """Per rank: master, gradient, 16-bit staging and moments; a pool before NVMe."""
     zero, own = job.effective.zero, _owned(job)
     pin = offload.pin_memory
@@ -72,12 +75,14 @@ def _optimizer(job: Workload, offload: Offload) -> list[tuple[Component, bool]]:
     share = int(own * offload.ratio)
     width = job.master_width
     state = job.optimizer.state_bytes(share, job.state_width)
-    return [
+    staging = own * job.width if stages_16bit else 0
+    found = [
         (_part("master weights", share * width, _OPTIMIZER, "4 per owned element"), pin),
         (_part("gradients", share * width, _OPTIMIZER, "4 per owned element"), pin),
-        (_part("16-bit staging", own * job.width, _OPTIMIZER, "w per owned element"), pin),
+        (_part("16-bit staging", staging, _OPTIMIZER, "w per owned element"), pin),
         (_part("optimizer state", state, _OPTIMIZER, "state per owned element"), False),
     ]
+    return [each for each in found if each[0].bytes]
 
 
 def _parameters(job: Workload, offload: Offload) -> list[tuple[Component, bool]]:

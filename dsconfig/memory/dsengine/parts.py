@@ -8,6 +8,11 @@ _STAGE = f"{_ZERO}/stage"
 BUILT = Part("model as built", "", "fp32, before it is divided")
 BROADCAST = Part("broadcast of the first rank's weights", "", "at most 256 MiB at a time")
 MASTER = Part("fp32 master weights", _STAGE, "4 per element, divided by the ranks from stage 1")
+SHARDS = Part(
+    "weight shards",
+    f"{_ZERO}/offload_optimizer",
+    "w per element / ranks; the masters are on the host",
+)
 MOMENTS = Part("optimizer state", "/optimizer/type", "state bytes per owned element")
 WHOLE = Part("weights whole at rest", _STAGE, "w per element below stage 3")
 PERSISTENT = Part(

@@ -34,6 +34,9 @@ class _Run:
         self._groups = groups_of(job)
         zero = job.effective.zero
         self._on_device = zero.optimizer_tier is Tier.DEVICE
+        self._rests_on_device = zero.parameter_tier is Tier.DEVICE
+        # With the masters on the host, what stays on the device has the compute dtype.
+        self._shard_width = 4 if self._on_device else job.width
         self._keeps_gradients = zero.stage == 1 and job.accumulation > 1
         self._sums_shards = zero.stage >= 2 and job.accumulation > 1
         self._whole_part = parts.PERSISTENT if zero.stage == 3 else parts.WHOLE
@@ -64,6 +67,8 @@ class _Run:
         shards = sum(group.whole for group in self._groups) // job.ranks
         trained = sum(group.trainable for group in self._groups) // job.ranks
         line.hold(parts.MASTER, (shards if self._on_device else shards - trained) * 4)
+        if not self._on_device and self._rests_on_device:
+            line.hold(parts.SHARDS, trained * self._shard_width)
         self._gather_at_rest()
         line.free(parts.BUILT)
 
@@ -82,8 +87,8 @@ class _Run:
             line.hold(parts.MOMENTS, job.optimizer.state_bytes(trained // job.ranks))
         if self._keeps_gradients:
             line.hold(parts.KEPT_GRADIENTS, trained * self._kept_width)
-        if self._sums_shards and self._on_device:
-            line.hold(parts.SHARDED_GRADIENTS, trained // job.ranks * 4)
+        if self._sums_shards and self._rests_on_device:
+            line.hold(parts.SHARDED_GRADIENTS, trained // job.ranks * self._shard_width)
 
     @property
     def _kept_width(self) -> int:
@@ -177,14 +182,14 @@ class _Run:
         line.hold(parts.REDUCE_OUTPUT, sent // job.ranks)
         if job.on_cpu:
             line.blink(parts.GLOO_COPY, sent)
-        shard = group.trainable // job.ranks * 4
-        if wire != 4:
+        shard = group.trainable // job.ranks * self._shard_width
+        if wire != self._shard_width:
             line.hold(parts.SHARDED_GRADIENTS, shard)
             line.free(parts.REDUCE_OUTPUT)
         else:
             line.free(parts.REDUCE_OUTPUT)
             line.hold(parts.SHARDED_GRADIENTS, shard)
-        if self._sums_shards or not self._on_device:
+        if self._sums_shards or not self._rests_on_device:
             line.free(parts.SHARDED_GRADIENTS, shard)  # added to the sum, or moved to the host
         line.free(parts.GRADIENTS)
 
