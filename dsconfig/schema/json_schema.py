@@ -112,6 +112,8 @@ class Release:
         schema = {name: part for name, part in schema.items() if name != "title"}
         if "properties" in schema:
             return self.mapping(schema)
+        if schema.get("additionalProperties") is True:
+            del schema["additionalProperties"]  # what goes without saying; not each pydantic does
         facts: Facts | None = schema.pop(FACTS_MARK, None)
         if LAZY_MARK in schema:
             lazy: Lazy = schema.pop(LAZY_MARK)
