@@ -27,7 +27,7 @@ Natural = Annotated[int, Whole(Bounds(minimum=0))]
 AtLeastOne = Annotated[int, Whole(Bounds(minimum=1))]
 
 Number = Annotated[float, Real()]
-Scale = Annotated[float, Real(Bounds(minimum=0), finite=True)]
+Scale = Annotated[float, Real(Bounds(minimum=0.0), finite=True)]
 Share = Annotated[float, Real(Bounds(minimum=0.0, maximum=1.0))]
 OpenShare = Annotated[float, Real(Bounds(exclusive_minimum=0.0, exclusive_maximum=1.0))]
 Pair = Annotated[list[Number], Field(min_length=2, max_length=2)]
