@@ -17,7 +17,9 @@ def unreadable(message: str, help: str) -> Diagnostic:
     )
 
 
-def syntax_error(message: str, pointer: str, place: Range) -> Diagnostic:
+def syntax_error(
+    message: str, pointer: str, place: Range, help: str | None = None, fix: Fix | None = None
+) -> Diagnostic:
     """DeepSpeed's HJSON reader stops here."""
     return Diagnostic(
         code=SYNTAX,
@@ -26,6 +28,8 @@ def syntax_error(message: str, pointer: str, place: Range) -> Diagnostic:
         message=f"{message}; no program can read the file",
         pointer=pointer,
         range=place,
+        help=help,
+        fix=fix,
     )
 
 

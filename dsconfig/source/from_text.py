@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dsconfig.report import Diagnostic, Range
+from dsconfig.report import Diagnostic, Fix, Range
 from dsconfig.source import findings
 from dsconfig.source.document import Departure, Document, Format, Span
 from dsconfig.source.parsed import Reading
@@ -108,10 +108,14 @@ def _findings(
     reading: Reading, spans: Spans, placeholders: frozenset[str], *, in_file: bool
 ) -> Iterator[Diagnostic]:
     told: set[str] = set(placeholders)
+    bare = {pointer: start for pointer, start, _ in reading.bare_texts}
     for problem in reading.problems:
         place = spans.lines.range(problem.start, problem.end)
         told.add(problem.pointer)
-        yield findings.syntax_error(problem.message, problem.pointer, place)
+        help, fix = (
+            _remedy(spans, bare[problem.pointer]) if problem.pointer in bare else (None, None)
+        )
+        yield findings.syntax_error(problem.message, problem.pointer, place, help, fix)
     for pointer, start, end in reading.duplicates:
         place = spans.lines.range(start, end)
         key = split(pointer)[-1]
@@ -121,6 +125,19 @@ def _findings(
     for pointer, start, end in reading.bare_texts:
         if pointer and pointer not in told:
             yield from _bare_text(spans, pointer, start, end)
+
+
+def _remedy(spans: Spans, start: int) -> tuple[str, Fix | None]:
+    """What to write in place of a text without quotes that took too much."""
+    text = spans.lines.text
+    for word, content in PYTHON_WORDS.items():
+        if (
+            text.startswith(word, start)
+            and text[start + len(word) : start + len(word) + 1] in ",}] \t"
+        ):
+            place = spans.lines.range(start, start + len(word))
+            return f"write {content}, as JSON has it", findings.replacement(place, content)
+    return "put quotes around the text", None
 
 
 def _bare_text(spans: Spans, pointer: str, start: int, end: int) -> Iterator[Diagnostic]:

@@ -67,7 +67,9 @@ def _apply(state: Fixed, fixes: Iterable[Fix], judge: Judge) -> Fixed | None:
         return None
     read = document_from_text(text, before.name, has_mark=before.has_mark)
     report = judge.judge(read)
-    if len(report.errors) > len(state.report.errors):
+    # What a text that could not be read hid comes to light when it can: that is no worse.
+    mended = before.is_broken and not read.is_broken
+    if not mended and len(report.errors) > len(state.report.errors):
         return None
     return replace(state, document=read, report=report, count=state.count + count)
 
