@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dsconfig import Plan, TrainingFacts
+from dsengine.agreement import check_agreement
 from dsengine.engine import Engine
 from dsengine.model_tree import describe
 from dsengine.optimizers import as_groups, build_optimizer, masters_of_groups, rebind
@@ -61,6 +62,7 @@ def initialize(
         plan = plan_for(chosen, model, optimizer, lr_scheduler, mpu, training)
     _check_world(plan)
     refuse_uncovered(plan)
+    check_agreement(plan, model)
     parameters = list(model_parameters if model_parameters is not None else _trainable(model))
     if callable(optimizer) and not isinstance(optimizer, Optimizer):
         optimizer = optimizer(parameters)

@@ -68,5 +68,9 @@ def refuse_uncovered(plan: Plan) -> None:
 
 def refuse(errors: "list[Diagnostic] | tuple[Diagnostic, ...]") -> None:
     if errors:
-        lines = [f"  {each.code} {each.pointer or '(file)'}: {each.message}" for each in errors]
+        lines = [
+            f"  {each.code} {each.pointer or '(file)'}: {each.message}"
+            + (f"\n    {each.help}" if each.help else "")
+            for each in errors
+        ]
         raise ValueError("this config cannot be run:\n" + "\n".join(lines))

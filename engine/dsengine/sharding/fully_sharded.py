@@ -1,6 +1,6 @@
 """Stages 1 to 3 on ``fully_shard``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -69,8 +69,7 @@ class FullySharded(Sharding):
             _to_fp32(module)
         self.whole: list[FSDPModule] = []
         """Units that are whole at rest, one module for each."""
-        for unit in plan.units:
-            self._shard_unit(unit)
+        heads = [self._shard_unit(unit) for unit in plan.units]
         if not isinstance(module, FSDPModule):
             self._shard([module], reshard_after_forward=False, cast_inputs=False)
         put_pieces(module, built_in_pieces, device)
@@ -84,6 +83,7 @@ class FullySharded(Sharding):
             and policy.accumulation is not torch.float32
             and (plan.batch.accumulation > 1 or policy.wire is not policy.accumulation)
         )
+        _set_prefetch(plan.units, heads)
         self._gather()
         self._direct_use = self._watch_direct_use()
 
@@ -100,11 +100,12 @@ class FullySharded(Sharding):
         for unit in self._units():
             unit.set_custom_reduce_scatter(cast(Any, ScaledReduceScatter(averaging)))
 
-    def _shard_unit(self, unit: UnitSchedule) -> None:
+    def _shard_unit(self, unit: UnitSchedule) -> FSDPModule | None:
+        """Shard one unit; return the module that stands for it, None when it has none."""
         modules = [self.module.get_submodule(name) for name in unit.modules]
         modules = [each for each in modules if not isinstance(each, CONTAINERS)]
         if not modules:
-            return
+            return None
         is_root = self.module in modules
         gather = unit.gather and (is_root or not uses_external(*modules))
         self._shard(
@@ -114,6 +115,7 @@ class FullySharded(Sharding):
         )
         if not gather:
             self._keep_whole(modules[0])
+        return _unit(modules[0])
 
     def _shard(
         self, modules: list[nn.Module], *, reshard_after_forward: bool | int, cast_inputs: bool
@@ -234,6 +236,23 @@ class FullySharded(Sharding):
             return tensor
         tensor = tensor.to(master.device, copy=True)
         return distribute_tensor(tensor, master.device_mesh, master.placements, src_data_rank=None)
+
+
+def _set_prefetch(units: Sequence[UnitSchedule], heads: Sequence[FSDPModule | None]) -> None:
+    """Gather ahead as the plan says; in backward the other way round, nearest first."""
+    before: dict[int, list[FSDPModule]] = {}
+    for index, unit in enumerate(units):
+        head = heads[index]
+        ahead = [each for each in unit.prefetch if units[each].gather and heads[each] is not None]
+        if head is None or not ahead:
+            continue
+        head.set_modules_to_forward_prefetch([_unit(cast(nn.Module, heads[e])) for e in ahead])
+        for each in ahead:
+            before.setdefault(each, []).append(head)
+    for index, earlier in before.items():
+        later = heads[index]
+        if later is not None:
+            later.set_modules_to_backward_prefetch(list(reversed(earlier)))
 
 
 def _unit(module: nn.Module) -> FSDPModule:

@@ -1,0 +1,82 @@
+"""Jobs that end in an error, which has to be the same clear one on every rank."""
+
+import os
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import dsengine
+from training import models
+from training.jobs import config, window
+
+
+def _raised(action: Any) -> str:
+    started = time.monotonic()
+    try:
+        action()
+    except Exception as error:  # the message is the result
+        assert time.monotonic() - started < 10
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def different_configs() -> str:
+    settings = config(1, gradient_clipping=1.0 + dist.get_rank())
+    return _raised(lambda: dsengine.initialize(model=models.tied(), config=settings))
+
+
+def different_models() -> str:
+    model = models.tied(blocks=2 + dist.get_rank())
+    return _raised(lambda: dsengine.initialize(model=model, config=config(1)))
+
+
+def plan_for_another_world() -> str:
+    engine, *_ = dsengine.initialize(model=models.tied(), config=config(2))
+    plan = engine.plan
+    engine.destroy()
+    from dataclasses import replace
+
+    wrong = replace(plan, mesh=replace(plan.mesh, world_size=8, data_parallel=8, shard=8))
+    return _raised(lambda: dsengine.initialize(model=models.tied(), plan=wrong))
+
+
+def fewer_parameters_than_ranks(stage: int) -> list[float]:
+    torch.manual_seed(0)
+    engine, *_ = dsengine.initialize(model=nn.Linear(1, 1, bias=False), config=config(stage))
+    losses = []
+    for _ in range(3):
+        loss = engine(torch.ones(2, 1)).square().mean()
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    engine.destroy()
+    return losses
+
+
+def no_config() -> str:
+    return _raised(lambda: dsengine.initialize(model=models.tied()))
+
+
+def unknown_optimizer() -> str:
+    settings = config(1, optimizer={"type": "OneBitAdam", "params": {"lr": 1e-3}})
+    return _raised(lambda: dsengine.initialize(model=models.tied(), config=settings))
+
+
+def stray_parameter() -> str:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(3))], lr=0.1)
+    return _raised(
+        lambda: dsengine.initialize(model=models.tied(), config=config(2), optimizer=optimizer)
+    )
+
+
+def killed(stage: int) -> str:
+    """Rank 1 dies in the middle of a step; rank 0 must hear of it within seconds."""
+    engine, *_ = dsengine.initialize(model=models.tied(), config=config(stage))
+    window(engine, 0)
+    loss = engine(models.batch(1, 0, dist.get_rank()))
+    if dist.get_rank() == 1:
+        os._exit(17)
+    return _raised(lambda: (engine.backward(loss), engine.step()))
