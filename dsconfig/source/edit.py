@@ -21,10 +21,10 @@ EDITABLE = (Format.JSON, Format.HJSON)
 def rename_key(document: Document, pointer: str, new_name: str) -> Edits:
     """Give the entry at ``pointer`` another key, in the same kind of quotes."""
     layout = _layout(document)
-    if layout is None or pointer not in layout.places or layout.places[pointer].key is None:
+    span = layout.places.get(pointer) if layout else None
+    if layout is None or span is None or span.key is None:
         return ()
-    place = layout.places[pointer].key
-    assert place is not None
+    place = span.key
     quote = layout.at(place.start)
     if quote == "'":
         content = f"'{new_name}'"

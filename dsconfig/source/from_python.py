@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from dsconfig.source import findings
 from dsconfig.source.document import Document, Format
@@ -93,19 +93,19 @@ class _Walker:
                 return OPERATORS[type(node.op)](left, right)
         elif isinstance(node, ast.Name) and node.id in self.constants:
             return self.constant(self.constants.pop(node.id))
-        elif isinstance(node, ast.Call) and _is_float_call(node):
-            return float(cast(ast.Constant, node.args[0]).value)  # type: ignore[arg-type]
+        elif isinstance(node, ast.Call):
+            return _float_call(node)
         raise _Unknown
 
 
-def _is_float_call(node: ast.Call) -> bool:
-    return (
-        isinstance(node.func, ast.Name)
-        and node.func.id == "float"
-        and len(node.args) == 1
-        and isinstance(node.args[0], ast.Constant)
-        and isinstance(node.args[0].value, str)
-    )
+def _float_call(node: ast.Call) -> float:
+    """``float("inf")`` and its like."""
+    name, arguments = node.func, node.args
+    if isinstance(name, ast.Name) and name.id == "float" and len(arguments) == 1:
+        word = arguments[0]
+        if isinstance(word, ast.Constant) and isinstance(word.value, str):
+            return float(word.value)
+    raise _Unknown
 
 
 def document_from_python(text: str, name: str) -> Document:

@@ -7,7 +7,7 @@ from typing import Any
 from dsconfig.report import Edit, Position
 from dsconfig.source.document import Span
 from dsconfig.source.lines import LineIndex
-from dsconfig.source.tokens import LINE_END, TokenError, skip
+from dsconfig.source.tokens import TokenError, end_of_line, skip
 
 INDENT = "    "
 
@@ -125,9 +125,7 @@ class Layout:
 
     def _whole_line(self, start: int, end: int) -> tuple[int, int]:
         """Widen a range to whole lines where nothing else stands on them."""
-        line_end = LINE_END.search(self.text, end)
-        assert line_end is not None
-        tail = self.text[end : line_end.start()].strip()
+        tail = self.text[end : end_of_line(self.text, end)].strip()
         line_start = self._line_start(start)
         alone = self.text[line_start:start].strip() == ""
         is_comment = tail.startswith(("//", "#")) or (
@@ -182,8 +180,7 @@ class Layout:
 
     def _behind_comment(self, offset: int) -> int:
         """The end of the line if only a comment stands between; else ``offset`` itself."""
-        line_end = LINE_END.search(self.text, offset)
-        assert line_end is not None
-        tail = self.text[offset : line_end.start()].strip()
+        line_end = end_of_line(self.text, offset)
+        tail = self.text[offset:line_end].strip()
         closed = tail.startswith("/*") and tail.find("*/") == len(tail) - 2
-        return line_end.start() if tail.startswith(("//", "#")) or closed else offset
+        return line_end if tail.startswith(("//", "#")) or closed else offset

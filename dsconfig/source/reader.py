@@ -12,12 +12,12 @@ from dsconfig.source import pointer as pointers
 from dsconfig.source.cursor import Cursor, Frame
 from dsconfig.source.parsed import Reading
 from dsconfig.source.tokens import (
-    LINE_END,
     PUNCTUATION,
     WORDS,
     TokenError,
     bare,
     bare_key,
+    end_of_line,
     quoted,
     skip,
     triple_quoted,
@@ -327,7 +327,7 @@ class Reader(Cursor):
             self.at += 1
             return True
         self.problem(behind, behind, f"':' is missing after the key {key!r}", here)
-        new_line = LINE_END.search(self.text, behind).start() < self.at  # type: ignore[union-attr]
+        new_line = end_of_line(self.text, behind) < self.at
         if mark in ",}]" or new_line:
             self.after_value()
             return False

@@ -55,13 +55,25 @@ class TokenError(Exception):
         self.crash = crash
 
 
+def end_of_line(text: str, at: int) -> int:
+    """The offset of the line end at or behind ``at``, or of the end of the text."""
+    found = LINE_END.search(text, at)
+    return found.start() if found else len(text)
+
+
+def after_space(text: str, at: int) -> int:
+    """The offset of the next character that is no blank and no line end."""
+    found = SPACE.match(text, at)
+    return found.end() if found else at
+
+
 def skip(text: str, at: int) -> int:
     """The offset of the next character that is neither space nor comment."""
     while True:
-        at = SPACE.match(text, at).end()  # type: ignore[union-attr]
+        at = after_space(text, at)
         two = text[at : at + 2]
         if two[:1] == "#" or two == "//":
-            at = LINE_END.search(text, at).start()  # type: ignore[union-attr]
+            at = end_of_line(text, at)
         elif two == "/*":
             close = text.find("*/", at + 2)
             if close < 0:
@@ -83,9 +95,9 @@ def quoted(text: str, at: int) -> tuple[str, int]:
     here = at + 1
     while True:
         part = STRING_PART.match(text, here)
-        assert part is not None
-        parts.append(part[0])
-        here = part.end()
+        if part is not None:
+            parts.append(part[0])
+            here = part.end()
         mark = text[here : here + 1]
         if mark == quote:
             break
@@ -109,13 +121,13 @@ def quoted(text: str, at: int) -> tuple[str, int]:
 
 def _broken_string(text: str, at: int, here: int, value: str) -> TokenError:
     """The error of a string that meets the end of the text or a control character."""
-    end_of_line = LINE_END.search(text, here).start()  # type: ignore[union-attr]
+    line_end = end_of_line(text, here)
     if here == len(text) or text[here] in "\r\n":
         message = "this string is not closed on its line"
-        return TokenError(message, at, here, resume=end_of_line, value=value.rstrip(", \t"))
+        return TokenError(message, at, here, resume=line_end, value=value.rstrip(", \t"))
     message = f"control character {text[here]!r} in a string; write it as an escape like \\t"
-    close = text.find(text[at], here, end_of_line)
-    resume = close + 1 if close >= 0 else end_of_line
+    close = text.find(text[at], here, line_end)
+    resume = close + 1 if close >= 0 else line_end
     return TokenError(message, here, here + 1, resume=resume, value=value)
 
 
@@ -200,7 +212,8 @@ def bare(text: str, at: int) -> tuple[Any, int, bool]:
     A word or a number ends at punctuation or a comment; anything else is text that takes
     everything up to the end of the line. Raises TokenError for a number Python cannot hold.
     """
-    end = TOKEN_END.search(text, at).start()  # type: ignore[union-attr]
+    stop = TOKEN_END.search(text, at)
+    end = stop.start() if stop else len(text)
     first = text[at]
     if first in "ntf":
         word = text[at:end].strip()
@@ -210,7 +223,7 @@ def bare(text: str, at: int) -> tuple[Any, int, bool]:
         number = NUMBER.match(text, at)
         if number is not None and number.end() == end:
             return _number(number), end, False
-    end = LINE_END.search(text, end).start()  # type: ignore[union-attr]
+    end = end_of_line(text, end)
     return text[at:end].strip(), end, True
 
 
@@ -233,7 +246,7 @@ def bare_key(text: str, at: int) -> tuple[str, int]:
     name = BARE_KEY.match(text, at)
     if name is not None:
         end = name.end()
-    behind = SPACE.match(text, end).end()  # type: ignore[union-attr]
+    behind = after_space(text, end)
     follower = text[behind : behind + 1]
     key = text[at:end]
     if follower == ":":
@@ -241,7 +254,7 @@ def bare_key(text: str, at: int) -> tuple[str, int]:
     missing = f"':' and a value are missing after the key {key!r}"
     if follower == "":
         raise TokenError(missing, at, end, resume=len(text))
-    line_end = LINE_END.search(text, at).start()  # type: ignore[union-attr]
+    line_end = end_of_line(text, at)
     if follower in PUNCTUATION:
         resume = behind + 1 if follower == "," else behind
         raise TokenError(missing, at, end, resume=resume)
