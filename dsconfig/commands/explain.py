@@ -36,8 +36,22 @@ def _explain_rule(code: str, *, as_json: bool) -> None:
 
     rule = rule_of(code)
     if rule is None:
-        raise UsageError(f"there is no rule {code}")
+        _explain_finding(code, as_json=as_json)
+        return
     typer.echo(_dump({"rule": rule_as_data(rule)}) if as_json else rule_as_text(rule))
+
+
+def _explain_finding(code: str, *, as_json: bool) -> None:
+    """What ``resolve`` finds and ``validate`` cannot: it depends on facts and programs."""
+    from dsconfig.resolver.codes import CODES
+
+    found = CODES.get(code)
+    if found is None:
+        raise UsageError(f"there is no rule {code}")
+    if as_json:
+        typer.echo(_dump({"finding": {"code": code, "name": found.name, "doc": found.doc}}))
+    else:
+        typer.echo(f"{code} {found.name}\n\n{found.doc}")
 
 
 def _explain_key(name: str, *, as_json: bool) -> None:

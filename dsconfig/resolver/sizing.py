@@ -100,14 +100,21 @@ def _without_auto(value: Mapping[str, Any]) -> dict[str, Any]:
 def _price(settings: Effective, facts: Facts, runtime: Runtime) -> Need:
     """What the estimator says of the programs that may run the config: the most of each.
 
-    On a card as nvidia-smi would show it, context and communicators included.
+    On a card as nvidia-smi would show it, context and communicators included. Once one
+    program does not fit, the others are not asked any more.
     """
     from dsconfig.memory import price
 
-    options = [price(settings, facts, runtime=name) for name in runtime.must_fit_on]
     on_cpu = facts.device is not None and facts.device.kind == "cpu"
-    return Need(
-        max(o.device.peak_bytes if on_cpu else o.device.visible_bytes for o in options),
-        max(option.host.peak_bytes for option in options),
-        max(option.nvme.peak_bytes for option in options),
-    )
+    capacity = facts.device.memory_bytes if facts.device else None
+    most = Need(0, 0, 0)
+    for name in runtime.must_fit_on:
+        option = price(settings, facts, runtime=name)
+        most = Need(
+            max(most.device, option.device.peak_bytes if on_cpu else option.device.visible_bytes),
+            max(most.host, option.host.peak_bytes),
+            max(most.nvme, option.nvme.peak_bytes),
+        )
+        if capacity is not None and most.device > capacity:
+            break
+    return most

@@ -42,7 +42,7 @@ def parse(outcome: Outcome, world_size: int, ranks: int | None, version: Version
         with about("sequence_parallel_size"):
             size = world_size / config["sequence_parallel_size"]
     # Of the two spellings the new one is read where it stands, and the old one not at all.
-    unread = {"bfloat16"} if "bf16" in config else set[str]()
+    unread = {"bfloat16"} if config.get("bf16") is not None else set[str]()
     read = {key: value for key, value in config.items() if key not in unread}
     found = reading.read(read, version)
     for step in ORDER:
@@ -203,9 +203,13 @@ def _half(config: dict[str, Any], block: str) -> bool:
     return bool(reading_at(config, (block, "enabled")) not in (reading.ABSENT, None, False))
 
 
+def _bf16_block(config: dict[str, Any]) -> str:
+    return "bf16" if config.get("bf16") is not None else "bfloat16"
+
+
 def _one_half(outcome: Outcome) -> None:
     config = outcome.config
-    if _half(config, "fp16") and _half(config, "bf16" if "bf16" in config else "bfloat16"):
+    if _half(config, "fp16") and _half(config, _bf16_block(config)):
         said = "bf16 and fp16 cannot be on together"
         raise Stops("AssertionError", said, "fp16.enabled", "bf16.enabled")
 
