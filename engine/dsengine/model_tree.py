@@ -110,7 +110,8 @@ def _elements(tensor: Tensor) -> int:
 def _architecture(module: nn.Module) -> Architecture | None:
     """The sizes a model's own ``config`` gives (a mapping, or Hugging Face's object)."""
     config = getattr(module, "config", None)
-    config = config.to_dict() if hasattr(config, "to_dict") else config
+    as_dict = getattr(config, "to_dict", None)
+    config = as_dict() if as_dict is not None else config
     if not isinstance(config, Mapping):
         return None
     try:

@@ -1,0 +1,37 @@
+"""The same run by the real DeepSpeed, for tests that have it installed."""
+
+import os
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from training import models
+
+
+def deepspeed_losses(config: dict[str, Any], steps: int) -> list[float]:
+    """The mean losses DeepSpeed reaches; its own rules for optimizers are switched off."""
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    warnings.simplefilter("ignore")
+    import deepspeed  # type: ignore[import-untyped]
+
+    optimizer = dict(config["optimizer"])
+    optimizer["params"] = optimizer["params"] | {"torch_adam": True}
+    settings = config | {"optimizer": optimizer, "zero_allow_untested_optimizer": True}
+    model = models.tied()
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=settings
+    )
+    return [_window(engine, step) for step in range(steps)]
+
+
+def _window(engine: Any, step: int) -> float:
+    total = torch.zeros((), dtype=torch.float64)
+    for micro in range(engine.gradient_accumulation_steps()):
+        loss = engine(models.batch(step, micro, dist.get_rank()))
+        engine.backward(loss)
+        engine.step()
+        total += loss.detach().double()
+    dist.all_reduce(total)
+    return (total / engine.gradient_accumulation_steps() / dist.get_world_size()).item()
