@@ -1,8 +1,9 @@
 """``dsconfig resolve FILE``: every "auto" replaced, every value traced to its cause."""
 
 import json
+from math import isinf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -142,19 +143,18 @@ def shape(result: "Resolution") -> dict[str, Any]:
 
 
 def as_json(config: dict[str, Any]) -> str:
-    """Valid JSON in the user's key order."""
-    return json.dumps(finite(config), indent=4, ensure_ascii=False, allow_nan=False)
+    """Valid JSON in the user's key order. An infinite interval is null there: never."""
+    return json.dumps(finite(config, infinity=None), indent=4, ensure_ascii=False, allow_nan=False)
 
 
-def finite(value: Any) -> Any:
-    """Infinities as the word JSON readers take for them in quotes; all else unchanged."""
+def finite(value: Any, infinity: str | None = "inf") -> Any:
+    """The value with every infinity replaced, which JSON has no way to write."""
     if isinstance(value, dict):
-        return {key: finite(child) for key, child in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        items = cast(dict[str, Any], value)
+        return {key: finite(child, infinity) for key, child in items.items()}
     if isinstance(value, list):
-        return [finite(child) for child in value]  # pyright: ignore[reportUnknownVariableType]
-    return (
-        str(value) if isinstance(value, float) and value in (float("inf"), -float("inf")) else value
-    )
+        return [finite(child, infinity) for child in cast(list[Any], value)]
+    return infinity if isinstance(value, float) and isinf(value) else value
 
 
 def write(result: "Resolution", path: Path) -> None:

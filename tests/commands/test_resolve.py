@@ -121,3 +121,10 @@ def test_another_program_is_shown_with_its_errors(tmp_path):
     assert "train_micro_batch_size_per_gpu=3 against per_device_train_batch_size=4" in " ".join(
         done.stdout.split()
     )
+
+
+def test_what_accelerate_would_pass_on_can_be_written_as_json(tmp_path):
+    out = tmp_path / "concrete.json"
+    flags = ("--runtime", "accelerate", *WORLD, "-o", str(out))
+    assert run("examples/classifier.json", *flags).returncode == 0
+    assert json.loads(out.read_text())["steps_per_print"] is None
