@@ -1,5 +1,6 @@
 """HJSON or JSON text as a Document."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -148,8 +149,9 @@ def _bare_text(spans: Spans, pointer: str, start: int, end: int) -> Iterator[Dia
     if word in NUMBER_WORDS:
         yield findings.not_a_number(pointer, place, word)
     elif any(mark in value for mark in ',}]#"'):
-        only_comma = value.removesuffix(",").rstrip() == word and "#" not in word
+        # Only a single plain word surely means a text by that name.
+        only_comma = value == f"{word}," and not set(word) & set("\"'{}[]:# \t\\")
         token: Range = spans.lines.range(start, start + len(word))
-        content = PYTHON_WORDS.get(word, f'"{word}"')
+        content = PYTHON_WORDS.get(word) or json.dumps(word, ensure_ascii=not word.isprintable())
         fix = findings.replacement(token, content) if only_comma else None
         yield findings.swallowed_line(pointer, place, value, fix)

@@ -162,6 +162,12 @@ def test_unquoted_text_that_takes_the_rest_of_its_line() -> None:
     assert document.diagnostics[1].fix is None
 
 
+@pytest.mark.parametrize("value", ['b"enabled": true,', "a b,", "x:y,", "[1,2],"])
+def test_only_a_plain_word_is_put_in_quotes(value: str) -> None:
+    (found,) = read(f'{{\n"a": fp32 {value}\n}}').diagnostics
+    assert (found.code, found.fix) == ("DSC006", None)
+
+
 def test_nan_is_named() -> None:
     document = read('{\n"a": NaN\n"b": -Infinity\n}')
     assert codes(document) == ["DSC007", "DSC007"]

@@ -83,6 +83,13 @@ def test_what_has_no_text_is_left_alone(run: Run) -> None:
     assert run("missing.json", "--fix").code == 2
 
 
+def test_fixes_that_are_wrong_together_are_made_apart(run: Run) -> None:
+    text = '{"train_batch_size": 8, "zero_optimization": {"Stage": 2, "STAGE": 3}}\n'
+    put("ds.json", text)
+    run("ds.json", "--unsafe-fixes")
+    assert "DSC003" not in run("ds.json", "--output-format", "concise").out
+
+
 def test_python_words_become_json(run: Run) -> None:
     text = '{"train_batch_size": 8, "fp16": {"enabled": True},\n"prescale_gradients": False}\n'
     put("ds.json", text)

@@ -60,7 +60,10 @@ def _one_by_one(state: Fixed, fixes: list[Fix], judge: Judge) -> Fixed | None:
 
 
 def _apply(state: Fixed, fixes: Iterable[Fix], judge: Judge) -> Fixed | None:
-    """The state after some fixes; None where nothing changes or something gets worse."""
+    """The state after some fixes; None where nothing changes or something gets worse.
+
+    Two fixes that are right alone can be wrong together: both may write the same key.
+    """
     before = state.document
     text, count = apply_fixes(before.text or "", fixes)
     if text == before.text:
@@ -69,7 +72,10 @@ def _apply(state: Fixed, fixes: Iterable[Fix], judge: Judge) -> Fixed | None:
     report = judge.judge(read)
     # What a text that could not be read hid comes to light when it can: that is no worse.
     mended = before.is_broken and not read.is_broken
-    if not mended and len(report.errors) > len(state.report.errors):
+    more_errors = len(report.errors) > len(state.report.errors)
+    broken = read.is_broken > before.is_broken
+    less_readable = len(read.diagnostics) > len(before.diagnostics)
+    if broken or less_readable or (more_errors and not mended):
         return None
     return replace(state, document=read, report=report, count=state.count + count)
 
