@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,10 +75,15 @@ def _apply(state: Fixed, fixes: Iterable[Fix], judge: Judge) -> Fixed | None:
     mended = before.is_broken and not read.is_broken
     more_errors = len(report.errors) > len(state.report.errors)
     broken = read.is_broken > before.is_broken
-    less_readable = len(read.diagnostics) > len(before.diagnostics)
+    less_readable = _reader_codes(read) - _reader_codes(before)
     if broken or less_readable or (more_errors and not mended):
         return None
     return replace(state, document=read, report=report, count=state.count + count)
+
+
+def _reader_codes(document: Document) -> Counter[str]:
+    """How often the reader itself has each thing to say."""
+    return Counter(found.code for found in document.diagnostics)
 
 
 def unified_diff(before: Document, after: Document) -> str:
