@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dsengine.measurement import measure, print_measurement
     from dsengine.model_tree import describe
     from dsengine.progress import Progress
+    from dsengine.simulation import simulate
 
 _ATTRIBUTES = {
     "DeepSpeedEngine": ("dsengine.engine", "Engine"),
@@ -34,6 +35,7 @@ _ATTRIBUTES = {
     "measure": ("dsengine.measurement", "measure"),
     "print_measurement": ("dsengine.measurement", "print_measurement"),
     "initialize": ("dsengine.initialization", "initialize"),
+    "simulate": ("dsengine.simulation", "simulate"),
 }
 _MODULES = {
     "checkpointing": "dsengine.activation_checkpointing",
@@ -69,5 +71,6 @@ __all__ = [
     "measure",
     "print_measurement",
     "schedules",
+    "simulate",
     "zero",
 ]

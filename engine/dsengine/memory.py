@@ -10,7 +10,7 @@ import gc
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -162,7 +162,7 @@ class _StorageTracker(TorchDispatchMode):
 def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensors with storage inside a wrapper such as DTensor, or the tensor itself."""
     if hasattr(tensor, "__tensor_flatten__"):
-        names, _ = tensor.__tensor_flatten__()
+        names, _ = cast(Any, tensor).__tensor_flatten__()
         for name in names:
             inner = getattr(tensor, name)
             if isinstance(inner, torch.Tensor):
