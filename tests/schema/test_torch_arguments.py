@@ -1,0 +1,66 @@
+"""The arguments of torch's optimizers and schedules are those of the torch installed here."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+from dsconfig.schema import Key, find
+from dsconfig.schema.blocks import optimizer, scheduler
+from dsconfig.schema.catalogue import blocks_of
+
+torch = pytest.importorskip("torch")
+
+REFUSED_BY_THE_ENGINE = {"max_grad_norm"}
+"""Declared for every optimizer, so that the fault has a name."""
+
+
+def arguments(called: Any, *given: str) -> dict[str, Any]:
+    """Names and defaults of what a config can set; ``...`` where there is no default."""
+    parameters = inspect.signature(called.__init__).parameters
+    return {
+        name: ... if one.default is inspect.Parameter.empty else one.default
+        for name, one in parameters.items()
+        if name not in ("self", "params", "optimizer", *given)
+    }
+
+
+def declared(block: str, type_: str) -> dict[str, Any]:
+    params = find([block, "params"])
+    assert params is not None
+    (owner,) = blocks_of(params.shape, type_)
+    keys = [find([block, "params", name], of_type=type_) for name in owner.model_fields]
+    return {
+        key.name: ... if key.required else key.default
+        for key in keys
+        if isinstance(key, Key) and key.name not in REFUSED_BY_THE_ENGINE
+    }
+
+
+def plain(defaults: dict[str, Any]) -> dict[str, Any]:
+    return {n: list(value) if isinstance(value, tuple) else value for n, value in defaults.items()}
+
+
+@pytest.mark.parametrize("name", optimizer.TORCH)
+def test_optimizer(name: str) -> None:
+    assert declared("optimizer", name) == plain(arguments(getattr(torch.optim, name)))
+
+
+@pytest.mark.parametrize("name", scheduler.TORCH)
+def test_schedule(name: str) -> None:
+    schedules = torch.optim.lr_scheduler
+    assert declared("scheduler", name) == plain(arguments(getattr(schedules, name)))
+
+
+def test_no_optimizer_is_left_out() -> None:
+    classes = {
+        name
+        for name in torch.optim.__all__
+        if inspect.isclass(getattr(torch.optim, name)) and name != "Optimizer"
+    }
+    assert classes - set(optimizer.TORCH) <= set(optimizer.DEEPSPEED)
+
+
+def test_no_schedule_is_left_out() -> None:
+    schedules = set(torch.optim.lr_scheduler.__all__) - {"LRScheduler"}
+    assert schedules == set(scheduler.TORCH)
