@@ -160,7 +160,7 @@ def _mismatch(triple: Triple, micro: float, steps: float) -> Finding:
 
 def _nearest(train: float, unit: float) -> list[str]:
     """The multiples of ``unit`` around a number; none for numbers that are not finite."""
-    if not (math.isfinite(train) and math.isfinite(unit)):
+    if not (math.isfinite(train) and math.isfinite(unit)) or unit < 1:
         return []
     below = int(train // unit) * int(unit)
     return [str(each) for each in (below, below + int(unit)) if each > 0]

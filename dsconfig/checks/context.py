@@ -114,7 +114,8 @@ class Context:
         whole = self.config.get("zero_optimization")
         if isinstance(whole, bool):
             return int(whole)
-        return int(self.read(ZERO, "stage", 0))
+        value = self.read(ZERO, "stage", 0)
+        return int(value) if value in (0, 1, 2, 3) else 0
 
     @cached_property
     def stage_is_known(self) -> bool:

@@ -1,5 +1,6 @@
 """Data efficiency: curriculum learning, dynamic batching, random layer token dropping."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -219,7 +220,7 @@ def vocabulary_not_aligned(config: Context) -> Iterator[Finding]:
     Nothing else reads the key.
     """
     value = config.number("vocabulary_size")
-    if value and value % 8:
+    if value and math.isfinite(value) and value % 8:
         yield Finding(
             path=("vocabulary_size",),
             message=f"vocabulary_size {value:g} is no multiple of 8: matrix products of the "

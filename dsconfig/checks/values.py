@@ -1,6 +1,7 @@
 """Values of a wrong type or size, and values that happen to work."""
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -148,6 +149,8 @@ def literal_of(value: Any) -> Any:
     try:
         number = float(word)
     except ValueError:
+        return None
+    if not math.isfinite(number):
         return None
     return int(number) if number.is_integer() else number
 

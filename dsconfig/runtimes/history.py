@@ -83,6 +83,8 @@ def _moved(target: str, written: str) -> Callable[[Document, Any], tuple[Edit, .
         from dsconfig.source.edit import replace_value
 
         old = join(ZERO, written)
+        if target in document.value[ZERO]:
+            return ()
         if value is True:
             renaming = rename_key(document, old, target)
             return (*renaming, *replace_value(document, old, {"device": "cpu"}))
@@ -95,6 +97,9 @@ def _moved(target: str, written: str) -> Callable[[Document, Any], tuple[Edit, .
 
 def _gather(document: Document, value: Any) -> tuple[Edit, ...]:
     old = join(ZERO, "stage3_gather_fp16_weights_on_model_save")
+    taken = {"gather_16bit_weights_on_model_save", "stage3_gather_16bit_weights_on_model_save"}
+    if not taken.isdisjoint(document.value[ZERO]):
+        return ()
     return rename_key(document, old, "stage3_gather_16bit_weights_on_model_save")
 
 

@@ -1,0 +1,250 @@
+"""One line per judgement the examples of the rules leave out: config, world, finding."""
+
+import pytest
+
+import dsconfig
+from dsconfig.facts import gather
+
+ADAM = {"type": "AdamW", "params": {"lr": 1e-3}}
+CPU = {"device": "cpu"}
+
+
+def zero(stage, **keys):
+    return {"zero_optimization": {"stage": stage, **keys}}
+
+
+def zenflow(**keys):
+    return zero(2, offload_optimizer=CPU, overlap_comm=True, zenflow=keys)
+
+
+def sampling(**parts):
+    return {"data_efficiency": {"enabled": True, "data_sampling": {"enabled": True, **parts}}}
+
+
+def curriculum(**metric):
+    block = {"enabled": True, "curriculum_metrics": {"seqlen": metric}}
+    return sampling(curriculum_learning=block)
+
+
+def experts(**keys):
+    return {"expert_parallel": {"enabled": True, **keys}}
+
+
+FOUND = [
+    (zero(0, zenflow={}), "DSC451", "/zero_optimization/zenflow"),
+    (zero(3, zenflow={}), "DSC451", "/zero_optimization/zenflow"),
+    (zenflow(select_strategy="daily"), "DSC452", "/zero_optimization/zenflow/select_strategy"),
+    (zenflow(select_interval="often"), "DSC452", "/zero_optimization/zenflow/select_interval"),
+    (zenflow(update_interval=0), "DSC452", "/zero_optimization/zenflow/update_interval"),
+    (zenflow(select_strategy="step"), "DSC452", "/zero_optimization/zenflow/select_strategy"),
+    (
+        zenflow(select_strategy="step", select_interval=2, update_interval=4),
+        "DSC452",
+        "/zero_optimization/zenflow/select_interval",
+    ),
+    ({"sequence_parallel_size": 4, "data_parallel_size": 4}, "DSC461", "/sequence_parallel_size"),
+    ({"sequence_parallel_size": 3}, "DSC461", "/sequence_parallel_size"),
+    ({"tensor_parallel": {"autotp_size": -2}}, "DSC462", "/tensor_parallel/autotp_size"),
+    (
+        {"tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 4}}},
+        "DSC462",
+        "/tensor_parallel/tp/tp_size",
+    ),
+    (
+        {
+            "tensor_parallel": {
+                "autotp_size": 2,
+                "partition_config": {"layer_specs": [{"shape": [2, -1], "partition_dim": 5}]},
+            }
+        },
+        "DSC464",
+        "/tensor_parallel/partition_config/layer_specs/0/partition_dim",
+    ),
+    (experts(autoep_size=3), "DSC465", "/expert_parallel/autoep_size"),
+    (experts(comm_backend="nccl"), "DSC465", "/expert_parallel/comm_backend"),
+    (
+        experts(autoep_size=2) | zero(3, zero_quantized_gradients=True),
+        "DSC465",
+        "/zero_optimization/zero_quantized_gradients",
+    ),
+    (
+        zero(2, offload_optimizer=CPU) | {"compile": {"offload_opt_states": True}},
+        "DSC471",
+        "/compile/offload_opt_states",
+    ),
+    ({"compile": {"passes": ["autotp"]}}, "DSC473", "/compile/passes"),
+    (zero(2) | {"compile": {"passes": ["autosp"]}}, "DSC473", "/compile/passes"),
+    (
+        curriculum(
+            min_difficulty=1,
+            max_difficulty=9,
+            schedule_type="fixed_discrete",
+            schedule_config={"difficulty": [1, 2, 3], "max_step": [5]},
+        ),
+        "DSC916",
+        "/data_efficiency/data_sampling/curriculum_learning/curriculum_metrics/seqlen"
+        "/schedule_config/max_step",
+    ),
+    (
+        sampling(dynamic_batching={"enabled": True, "max_tokens": "many"}),
+        "DSC913",
+        "/data_efficiency/data_sampling/dynamic_batching/max_tokens",
+    ),
+    (
+        {
+            "data_efficiency": {
+                "enabled": True,
+                "data_routing": {
+                    "enabled": True,
+                    "random_ltd": {
+                        "enabled": True,
+                        "total_layer_num": 2,
+                        "random_ltd_layer_num": 1,
+                        "random_ltd_schedule": {},
+                        "layer_token_lr_schedule": {"enabled": True},
+                    },
+                },
+            }
+        },
+        "DSC915",
+        "/data_efficiency/data_routing/random_ltd/layer_token_lr_schedule/enabled",
+    ),
+    (
+        zero(3, zero_hpz_partition_size=16),
+        "DSC419",
+        "/zero_optimization/zero_hpz_partition_size",
+    ),
+    ({"scheduler": {"type": "WarmupLR"}}, "DSC634", "/scheduler/params"),
+    (
+        {"scheduler": {"type": "WarmupLR", "params": {"total_num_steps": "auto"}}},
+        "DSC633",
+        "/scheduler/params/total_num_steps",
+    ),
+    ({"bf16": {"enabled": True}, "fp16": {"auto_cast": True}}, "DSC311", "/fp16/auto_cast"),
+    ({"optimizer": {"type": "Lion", "params": {"eps": 1e-8}}}, "DSC603", "/optimizer/params/eps"),
+    (
+        zero(2, offload_optimizer=CPU)
+        | {"optimizer": {"type": "Lion", "params": {"set_grad_none": True}}},
+        "DSC603",
+        "/optimizer/params/set_grad_none",
+    ),
+    (
+        zero(2, offload_optimizer=CPU)
+        | {"optimizer": {"type": "Adagrad", "params": {"betas": [0.9, 0.99]}}},
+        "DSC603",
+        "/optimizer/params/betas",
+    ),
+    ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9, 2.0]}}}, "DSC614",
+     "/optimizer/params/betas/1"),
+    ({"bfloat16": {"bf16_optimizer_states": True}} | zero(1), "DSC308",
+     "/bfloat16/bf16_optimizer_states"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "code", "pointer"), FOUND)
+def test_a_fault_is_found_at_its_place(change, code, pointer):
+    config = {"train_micro_batch_size_per_gpu": 1, **change}
+    report = dsconfig.validate(config, gather(world_size=8), runtime="deepspeed", version="0.19.8")
+    places = {found.pointer for found in report.diagnostics if found.code == code}
+    assert pointer in places
+
+
+VERSIONS = [
+    ({"bf16": None}, "0.16.0", "refused"),
+    ({"bf16": None}, "0.19.8", "inert"),
+    ({"zero_optimization": {"stage": 1.5}}, "0.14.5", "refused"),
+    ({"fp16": {"enabled": True, "loss_scale": "1e3"}}, "0.18.0", "inert"),
+    ({"fp16": {"enabled": True, "min_loss_scale": 1e-10}}, "0.17.0", "style"),
+    ({"fp16": {"enabled": True, "min_loss_scale": 1e-10}}, "0.17.1", "refused"),
+    ({"tensorboard": {"job_name": 5}}, "0.14.5", "inert"),
+    ({"tensorboard": {"job_name": 5}}, "0.15.0", "refused"),
+    ({"compile": {"passes": ["autotp"]}}, "0.19.2", "refused"),
+    ({"zero_optimization": {"offload_optimizer": "cpu"}}, "0.5.10", "refused"),
+    ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 0}}}, "0.18.2", "altered"),
+]
+
+
+@pytest.mark.parametrize(("change", "version", "effect"), VERSIONS)
+def test_a_verdict_depends_on_the_release(change, version, effect):
+    config = {"train_batch_size": 8, **change}
+    report = dsconfig.validate(config, gather(world_size=1), runtime="deepspeed", version=version)
+    assert effect in {found.effect.value for found in report.diagnostics}
+
+
+def codes(config, **world):
+    runtime = world.pop("runtime", None)
+    report = dsconfig.validate(config, gather(**world), runtime=runtime, version="0.19.8")
+    return {found.code: found for found in report.diagnostics}
+
+
+AUTO = {"train_batch_size": "auto"} | zero(2, sub_group_size="auto", reduce_bucket_size="auto")
+
+
+def test_without_a_runtime_auto_is_told_by_who_fills_it():
+    found = dsconfig.validate(AUTO, version="0.19.8").diagnostics
+    by_place = {each.pointer: (each.code, each.severity.value) for each in found}
+    assert by_place["/train_batch_size"] == ("DSC103", "info")
+    assert by_place["/zero_optimization/reduce_bucket_size"] == ("DSC103", "info")
+    assert by_place["/zero_optimization/sub_group_size"] == ("DSC102", "warning")
+
+
+def test_for_deepspeed_alone_every_auto_is_an_error():
+    found = dsconfig.validate(AUTO, runtime="deepspeed", version="0.19.8").errors
+    assert len([each for each in found if each.code == "DSC101"]) == 3
+
+
+def test_for_dsengine_no_auto_is_a_fault():
+    found = dsconfig.validate(AUTO, runtime="dsengine", version="0.19.8").diagnostics
+    assert not [each for each in found if each.code.startswith("DSC1")]
+
+
+def test_what_one_program_refuses_is_said_with_its_name():
+    found = codes({"train_batch_size": 8, "amp": {"enabled": True}})["DSC801"]
+    assert found.runtimes == ("deepspeed", "transformers", "accelerate")
+
+
+def test_a_refusal_after_parsing_is_marked_late():
+    found = codes({"train_batch_size": 8, "optimizer": {"type": "Adamm"}}, world_size=8)
+    assert found["DSC601"].late and found["DSC601"].effect.value == "refused"
+    assert not codes({"gradient_accumulation_steps": 2})["DSC201"].late
+
+
+def test_schema_and_comments_do_no_harm_at_the_top_level():
+    found = codes({"train_batch_size": 8, "$schema": "x.json", "_comment": "ours"}, world_size=8)
+    assert found["DSC027"].severity.value == "info"
+    assert found["DSC027"].pointer == "/_comment"
+
+
+def test_a_comment_in_a_checked_block_is_refused_with_a_safe_fix():
+    document = dsconfig.read('{"train_batch_size": 8, "bf16": {"_comment": "x"}}', name="ds.json")
+    report = dsconfig.validate(document, runtime="deepspeed", version="0.19.8")
+    (found,) = [each for each in report.errors if each.code == "DSC027"]
+    assert found.effect.value == "refused"
+    assert found.fix is not None and found.fix.applicability.value == "safe"
+
+
+def test_a_comment_among_optimizer_arguments_is_an_error():
+    config = {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"_note": "x"}}}
+    assert codes(config, runtime="deepspeed")["DSC027"].late
+
+
+def test_an_unknown_batch_without_a_world_is_judged_for_every_world():
+    found = codes({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4})
+    assert "no number of ranks" in found["DSC203"].message
+    assert "DSC203" not in codes({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4})
+
+
+def test_the_nearest_batches_that_divide_are_named():
+    config = {"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}
+    assert "write 64" not in (help_ := codes(config, world_size=8)["DSC203"].help)
+    assert "32" in help_
+
+
+def test_a_broken_file_is_left_to_the_reader():
+    found = dsconfig.validate('{"train_batch_size": 8, "zero_optimization": {').diagnostics
+    assert {each.code for each in found} == {"DSC002"}
+
+
+def test_an_unknown_runtime_is_a_mistake_of_the_caller():
+    with pytest.raises(ValueError, match="choose one of dsengine"):
+        dsconfig.validate({"train_batch_size": 8}, runtime="megatron")
