@@ -87,7 +87,9 @@ def test_the_defaults_of_a_closed_block_are_deepspeeds(path: str) -> None:
 
 
 def _plain(default: Any) -> Any:
-    return default.value if isinstance(default, Enum) else default
+    if isinstance(default, Enum):
+        return default.value
+    return str(default) if type(default).__name__ == "dtype" else default
 
 
 @pytest.mark.parametrize("name", scheduler.DEEPSPEED)
