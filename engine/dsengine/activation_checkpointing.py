@@ -119,8 +119,12 @@ def checkpoint_blocks(module: nn.Module, settings: Settings, blocks: Iterable[st
     """
     use(settings)
     names = list(blocks)
-    if hasattr(module, "gradient_checkpointing_enable"):
-        module.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+    # The second name is that of transformers before 5.
+    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
+        enable: Any = getattr(module, name, None)
+        if enable is None:
+            continue
+        enable({"use_reentrant": False})
         for part in module.modules():
             if hasattr(part, "_gradient_checkpointing_func"):
                 part._gradient_checkpointing_func = checkpoint  # type: ignore[assignment]

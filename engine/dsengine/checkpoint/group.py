@@ -46,15 +46,12 @@ class CheckpointGroup:
         return result  # type: ignore[return-value]
 
     def run_on_coordinator(self, action: Callable[[], T], what: str) -> T:
-        """Run ``action`` on rank 0 and hand its result to every rank."""
-        result, failure = _attempt(action) if self.is_coordinator else (None, None)
-        if not self.distributed:
-            outcome = (result, failure)
-        else:
-            box = [(result, failure)]
-            with _lost_peer():
-                dist.broadcast_object_list(box, src=0, group=self.process_group)
-            outcome = box[0]
+        """Run ``action`` on rank 0 and hand its (small) result to every rank.
+
+        By a gather, not a broadcast: a rank that only sends may never learn that the other end
+        has died, one that also receives does.
+        """
+        outcome = self.gather(_attempt(action) if self.is_coordinator else (None, None))[0]
         _raise_first([outcome[1]], what)
         return outcome[0]  # type: ignore[return-value]
 

@@ -35,7 +35,7 @@ def load(
     the run as it was.
     """
     what = f"loading checkpoint {path}"
-    manifest = group.run_on_coordinator(lambda: read_manifest(path), what)
+    manifest = group.run(lambda: read_manifest(path, check_files=group.is_coordinator), what)
     small, targets = group.run(
         lambda: _prepare(state, manifest, path, strict, optimizer_states and not module_only), what
     )

@@ -45,7 +45,7 @@ def file_sizes(directory: Path) -> dict[str, int]:
     }
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Path, *, check_files: bool = True) -> Manifest:
     """Read and check the manifest of a checkpoint directory.
 
     Raises CheckpointError for a directory that is no checkpoint of this engine, is of a newer
@@ -67,7 +67,8 @@ def read_manifest(directory: Path) -> Manifest:
         )
     known = {name: raw[name] for name in Manifest.__dataclass_fields__ if name in raw}
     manifest = Manifest(**known)
-    _check_files(directory, manifest)
+    if check_files:
+        _check_files(directory, manifest)
     return manifest
 
 
