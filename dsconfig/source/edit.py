@@ -11,7 +11,7 @@ from typing import Any
 
 from dsconfig.report import Applicability, Edit, Fix
 from dsconfig.source.document import Document, Format
-from dsconfig.source.layout import Layout
+from dsconfig.source.layout import Layout, shifted
 from dsconfig.source.lines import LineIndex
 
 Edits = tuple[Edit, ...]
@@ -41,7 +41,8 @@ def replace_value(document: Document, pointer: str, value: Any) -> Edits:
     if layout is None or pointer not in layout.places:
         return ()
     place = layout.places[pointer].value
-    return (Edit(place, layout.render(value, layout.offset(place.start))),)
+    indent = layout.indentation(layout.offset(place.start))
+    return (Edit(place, shifted(layout.render(value), indent)),)
 
 
 def delete_entry(document: Document, pointer: str) -> Edits:
@@ -57,8 +58,8 @@ def insert_entry(document: Document, parent: str, key: str, value: Any) -> Edits
     layout = _layout(document)
     if layout is None or parent not in layout.places:
         return ()
-    written = layout.render(value, layout.offset(layout.places[parent].value.start))
-    return layout.insertion(parent, f"{json.dumps(key, ensure_ascii=False)}: {written}")
+    entry = f"{json.dumps(key, ensure_ascii=False)}: {layout.render(value)}"
+    return layout.insertion(parent, entry)
 
 
 def move_entry(document: Document, pointer: str, parent: str, new_name: str | None = None) -> Edits:
@@ -74,13 +75,14 @@ def move_entry(document: Document, pointer: str, parent: str, new_name: str | No
     entry = f"{json.dumps(key, ensure_ascii=False)}: {layout.written(pointer, value)}"
     above, _, name = parent.rpartition("/")
     if lookup(document.value, parent, missing) is missing:
-        wrapped = f"{json.dumps(name, ensure_ascii=False)}: {{{entry}}}"
+        wrapped = layout.wrapped(name, entry)
         if above == pointer.rpartition("/")[0]:
             return layout.replacement(pointer, wrapped)
         there = layout.insertion(above, wrapped)
     else:
         there = layout.insertion(parent, entry)
-    edits = tuple(sorted((*layout.deletion(pointer), *there), key=lambda edit: edit.range))
+    away = layout.deletion(pointer, keep_comment=True)
+    edits = tuple(sorted((*away, *there), key=lambda edit: edit.range))
     return edits if there and not _overlap(edits) else ()
 
 

@@ -6,10 +6,15 @@ from typing import Any
 
 from dsconfig.report import Edit, Position
 from dsconfig.source.document import Span
-from dsconfig.source.lines import LineIndex
+from dsconfig.source.lines import LINE_END, LineIndex
 from dsconfig.source.tokens import TokenError, end_of_line, skip
 
 INDENT = "    "
+
+
+def shifted(text: str, indent: str) -> str:
+    """The text with every line behind the first moved to the right."""
+    return text.replace("\n", f"\n{indent}")
 
 
 class Layout:
@@ -80,21 +85,32 @@ class Layout:
                     return blanks
         return INDENT
 
-    def render(self, value: Any, offset: int) -> str:
-        """A value as JSON; an object spreads over lines where the file does."""
+    def render(self, value: Any) -> str:
+        """A value as JSON; an object spreads over lines where the file does.
+
+        Lines behind the first are indented from zero, as ``shifted`` expects them.
+        """
         if not isinstance(value, dict) or not value or len(self.lines.starts) == 1:
             return json.dumps(value, ensure_ascii=False)
-        indent = self.indentation(offset)
-        text = json.dumps(value, ensure_ascii=False, indent=self.step())
-        return text.replace("\n", f"\n{indent}")
+        return json.dumps(value, ensure_ascii=False, indent=self.step())
 
     def written(self, pointer: str, value: Any) -> str:
-        """A value as the file has it, if that can stand anywhere; else as JSON."""
+        """A value as the file has it, comments included, indented from zero."""
         span = self.places[pointer].value
-        raw = self.text[self.offset(span.start) : self.offset(span.end)]
-        if self.is_bare_text(pointer) or "\n" in raw:
+        start = self.offset(span.start)
+        if self.is_bare_text(pointer):
             return json.dumps(value, ensure_ascii=False)
-        return raw
+        first, *more = LINE_END.split(self.text[start : self.offset(span.end)])
+        indent = self.indentation(start)
+        return "\n".join((first, *(line.removeprefix(indent) for line in more)))
+
+    def wrapped(self, key: str, entry: str) -> str:
+        """An object of one entry as the value of a key."""
+        name = json.dumps(key, ensure_ascii=False)
+        if "\n" not in entry:
+            return f"{name}: {{{entry}}}"
+        step = self.step()
+        return f"{name}: {{\n{step}{shifted(entry, step)}\n}}"
 
     def _line_start(self, offset: int) -> int:
         return self.lines.starts[self.lines.position(offset).line - 1]
@@ -104,7 +120,8 @@ class Layout:
 
     # --- taking out ---------------------------------------------------------------------
 
-    def deletion(self, pointer: str) -> tuple[Edit, ...]:
+    def deletion(self, pointer: str, *, keep_comment: bool = False) -> tuple[Edit, ...]:
+        """Take an entry out, with its comma and line, and the comment behind it if wanted."""
         start, end = self.bounds(pointer)
         comma = self.comma_behind(end)
         edits: list[Edit] = []
@@ -121,9 +138,9 @@ class Layout:
                 ):
                     return (self._edit(before, end),)
                 edits.append(self._edit(before, before + 1))
-        return (*edits, self._edit(*self._whole_line(start, end)))
+        return (*edits, self._edit(*self._whole_line(start, end, keep_comment)))
 
-    def _whole_line(self, start: int, end: int) -> tuple[int, int]:
+    def _whole_line(self, start: int, end: int, keep_comment: bool) -> tuple[int, int]:
         """Widen a range to whole lines where nothing else stands on them."""
         tail = self.text[end : end_of_line(self.text, end)].strip()
         line_start = self._line_start(start)
@@ -131,7 +148,7 @@ class Layout:
         is_comment = tail.startswith(("//", "#")) or (
             tail.startswith("/*") and tail.find("*/") == len(tail) - 2
         )
-        if alone and (not tail or is_comment):
+        if alone and (not tail or (is_comment and not keep_comment)):
             line = self.lines.position(end).line
             after = self.lines.starts[line] if line < len(self.lines.starts) else len(self.text)
             return line_start, after
@@ -143,7 +160,8 @@ class Layout:
 
     def replacement(self, pointer: str, entry: str) -> tuple[Edit, ...]:
         """Write a whole entry, key and value, over another."""
-        return (self._edit(*self.bounds(pointer), entry),)
+        start, end = self.bounds(pointer)
+        return (self._edit(start, end, shifted(entry, self.indentation(start))),)
 
     def insertion(self, parent: str, entry: str) -> tuple[Edit, ...]:
         """Write an entry, ``"key": value``, behind the last one of an object."""
@@ -156,9 +174,10 @@ class Layout:
         start, end = self.bounds(last)
         opener = self.offset(self.places[parent].value.start)
         comma = self.comma_behind(end)
+        indent = self.indentation(start)
+        entry = shifted(entry, indent)
         if self._line_start(start) == self._line_start(opener) and not self.is_bare_text(last):
             return (self._edit(end, end, f", {entry}"),)
-        indent = self.indentation(start)
         after = self._behind_comment(end if comma is None else comma + 1)
         if comma is not None or self.is_bare_text(last):
             tail = "," if comma is not None else ""
@@ -173,10 +192,11 @@ class Layout:
             return ()
         inside = opener + 1
         end = self.offset(self.places[parent].value.end) - 1
+        indent = self.indentation(opener)
         if "\n" not in self.text[inside:end]:
-            return (self._edit(inside, inside, entry),)
-        indent = self.indentation(opener) + self.step()
-        return (self._edit(inside, inside, f"\n{indent}{entry}"),)
+            return (self._edit(inside, inside, shifted(entry, indent)),)
+        indent += self.step()
+        return (self._edit(inside, inside, f"\n{indent}{shifted(entry, indent)}"),)
 
     def _behind_comment(self, offset: int) -> int:
         """The end of the line if only a comment stands between; else ``offset`` itself."""

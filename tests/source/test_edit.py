@@ -122,6 +122,20 @@ def test_moving_writes_the_value_as_it_was() -> None:
     assert moved("{\nb: text\nz: {}\n}", "/b", "/z") == '{\nz: {"b": "text"}\n}'
 
 
+def test_moving_keeps_comments_and_indents_anew() -> None:
+    text = (
+        '{\n  "o": { // why\n    "device": "cpu" # here\n  }, // kept\n  "z": {\n    "s": 1\n  }\n}'
+    )
+    assert moved(text, "/o", "/z") == (
+        '{\n   // kept\n  "z": {\n    "s": 1,\n'
+        '    "o": { // why\n      "device": "cpu" # here\n    }\n  }\n}'
+    )
+    assert moved(text, "/o", "/new") == (
+        '{\n  "new": {\n    "o": { // why\n      "device": "cpu" # here\n    }\n  }, // kept\n'
+        '  "z": {\n    "s": 1\n  }\n}'
+    )
+
+
 def test_what_cannot_be_edited_gives_no_edits() -> None:
     for document in (read({"a": 1}), parsed('{"a": 1}')):
         missing = "/a" if document.text is None else "/b"
