@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from dsconfig.commands import fact_options, options
+from dsconfig.commands.errors import UsageError
 
 if TYPE_CHECKING:
+    from dsconfig.facts import Facts
     from dsconfig.resolver.resolution import Resolution
+    from dsconfig.source import Document
 
 Explain = Annotated[
     str | None,
@@ -21,13 +24,20 @@ Out = Annotated[
     typer.Option("-o", "--output", help="Write the concrete config as JSON here; - is stdout."),
 ]
 FORMATS = ("full", "json")
+FACTS = (
+    *("world_size", "nodes", "device", "device_memory", "model", "params", "training_args"),
+    *("accelerate_config", "micro_batch", "global_batch", "accumulation", "sequence_length"),
+    *("precision", "learning_rate", "total_steps", "warmup_steps", "host_memory", "nvme"),
+    *("nvme_size", "tensor_parallel", "sequence_parallel", "pipeline_parallel"),
+)
+"""Parameters of the command that go to ``facts.gather`` under the same name."""
 PIPED_WIDTH = 120
 """Columns when nobody looks at a screen; COLUMNS overrides it."""
 
 
 def resolve(
     file: options.ConfigFile,
-    gpus: options.WorldSize = None,
+    world_size: options.WorldSize = None,
     nodes: options.Nodes = None,
     device: options.Device = None,
     device_memory: fact_options.DeviceMemory = None,
@@ -38,7 +48,7 @@ def resolve(
     micro_batch: options.MicroBatch = None,
     global_batch: options.GlobalBatch = None,
     accumulation: fact_options.Accumulation = None,
-    seq_len: options.SequenceLength = None,
+    sequence_length: options.SequenceLength = None,
     precision: fact_options.PrecisionName = None,
     learning_rate: fact_options.LearningRate = None,
     total_steps: fact_options.TotalSteps = None,
@@ -60,55 +70,36 @@ def resolve(
 
     Exit code 1 when something is left open or contradictory.
     """
-    import dsconfig
-    from dsconfig.commands.errors import UsageError
-
+    given = dict(locals())
     if output_format not in FORMATS:
         raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
-    facts = options.facts_from(
-        world_size=gpus,
-        nodes=nodes,
-        device=device,
-        device_memory=device_memory,
-        model=model,
-        params=params,
-        training_args=training_args,
-        accelerate_config=accelerate_config,
-        micro_batch=micro_batch,
-        global_batch=global_batch,
-        accumulation=accumulation,
-        sequence_length=seq_len,
-        precision=precision,
-        learning_rate=learning_rate,
-        total_steps=total_steps,
-        warmup_steps=warmup_steps,
-        host_memory=host_memory,
-        nvme=nvme,
-        nvme_size=nvme_size,
-        tensor_parallel=tensor_parallel,
-        sequence_parallel=sequence_parallel,
-        pipeline_parallel=pipeline_parallel,
-    )
+    facts = options.facts_from(**{name: given[name] for name in FACTS})
     document = options.load(file, overrides)
-    try:
-        result = dsconfig.resolve(
-            document, facts, runtime=runtime or "dsengine", version=deepspeed_version
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    to_stdout = output is not None and str(output) == "-"
-    if to_stdout:
-        typer.echo(as_json(result.config))
-    elif output is not None:
+    result = resolved(document, facts, runtime, deepspeed_version)
+    if output is not None and str(output) != "-":
         write(result, output)
-    if explain is not None:
+    if output is not None and str(output) == "-":
+        typer.echo(as_json(result.config))
+    elif explain is not None:
         typer.echo(explanation(result, explain))
-    elif output_format == "json" and not to_stdout:
+    elif output_format == "json":
         typer.echo(json.dumps(shape(result), indent=2, default=str))
-    elif not to_stdout:
+    else:
         show(result, document.name, document.text)
     if not result.ok:
         raise typer.Exit(1)
+
+
+def resolved(
+    document: "Document", facts: "Facts", runtime: str | None, version: str | None
+) -> "Resolution":
+    """Resolve. Raises UsageError for an unknown runtime or version."""
+    import dsconfig
+
+    try:
+        return dsconfig.resolve(document, facts, runtime=runtime or "dsengine", version=version)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def shape(result: "Resolution") -> dict[str, Any]:
@@ -159,8 +150,6 @@ def finite(value: Any, infinity: str | None = "inf") -> Any:
 
 def write(result: "Resolution", path: Path) -> None:
     """Write the concrete config; a config with errors is not written."""
-    from dsconfig.commands.errors import UsageError
-
     if not result.ok:
         typer.echo(f"{path} is not written: the config is not resolved", err=True)
         return

@@ -84,15 +84,17 @@ def training(arguments: Mapping[str, Any]) -> TrainingFacts:
         max_grad_norm=held["max_grad_norm"],
         warmup_steps=held["warmup_steps"] or held.get("warmup_ratio") or 0,
         total_steps=steps if isinstance(steps, int) and steps > 0 else None,
-        precision=_precision(held),
+        precision=_precision(arguments),
         arguments=MappingProxyType(dict(arguments)),
     )
 
 
-def _precision(held: Mapping[str, Any]) -> str:
-    if held["bf16"] or held["bf16_full_eval"]:
-        return "bf16"
-    return "fp16" if held["fp16"] or held["fp16_full_eval"] else "fp32"
+def _precision(given: Mapping[str, Any]) -> str | None:
+    """None where no flag was written: the default is no decision about precision either."""
+    for dtype in ("bf16", "fp16"):
+        if given.get(dtype) or given.get(f"{dtype}_full_eval"):
+            return dtype
+    return "fp32" if "bf16" in given or "fp16" in given else None
 
 
 def _check(arguments: Mapping[str, Any]) -> None:

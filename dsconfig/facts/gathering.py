@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -48,44 +49,54 @@ def gather(
     config.json; ``params`` a count (``13B``); sizes are bytes or text such as ``512GB``. A
     flag wins over a file. Raises FactError (a ValueError) naming the flag and the remedy.
     """
+    return _facts(dict(locals()))
+
+
+def _facts(given: Mapping[str, Any]) -> Facts:
+    """The arguments of :func:`gather` by name, checked and looked up."""
     origins: dict[str, str] = {}
-    launch = _launch(accelerate_config)
-    for name, source in (("training", training_args), ("launch", accelerate_config)):
-        if isinstance(source, str | Path):
-            origins[name] = str(source)
-    world_size = _either("world_size", ("--gpus", world_size), launch.world_size, origins)
-    nodes = _either("nodes", ("--nodes", nodes), launch.nodes, origins)
-    degrees = (tensor_parallel, sequence_parallel, pipeline_parallel)
-    _check_ranks(world_size, nodes, degrees)
-    if world_size is not None and nodes is None:
-        nodes = -(-world_size // _GPUS_PER_NODE)
+    launch = _launch(given["accelerate_config"])
+    for name, flag in (("training", "training_args"), ("launch", "accelerate_config")):
+        if isinstance(given[flag], str | Path):
+            origins[name] = str(given[flag])
+    ranks = _either("world_size", ("--gpus", given["world_size"]), launch.world_size, origins)
+    nodes = _either("nodes", ("--nodes", given["nodes"]), launch.nodes, origins)
+    degrees = {name: given[name] for name in _DEGREES}
+    _check_ranks(ranks, nodes, degrees)
+    if ranks is not None and nodes is None:
+        nodes = -(-ranks // _GPUS_PER_NODE)
         origins["nodes"] = f"assumed: {_GPUS_PER_NODE} GPUs a node; --nodes says otherwise"
-    own = {
-        "micro_batch_size": micro_batch,
-        "global_batch_size": global_batch,
-        "gradient_accumulation_steps": accumulation,
-        "sequence_length": sequence_length,
-        "precision": _precision(precision),
-        "learning_rate": learning_rate,
-        "total_steps": total_steps,
-        "warmup_steps": warmup_steps,
-    }
-    ranks_of_node = -(-world_size // nodes) if world_size and nodes else 1
+    own = {name: given[flag] for name, flag in _TRAINING.items()}
+    own["precision"] = _precision(given["precision"])
+    device = given["device"]
+    ranks_of_node = -(-ranks // nodes) if ranks and nodes else 1
     return Facts(
-        world_size=world_size,
+        world_size=ranks,
         nodes=nodes,
-        device=_device(device, device_memory, ranks_of_node, origins),
-        host=_host(device, host_memory, nvme, nvme_size, origins),
-        model=_model(model, params, origins),
-        training=_training(training_args, launch.precision, own, origins),
-        tensor_parallel=tensor_parallel,
-        sequence_parallel=sequence_parallel,
-        pipeline_parallel=pipeline_parallel,
-        client_optimizer=client_optimizer,
-        client_scheduler=client_scheduler,
+        device=_device(device, given["device_memory"], ranks_of_node, origins),
+        host=_host(device, given["host_memory"], given["nvme"], given["nvme_size"], origins),
+        model=_model(given["model"], given["params"], origins),
+        training=_training(given["training_args"], launch.precision, own, origins),
+        client_optimizer=given["client_optimizer"],
+        client_scheduler=given["client_scheduler"],
         launch=MappingProxyType(dict(launch.settings)),
         origins=MappingProxyType(origins),
+        **degrees,
     )
+
+
+_DEGREES = ("tensor_parallel", "sequence_parallel", "pipeline_parallel")
+_TRAINING = {
+    "micro_batch_size": "micro_batch",
+    "global_batch_size": "global_batch",
+    "gradient_accumulation_steps": "accumulation",
+    "sequence_length": "sequence_length",
+    "precision": "precision",
+    "learning_rate": "learning_rate",
+    "total_steps": "total_steps",
+    "warmup_steps": "warmup_steps",
+}
+"""Fields of TrainingFacts, and the arguments they come from."""
 
 
 def _launch(source: str | Path | Mapping[str, Any] | None) -> Any:
@@ -111,24 +122,22 @@ def _either(
     return value if value is not None else file
 
 
-def _check_ranks(world_size: int | None, nodes: int | None, degrees: tuple[int, int, int]) -> None:
-    for option, degree in zip(_DEGREE_FLAGS, degrees, strict=True):
+def _check_ranks(world_size: int | None, nodes: int | None, degrees: Mapping[str, int]) -> None:
+    for name, degree in degrees.items():
         if degree < 1:
+            option = f"--{name.replace('_', '-')}"
             raise FactError(option, f"{degree} is not a degree; give an integer above zero")
-    tensor, sequence, pipeline = degrees
-    together = tensor * sequence * pipeline
+    together = prod(degrees.values())
     if world_size is None:
         return
     if world_size % together:
-        said = f"tensor x sequence x pipeline = {tensor} x {sequence} x {pipeline} = {together}"
+        factors = " x ".join(str(degree) for degree in degrees.values())
+        said = f"tensor x sequence x pipeline = {factors} = {together}"
         below, above = world_size // together * together, -(-world_size // together) * together
         near = " or ".join(str(size) for size in (below, above) if size)
         raise FactError("--gpus", f"{world_size} ranks cannot be split by {said}; give {near}")
     if nodes is not None and world_size % nodes:
         raise FactError("--nodes", f"{world_size} ranks do not split evenly over {nodes} nodes")
-
-
-_DEGREE_FLAGS = ("--tensor-parallel", "--sequence-parallel", "--pipeline-parallel")
 
 
 def _precision(name: str | None) -> str | None:
