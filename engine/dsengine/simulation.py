@@ -85,7 +85,7 @@ def _without_norm(plan: Plan) -> Plan:
 def _tree(model: str | ModelTree) -> ModelTree:
     if isinstance(model, ModelTree):
         return model
-    from dsconfig.facts import gather
+    from dsconfig import gather
 
     tree = gather(model=model).model
     assert tree is not None
