@@ -1,5 +1,6 @@
 """The engine: what ``initialize`` returns, and what a training loop calls."""
 
+import gc
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -67,6 +68,9 @@ class Engine(Accessors, Saving, nn.Module):
         self._step_applied = False
         self._global_grad_norm: float | None = None
         self._reduces = True
+        self._collects_garbage = bool(effective.config.get("disable_python_gc", False))
+        if self._collects_garbage:
+            gc.disable()
         self._direct = DirectBackward(self)
         self._reporter = Reporter(plan, self)
         self.tput_timer = self._reporter.throughput
@@ -131,6 +135,8 @@ class Engine(Accessors, Saving, nn.Module):
             with self._reporter.phase("step"):
                 self._update(self._stepper)
             self._reporter.boundary()
+            if self._collects_garbage:
+                gc.collect()
         self.counters.micro_steps += 1
 
     def _update(self, stepper: Stepper) -> None:
@@ -244,6 +250,8 @@ class Engine(Accessors, Saving, nn.Module):
         """Finish what is being written and let go of gradients and process groups."""
         self._close_files()
         self._reporter.close()
+        if self._collects_garbage:
+            gc.enable()
         self.sharding.drop_gradients()
         if self._binding is not None:
             self._binding.close()

@@ -132,7 +132,8 @@ def _bound_optimizer(
     if named is None:
         return None
     masters = masters_of_groups(groups, sharding.originals, sharding.masters)
-    return build_optimizer(named.type, named.params, masters)
+    sparse = bool(plan.effective.config.get("sparse_gradients", False))
+    return build_optimizer(named.type, named.params, masters, fuse=not sparse)
 
 
 def _scheduler(plan: Plan, optimizer: Optimizer | None, given: Any) -> Any:

@@ -49,3 +49,48 @@ def test_losses_do_not_depend_on_when_stage_3_gathers(ranks: Ranks) -> None:
     reference = curve(ranks, 3)
     for schedule in SCHEDULES:
         assert curve(ranks, 3, **schedule) == pytest.approx(reference, rel=1e-6), schedule
+
+
+SGD = {"type": "SGD", "params": {"lr": 0.2, "momentum": 0.9}}
+HALF_SGD = {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}}
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_ways_of_averaging_differ_in_order_only(ranks: Ranks, stage: int) -> None:
+    def trained(**settings: object) -> list[float]:
+        settings = {"optimizer": SGD, "gradient_clipping": 0.0, **settings}
+        unscattered = {"reduce_scatter": False}
+        return ranks.run(
+            "training.jobs:losses", config=config(stage, 2, zero=unscattered, **settings), steps=5
+        )[0]
+
+    mean = trained()
+    assert trained(prescale_gradients=True) == pytest.approx(mean, rel=1e-6)
+    assert trained(gradient_predivide_factor=4.0) == pytest.approx(mean, rel=1e-6)
+    if stage < 3:  # DeepSpeed has no sum at stage 3, and its rule holds here too
+        summed = trained(gradient_allreduce_op="sum", optimizer=HALF_SGD)
+        assert summed == pytest.approx(mean, rel=1e-6)
+
+
+def test_shards_within_groups_train_as_shards_over_all() -> None:
+    """MiCS and hpZ on four ranks: two groups of two."""
+    with Ranks(4) as four:
+
+        def trained(stage: int, **zero: object) -> list[float]:
+            return four.run("training.jobs:losses", config=config(stage, zero=zero), steps=4)[0]
+
+        reference = trained(0)
+        assert trained(3) == pytest.approx(reference, rel=1e-6)
+        assert trained(3, zero_hpz_partition_size=2) == pytest.approx(reference, rel=1e-6)
+        for stage in (1, 3):
+            assert trained(stage, mics_shard_size=2) == pytest.approx(reference, rel=1e-6)
+
+
+def test_sparse_embedding_gradients_train_at_stage_0(ranks: Ranks) -> None:
+    settings = config(0, optimizer={"type": "SGD", "params": {"lr": 0.5}}, sparse_gradients=True)
+    dense, sparse = (
+        ranks.run("training.surface_jobs:embedding", settings=settings, sparse=sparse)[0]
+        for sparse in (False, True)
+    )
+    assert sparse == pytest.approx(dense, rel=1e-6)
+    assert sparse[-1] < sparse[0]

@@ -287,3 +287,27 @@ def written(settings: dict[str, Any], folder: str) -> list[str]:
     printed(settings, steps=3)
     dist.barrier()
     return sorted(str(p.relative_to(folder)) for p in Path(folder).rglob("*") if p.is_file())
+
+
+class Words(nn.Module):
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 8, sparse=sparse)
+        self.head = nn.Linear(8, 50)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.head(self.table(ids)), ids)
+
+
+def embedding(settings: dict[str, Any], sparse: bool) -> list[float]:
+    """Five steps of a model whose embedding may have sparse gradients."""
+    torch.manual_seed(0)
+    engine, *_ = dsengine.initialize(model=Words(sparse), config=settings)
+    curve = []
+    for _ in range(5):
+        loss = engine(torch.arange(4) + 3 * dist.get_rank())
+        engine.backward(loss)
+        engine.step()
+        curve.append(_mean(loss.item()))
+    engine.destroy()
+    return curve

@@ -27,10 +27,11 @@ class Averaging:
     is_plain_mean: bool
 
     @classmethod
-    def of(cls, effective: Effective, ranks: int) -> "Averaging":
+    def of(cls, effective: Effective, ranks: int, copies: int = 1) -> "Averaging":
+        """``ranks`` share in the sum; a mean over ``copies`` of it is taken afterwards."""
         settings = effective.gradients
         if settings.allreduce_op == "sum":
-            return cls(1.0, 1.0, ranks == 1)
+            return cls(1.0, float(copies), ranks * copies == 1)
         if settings.prescale:
             return cls(1.0 / ranks, 1.0, False)
         factor = settings.predivide_factor

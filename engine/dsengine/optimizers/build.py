@@ -31,8 +31,10 @@ NOT_OPTIONS = (
 """Parameters of DeepSpeed's own Adam that choose an implementation or do nothing here."""
 
 
-def build_optimizer(name: str, params: Mapping[str, Any], groups: Groups) -> Optimizer:
-    """Return the optimizer ``name`` over ``groups``.
+def build_optimizer(
+    name: str, params: Mapping[str, Any], groups: Groups, *, fuse: bool = True
+) -> Optimizer:
+    """Return the optimizer ``name`` over ``groups``; ``fuse`` allows fused kernels.
 
     ``Adam`` is AdamW unless ``adam_w_mode`` is false, as in DeepSpeed. Fused kernels are used
     where PyTorch has them and the parameters do not choose otherwise. Raises ValueError for
@@ -44,7 +46,7 @@ def build_optimizer(name: str, params: Mapping[str, Any], groups: Groups) -> Opt
         raise ValueError(
             "optimizer.params.max_grad_norm is not an optimizer setting: use gradient_clipping"
         )
-    if _may_fuse(kind, options):
+    if fuse and _may_fuse(kind, options):
         options["fused"] = True
     try:
         return kind(groups, **options)

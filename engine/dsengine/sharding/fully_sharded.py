@@ -77,7 +77,7 @@ class FullySharded(Sharding):
         self._rest_in_files()
         self.masters = dict(module.named_parameters())
         remember(module, self.originals, self.masters)
-        self._set_averaging(Averaging.of(plan.effective, plan.mesh.data_parallel))
+        self._set_averaging(Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate))
         self._rounds_sums = (
             self.reduces_every_micro_step
             and policy.accumulation is not torch.float32

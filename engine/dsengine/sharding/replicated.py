@@ -56,7 +56,9 @@ class Replicated(Sharding):
             gradient_as_bucket_view=True,
         )
         averaging = Averaging.of(effective, ranks)
-        if not averaging.is_plain_mean or policy.wire is not policy.compute:
+        own_reduction = not averaging.is_plain_mean or policy.wire is not policy.compute
+        # The reducer's own collectives pass by the dispatcher, where they are counted.
+        if own_reduction or effective.reporting.comms_logger is not None:
             parallel.register_comm_hook(None, all_reduce_hook(averaging, policy.wire))
         return parallel
 
@@ -77,7 +79,13 @@ class Replicated(Sharding):
             if parameter.grad is not None:
                 master.grad = parameter.grad.to(master.dtype)
                 parameter.grad = None
-        yield from super().gradients()
+        for name, gradient in super().gradients():
+            if gradient.is_sparse:
+                # Values of a coalesced gradient can be scaled in place.
+                gradient = self.masters[name].grad = gradient.coalesce()
+                yield name, gradient._values()
+            else:
+                yield name, gradient
 
     @torch.no_grad()
     def after_update(self) -> None:
