@@ -59,11 +59,12 @@ def diff(
 
 
 def _mapping(document: "Document") -> dict[str, Any]:
+    value: object = document.value
     broken = [found for found in document.diagnostics if found.effect == "refused"]
-    if not isinstance(document.value, dict) or broken:
+    if not isinstance(value, dict) or broken:
         what = broken[0].message if broken else "it is not a mapping"
         raise UsageError(f"{document.name} cannot be compared: {what}")
-    return cast(dict[str, Any], document.value)
+    return cast(dict[str, Any], value)
 
 
 def as_text(changes: Iterable["Change"]) -> str:
