@@ -1,0 +1,45 @@
+"""Whatever a file holds, judging it raises nothing and each fault has its place."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsconfig.schema import NEWEST, ErrorKind, Version, errors, keys
+from dsconfig.schema.meaning import meaning
+from dsconfig.source.pointer import lookup
+
+NAMES = sorted({key.name for key in keys()} | {"unknown", "a/b", "~", ""})
+LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.just("auto")
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)
+    ),
+    max_leaves=25,
+)
+CONFIGS = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6)
+ABSENT = object()
+
+
+@settings(max_examples=300, deadline=None)
+@given(config=VALUES | CONFIGS)
+def test_each_fault_has_its_place(config: Any) -> None:
+    for error in errors(config):
+        place = error.pointer
+        if error.kind is ErrorKind.MISSING:
+            place = place.rpartition("/")[0]
+        assert lookup(config, place, ABSENT) is not ABSENT
+        assert error.expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(config=CONFIGS, release=st.sampled_from([NEWEST, Version(0, 14, 4), Version(0, 5, 0)]))
+def test_every_setting_has_a_value_of_its_own(config: dict[str, Any], release: Version) -> None:
+    meant = meaning(config, release)
+    assert all(
+        meant.value(path) == value or value != value for path, value in meant.settings.items()
+    )
+    assert not set(meant.settings) & set(meant.unread)
