@@ -50,9 +50,10 @@ def peak(mode: str) -> float:
     """Peak resident MiB over what was held before the model; runs on every rank."""
     if "deepspeed" in mode:
         import deepspeed  # noqa: F401
-    import dsengine.engine  # noqa: F401
     import torch.distributed as dist
     import torch.distributed.tensor  # noqa: F401
+
+    import dsengine.engine  # noqa: F401
 
     dist.barrier()
     before = _resident()

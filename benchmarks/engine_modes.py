@@ -5,6 +5,7 @@ settings are the same everywhere: AdamW, no clipping, fp32 unless said otherwise
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -14,8 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-
-import warnings
 
 warnings.filterwarnings("ignore", category=FutureWarning)
 

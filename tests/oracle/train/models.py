@@ -4,6 +4,7 @@
 Nothing here depends on deepspeed; another engine imports this file and starts
 from the same weights and the same batches.
 """
+
 import math
 import numpy as np
 import torch
