@@ -56,12 +56,22 @@ class Draft:
         """True when the file decides it: present, not null, not "auto"."""
         return self.has(path) and not self.is_auto(path)
 
+    def takes(self, path: str) -> bool:
+        """False where something other than a block stands on the way to a path."""
+        outer = path.rpartition(".")[0]
+        return not outer or self.value(outer) in (ABSENT, None) or self._is_block(outer)
+
+    def _is_block(self, path: str) -> bool:
+        return isinstance(self.value(path), dict)
+
     def fill(self, path: str, value: Any, source: Source, rule: str, **inputs: Any) -> None:
         """Write a value and the reason for it. Blocks on the way are made where absent."""
         *blocks, name = path.split(".")
         place = self.config
         for block in blocks:
-            place = place.setdefault(block, {})
+            if place.get(block) is None:
+                place[block] = {}
+            place = place[block]
         place[name] = value
         self.note(path, value, source, rule, **inputs)
 

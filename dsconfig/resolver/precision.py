@@ -25,7 +25,7 @@ def fill(draft: Draft) -> None:
         )
         return
     for name, path in _PATHS.items():
-        if draft.is_auto(path) or (name == chosen and not draft.has(path)):
+        if draft.is_auto(path) or (name == chosen and not draft.has(path) and draft.takes(path)):
             draft.fill(path, name == chosen, source, rule, **inputs)
     _warn(draft, chosen)
 
@@ -35,7 +35,9 @@ def _choice(draft: Draft) -> tuple[str | None, Source, str, dict[str, Any]]:
     if explicit is not None:
         rule = f"{explicit}.enabled is true in the config, and only one half precision can be on"
         return explicit, Source.CONFIG, rule, {}
-    forbidden = [name for name, path in _PATHS.items() if draft.value(path) is False]
+    forbidden = [
+        name for name, path in _PATHS.items() if draft.value(path) is False or not draft.takes(path)
+    ]
     asked = draft.facts.training.precision if draft.facts.training else None
     if asked is not None:
         rule = f"the training run asks for {asked}"

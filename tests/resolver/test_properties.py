@@ -142,3 +142,22 @@ def test_any_world_size_resolves(ranks):
     assert dsconfig.resolve(config, facts).config == dict(
         zip(TRIPLE, (ranks * 4, 2, 2), strict=True)
     )
+
+
+ODD_BLOCKS = (None, True, 3, 1.5, "auto", "x", [], {}, [1], float("nan"))
+BLOCKS = (
+    *("zero_optimization", "optimizer", "scheduler", "fp16", "bf16", "activation_checkpointing"),
+    *("data_types", "flops_profiler", "tensorboard", "unheard_of"),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    configs(),
+    st.dictionaries(st.sampled_from(BLOCKS), st.sampled_from(ODD_BLOCKS), min_size=1, max_size=3),
+    st.sampled_from(["dsengine", "deepspeed", "transformers", "accelerate"]),
+)
+def test_no_config_is_odd_enough_to_crash(config, odd, runtime):
+    facts = gather(world_size=8, device="a100-80gb", model="gpt2", sequence_length=128)
+    resolution = dsconfig.resolve({**config, **odd}, facts, runtime=runtime)
+    assert resolution.effective is None or resolution.ok
