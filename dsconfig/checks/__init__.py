@@ -48,7 +48,12 @@ def check(
 
 def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:
     holds = finding.holds or rule.holds
-    names = tuple(runtime.name for runtime in context.runtimes if holds(runtime))
+    late = rule.late if finding.late is None else finding.late
+    names = tuple(
+        runtime.name
+        for runtime in context.runtimes
+        if holds(runtime) and (runtime.builds_an_engine or not late)
+    )
     if not names:
         return None
     effect = finding.effect or rule.effect
@@ -64,5 +69,5 @@ def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | 
         help=finding.help,
         fix=finding.fix,
         severity=finding.severity or severity_of(effect),
-        late=rule.late if finding.late is None else finding.late,
+        late=late,
     )

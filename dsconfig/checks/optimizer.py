@@ -315,8 +315,10 @@ def no_optimizer(config: Context) -> Iterator[Finding]:
     """The file has no optimizer, so the script must pass one.
 
     Otherwise stages 1 and 2 stop when the engine is built, and stage 3 at the first backward.
+    Told where one program is named (`--runtime`).
     """
-    if config.stage and not config.has("optimizer") and config.facts.client_optimizer is None:
+    alone = not config.has("optimizer") and config.facts.client_optimizer is None
+    if config.stage and alone and len(config.runtimes) == 1:
         yield Finding(
             path=ZERO,
             message=f"ZeRO stage {config.stage} needs an optimizer: the script has to pass one, "

@@ -293,8 +293,15 @@ def _changed_default(config: Context, path: Path) -> bool:
     holds=in_deepspeed,
 )
 def clipping_by_default(config: Context) -> Iterator[Finding]:
-    """Without `gradient_clipping`, releases since 0.19.3 clip at 1.0; earlier ones did not."""
-    if config.since("0.19.3") and _changed_default(config, ("gradient_clipping",)):
+    """Without `gradient_clipping`, releases since 0.19.3 clip at 1.0; earlier ones did not.
+
+    Told where one program is named (`--runtime`).
+    """
+    if (
+        len(config.runtimes) == 1
+        and config.since("0.19.3")
+        and _changed_default(config, ("gradient_clipping",))
+    ):
         yield Finding(
             path=(),
             message=f"gradient_clipping is not set: DeepSpeed {config.version} clips at 1.0 "

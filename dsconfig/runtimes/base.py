@@ -53,6 +53,11 @@ class Runtime:
     ends_in_deepspeed: ClassVar[bool] = True
     """True where DeepSpeed itself has the last word about the config."""
 
+    @property
+    def builds_an_engine(self) -> bool:
+        """False where only the reading of the config is asked about."""
+        return True
+
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         """What becomes of "auto" at a path of ``config``."""
         raise NotImplementedError

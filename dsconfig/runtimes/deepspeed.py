@@ -69,6 +69,10 @@ class DeepSpeed(Runtime):
     until: str = "step"
     mpu: bool = False
 
+    @property
+    def builds_an_engine(self) -> bool:
+        return self.until != "parse"
+
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         return fate_of_auto(path, config, self.version)
 

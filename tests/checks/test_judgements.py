@@ -248,3 +248,11 @@ def test_a_broken_file_is_left_to_the_reader():
 def test_an_unknown_runtime_is_a_mistake_of_the_caller():
     with pytest.raises(ValueError, match="choose one of dsengine"):
         dsconfig.validate({"train_batch_size": 8}, runtime="megatron")
+
+
+def test_a_runtime_that_only_parses_meets_no_late_refusal():
+    from dsconfig.runtimes.deepspeed import deepspeed
+
+    config = {"train_batch_size": 8, "optimizer": {"type": "Adamm"}}
+    assert "DSC601" in codes(config, runtime=deepspeed())
+    assert "DSC601" not in codes(config, runtime=deepspeed(until="parse"))
