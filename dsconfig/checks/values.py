@@ -99,7 +99,8 @@ def refused_value(config: Context) -> Iterator[Finding]:
             wanted = _wanted(entry, config) or expected.get(path, "a block of keys")
             yield _refusal(config, path, wanted, late=False)
     for path, demand in config.unmet.items():
-        if path not in told and config.get(*path) != AUTO and _is_ours(config, path):
+        ours = _is_ours(config, path) or path[0] in REMOVED_BLOCKS
+        if path not in told and config.get(*path) != AUTO and ours:
             yield _refusal(config, path, demand.expected, late=demand.late)
 
 

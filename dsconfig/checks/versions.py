@@ -251,6 +251,42 @@ def bf16_needed_zero(config: Context) -> Iterator[Finding]:
         )
 
 
+BATCH_KEYS = frozenset(
+    {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
+)
+
+
+@rule(
+    "DSC819",
+    "elasticity-with-batch",
+    Effect.REFUSED,
+    wakes="elasticity",
+    bad=Example(
+        config='{"train_batch_size": 8, "elasticity": {"enabled": true, '
+        '"max_train_batch_size": 8, "micro_batch_sizes": [1, 2]}}',
+        version="0.14.4",
+    ),
+    good=Example(
+        config='{"train_batch_size": 8, "elasticity": {"enabled": false}}', version="0.14.4"
+    ),
+    holds=in_deepspeed,
+)
+def elasticity_with_batch(config: Context) -> Iterator[Finding]:
+    """Elasticity chooses the batch numbers itself; up to 0.19.7 it stops where the file has them
+    too, unless `ignore_non_elastic_batch_info` is true."""
+    if not config.since("0.3.9") or config.since("0.19.8"):
+        return
+    ignores = config.switch("elasticity", "ignore_non_elastic_batch_info")
+    written = sorted(BATCH_KEYS & set(config.config))
+    if config.switch("elasticity", "enabled") and written and not ignores:
+        yield Finding(
+            path=("elasticity", "enabled"),
+            message=f"elasticity is enabled beside {' and '.join(written)}: DeepSpeed "
+            f"{config.version} stops",
+            help='delete the batch numbers, or add "ignore_non_elastic_batch_info": true',
+        )
+
+
 @rule(
     "DSC817",
     "wrong-level-name-error",

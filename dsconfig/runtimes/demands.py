@@ -65,6 +65,11 @@ def whole(value: Any) -> bool:
     return isinstance(value, int)
 
 
+def has_switch(value: Any) -> bool:
+    """A block whose "enabled" is taken out without asking whether it is there."""
+    return isinstance(value, dict) and "enabled" in value
+
+
 def truthy(value: Any) -> bool:
     return bool(value)
 
@@ -207,6 +212,22 @@ def _blocks() -> Iterable[Demand]:
     yield _demand("expert_parallel", mapping_or_empty, BLOCK, "0.19.2")
 
 
+def _removed_blocks() -> Iterable[Demand]:
+    """What releases that still had a feature demanded of its block."""
+    switched = 'a block of keys with "enabled"'
+    for path, since in (
+        ("amp", "0.3.0"),
+        ("progressive_layer_drop", "0.3.1"),
+        ("curriculum_learning", "0.5.0"),
+    ):
+        yield _demand(path, has_switch, switched, since, "0.19.7")
+    yield _demand("nebula", mapping, BLOCK, "0.7.0", "0.19.6")
+    yield _demand("sparse_attention", mapping, BLOCK, "0.3.0", "0.19.6")
+    modes = ("dense", "fixed", "variable", "bigbird", "bslongformer")
+    named = f"one of {', '.join(modes)}"
+    yield _demand("sparse_attention.mode", exactly(*modes), named, "0.3.0", "0.19.6")
+
+
 def _inside_blocks() -> Iterable[Demand]:
     yield _demand("optimizer.type", text_or_null, "a name")
     tags = '"Ignore", "Warn" or "Fail"'
@@ -239,7 +260,7 @@ def _inside_blocks() -> Iterable[Demand]:
 def demands() -> Mapping[tuple[str, ...], tuple[Demand, ...]]:
     """All of them, by path."""
     found: dict[tuple[str, ...], tuple[Demand, ...]] = {}
-    for group in (_top_level(), _blocks(), _inside_blocks()):
+    for group in (_top_level(), _blocks(), _removed_blocks(), _inside_blocks()):
         for demand in group:
             found[demand.path] = (*found.get(demand.path, ()), demand)
     return found
