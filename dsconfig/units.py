@@ -243,28 +243,35 @@ def _tied(pieces: list[_Piece]) -> list[_Piece]:
 
 def _inner_first(pieces: list[_Piece]) -> list[_Piece]:
     """Restore the order that joining disturbed: what stands inside a module, before it."""
-    done: list[_Piece] = []
-    entered: list[_Piece] = []
+    home = {name: index for index, piece in enumerate(pieces) for name in piece.modules}
+    inside: dict[int, list[int]] = {}
+    for index, piece in enumerate(pieces):
+        for around in _ancestors(piece.modules):
+            outer = home.get(around, index)
+            if outer != index:
+                inside.setdefault(outer, []).append(index)
+    done: dict[int, _Piece] = {}
+    entered: set[int] = set()
 
-    def place(piece: _Piece) -> None:
-        entered.append(piece)
-        for other in pieces:
-            if all(other is not each for each in entered) and _is_inside(other, piece):
-                place(other)
-        done.append(piece)
+    def place(index: int) -> None:
+        if index in entered:
+            return
+        entered.add(index)
+        for inner in inside.get(index, ()):
+            place(inner)
+        done[index] = pieces[index]
 
-    for piece in pieces:
-        if all(piece is not each for each in entered):
-            place(piece)
-    return done
+    for index in range(len(pieces)):
+        place(index)
+    return list(done.values())
 
 
-def _is_inside(inner: _Piece, outer: _Piece) -> bool:
-    return any(
-        name != around and name.startswith(f"{around}." if around else "")
-        for name in inner.modules
-        for around in outer.modules
-    )
+def _ancestors(modules: list[str]) -> Iterator[str]:
+    """Full names of all modules around the given ones."""
+    for name in modules:
+        while name:
+            name = name.rpartition(".")[0]
+            yield name
 
 
 def _joint(parts: list[_Piece]) -> _Piece:

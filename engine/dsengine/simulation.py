@@ -27,7 +27,7 @@ STEPS = 2
 PHASES = ("init", "forward", "backward", "step")
 
 
-def simulate(plan: Plan, model: str | ModelTree | nn.Module) -> dict[str, Any]:
+def simulate(plan: Plan, model: str | ModelTree | nn.Module | None) -> dict[str, Any]:
     """Peak bytes of rank 0 by phase, and bytes sent in one step by collective.
 
     ``model``: a catalogue name, a tree, or a module built on the meta device. Raises ValueError
@@ -36,6 +36,8 @@ def simulate(plan: Plan, model: str | ModelTree | nn.Module) -> dict[str, Any]:
     """
     if plan.effective.zero.stage == 0:
         raise ValueError("a dry run needs stage 1, 2 or 3: at stage 0 use dsconfig estimate")
+    if model is None:
+        raise ValueError("a dry run needs the tensors of the model: give --model")
     if dist.is_initialized():
         raise ValueError("a dry run needs a process group of its own; one is already running")
     live = LiveBytes(torch.device("cpu"), existing=False)

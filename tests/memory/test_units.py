@@ -1,7 +1,7 @@
 """Sharding units: whole modules, inner ones first, shared weights together, nothing twice."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsconfig.facts import from_catalogue
@@ -96,6 +96,7 @@ def test_own_parameters_of_the_root_are_its_unit_and_come_last() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "gpt2", "qwen2.5-0.5b", "mistral-7b"])
+@settings(deadline=None, max_examples=20)
 @given(cap=st.integers(1, 10**9))
 def test_every_parameter_is_in_exactly_one_unit(name: str, cap: int) -> None:
     model = from_catalogue.model(name)
