@@ -7,12 +7,14 @@ Each builder answers with the edits, or with an empty tuple where there is no te
 import json
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsconfig.report import Applicability, Edit, Fix
 from dsconfig.source.document import Document, Format
-from dsconfig.source.layout import Layout, shifted
 from dsconfig.source.lines import LineIndex
+
+if TYPE_CHECKING:
+    from dsconfig.source.layout import Layout
 
 Edits = tuple[Edit, ...]
 EDITABLE = (Format.JSON, Format.HJSON)
@@ -40,9 +42,7 @@ def replace_value(document: Document, pointer: str, value: Any) -> Edits:
     layout = _layout(document)
     if layout is None or pointer not in layout.places:
         return ()
-    place = layout.places[pointer].value
-    indent = layout.indentation(layout.offset(place.start))
-    return (Edit(place, shifted(layout.render(value), indent)),)
+    return layout.new_value(pointer, value)
 
 
 def delete_entry(document: Document, pointer: str) -> Edits:
@@ -125,9 +125,11 @@ def apply_fixes(text: str, fixes: Iterable[Fix]) -> tuple[str, int]:
     return apply_edits(text, chosen), count
 
 
-def _layout(document: Document) -> Layout | None:
+def _layout(document: Document) -> "Layout | None":
     if document.text is None or document.format not in EDITABLE:
         return None
+    from dsconfig.source.layout import Layout
+
     return Layout(document.text, document.spans)
 
 

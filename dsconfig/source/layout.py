@@ -158,6 +158,12 @@ class Layout:
 
     # --- putting in ---------------------------------------------------------------------
 
+    def new_value(self, pointer: str, value: Any) -> tuple[Edit, ...]:
+        """Write a value, as JSON, over another."""
+        place = self.places[pointer].value
+        indent = self.indentation(self.offset(place.start))
+        return (Edit(place, shifted(self.render(value), indent)),)
+
     def replacement(self, pointer: str, entry: str) -> tuple[Edit, ...]:
         """Write a whole entry, key and value, over another."""
         start, end = self.bounds(pointer)

@@ -76,8 +76,9 @@ def _read(path: Path) -> Settings | None:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    if "dsconfig" not in text:
-        return None
+    bare = text.replace(" ", "")
+    if "tool.dsconfig" not in bare and "[tool]" not in bare:
+        return None  # spares most projects the TOML parser
     import tomllib
 
     try:

@@ -1,7 +1,5 @@
 """One line of a config cut to the screen, with a caret under a range of it."""
 
-import unicodedata
-
 from dsconfig.report.diagnostic import Range
 from dsconfig.report.render.plain import CONTROL
 
@@ -50,6 +48,8 @@ def _cell(character: str) -> str:
 def _width(cell: str) -> int:
     if cell.isascii():
         return len(cell)
+    import unicodedata
+
     if unicodedata.combining(cell):
         return 0
     return 2 if unicodedata.east_asian_width(cell) in "WF" else 1
