@@ -12,11 +12,13 @@ export OMP_NUM_THREADS ?= 1
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
-# torch first and by itself, so that nothing pulls another build of it.
+# torch first and by itself, so that nothing pulls another build of it. An editable install leaves
+# bytecode to the first run, which not every environment lets Python keep: hence compileall.
 $(STAMPS)/setup: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet "torch==2.13.0"
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,yaml,plot]"
+	$(BIN)/python -m compileall -q dsconfig engine/dsengine
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/interop: $(STAMPS)/setup
