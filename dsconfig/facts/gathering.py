@@ -223,12 +223,15 @@ def _model(
     origins["model"] = "--model"
     if isinstance(model, ModelTree):
         return model
-    if isinstance(model, Path) or model.endswith(".json") or "/config" in model:
+    path = Path(model)
+    if path.is_dir() and (path / "config.json").is_file():
+        path /= "config.json"
+    if isinstance(model, Path) or path.suffix == ".json":
         from dsconfig.facts import from_hf_config
 
-        if not Path(model).is_file():
+        if not path.is_file():
             raise FactError("--model", f"{model} does not exist; name a config.json or a model")
-        return from_hf_config.from_path(model)
+        return from_hf_config.from_path(path)
     from dsconfig.facts import from_catalogue
 
     return from_catalogue.model(model)

@@ -47,7 +47,9 @@ def _learning_rate(draft: Draft) -> None:
             "give --learning-rate or --training-args, or write the number",
         )
         return
-    draft.fill(path, training.learning_rate, Source.TRAINING, "from the training run")
+    written = "learning_rate" in training.arguments or not training.arguments
+    rule = "from the training run" if written else "what TrainingArguments has without one"
+    draft.fill(path, training.learning_rate, Source.TRAINING, rule)
 
 
 def learning_rate(draft: Draft) -> float | None:

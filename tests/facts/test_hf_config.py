@@ -90,3 +90,4 @@ def test_a_file_is_named_by_its_path(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA))
     assert gather(model=path).model.parameters == LLAMA_PARAMETERS
+    assert gather(model=str(tmp_path)).model.parameters == LLAMA_PARAMETERS, "its folder as well"

@@ -1,0 +1,92 @@
+"""The config, TrainingArguments and the accelerate config against each other."""
+
+import json
+
+import pytest
+
+import dsconfig
+from dsconfig.facts import gather
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 1,
+    "gradient_clipping": 1.0,
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.001}},
+    "fp16": {"enabled": True},
+    "zero_optimization": {"stage": 3},
+}
+ARGUMENTS = """\
+per_device_train_batch_size: 4
+learning_rate: 0.0001
+lr_scheduler_type: cosine
+bf16: true
+"""
+LAUNCH = """\
+num_processes: 8
+mixed_precision: fp16
+deepspeed_config:
+  zero_stage: 2
+  gradient_clipping: 0.5
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    config, arguments, launch = (tmp_path / name for name in ("ds.json", "args.yaml", "acc.yaml"))
+    config.write_text(json.dumps(CONFIG))
+    arguments.write_text(ARGUMENTS)
+    launch.write_text(LAUNCH)
+    return config, arguments, launch
+
+
+def disagreements(config, **facts):
+    resolution = dsconfig.resolve(config, gather(**facts))
+    return {
+        (found.pointer, found.message): found
+        for found in resolution.diagnostics
+        if found.code == "DSC758"
+    }
+
+
+def test_all_disagreements_are_told_in_one_run(files):
+    config, arguments, launch = files
+    found = disagreements(str(config), training_args=arguments, accelerate_config=launch)
+    assert sorted(pointer for pointer, _ in found) == [
+        "/bf16/enabled",
+        "/fp16/enabled",
+        "/gradient_clipping",
+        "/optimizer/params/lr",
+        "/scheduler/params/warmup_max_lr",
+        "/scheduler/type",
+        "/train_micro_batch_size_per_gpu",
+        "/zero_optimization/stage",
+    ]
+
+
+def test_each_shows_both_values_and_both_places(files):
+    config, arguments, launch = files
+    found = disagreements(str(config), training_args=arguments, accelerate_config=launch)
+    stage = next(m for (pointer, m) in found if pointer == "/zero_optimization/stage")
+    assert f"{config} says 3" in stage
+    assert f"{launch}:4 says deepspeed_config.zero_stage = 2" in stage
+    half = next(m for (pointer, m) in found if pointer == "/bf16/enabled")
+    assert f"{arguments}:4 says bf16 = True" in half
+    assert f"{launch}:2 says mixed_precision = 'fp16'" in half
+
+
+def test_values_point_at_their_place_in_the_config(files):
+    found = disagreements(str(files[0]), training_args=files[1], world_size=8)
+    lr = next(f for (pointer, _), f in found.items() if pointer == "/optimizer/params/lr")
+    assert lr.range is not None
+
+
+def test_arguments_that_nobody_wrote_disagree_with_nothing():
+    config = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.5}
+    assert not disagreements(config, training_args={"learning_rate": 1e-4}, world_size=2)
+
+
+def test_auto_and_equal_values_agree():
+    config = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 2}
+    arguments = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    assert not disagreements(config, training_args=arguments, world_size=2)

@@ -1,0 +1,102 @@
+"""What other programs would do: values with reasons, errors by their class, our own findings."""
+
+import dsconfig
+from dsconfig.facts import gather
+from dsconfig.runtimes.accelerate import accelerate
+from dsconfig.runtimes.deepspeed import deepspeed
+from dsconfig.runtimes.transformers import transformers
+
+A = "auto"
+ZERO = {"stage": 2, "reduce_bucket_size": A}
+FULL = {
+    "train_batch_size": A,
+    "train_micro_batch_size_per_gpu": A,
+    "gradient_accumulation_steps": A,
+    "zero_optimization": ZERO,
+}
+SCHEDULED = {
+    **FULL,
+    "optimizer": {"type": "AdamW", "params": {"lr": A, "weight_decay": A}},
+    "scheduler": {
+        "type": "WarmupDecayLR",
+        "params": {"warmup_num_steps": A, "total_num_steps": A},
+    },
+}
+RUN = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8, "max_steps": 1000}
+
+
+def codes(resolution):
+    return {found.code for found in resolution.diagnostics}
+
+
+def test_the_trainer_fills_from_its_arguments_and_the_model():
+    facts = gather(world_size=8, model="llama-2-7b", training_args=RUN)
+    resolution = dsconfig.resolve(FULL, facts, runtime="transformers")
+    assert resolution.config["train_batch_size"] == 256
+    assert resolution.config["zero_optimization"]["reduce_bucket_size"] == 4096**2
+    sources = {entry.pointer: entry.source for entry in resolution.ledger}
+    assert sources["/train_batch_size"] == "training"
+    assert sources["/zero_optimization/reduce_bucket_size"] == "model"
+
+
+def test_every_mismatch_of_the_trainer_is_one_finding():
+    config = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 5, "zero_optimization": {}}
+    facts = gather(world_size=2, training_args=RUN)
+    resolution = dsconfig.resolve(config, facts, runtime=transformers(entry="config"))
+    stops = [found for found in resolution.diagnostics if found.code == "DSC760"]
+    assert {found.pointer for found in stops} == {
+        "/train_micro_batch_size_per_gpu",
+        "/gradient_clipping",
+    }
+    assert all("raises ValueError" in found.message and found.late for found in stops)
+
+
+def test_the_trainer_without_the_model_asks_for_it():
+    resolution = dsconfig.resolve(FULL, gather(world_size=8), runtime="transformers")
+    assert codes(resolution) == {"DSC150"}
+
+
+def test_accelerate_takes_the_batch_of_an_evaluation_loader_and_we_say_so():
+    facts = gather(world_size=2, model="gpt2", training_args=RUN)
+    resolution = dsconfig.resolve(FULL, facts, runtime=accelerate(batch_sizes=(8, 2)))
+    assert resolution.config["train_micro_batch_size_per_gpu"] == 2
+    assert "DSC751" in codes(resolution)
+
+
+def test_accelerate_divides_the_steps_and_not_the_warmup_and_we_say_so():
+    facts = gather(world_size=8, model="gpt2", training_args={**RUN, "warmup_steps": 500})
+    resolution = dsconfig.resolve(SCHEDULED, facts, runtime="accelerate")
+    params = resolution.config["scheduler"]["params"]
+    assert (params["total_num_steps"], params["warmup_num_steps"]) == (125, 500)
+    assert "DSC752" in codes(resolution)
+
+
+def test_accelerate_trains_in_fp32_when_the_config_switches_off_and_we_say_so():
+    facts = gather(world_size=1, model="gpt2", training_args={**RUN, "bf16": True})
+    config = {**FULL, "bf16": {"enabled": False}}
+    assert "DSC753" in codes(dsconfig.resolve(config, facts, runtime="accelerate"))
+
+
+def test_deepspeed_drops_auto_and_we_say_so():
+    config = {"train_batch_size": 8, "zero_optimization": {"stage": A}}
+    resolution = dsconfig.resolve(config, gather(world_size=2), runtime="deepspeed")
+    assert "stage" not in resolution.config["zero_optimization"]
+    assert codes(resolution) == {"DSC750"}
+    assert not resolution.ok, "ZeRO is off: that is not what the file says"
+
+
+def test_deepspeed_stops_at_a_step_over_auto_that_it_parsed():
+    config = {"train_batch_size": 8, "gradient_clipping": A}
+    facts = gather(world_size=2, client_optimizer="torch.AdamW")
+    parsed = dsconfig.resolve(config, facts, runtime=deepspeed(until="parse"))
+    stepped = dsconfig.resolve(config, facts, runtime=deepspeed(until="step"))
+    assert codes(parsed) == {"DSC757"}
+    (found,) = stepped.diagnostics
+    assert found.code == "DSC760" and found.late and "TypeError" in found.message
+
+
+def test_the_data_parallel_size_of_an_mpu_counts():
+    config = {"train_batch_size": 64, "gradient_accumulation_steps": 4}
+    facts = gather(world_size=8, tensor_parallel=2)
+    resolution = dsconfig.resolve(config, facts, runtime=deepspeed(mpu=True))
+    assert resolution.config["train_micro_batch_size_per_gpu"] == 4
