@@ -40,9 +40,8 @@ def _case(name: str, expected: float, got: float, tolerance: float) -> Case:
 def _model(name: str) -> dsconfig.ModelTree:
     plain = name.removesuffix(" dropout 0")
     family = plain.split(" / ")[0]
-    model = from_catalogue.model(
-        next(entry["name"] for entry in catalogues.models() if entry["name"].startswith(family))
-    )
+    named = (each["name"] for each in catalogues.models() if each["name"].startswith(family))
+    model = from_catalogue.model(next(named, family))
     if plain == name or model.architecture is None:
         return model
     extras = MappingProxyType({**model.architecture.extras, "dropout": 0})

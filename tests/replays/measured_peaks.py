@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dsconfig
-from dsconfig.facts import catalogues, from_catalogue
+from dsconfig.facts import catalogues, from_catalogue, from_count
 from dsconfig.memory import compat
 from replays import Case
 
@@ -43,23 +43,20 @@ def measured(row: Row) -> float:
     return row["measured_gb"] * (2**30 if "GiB" in row["unit"] else 1e9)
 
 
-def model_of(row: Row) -> dsconfig.ModelTree | None:
-    """The catalogue's model with exactly this number of parameters."""
+def model_of(row: Row) -> dsconfig.ModelTree:
+    """The catalogue's model with exactly this number of parameters, else one of that size."""
     for entry in catalogues.models():
         if entry["params"] == row["params"]:
             return from_catalogue.model(entry["name"])
-    return None
+    return from_count.model(row["params"])
 
 
 def predicted(row: Row) -> float:
     """Our figure in bytes, for what the publisher measured (allocated, reserved, nvidia-smi)."""
-    model = model_of(row)
-    if model is None:
-        raise LookupError(f"{row['model']}: no model of {row['params']} parameters is known")
     facts = dsconfig.Facts(
         world_size=row["gpus"],
         nodes=max(1, row["gpus"] // 8),
-        model=model,
+        model=model_of(row),
         device=dsconfig.DeviceFacts(name=str(row.get("gpu_type")), compute_capability="9.0"),
         training=dsconfig.TrainingFacts(sequence_length=row["seq"], arguments=_style(row)),
     )
@@ -81,7 +78,7 @@ def _config(row: Row) -> dict[str, Any]:
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
         "zero_optimization": zero,
     }
-    precision = next(name for name in ("bf16", "fp16", "fp32") if name in row["precision"])
+    precision = next((n for n in ("bf16", "fp16", "fp32") if n in (row["precision"] or "")), "bf16")
     if precision != "fp32":
         config[precision] = {"enabled": True}
     return config
