@@ -64,6 +64,7 @@ def main() -> None:
         path, client = engine.load_checkpoint(options["dir"])
         said[f"{stage}"] = train(engine, 10)
         said["client"], said["path"], said["steps"] = client, path, engine.global_steps
+        said["calls"] = int(engine.module.calls)
     for stage in options.get("init", []):
         plain, under_init = started(stage, 5), started(stage, 5, under_init=True)
         said[f"init {stage}"] = [train(plain, 4), train(under_init, 4)]
