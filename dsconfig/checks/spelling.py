@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
-from functools import cache
+from functools import cache, lru_cache
 
 from dsconfig.checks.rule import Path
 from dsconfig.schema import Status, keys
@@ -13,6 +13,7 @@ MOST_HOMES = 3
 """A name with more homes than this (``enabled``, ``type``) says nothing about where it belongs."""
 
 
+@lru_cache(maxsize=4096)
 def plain(name: str) -> str:
     """A name without case, separators and surrounding blanks."""
     return "".join(letter for letter in name.lower() if letter.isalnum())
@@ -40,8 +41,10 @@ def _similarity(wanted: str, candidate: str) -> float:
     shorter, longer = sorted((wanted, candidate), key=len)
     if len(shorter) >= 6 and longer.startswith(shorter):
         return 0.85 + 0.1 * len(shorter) / len(longer)
+    if 2 * len(shorter) < CLOSE * (len(shorter) + len(longer)):
+        return 0.0  # too different in length, whatever the letters
     matcher = SequenceMatcher(None, wanted, candidate)
-    if matcher.real_quick_ratio() < CLOSE or matcher.quick_ratio() < CLOSE:
+    if matcher.quick_ratio() < CLOSE:
         return 0.0
     return matcher.ratio()
 
