@@ -15,7 +15,7 @@ help:
 # torch first and by itself, so that nothing pulls another build of it. An editable install leaves
 # bytecode to the first run, which not every environment lets Python keep: hence compileall.
 $(STAMPS)/setup: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) install --quiet "torch==2.13.0"
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,yaml,plot]"
 	$(BIN)/python -m compileall -q dsconfig engine/dsengine
