@@ -223,6 +223,13 @@ def _removed_blocks() -> Iterable[Demand]:
         yield _demand(path, has_switch, switched, since, "0.19.7")
     yield _demand("nebula", mapping, BLOCK, "0.7.0", "0.19.6")
     yield _demand("sparse_attention", mapping, BLOCK, "0.3.0", "0.19.6")
+    yield _demand("elasticity", mapping, BLOCK, "0.3.9", "0.19.7")
+    yield _demand("compression_training", mapping, BLOCK, "0.7.0", "0.19.6")
+    pruned = ("sparse_pruning", "row_pruning", "head_pruning", "channel_pruning")
+    for method in ("weight_quantization", "activation_quantization", *pruned):
+        path = f"compression_training.{method}"
+        yield _demand(path, mapping, BLOCK, "0.7.0", "0.19.6")
+        yield _demand(f"{path}.shared_parameters", mapping, BLOCK, "0.7.0", "0.19.6")
     modes = ("dense", "fixed", "variable", "bigbird", "bslongformer")
     named = f"one of {', '.join(modes)}"
     yield _demand("sparse_attention.mode", exactly(*modes), named, "0.3.0", "0.19.6")
