@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import AUTO, ZERO, Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding
+from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
 
 METHODS = ("gram", "standard")
@@ -24,6 +24,7 @@ def _is_muon(config: Context) -> bool:
     '"optimizer": {"type": "Muon", "params": {"lr": 0.02}}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_scatter": false}, '
     '"optimizer": {"type": "Muon", "params": {"lr": 0.02}}}',
+    holds=in_deepspeed,
 )
 def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Muon at stage 3 needs whole gradients: reduce_scatter, which is on by default, and

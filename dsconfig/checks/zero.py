@@ -21,6 +21,7 @@ CLIPPING_BY_DEFAULT = "0.19.3"
     '"compute_grad_norm": false}}',
     good='{"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2, '
     '"compute_grad_norm": false}}',
+    holds=in_deepspeed,
 )
 def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     """compute_grad_norm can be switched off at ZeRO stages 1 and 2 only."""
@@ -106,6 +107,7 @@ def legacy_stage1(config: Context) -> Iterator[Finding]:
     late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "prescale_gradients": true}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "prescale_gradients": true}',
+    holds=in_deepspeed,
 )
 def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Stages 2 and 3 with reduce_scatter divide gradients after the reduction, all at once.
@@ -171,6 +173,7 @@ def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
     '"gradient_allreduce_op": "sum"}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
     '"gradient_allreduce_op": "sum"}',
+    holds=in_deepspeed,
 )
 def sum_not_supported(config: Context) -> Iterator[Finding]:
     """gradient_allreduce_op sum does not go with stage 3, ZenFlow or DeepCompile."""
@@ -200,6 +203,7 @@ def sum_not_supported(config: Context) -> Iterator[Finding]:
     '"zero_optimization": {"stage": 1, "overlap_comm": true}}',
     good='{"train_batch_size": 8, "managed_gradient_accumulation": false, '
     '"zero_optimization": {"stage": 2, "overlap_comm": true}}',
+    holds=in_deepspeed,
 )
 def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
     """managed_gradient_accumulation false goes with overlap_comm from stage 2 on, and never with

@@ -3,6 +3,9 @@
 from dsconfig.planner.coverage.rules import (
     BF16,
     OFF,
+    SHARDED,
+    Condition,
+    Rule,
     equals,
     honoured,
     inert,
@@ -12,7 +15,12 @@ from dsconfig.planner.coverage.rules import (
 SWITCHED = ("fp16", "bf16", "bfloat16", "torch_autocast")
 
 
-RULES = {
+_IS_MODEL_DTYPE = Condition(
+    "when it names the precision in force",
+    lambda value, config: config.numerics.grad_accum_dtype is config.numerics.precision,
+)
+
+_NAMED: dict[str, Rule] = {
     "fp16.enabled": honoured("16-bit parameters over an fp32 sharded master"),
     "fp16.auto_cast": inert("inputs keep their dtype", OFF)
     + honoured("floating-point inputs of the model are cast to fp16"),
@@ -39,12 +47,15 @@ RULES = {
     "torch_autocast.lower_precision_safe_modules": inert(
         "torch.autocast's own list of operations decides"
     ),
-    "data_types.grad_accum_dtype": honoured("the dtype gradients are summed in"),
+    "data_types.grad_accum_dtype": honoured("the dtype gradients are summed in", SHARDED)
+    + inert("it is the dtype of the model", _IS_MODEL_DTYPE)
+    + refused("at stage 0 gradients are summed in the dtype of the model; use stage 1 or higher"),
     "data_types.param_dtype": honoured("must name the precision in force; a conflict is refused"),
     "data_types.buffer_dtype": honoured("floating-point buffers are cast to it"),
     "data_types.keep_in_fp32_modules": inert("no module is exempt", equals("auto"))
     + inert("no module is exempt", equals([]))
     + refused("mixed parameter dtypes in one model are not built; remove the key"),
 }
-RULES |= {f"bfloat16{name[4:]}": rule for name, rule in RULES.items() if name[:5] == "bf16."}
-"""The block's old name, read where the new one is absent."""
+_OLD_NAME = {f"bfloat16{name[4:]}": rule for name, rule in _NAMED.items() if name[:5] == "bf16."}
+"""The bf16 block's old name, read where the new one is absent."""
+RULES: dict[str, Rule] = {**_NAMED, **_OLD_NAME}
