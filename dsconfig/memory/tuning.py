@@ -34,6 +34,7 @@ class Candidate:
     effective: Effective
     option: Option
     time: StepTime
+    nvme_path: str | None = None
     reason: str = ""
 
     @property
@@ -56,7 +57,7 @@ def tune(facts: Facts, *, runtime: str | Runtime = "dsengine") -> tuple[Candidat
         raise ValueError("tune needs the card: give --device or --device-memory")
     found = list(_candidates(facts, runtime))
     fitting = [each for each in found if not _misfit(each, facts)]
-    fitting.sort(key=lambda each: (each.time.seconds_per_sample, each.option.device.peak_bytes))
+    fitting.sort(key=lambda each: (each.time.seconds_per_sample, each.option.device.visible_bytes))
     best = fitting[0] if fitting else None
     judged = [
         each if each is best else replace(each, reason=_slower(each, best)) for each in fitting
@@ -105,6 +106,7 @@ def _candidate(
         effective=effective,
         option=price(effective, here, runtime=runtime),
         time=step_time(effective, here),
+        nvme_path=facts.host.nvme_path if facts.host else None,
     )
 
 
@@ -142,8 +144,8 @@ def _slower(candidate: Candidate, best: Candidate | None) -> str:
         return ""
     ratio = candidate.time.seconds_per_sample / best.time.seconds_per_sample
     if ratio < 1.005:
-        more = candidate.option.device.peak_bytes - best.option.device.peak_bytes
-        return f"as fast, {more / 2**30:.1f} GiB more"
+        more = candidate.option.device.visible_bytes - best.option.device.visible_bytes
+        return f"as fast, {more / 2**30:.1f} GiB more" if more else "as fast, and no smaller"
     causes = {
         "offload": candidate.time.offload / candidate.time.samples,
         "communication": candidate.time.communication / candidate.time.samples,
@@ -162,25 +164,35 @@ def _slower(candidate: Candidate, best: Candidate | None) -> str:
 def config_of(candidate: Candidate) -> dict[str, Any]:
     """The winner as a ds_config, ready to be written."""
     precision = str(candidate.effective.numerics.precision)
-    zero: dict[str, Any] = {}
-    for pointer, value in choice_edits(candidate.choice).items():
-        zero[pointer.rpartition("/")[2]] = value
-    if candidate.choice.stage:
-        zero |= {
-            "overlap_comm": True,
-            "contiguous_gradients": True,
-            "reduce_bucket_size": candidate.bucket,
-            "allgather_bucket_size": candidate.bucket,
-        }
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": candidate.micro_batch,
         "gradient_accumulation_steps": candidate.accumulation,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
         "gradient_clipping": 1.0,
-        "zero_optimization": zero,
+        "zero_optimization": _zero_block(candidate),
     }
     if precision != "fp32":
         config[precision] = {"enabled": True}
     if candidate.recompute:
         config["activation_checkpointing"] = {"partition_activations": False}
     return config
+
+
+def _zero_block(candidate: Candidate) -> dict[str, Any]:
+    """Stage, offload and buckets; only what has an effect at this stage."""
+    zero: dict[str, Any] = {}
+    for pointer, value in choice_edits(candidate.choice).items():
+        zero[pointer.rpartition("/")[2]] = value
+        if isinstance(value, dict) and value["device"] == "nvme" and candidate.nvme_path:
+            value["nvme_path"] = candidate.nvme_path
+    if candidate.choice.stage:
+        zero |= {
+            "overlap_comm": True,
+            "contiguous_gradients": True,
+            "reduce_bucket_size": candidate.bucket,
+        }
+    if candidate.choice.stage == 3:
+        zero["stage3_gather_16bit_weights_on_model_save"] = True
+    elif candidate.choice.stage:
+        zero["allgather_bucket_size"] = candidate.bucket
+    return zero
