@@ -7,7 +7,7 @@ from dsconfig.facts.facts import Facts
 from dsconfig.memory import constants
 from dsconfig.memory.buckets import bucket_rule_bytes
 from dsconfig.memory.estimate import DeviceMemory, Estimate, Fit, Option
-from dsconfig.memory.simulation import BUCKET_PARTS, simulator_of
+from dsconfig.memory.simulation import simulator_of
 from dsconfig.memory.spread import spread
 from dsconfig.memory.tiers import host_memory, nvme_memory
 from dsconfig.memory.timeline import Trace
@@ -49,17 +49,14 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
         host=host_memory(job, stages_16bit=runtime_of(runtime).ends_in_deepspeed),
         nvme=nvme_memory(job),
         bucket_rule_bytes=bucket_rule_bytes(zero),
-        bucket_allocated_bytes=_buckets(trace),
+        bucket_allocated_bytes=trace.buckets,
         fits=_fits(device, facts),
     )
 
 
 def _device(job: Workload, trace: Trace, facts: Facts) -> DeviceMemory:
-    capability = facts.device.compute_capability if facts.device else None
-    workspace = constants.workspace_bytes(capability)
     allocated = trace.peak
-    reserved = int((trace.pooled + workspace) * constants.RESERVED_OVER_ALLOCATED)
-    communicators = constants.COMMUNICATOR_BYTES if (facts.world_size or 1) > 1 else 0
+    reserved, outside = _around(trace, facts)
     low, high = spread(job, trace)
     return DeviceMemory(
         components=trace.components(),
@@ -68,21 +65,21 @@ def _device(job: Workload, trace: Trace, facts: Facts) -> DeviceMemory:
         peak_bytes=allocated,
         peak_phase=trace.peak_phase,
         reserved_bytes=reserved,
-        visible_bytes=reserved + constants.CONTEXT_BYTES + communicators,
+        visible_bytes=reserved + outside,
         low_bytes=low,
         high_bytes=high,
     )
 
 
-def _buckets(trace: Trace) -> int:
-    """The most that buckets and their copies hold together at the highest moment of a phase."""
-    return max(
-        (
-            sum(amount for part, amount in held.items() if part.name in BUCKET_PARTS)
-            for held in trace.parts.values()
-        ),
-        default=0,
-    )
+def _around(trace: Trace, facts: Facts) -> tuple[int, int]:
+    """(reserved by the allocator, held outside it): on a CPU there is neither pool nor context."""
+    if facts.device is not None and facts.device.kind == "cpu":
+        return trace.peak, 0
+    capability = facts.device.compute_capability if facts.device else None
+    pool = trace.pooled + constants.workspace_bytes(capability)
+    communicators = constants.COMMUNICATOR_BYTES if (facts.world_size or 1) > 1 else 0
+    reserved = int(pool * constants.RESERVED_OVER_ALLOCATED)
+    return reserved, constants.CONTEXT_BYTES + communicators
 
 
 def _fits(device: DeviceMemory, facts: Facts) -> tuple[Fit, ...]:

@@ -6,19 +6,6 @@ from dsconfig.memory.timeline import Trace
 from dsconfig.memory.workload import Workload
 from dsconfig.runtimes.base import Runtime, runtime_of
 
-BUCKET_PARTS = frozenset(
-    {
-        "reduce bucket",
-        "second reduce bucket",
-        "flattened bucket",
-        "bucket cast for communication",
-        "gather buffer",
-        "reduce-scatter input",
-        "reduce-scatter output",
-    }
-)
-"""Names of the parts that communication alone is the cause of."""
-
 
 def simulator_of(runtime: str | Runtime) -> Callable[[Workload], Trace]:
     """The replay of a runtime's allocations. Raises ValueError for an unknown runtime."""

@@ -9,6 +9,19 @@ from typing import NamedTuple
 
 from dsconfig.memory.estimate import Component, Phase
 
+BUCKET_PARTS = frozenset(
+    {
+        "reduce bucket",
+        "second reduce bucket",
+        "flattened bucket",
+        "bucket cast for communication",
+        "gather buffer",
+        "reduce-scatter input",
+        "reduce-scatter output",
+    }
+)
+"""Names of the parts that communication alone is the cause of."""
+
 
 class Part(NamedTuple):
     """What bytes are held for: name, the config key that causes them, formula, its source."""
@@ -30,6 +43,8 @@ class Trace:
     parts: dict[Phase, dict[Part, int]]
     pools: dict[str, int]
     """Highest bytes of each stream's own allocations over the whole run."""
+    buckets: int
+    """Most that buckets and their copies hold together, which need not be when the peak is."""
 
     @property
     def peak_phase(self) -> Phase:
@@ -76,6 +91,7 @@ class Timeline:
         self._parts: dict[Phase, dict[Part, int]] = {}
         self._streams: dict[str, int] = {}
         self._pools: dict[str, int] = {}
+        self._bucket_bytes = self._bucket_peak = 0
 
     def enter(self, phase: Phase) -> None:
         """End the current phase and begin the next with what is held."""
@@ -89,6 +105,9 @@ class Timeline:
         in_pool = self._streams[part.stream] = self._streams.get(part.stream, 0) + amount
         if in_pool > self._pools.get(part.stream, 0):
             self._pools[part.stream] = in_pool
+        if part.name in BUCKET_PARTS:
+            self._bucket_bytes += amount
+            self._bucket_peak = max(self._bucket_peak, self._bucket_bytes)
         self._note_peak()
 
     def free(self, part: Part, amount: int | None = None) -> None:
@@ -98,6 +117,8 @@ class Timeline:
         self._held[part] = held - released
         self.total -= released
         self._streams[part.stream] = self._streams.get(part.stream, 0) - released
+        if part.name in BUCKET_PARTS:
+            self._bucket_bytes -= released
 
     def blink(self, part: Part, amount: int) -> None:
         """Hold for a moment."""
@@ -114,4 +135,4 @@ class Timeline:
 
     def trace(self) -> Trace:
         self._rests[self.phase] = self.total
-        return Trace(self._peaks, self._rests, self._parts, self._pools)
+        return Trace(self._peaks, self._rests, self._parts, self._pools, self._bucket_peak)

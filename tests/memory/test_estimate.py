@@ -1,9 +1,11 @@
 """What every estimate keeps to."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+import dsconfig
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.gathering import gather
 from dsconfig.memory.answer import estimate, peak, price
@@ -165,3 +167,32 @@ def test_the_winning_config_is_accepted_and_priced_alike() -> None:
     assert resolution.ok
     again = dsconfig.estimate(resolution, here).options[0].device.peak_bytes
     assert again == winner.option.device.peak_bytes
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"world_size": 8, "model": "llama-2-13b"},
+        {"world_size": 8, "model": "llama-3.2-1b"},
+        {"world_size": 1, "model": "llama-2-70b", "host_memory": "256GiB", "nvme": "/local_nvme"},
+    ],
+    ids=["stage 3", "small", "nvme"],
+)
+def test_the_winning_config_validates_without_a_remark(more: dict[str, Any]) -> None:
+    winner = tune(gather(device="a100-80gb", sequence_length=2048, **more))[0]
+    config = config_of(winner)
+    assert not winner.reason
+    assert [found.code for found in dsconfig.validate(config).diagnostics] == []
+    for block in ("offload_optimizer", "offload_param"):
+        if "nvme" in more:
+            assert config["zero_optimization"][block]["nvme_path"] == "/local_nvme"
+
+
+def test_buckets_count_also_when_activations_make_the_peak_at_another_moment() -> None:
+    short, long = (
+        table(gather(world_size=8, model="llama-2-13b", sequence_length=length))
+        for length in (None, 4096)
+    )
+    for one, other in zip(short.options, long.options, strict=True):
+        assert one.bucket_allocated_bytes == other.bucket_allocated_bytes
+        assert bool(one.stage) == bool(one.bucket_allocated_bytes)
