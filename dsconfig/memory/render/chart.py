@@ -18,7 +18,18 @@ COLOURS = (
     "#8c8c8c",
     "#ccb974",
     "#64b5cd",
+    "#1f3864",
+    "#f2b48c",
+    "#23633a",
+    "#7f1d1d",
+    "#c3b5e3",
+    "#4a3423",
+    "#a8327d",
+    "#c9c9c9",
+    "#8a7a1f",
+    "#0e7490",
 )
+"""More than any estimate has components, so that no two of them look alike."""
 
 
 def write_chart(estimate: Estimate, path: Path) -> None:
@@ -33,7 +44,7 @@ def write_chart(estimate: Estimate, path: Path) -> None:
     except ImportError:
         raise ValueError("--plot needs matplotlib: pip install 'dsconfig-zero[plot]'") from None
     options = list(reversed(estimate.options))
-    figure: Any = Figure(figsize=(9, 1.2 + 0.5 * len(options)), layout="constrained")
+    figure: Any = Figure(figsize=(11, max(3.0, 1.4 + 0.45 * len(options))), layout="constrained")
     axes = figure.subplots()
     names = at_peak_names(options)
     left = [0.0] * len(options)
@@ -43,17 +54,29 @@ def write_chart(estimate: Estimate, path: Path) -> None:
         axes.barh(range(len(options)), widths, left=left, label=name, color=colour)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.set_yticks(range(len(options)), [label(option) for option in options])
+    axes.set_ylim(-0.75, len(options) - 0.25)
     axes.set_xlabel("GiB per GPU at the peak")
-    _mark_card(axes, options)
-    axes.legend(fontsize="x-small", loc="best")
+    axes.set_title(title(estimate))
+    card = _mark_card(axes, options)
+    axes.set_xlim(0, 1.03 * max(*left, card) or None)
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
     figure.savefig(path)
 
 
-def _mark_card(axes: Any, options: list[Option]) -> None:
+def title(estimate: Estimate) -> str:
+    """What was estimated, in a few words."""
+    gpus = estimate.inputs.get("gpus")
+    return f"{estimate.inputs.get('model') or 'model'} on {gpus} GPU{'s' if gpus != 1 else ''}"
+
+
+def _mark_card(axes: Any, options: list[Option]) -> float:
+    """A line where the card ends, and where that is in GiB; 0 without a card."""
     cards = {fit.memory_bytes: fit.device for option in options for fit in option.fits}
-    if len(cards) == 1:
-        memory, name = next(iter(cards.items()))
-        axes.axvline(memory / 2**30, color="black", linestyle="--", linewidth=1, label=name)
+    if len(cards) != 1:
+        return 0.0
+    memory, name = next(iter(cards.items()))
+    axes.axvline(memory / 2**30, color="black", linestyle="--", linewidth=1, label=name)
+    return memory / 2**30
 
 
 def at_peak(option: Option) -> dict[str, int]:

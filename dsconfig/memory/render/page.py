@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dsconfig.memory.buckets import HISTORY
 from dsconfig.memory.estimate import Estimate
-from dsconfig.memory.render.chart import COLOURS
+from dsconfig.memory.render.chart import COLOURS, title
 from dsconfig.memory.render.words import label
 from dsconfig.memory.shape import as_data
 
@@ -18,13 +18,11 @@ def page(estimate: Estimate) -> str:
     data = as_data(estimate)
     for shown, option in zip(data["options"], estimate.options, strict=True):
         shown["label"] = label(option)
-    model = estimate.inputs.get("model") or "model"
-    title = f"{model} on {estimate.inputs.get('gpus')} GPUs"
     # "</" would end the script element early, whatever it stands in.
     payload = json.dumps({**data, "colours": COLOURS}).replace("</", "<\\/")
     return (
         TEMPLATE.read_text(encoding="utf-8")
-        .replace("@@TITLE@@", escape(title))
+        .replace("@@TITLE@@", escape(title(estimate)))
         .replace("@@HISTORY@@", escape(HISTORY))
         .replace("@@DATA@@", payload)
     )
