@@ -80,10 +80,10 @@ def resolve(
         write(result, output)
     if output is not None and str(output) == "-":
         typer.echo(as_json(result.config))
+    elif output_format == "json":
+        typer.echo(json.dumps(shape(result, explain), indent=2, default=str))
     elif explain is not None:
         typer.echo(explanation(result, explain))
-    elif output_format == "json":
-        typer.echo(json.dumps(shape(result), indent=2, default=str))
     else:
         show(result, document.name, document.text)
     if not result.ok:
@@ -102,8 +102,15 @@ def resolved(
         raise UsageError(str(error)) from None
 
 
-def shape(result: "Resolution") -> dict[str, Any]:
-    """The machine form: ``format_version``, ``config``, ``ledger``, ``diagnostics``."""
+def shape(result: "Resolution", path: str | None = None) -> dict[str, Any]:
+    """The machine form: ``format_version``, ``config``, ``ledger``, ``diagnostics``.
+
+    With ``path``, ledger and diagnostics are those of that key alone.
+    """
+    from dsconfig.report.render.as_json import diagnostic_data
+    from dsconfig.source.pointer import from_dotted
+
+    only = None if path is None else from_dotted(path)
     return {
         "format_version": "1.0",
         "runtime": result.runtime,
@@ -117,18 +124,10 @@ def shape(result: "Resolution") -> dict[str, Any]:
                 "inputs": finite(dict(entry.inputs)),
             }
             for entry in result.ledger
+            if only in (None, entry.pointer)
         ],
         "diagnostics": [
-            {
-                "code": found.code,
-                "name": found.name,
-                "severity": found.severity,
-                "effect": found.effect,
-                "pointer": found.pointer,
-                "message": found.message,
-                "help": found.help,
-            }
-            for found in result.diagnostics
+            diagnostic_data(found) for found in result.diagnostics if only in (None, found.pointer)
         ],
     }
 

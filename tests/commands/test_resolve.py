@@ -128,3 +128,26 @@ def test_what_accelerate_would_pass_on_can_be_written_as_json(tmp_path):
     flags = ("--runtime", "accelerate", *WORLD, "-o", str(out))
     assert run("examples/classifier.json", *flags).returncode == 0
     assert json.loads(out.read_text())["steps_per_print"] is None
+
+
+def test_findings_are_data_of_the_same_shape_as_in_validate():
+    refused = run(BAICHUAN, "--gpus", "2", "--runtime", "deepspeed", "--output-format", "json")
+    judged = subprocess.run(
+        [sys.executable, "-m", "dsconfig", "validate", BAICHUAN, "--output-format", "json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    found = json.loads(refused.stdout)["diagnostics"]
+    (file,) = json.loads(judged.stdout)["files"]
+    assert found[0].keys() == file["diagnostics"][0].keys()
+    assert found[0]["range"]["start"] == {"line": 2, "column": 25}
+    assert [each["pointer"] for each in found if each["code"] == "DSC750"] == ["/bf16/enabled"]
+
+
+def test_one_key_is_explained_as_data_too():
+    said = run(BAICHUAN, *WORLD, "--explain", "bf16.enabled", "--output-format", "json")
+    (entry,) = json.loads(said.stdout)["ledger"]
+    assert entry["pointer"] == "/bf16/enabled" and entry["value"] is True

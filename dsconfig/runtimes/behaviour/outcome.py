@@ -41,7 +41,9 @@ class Outcome:
     """Rule and inputs of each value written, by dotted path."""
 
     def remark(self, code: str, name: str, path: str, message: str, help: str) -> None:
-        self.remarks.append(Remark(code, name, path, message, help))
+        said = Remark(code, name, path, message, help)
+        if said not in self.remarks:
+            self.remarks.append(said)
 
     def wrote(self, path: str, rule: str, **inputs: Any) -> None:
         """Remember why a value was put there."""
