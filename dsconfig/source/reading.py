@@ -43,8 +43,7 @@ def read(
     if not isinstance(source, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"a config is a path, a text or a dict, not {type(source).__name__}")
     if source == STDIN:
-        wanted = wanted or BY_SUFFIX.get(Path(name or "").suffix.lower())
-        return _from_origin(origin.read_stdin(), name or "<stdin>", wanted)
+        return _read_stdin(name or "<stdin>", wanted)
     return _read_string(source, name, wanted)
 
 
@@ -65,6 +64,17 @@ def _read_string(source: str, name: str | None, wanted: Format | None) -> Docume
     if is_text:
         return _from_origin(origin.Text(content, has_mark=mark), name or "<text>", wanted)
     return _decode_base64(source, name) or _read_path(Path(source), name, wanted)
+
+
+def _read_stdin(name: str, wanted: Format | None) -> Document:
+    """A file's text, or base64, which has no brace: that is how launchers hand configs on."""
+    found = origin.read_stdin()
+    wanted = wanted or BY_SUFFIX.get(Path(name).suffix.lower())
+    if isinstance(found, origin.Text) and wanted is None and "{" not in found.content:
+        decoded = _decode_base64(found.content.strip(), name)
+        if decoded is not None:
+            return decoded
+    return _from_origin(found, name, wanted)
 
 
 def _exists(source: str) -> bool:

@@ -121,3 +121,10 @@ def test_only_a_programmer_gets_an_exception() -> None:
         read(5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="xml"):
         read(CONFIG, format="xml")
+
+
+def test_base64_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin(monkeypatch, base64.urlsafe_b64encode(CONFIG.encode()) + b"\n")
+    document = read("-")
+    assert document.format is Format.BASE64 and document.value == {"train_batch_size": 8}
+    assert document.name == "<stdin>"
