@@ -322,7 +322,7 @@ def comment_key(config: Context) -> Iterator[Finding]:
             what = "the constructor refuses"
         yield Finding(
             path=path,
-            message=f'"{path[-1]}" is a comment in {where}, which {what} it there'
+            message=f'"{path[-1]}" is a comment in {where}, where {what} it'
             if refused
             else f'"{path[-1]}" is a comment; {where} tolerates it',
             help="move the remark to the top level, or into a // comment" if refused else None,

@@ -16,7 +16,7 @@ EFFECTS = {
     "refused": "the program stops",
     "altered": "it trains something other than what the file says",
     "inert": "the setting has no effect, or is on its way out",
-    "style": "it works as written; something is worth knowing",
+    "style": "worth knowing",
 }
 
 

@@ -14,7 +14,7 @@ CONSEQUENCES = {
     Effect.REFUSED: "refused: the program stops",
     Effect.ALTERED: "altered: it trains something other than what the file says",
     Effect.INERT: "inert: the setting has no effect, or is on its way out",
-    Effect.STYLE: "style: it works as written",
+    Effect.STYLE: "style: worth knowing",
 }
 LATE = "refused late: the program stops after reading the file"
 
