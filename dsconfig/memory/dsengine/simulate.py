@@ -53,13 +53,14 @@ class _Run:
         return self._line.trace()
 
     def _create(self) -> None:
-        """The whole model is there until its shards are made and the first gathers are done.
+        """Units come to the device one by one and are cut there.
 
-        At stage 3 it is taken to be built under zero.Init, one module at a time.
+        On the CPU the device is the host: a model that was not built under zero.Init is there
+        whole until its shards are made and the first gathers are done.
         """
         job, line = self._job, self._line
         built = job.elements
-        if job.builds_in_pieces:
+        if job.builds_in_pieces or not job.on_cpu:
             built = max((group.whole for group in self._groups), default=0)
         line.hold(parts.BUILT, built * 4)
         if job.ranks > 1:

@@ -5,12 +5,13 @@ from torch import nn
 
 from dsconfig import Plan
 from dsengine.precision import Policy
+from dsengine.sharding.arrival import broadcast_from_first_rank, move_and_agree, move_buffers
 from dsengine.sharding.base import Sharding, local_part
 from dsengine.sharding.fully_sharded import FullySharded
-from dsengine.sharding.mesh import broadcast_from_first_rank, device_mesh
+from dsengine.sharding.mesh import device_mesh
 from dsengine.sharding.replicated import Replicated
 from dsengine.sharding.whole import WholeAtRest
-from dsengine.zero.handover import is_partitioned, move_whole, restore_whole
+from dsengine.zero.handover import is_partitioned, restore_whole
 
 __all__ = ["FullySharded", "Replicated", "Sharding", "WholeAtRest", "distribute", "local_part"]
 
@@ -23,8 +24,11 @@ def distribute(module: nn.Module, plan: Plan, policy: Policy, device: torch.devi
     stage = plan.effective.zero.stage
     if is_partitioned(module) and stage < 3:
         restore_whole(module)
-    move_whole(module, device)
-    broadcast_from_first_rank(module)
+    if stage == 0:
+        move_and_agree(module, device)
+    else:  # parameters follow unit by unit
+        move_buffers(module, device)
+        broadcast_from_first_rank(module.buffers())
     if policy.buffers is not None:
         _cast_buffers(module, policy.buffers)
     if stage == 0:

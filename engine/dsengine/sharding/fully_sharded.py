@@ -24,6 +24,7 @@ from dsengine.offload.mapped import rest_in_files
 from dsengine.offload.masters import move_masters_to_host
 from dsengine.offload.settings import OffloadSettings
 from dsengine.precision import Policy
+from dsengine.sharding.arrival import on_device
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
 from dsengine.sharding.internals import reduce_again
@@ -59,6 +60,7 @@ class FullySharded(Sharding):
         super().__init__(module)
         self.policy = policy
         self.mesh = mesh
+        self._device = device
         self.reduces_every_micro_step = plan.effective.zero.stage >= 2
         zero = plan.effective.zero
         self._offload = zero.offload_param if zero.stage == 3 else None
@@ -120,13 +122,14 @@ class FullySharded(Sharding):
     def _shard(
         self, modules: list[nn.Module], *, reshard_after_forward: bool | int, cast_inputs: bool
     ) -> None:
-        fully_shard(
-            modules if len(modules) > 1 else modules[0],  # type: ignore[arg-type]
-            mesh=self.mesh,
-            reshard_after_forward=reshard_after_forward,
-            mp_policy=self._mixed_precision(cast_inputs),
-            offload_policy=self._offload_policy(),
-        )
+        with on_device(modules, self._device):
+            fully_shard(
+                modules if len(modules) > 1 else modules[0],  # type: ignore[arg-type]
+                mesh=self.mesh,
+                reshard_after_forward=reshard_after_forward,
+                mp_policy=self._mixed_precision(cast_inputs),
+                offload_policy=self._offload_policy(),
+            )
 
     def _mixed_precision(self, cast_inputs: bool) -> MixedPrecisionPolicy:
         compute, wire = self.policy.compute, self.policy.wire

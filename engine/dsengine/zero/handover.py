@@ -27,17 +27,6 @@ def restore_whole(module: nn.Module) -> None:
             restore(parameter)
 
 
-def move_whole(module: nn.Module, device: torch.device) -> None:
-    """Move buffers and the parameters that are not divided; those that are stay where they are."""
-    for owner in module.modules():
-        for parameter in owner._parameters.values():
-            if parameter is not None and not isinstance(parameter, PartitionedParameter):
-                parameter.data = parameter.data.to(device)
-        for name, buffer in owner._buffers.items():
-            if buffer is not None:
-                owner._buffers[name] = buffer.to(device)
-
-
 def take_pieces(module: nn.Module) -> dict[str, PartitionedParameter]:
     """Put meta parameters in the place of partitioned ones; return those by name.
 
