@@ -1,5 +1,6 @@
 """One config on the bench: its values as DeepSpeed reads them, the facts, the programs."""
 
+import json
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
@@ -219,7 +220,7 @@ class Context:
         """The default in words, with a blank before it; empty where none is known."""
         known = self.key_at(path)
         value = None if known is None or known.is_block else known.default_at(self.version)
-        return "" if value is None else f" {value!r}"
+        return "" if value is None else f" {json.dumps(value)}"
 
     @cached_property
     def schema_errors(self) -> list[SchemaError]:

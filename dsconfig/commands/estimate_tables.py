@@ -1,5 +1,6 @@
 """The estimate on a terminal: a table over choices, the inverse, or one config in depth."""
 
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,9 @@ def _buckets(estimate: Estimate) -> TextTable:
 
 def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
     inputs = estimate.inputs
-    said = ["A card has to hold the peak, the allocator's rounding, the context and NCCL."]
+    said: list[str] = []
+    if facts.device is None or facts.device.kind != "cpu":
+        said.append("A card has to hold the peak, the allocator's rounding, the context and NCCL.")
     if inputs["assumed"]:
         low_high = estimate.options[-1].device
         said.append(f"Assumed: {'; '.join(inputs['assumed'])}.")
@@ -163,8 +166,11 @@ def _levels(option: Option) -> TextTable:
     if device.low_bytes is not None and device.high_bytes is not None:
         table.add_row("  between", both(device.low_bytes), "")
         table.add_row("  and", both(device.high_bytes), "")
-    table.add_row("reserved by the allocator", both(device.reserved_bytes), "")
-    table.add_row("as nvidia-smi shows it", both(device.visible_bytes), "context and NCCL added")
+    if device.visible_bytes != device.peak_bytes:  # a CPU has neither allocator pool nor context
+        table.add_row("reserved by the allocator", both(device.reserved_bytes), "")
+        table.add_row(
+            "as nvidia-smi shows it", both(device.visible_bytes), "context and NCCL added"
+        )
     for fit in option.fits:
         verdict = "left" if fit.fits else "too much: out of memory"
         table.add_row(f"{fit.device} has", both(fit.memory_bytes), "")
@@ -190,7 +196,9 @@ def _changes(facts: "Facts", effective: "Effective", runtime: str) -> TextTable:
     title = "What would make it fit" if fits else "No single change makes it fit; nearest"
     table = TextTable(title, ">peak per GPU", ">expected time", "edit")
     for change in changes:
-        edits = ", ".join(f"{pointer} = {value}" for pointer, value in change.edits.items())
+        edits = ", ".join(
+            f"{pointer} = {json.dumps(value)}" for pointer, value in change.edits.items()
+        )
         device = change.option.device
         table.add_row(change.what, both(device.peak_bytes), f"x {change.slowdown:.2f}", edits)
     return table

@@ -4,6 +4,7 @@ Each of the three can say the same thing, and different programs believe differe
 every disagreement is told, with both values and both places, before any model is loaded.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -58,7 +59,7 @@ def disagreements(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagre
 def said(name: str, found: Disagreement, original: Mapping[str, Any], facts: Facts) -> str:
     """A disagreement in one sentence; ``name`` is that of the config."""
     if found.left is None:
-        left = f"{name} says {_at(original, found.path)!r}"
+        left = f"{name} says {_written(_at(original, found.path))}"
     else:
         left = _shown(facts, found.left)
     right = _shown(facts, found.right)
@@ -164,4 +165,9 @@ def _shown(facts: Facts, side: Side) -> str:
     if file is not None:
         line = settings_file.lines(file).get(side.key)
         place = f"{file}:{line}" if line else file
-    return f"{place} says {side.key} = {side.value!r}"
+    return f"{place} says {side.key} = {_written(side.value)}"
+
+
+def _written(value: Any) -> str:
+    """As a config spells it."""
+    return json.dumps(value, default=str)
