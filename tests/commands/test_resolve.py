@@ -151,3 +151,28 @@ def test_one_key_is_explained_as_data_too():
     said = run(BAICHUAN, *WORLD, "--explain", "bf16.enabled", "--output-format", "json")
     (entry,) = json.loads(said.stdout)["ledger"]
     assert entry["pointer"] == "/bf16/enabled" and entry["value"] is True
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"train_batch_size": 8, "fp16": {'], ids=["empty", "cut off"]
+)
+@pytest.mark.parametrize("runtime", ["dsengine", "deepspeed", "transformers", "accelerate"])
+def test_a_guess_at_a_broken_file_is_not_resolved(text, runtime, tmp_path):
+    broken, out = tmp_path / "ds.json", tmp_path / "out.json"
+    broken.write_text(text)
+    done = run(str(broken), "--gpus", "2", "--runtime", runtime, "-o", str(out))
+    assert done.returncode == 1 and "error[DSC00" in done.stdout
+    assert not out.exists() and "Traceback" not in done.stderr
+
+
+def test_a_broken_file_is_not_converted(tmp_path):
+    broken = tmp_path / "ds.json"
+    broken.write_text('{"train_batch_size": 8, "fp16": {')
+    done = subprocess.run(
+        [sys.executable, "-m", "dsconfig", "convert", str(broken), "--to", "json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1 and "error[DSC002]" in done.stdout
