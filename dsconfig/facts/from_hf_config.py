@@ -28,6 +28,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 _NESTED = ("text_config", "thinker_config", "decoder", "encoder", "llm_config", "language_config")
 """Where a config of several parts keeps its language model, in the order they are tried."""
+MOST_PARTS = 200_000
+"""Layers times experts: far above any model, and still counted in seconds."""
 _EXTRAS = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 _TIED_BY_DEFAULT = {"gpt2", "gpt_neo", "opt", "bloom", "falcon", "gemma2", "t5", "bert"}
 
@@ -81,6 +83,9 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
     hidden = _first(config, "hidden_size")
     layers = _first(config, "layers")
     assert hidden and layers  # language_part() looked for both
+    if layers * (_first(config, "experts") or 1) > MOST_PARTS:
+        said = "so many layers and experts are beyond any model"
+        raise FactError("--model", f"{said}; mend the file, or give --params")
     family = config.get("model_type") or config.get("architecture")
     return Architecture(
         hidden_size=hidden,

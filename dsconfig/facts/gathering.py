@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dsconfig.facts import sizes
+from dsconfig.facts import checked, sizes
 from dsconfig.facts.errors import FactError
 from dsconfig.facts.facts import DeviceFacts, Facts, HostFacts, TrainingFacts
 from dsconfig.facts.model import ModelTree
@@ -67,6 +67,10 @@ def _facts(given: Mapping[str, Any]) -> Facts:
         nodes = -(-ranks // _GPUS_PER_NODE)
         origins["nodes"] = f"assumed: {_GPUS_PER_NODE} GPUs a node; --nodes says otherwise"
     own = {name: given[flag] for name, flag in _TRAINING.items()}
+    for name in _WHOLE:
+        checked.above_zero(own[name], _FLAG_OF[name])
+    for name in ("learning_rate", "warmup_steps"):
+        checked.not_negative(own[name], _FLAG_OF[name])
     own["precision"] = _precision(given["precision"])
     device = given["device"]
     ranks_of_node = -(-ranks // nodes) if ranks and nodes else 1
@@ -97,6 +101,10 @@ _TRAINING = {
     "warmup_steps": "warmup_steps",
 }
 """Fields of TrainingFacts, and the arguments they come from."""
+_WHOLE = (
+    *("micro_batch_size", "global_batch_size", "gradient_accumulation_steps"),
+    *("sequence_length", "total_steps"),
+)
 
 
 def _launch(source: str | Path | Mapping[str, Any] | None) -> Any:
@@ -114,8 +122,7 @@ def _either(
 ) -> int | None:
     option, value = flag
     if value is not None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise FactError(option, f"{value!r} is not a count; give an integer above zero")
+        checked.above_zero(value, option)
         origins[name] = option
     elif file is not None:
         origins[name] = "--accelerate-config"
@@ -124,9 +131,7 @@ def _either(
 
 def _check_ranks(world_size: int | None, nodes: int | None, degrees: Mapping[str, int]) -> None:
     for name, degree in degrees.items():
-        if degree < 1:
-            option = f"--{name.replace('_', '-')}"
-            raise FactError(option, f"{degree} is not a degree; give an integer above zero")
+        checked.above_zero(degree, f"--{name.replace('_', '-')}")
     together = prod(degrees.values())
     if world_size is None:
         return
@@ -160,6 +165,8 @@ def _device(
         return DeviceFacts(name="device", memory_bytes=capacity)
     if isinstance(device, DeviceFacts):
         found = device
+    elif not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise FactError("--device", f"{device!r} is no name; give one such as a100-80gb, or cpu")
     elif device.lower() == "cpu":
         from dsconfig.facts import this_machine
 
@@ -217,12 +224,16 @@ def _model(
         from dsconfig.facts import from_count
 
         origins["model"] = "--params"
+        if not isinstance(params, str | int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise FactError("--params", f"{params!r} is not a count; write 13e9, 13B or 700M")
         return from_count.model(params)
     if model is None:
         return None
     origins["model"] = "--model"
     if isinstance(model, ModelTree):
         return model
+    if not isinstance(model, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise FactError("--model", f"{model!r} is no name; name a config.json or a model")
     path = Path(model)
     if path.is_dir() and (path / "config.json").is_file():
         path /= "config.json"

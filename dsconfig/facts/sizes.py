@@ -1,6 +1,7 @@
 """Numbers as people type them: ``13B``, ``700M``, ``13e9`` parameters; ``512GB``, ``80GiB``."""
 
 import re
+from math import inf
 
 from dsconfig.facts.errors import FactError
 
@@ -30,7 +31,10 @@ def _read(text: str | int | float, flag: str, units: dict[str, int], remedy: str
     unit = units.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise FactError(flag, f"{text!r} is not a size; {remedy}")
-    value = round(float(match[1].replace("_", "").replace(",", "")) * unit)
+    number = float(match[1].replace("_", "").replace(",", "")) * unit
+    if number == inf:
+        raise FactError(flag, f"{text!r} is beyond any machine; {remedy}")
+    value = round(number)
     if value < 1:
         raise FactError(flag, f"{text!r} is not above zero; {remedy}")
     return value

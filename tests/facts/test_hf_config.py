@@ -91,3 +91,9 @@ def test_a_file_is_named_by_its_path(tmp_path):
     path.write_text(json.dumps(LLAMA))
     assert gather(model=path).model.parameters == LLAMA_PARAMETERS
     assert gather(model=str(tmp_path)).model.parameters == LLAMA_PARAMETERS, "its folder as well"
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "num_experts"])
+def test_a_model_of_countless_parts_is_refused_before_it_is_counted(name):
+    with pytest.raises(FactError, match=r"--model: .*give --params"):
+        from_hf_config.model({**LLAMA, name: 10**9})
