@@ -185,6 +185,8 @@ def kept_wrong_value(config: Context) -> Iterator[Finding]:
 def _is_told(config: Context, path: Path) -> bool:
     """Whether another rule says what DeepSpeed does with the value."""
     entry = config.reading.at(path) or config.reading.at(path[:-1])
+    if path == ("fp16", "min_loss_scale") and 0 < (config.number(*path) or 0) < math.inf:
+        return True  # DSC031 where DeepSpeed refuses a fraction; dsengine takes one
     if entry is not None and (entry.refused or entry.outcome is Outcome.CONVERTED):
         return config.ends_in_deepspeed or not entry.refused
     if path[0] == "zero_optimization" and len(path) == 1:

@@ -256,3 +256,12 @@ def test_a_runtime_that_only_parses_meets_no_late_refusal():
     config = {"train_batch_size": 8, "optimizer": {"type": "Adamm"}}
     assert "DSC601" in codes(config, runtime=deepspeed())
     assert "DSC601" not in codes(config, runtime=deepspeed(until="parse"))
+
+
+@pytest.mark.parametrize(
+    ("minimum", "refused"), [(1e-10, False), (0.5, False), (-0.5, True), ("a", True)]
+)
+def test_dsengine_takes_a_fraction_as_the_smallest_loss_scale(minimum, refused):
+    config = {"train_batch_size": 8, "fp16": {"enabled": True, "min_loss_scale": minimum}}
+    assert bool(dsconfig.validate(config, runtime="dsengine").errors) is refused
+    assert dsconfig.validate(config, runtime="deepspeed", version="0.19.8").errors

@@ -100,3 +100,13 @@ def test_the_data_parallel_size_of_an_mpu_counts():
     facts = gather(world_size=8, tensor_parallel=2)
     resolution = dsconfig.resolve(config, facts, runtime=deepspeed(mpu=True))
     assert resolution.config["train_micro_batch_size_per_gpu"] == 4
+
+
+def test_betas_of_one_number_stop_deepspeed():
+    config = {
+        "train_batch_size": 8,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9]}},
+    }
+    resolution = dsconfig.resolve(config, gather(world_size=2), runtime=deepspeed())
+    (found,) = resolution.diagnostics
+    assert found.pointer == "/optimizer/params/betas" and "IndexError" in found.message

@@ -71,10 +71,17 @@ def _build_adam(config: dict[str, Any]) -> None:
             continue
         value = held[key]
         with about(path, late=True):
-            numbers: list[Any] = [value[0], value[1]] if key == "betas" else [value]
+            numbers: list[Any] = _two(value, path) if key == "betas" else [value]
             for number in numbers:
                 if not number >= 0.0 or (key == "betas" and not number < 1.0):
                     raise Stops("ValueError", f"{path} is {value!r}", path, late=True)
+
+
+def _two(betas: Any, path: str) -> list[Any]:
+    try:
+        return [betas[0], betas[1]]
+    except IndexError as error:
+        raise Stops("IndexError", f"{error}", path, late=True) from error
 
 
 def _scheduler(config: dict[str, Any], version: Version) -> None:
