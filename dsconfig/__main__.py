@@ -1,6 +1,7 @@
 """``dsconfig`` and ``python -m dsconfig``: exit codes and the last line of defence."""
 
 import gc
+import io
 import os
 import sys
 
@@ -17,6 +18,10 @@ def main() -> None:
     from dsconfig.commands.app import app
     from dsconfig.commands.errors import UsageError
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A lone surrogate in a config has no UTF-8, and a terminal may know ASCII alone.
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="dsconfig")
     except UsageError as error:

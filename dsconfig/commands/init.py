@@ -50,21 +50,19 @@ def init(
     known = (model or params, gpus, device)
     if any(known) and not all(known):
         raise UsageError("name --model (or --params), --gpus and --device together, or none")
-    if not any(known):
-        starter = cautious(learning_rate)
-    else:
-        facts = options.facts_from(
-            model=model,
-            params=params,
-            world_size=gpus,
-            nodes=nodes,
-            device=device,
-            sequence_length=seq_len,
-            micro_batch=micro_batch,
-            global_batch=global_batch,
-            host_memory=host_memory,
-        )
-        starter = chosen(facts, learning_rate)
+    facts = options.facts_from(
+        model=model,
+        params=params,
+        world_size=gpus,
+        nodes=nodes,
+        device=device,
+        sequence_length=seq_len,
+        micro_batch=micro_batch,
+        global_batch=global_batch,
+        host_memory=host_memory,
+        learning_rate=learning_rate,
+    )
+    starter = chosen(facts, learning_rate) if any(known) else cautious(learning_rate)
     _emit(written(starter.for_program(program), hjson=program.reads_hjson), output, force=force)
 
 
@@ -74,5 +72,7 @@ def _emit(text: str, output: Path | None, *, force: bool) -> None:
         return
     if output.exists() and not force:
         raise UsageError(f"{output} exists; name another file, or give --force")
-    output.write_text(text, encoding="utf-8")
+    from dsconfig.commands.writing import write
+
+    write(output, text)
     typer.echo(f"wrote {output}", err=True)

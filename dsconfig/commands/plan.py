@@ -8,6 +8,7 @@ import typer
 from dsconfig.commands import options
 
 if TYPE_CHECKING:
+    from dsconfig.facts import ModelTree
     from dsconfig.planner.model import Plan
 
 Out = Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as JSON here.")]
@@ -51,9 +52,11 @@ def plan(
     )
     made = planned(options.load(file, overrides), facts, runtime or "dsengine")
     if output is not None:
-        output.write_text(made.to_json() + "\n")
+        from dsconfig.commands.writing import write
+
+        write(output, made.to_json() + "\n")
     if simulate:
-        show_simulation(made, facts.model.name if facts.model else None, output_format)
+        show_simulation(made, facts.model, output_format)
     elif output_format == "json":
         typer.echo(made.to_json())
     else:
@@ -74,20 +77,25 @@ def show(made: "Plan") -> None:
     out.print(coverage_table(made))
 
 
-def show_simulation(made: "Plan", model: str | None, output_format: str) -> None:
+def show_simulation(made: "Plan", model: "ModelTree | None", output_format: str) -> None:
     """Run the engine's own code on fake tensors and print what it would hold and send."""
+    from dsconfig.commands.errors import UsageError
+
     try:
         import dsengine
     except ImportError:
-        from dsconfig.commands.errors import UsageError
-
         raise UsageError("--simulate needs torch: pip install 'dsconfig-zero[engine]'") from None
     import json
 
     from dsconfig.commands.console import console
     from dsconfig.commands.plan_tables import simulation_table
 
-    result = dsengine.simulate(made, model)
+    if made.effective.optimizer is None:
+        raise UsageError("--simulate: a step needs an optimizer: --set optimizer.type=AdamW")
+    try:
+        result = dsengine.simulate(made, model)
+    except ValueError as error:
+        raise UsageError(f"--simulate: {error}") from None
     if output_format == "json":
         typer.echo(json.dumps(result, indent=2))
     else:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dsconfig.commands import options
+from dsconfig.commands.errors import UsageError
 
 Out = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write here, not to stdout.")
@@ -29,13 +30,18 @@ def schema(
     from dsconfig.schema.json_schema import json_schema, to_text
 
     if all_to is not None:
-        write_published(all_to)
+        try:
+            write_published(all_to)
+        except OSError as error:
+            raise UsageError(f"--all {all_to}: {error.strerror}") from None
         return
     text = to_text(json_schema(release(deepspeed_version)))
     if output is None:
         typer.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
+        from dsconfig.commands.writing import write
+
+        write(output, text)
 
 
 def write_published(folder: Path) -> None:

@@ -1,0 +1,104 @@
+"""Odd requests end with exit code 2 and one line that names the flag and the remedy."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 1,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2},
+}
+ADAM = ("--set", "optimizer.type=AdamW")
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+@pytest.mark.parametrize("command", ["plan", "resolve", "convert", "init", "schema"])
+def test_a_place_that_cannot_be_written_is_named(
+    command: str, config: Path, tmp_path: Path
+) -> None:
+    arguments = {
+        "plan": ("plan", config, "--gpus", 2),
+        "resolve": ("resolve", config),
+        "convert": ("convert", config, "--to", "json"),
+    }.get(command, (command,))
+    gone = tmp_path / "gone" / "out.json"
+    assert f"-o {gone}: No such file" in refused(run(*arguments, "-o", gone))
+
+
+def test_schemas_go_into_a_folder_only(config: Path) -> None:
+    assert "--all" in refused(run("schema", "--all", config))
+
+
+@pytest.mark.parametrize(
+    "flags", [("--gpus", 0), ("--gpus", 5, "--nodes", 2), ("--gpus", 2, "--nodes", -1)]
+)
+def test_counts_that_cannot_be_are_not_written_into_a_launch(
+    flags: tuple[object, ...], config: Path
+) -> None:
+    assert str(flags[-2]) in refused(run("convert", config, "--to", "accelerate", *flags))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--learning-rate", "nan"),
+        ("--micro-batch", -2),
+        ("--global-batch", 0, "--model", "gpt2", "--gpus", 2, "--device", "h100"),
+    ],
+)
+def test_a_starter_has_no_impossible_numbers(flags: tuple[object, ...]) -> None:
+    assert str(flags[0]) in refused(run("init", *flags))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "optimizer.type=AdamW"),
+        (ADAM, "give --model"),
+        ((*ADAM, "--params", "1e9"), "--simulate"),
+        ((*ADAM, "--set", "zero_optimization.stage=0"), "stage 1, 2 or 3"),
+    ],
+)
+@pytest.mark.engine
+def test_a_dry_run_says_what_it_lacks(flags: tuple[object, ...], said: str, config: Path) -> None:
+    assert said in refused(run("plan", config, "--simulate", "--gpus", 2, *flags))
+
+
+@pytest.mark.engine
+def test_a_dry_run_takes_a_model_from_a_file(config: Path, tmp_path: Path) -> None:
+    model = tmp_path / "gpt.json"
+    sizes = {"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 256, "n_positions": 64}
+    model.write_text(json.dumps({"model_type": "gpt2", **sizes}))
+    flags = ("--gpus", 2, "--model", model, *ADAM)
+    done = run("plan", config, "--simulate", *flags)
+    assert done.returncode == 0, done.stderr
+
+
+def test_text_without_a_place_in_utf8_is_escaped(config: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "odd.json"
+    odd.write_text('{"train_batch_size": 8, "a\\ud800": "\\ud800"}')
+    done = run("diff", odd, config)
+    assert done.returncode == 1, done.stderr
+    assert "\\ud800" in done.stdout
