@@ -93,7 +93,7 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
         return estimate_effective(resolution, facts)
     if resolution.effective is None:
         listed = "; ".join(f"{found.code} {found.message}" for found in resolution.diagnostics)
-        raise ValueError(f"the config is not resolved: {listed}")
+        raise ValueError(f"the config is not resolved: {listed or 'validate says what is wrong'}")
     return estimate_effective(resolution.effective, facts, runtime=resolution.runtime)
 
 

@@ -255,6 +255,8 @@ def print_limits(
     from dsconfig.commands import estimate_tables as terminal
 
     terminal.print_limits(found)
+    if facts.model is not None and not (facts.training and facts.training.sequence_length):
+        typer.echo("largest micro batch: give --seq-len", err=True)
 
 
 def print_compat(facts: "Facts", program: str) -> None:

@@ -42,7 +42,7 @@ class Limit:
 def limits(
     facts: Facts, effective: Effective | None = None, *, runtime: str | Runtime = "dsengine"
 ) -> tuple[Limit, ...]:
-    """Every inverse question the facts allow.
+    """Every inverse question the facts allow; the micro batch only for a known sequence length.
 
     With a config only its own choice is tried; else all usual ones, the fastest first that
     reaches the best value. Raises ValueError when the card's memory is unknown.
@@ -56,7 +56,8 @@ def limits(
     if facts.model is not None:
         found.append(ask.fewest_gpus())
     if facts.model is not None and facts.world_size is not None:
-        found.append(ask.largest_micro_batch())
+        if facts.training is not None and facts.training.sequence_length is not None:
+            found.append(ask.largest_micro_batch())
         found.append(ask.longest_sequence())
     return tuple(found)
 

@@ -154,3 +154,19 @@ def test_pictures_and_page_are_self_contained(tmp_path: Path) -> None:
     assert "http://" not in text and "https://" not in text
     assert "<script src" not in text and "<link" not in text
     assert "stage 3" in text
+
+
+def test_a_processor_has_neither_context_nor_communicators(config: str) -> None:
+    flags = ("--model", "gpt2", "--gpus", "2", "--device", "cpu")
+    done = run("estimate", config, *flags, "--output-format", "json")
+    device = json.loads(done.stdout)["options"][0]["device"]
+    assert device["visible_bytes"] == device["reserved_bytes"] == device["peak_bytes"]
+    assert "nvidia-smi" not in run("estimate", config, *flags).stdout
+
+
+def test_no_largest_micro_batch_without_the_length_of_a_sample(config: str) -> None:
+    flags = ("--fit", "--params", "1e9", "--gpus", "2", "--device", "h100")
+    done = run("estimate", config, *flags)
+    assert "largest micro batch" not in done.stdout
+    assert "give --seq-len" in done.stderr
+    assert "largest micro batch" in run("estimate", config, *flags, "--seq-len", "512").stdout

@@ -196,3 +196,10 @@ def test_buckets_count_also_when_activations_make_the_peak_at_another_moment() -
     for one, other in zip(short.options, long.options, strict=True):
         assert one.bucket_allocated_bytes == other.bucket_allocated_bytes
         assert bool(one.stage) == bool(one.bucket_allocated_bytes)
+
+
+def test_an_estimate_of_a_broken_config_says_who_tells_the_reason() -> None:
+    world = gather(params="1e9", world_size=2)
+    broken = dsconfig.resolve({"train_batch_size": 2, "zero_optimization": {"stage": "x"}}, world)
+    with pytest.raises(ValueError, match="not resolved: validate says what is wrong"):
+        dsconfig.estimate(broken, world)
