@@ -68,8 +68,8 @@ def test_one_v100_cannot_hold_it_and_the_way_out_is_told():
     ("world", "chosen", "batch"),
     [
         (ONE_V100, (3, "cpu", "cpu", "fp16"), (512, 4, 128)),
-        (NODE_OF_A100, (3, "none", "none", "bf16"), (512, 16, 4)),
-        (CLUSTER_OF_H100, (3, "none", "none", "bf16"), (512, 8, 1)),
+        (NODE_OF_A100, (1, "none", "none", "bf16"), (512, 8, 8)),
+        (CLUSTER_OF_H100, (1, "none", "none", "bf16"), (512, 8, 1)),
     ],
 )
 def test_with_everything_auto_each_world_gets_its_own_answer(world, chosen, batch):
