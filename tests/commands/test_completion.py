@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 COMMAND = Path(sys.executable).with_name("dsconfig")
+NAMED_SHELL = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
+"""Typer asks which shell started it; with this it takes the one that is named."""
 
 
 def run(*arguments: str, **variables: str) -> str:
@@ -29,8 +31,9 @@ def completed(typed: str) -> list[str]:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell_is_shown_and_installed(shell: str, tmp_path: Path) -> None:
-    assert "_DSCONFIG_COMPLETE=complete_" in run("--show-completion", shell)
-    run("--install-completion", shell, HOME=str(tmp_path))
+    named = {NAMED_SHELL: "1"}
+    assert f"_DSCONFIG_COMPLETE=complete_{shell}" in run("--show-completion", shell, **named)
+    run("--install-completion", shell, HOME=str(tmp_path), **named)
     assert any("dsconfig" in path.name for path in tmp_path.rglob("*") if path.is_file())
 
 
