@@ -108,7 +108,8 @@ def plan(resolution: Resolution, facts: Facts) -> Plan:
 
 
 def _version(version: str | Version | None) -> Version:
-    from dsconfig.schema.version import Version, installed_or_newest
+    from dsconfig.schema.installed import installed_or_newest
+    from dsconfig.schema.version import Version
 
     if version is None:
         return installed_or_newest()

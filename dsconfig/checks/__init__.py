@@ -1,7 +1,5 @@
 """The rules: everything DeepSpeed checks itself, and everything it lets pass."""
 
-from dataclasses import replace
-
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import awake, rule_of, rules
 from dsconfig.checks.rule import Finding, Rule
@@ -32,7 +30,7 @@ def check(
         judged = (runtime_of(runtime, version),)
     names = tuple(each.name for each in judged)
     # What the reader finds holds for whoever reads the file.
-    found = [replace(each, runtimes=names) for each in document.diagnostics]
+    found = [each._replace(runtimes=names) for each in document.diagnostics]
     if document.is_unreadable or document.is_broken or not isinstance(document.value, dict):
         return tuple(found)
     context = Context(document, facts or Facts(), judged, version or judged[0].version)

@@ -1,7 +1,8 @@
 """Releases of DeepSpeed as people name them on a command line."""
 
 from dsconfig.commands.errors import UsageError
-from dsconfig.schema.version import OLDEST, Version, installed_or_newest
+from dsconfig.schema.installed import installed_or_newest
+from dsconfig.schema.version import OLDEST, Version
 
 
 def release(text: str | None, *, option: str = "--deepspeed-version") -> Version:

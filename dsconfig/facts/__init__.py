@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsconfig.facts.errors import FactError
-    from dsconfig.facts.facts import DeviceFacts, Facts, HostFacts, TrainingFacts
+    from dsconfig.facts.facts import Facts
     from dsconfig.facts.from_hf_config import architecture as architecture_of
     from dsconfig.facts.gathering import gather
+    from dsconfig.facts.machine import DeviceFacts, HostFacts
     from dsconfig.facts.model import Architecture, ModelTree, ModuleFact, TensorFact
+    from dsconfig.facts.training import TrainingFacts
 
 _HOMES = {
     "FactError": ("errors", "FactError"),
-    "DeviceFacts": ("facts", "DeviceFacts"),
+    "DeviceFacts": ("machine", "DeviceFacts"),
     "Facts": ("facts", "Facts"),
-    "HostFacts": ("facts", "HostFacts"),
-    "TrainingFacts": ("facts", "TrainingFacts"),
+    "HostFacts": ("machine", "HostFacts"),
+    "TrainingFacts": ("training", "TrainingFacts"),
     "architecture_of": ("from_hf_config", "architecture"),
     "gather": ("gathering", "gather"),
     "Architecture": ("model", "Architecture"),

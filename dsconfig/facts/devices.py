@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from dsconfig.facts import catalogues
-from dsconfig.facts.facts import DeviceFacts
+from dsconfig.facts.machine import DeviceFacts
 
 _KIND_OF_VENDOR = {"nvidia": "cuda", "amd": "rocm", "intel": "hpu"}
 _REMEDY = "Name a card such as a100-80gb, or give --device-memory with any name"

@@ -7,7 +7,7 @@ from typing import Any
 
 from dsconfig.facts import settings_file
 from dsconfig.facts.errors import FactError
-from dsconfig.facts.facts import TrainingFacts
+from dsconfig.facts.training import TrainingFacts
 
 FLAG = "--training-args"
 

@@ -9,8 +9,10 @@ from typing import Any
 
 from dsconfig.facts import checked, sizes
 from dsconfig.facts.errors import FactError
-from dsconfig.facts.facts import DeviceFacts, Facts, HostFacts, TrainingFacts
+from dsconfig.facts.facts import Facts
+from dsconfig.facts.machine import DeviceFacts, HostFacts
 from dsconfig.facts.model import ModelTree
+from dsconfig.facts.training import TrainingFacts
 
 _GPUS_PER_NODE = 8
 _PRECISIONS = ("fp32", "fp16", "bf16")

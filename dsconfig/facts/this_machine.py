@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from dsconfig.facts.errors import FactError
-from dsconfig.facts.facts import DeviceFacts, HostFacts
+from dsconfig.facts.machine import DeviceFacts, HostFacts
 
 
 def processor(ranks: int = 1) -> DeviceFacts:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dsconfig.facts.facts import Facts, TrainingFacts
+from dsconfig.facts import Facts, TrainingFacts
 from dsconfig.memory.answer import price
 from dsconfig.memory.choices import (
     USUAL,

@@ -7,7 +7,7 @@ sticks out of backward counts.
 
 from dataclasses import dataclass
 
-from dsconfig.facts.facts import DeviceFacts, Facts
+from dsconfig.facts import DeviceFacts, Facts
 from dsconfig.memory.activations import recompute_of
 from dsconfig.memory.choices import choice_of
 from dsconfig.runtimes.effective import Effective, Tier

@@ -1,6 +1,5 @@
 """One finding about a config: what is wrong, where, what it leads to, what to do."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -68,8 +67,7 @@ class Fix(NamedTuple):
     edits: tuple[Edit, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnostic:
+class Diagnostic(NamedTuple):
     """A finding.
 
     ``pointer`` is a JSON Pointer (RFC 6901; ``""`` is the whole file). ``runtimes`` names

@@ -1,7 +1,6 @@
 """Our own engine: the key set of the newest DeepSpeed, with every "auto" resolved."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dsconfig.runtimes.base import AutoFate, Runtime
@@ -17,7 +16,6 @@ KEPT_FEATURES = frozenset(
 """Keys that DeepSpeed removed and the engine still serves."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DsEngine(Runtime):
     name = "dsengine"
     fills_by_itself: ClassVar[bool] = False

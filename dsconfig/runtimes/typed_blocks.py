@@ -5,7 +5,6 @@ values kept as they are. Dates are the first release with the field.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dsconfig.runtimes.coercion import Kind
@@ -57,26 +56,20 @@ class Field(NamedTuple):
         return valid[-1] if valid else None
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A block with a model. ``strict`` are the spans of releases in which the model is used."""
+class Block(NamedTuple):
+    """A block with a model. ``strict`` are the spans of releases in which the model is used.
+
+    ``names`` leads from either name of a field to the field.
+    """
 
     path: tuple[str, ...]
     fields: Mapping[str, Field]
+    names: Mapping[str, Field]
     strict: tuple[tuple[Version, Version | None], ...]
     nullable: bool = False
     text_auto_is_absent: bool = False
     """The word "auto" in place of the block counts as no block."""
     auto_dropped_since: Version = OLDEST
-    names: Mapping[str, Field] = field(init=False)
-
-    def __post_init__(self) -> None:
-        names: dict[str, Field] = {}
-        for entry in self.fields.values():
-            names[entry.name] = entry
-            if entry.long_name:
-                names[entry.long_name] = entry
-        object.__setattr__(self, "names", names)
 
     def drops_auto(self, version: Version) -> bool:
         """Whether keys with the value "auto" are removed before the block is checked."""
@@ -107,7 +100,9 @@ def _block(path: str, strict: str, *fields: Field, **options: Any) -> Block:
         first, _, last = span.partition("-")
         spans.append((_v(first), _v(last) if last else None))
     by_name = {entry.name: entry for entry in fields}
-    return Block(tuple(path.split(".")), by_name, tuple(spans), **options)
+    by_long_name = {entry.long_name: entry for entry in fields if entry.long_name}
+    names = by_name | by_long_name
+    return Block(tuple(path.split(".")), by_name, names, tuple(spans), **options)
 
 
 _ZERO = _block(

@@ -11,11 +11,12 @@ Names are loaded on first use: a block's models are built when a file has that b
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dsconfig.schema.version import NEWEST, OLDEST, Version, installed_or_newest
+from dsconfig.schema.version import NEWEST, OLDEST, Version
 
 if TYPE_CHECKING:
     from dsconfig.schema.catalogue import Key, Status, find, key, keys, strict_at, strict_since
     from dsconfig.schema.config import DSConfig
+    from dsconfig.schema.installed import installed_or_newest
     from dsconfig.schema.markers import AUTO, Bounds
     from dsconfig.schema.validation import ErrorKind, SchemaError, errors, known_names
 
@@ -23,6 +24,7 @@ _HOME_OF = {
     "config": ("DSConfig",),
     "validation": ("ErrorKind", "SchemaError", "errors", "known_names"),
     "catalogue": ("Key", "Status", "find", "key", "keys", "strict_at", "strict_since"),
+    "installed": ("installed_or_newest",),
     "markers": ("AUTO", "Bounds"),
 }
 _MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names}

@@ -6,10 +6,9 @@ Asking for one key imports only the blocks on the way to it, and builds no valid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from dsconfig.schema.config import DSConfig
@@ -131,7 +130,7 @@ def find(parts: Sequence[str], *, of_type: str | None = None) -> Key | None:
     owners, parent, rest = (DSConfig,), None, list(parts)
     found: Key | None = None
     while rest:
-        found = named(owners, parent).get(rest.pop(0)) if owners else None
+        found = _named(rest.pop(0), owners, parent)
         if found is None:
             return None
         if found.shape.container and found.is_block and rest:
@@ -173,11 +172,27 @@ def named(owners: tuple[type[Block], ...], parent: Key | None) -> Mapping[str, K
     """The keys of a block by name and alias; of the first of several blocks that has it."""
     found: dict[str, Key] = {}
     for owner in owners:
-        for name, model_field in owner.model_fields.items():
+        for name, field_name in _fields_by_name(owner).items():
             if name not in found:
-                types = _types_with(owners, name) if len(owners) > 1 else ()
-                one = _key(name, model_field, owner.life, parent, types)
-                found |= dict.fromkeys((name, *one.aliases), one)
+                found[name] = _key(field_name, owner, owners, parent)
+    return found
+
+
+def _named(name: str, owners: tuple[type[Block], ...], parent: Key | None) -> Key | None:
+    """``named(owners, parent).get(name)``, without the keys that nobody asks for."""
+    for owner in owners:
+        field_name = _fields_by_name(owner).get(name)
+        if field_name is not None:
+            return _key(field_name, owner, owners, parent)
+    return None
+
+
+@cache
+def _fields_by_name(owner: type[Block]) -> Mapping[str, str]:
+    """The fields of a block under all names that a file may use."""
+    found: dict[str, str] = {}
+    for field_name, declared in owner.model_fields.items():
+        found |= dict.fromkeys((field_name, *facts_of(declared).aliases), field_name)
     return found
 
 
@@ -185,9 +200,11 @@ def _types_with(owners: tuple[type[Block], ...], name: str) -> tuple[str, ...]:
     return tuple(owner.__name__ for owner in owners if name in owner.model_fields)
 
 
-def _key(
-    name: str, declared: FieldInfo, life: Life, parent: Key | None, types: tuple[str, ...]
-) -> Key:
+@cache
+def _key(name: str, owner: type[Block], owners: tuple[type[Block], ...], parent: Key | None) -> Key:
+    """The key that a field declares; ``owners`` are all blocks that may stand in its place."""
+    declared, life = owner.model_fields[name], owner.life
+    types = _types_with(owners, name) if len(owners) > 1 else ()
     facts = facts_of(declared)
     if parent is not None and isinstance(parent.shape.block, Variants):
         # The life of these blocks is that of the optimizer's name; its arguments say their own.

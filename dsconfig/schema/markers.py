@@ -102,22 +102,12 @@ class AutoOr:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: "GetCoreSchemaHandler"
     ) -> core_schema.CoreSchema:
-        inner = handler.generate_schema(get_args(source)[0])
-        return core_schema.no_info_wrap_validator_function(_auto_or, inner)
+        return core_schema.no_info_wrap_validator_function(_auto_or, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: "GetJsonSchemaHandler"
     ) -> JsonSchema:
         return {"anyOf": [handler(schema), {"const": AUTO}]}
-
-
-class NotNull:
-    """``T | None`` where None stands for an absent key, and null may not be written."""
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: "GetCoreSchemaHandler"
-    ) -> core_schema.CoreSchema:
-        return handler.generate_schema(get_args(source)[0])
 
 
 class Either:

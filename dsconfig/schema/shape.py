@@ -1,8 +1,7 @@
 """What an annotation says about a value, in words that do not need pydantic."""
 
-from dataclasses import dataclass, replace
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from dsconfig.schema.declare import Block
 from dsconfig.schema.lazy import Lazy, Variants
@@ -13,7 +12,6 @@ from dsconfig.schema.markers import (
     Bounds,
     Either,
     NotInJson,
-    NotNull,
     Real,
     Whole,
 )
@@ -25,8 +23,7 @@ BlockSource = type[Block] | Lazy | Variants | None
 """A block, or where to load it from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(NamedTuple):
     """A value's type.
 
     ``type`` is a JSON type, ``array<T>``, ``any`` or a union of them with ``|``; ``null`` is
@@ -50,14 +47,12 @@ def shape_of(annotation: Any, metadata: tuple[Any, ...] = ()) -> Shape:
     if get_origin(annotation) is Annotated:
         annotation, *inner = get_args(annotation)
         return shape_of(annotation, (*inner, *metadata))
-    for marker in metadata:
-        shape = _marked(marker, annotation)
-        if shape is not None:
-            return shape
-    return _plain(annotation)
+    return _marked(annotation, *metadata) if metadata else _plain(annotation)
 
 
-def _marked(marker: Any, annotation: Any) -> Shape | None:
+def _marked(annotation: Any, *metadata: Any) -> Shape:
+    """The shape that the last marker makes of what those before it describe."""
+    *before, marker = metadata
     match marker:
         case Whole():
             return Shape(type="integer", bounds=marker.bounds)
@@ -69,35 +64,33 @@ def _marked(marker: Any, annotation: Any) -> Shape | None:
             return Shape(type="object", block=marker, nullable=marker.nullable)
         case NotInJson():
             return Shape(type=marker.type_name)
-        case NotNull():
-            return shape_of(get_args(annotation)[0])
         case AutoOr():
-            shape = shape_of(get_args(annotation)[0])
+            shape = shape_of(annotation, tuple(before))
             type_ = f"{shape.type}|string" if marker.native else shape.type
-            return replace(shape, type=type_, auto=not marker.native, native_auto=marker.native)
+            return shape._replace(type=type_, auto=not marker.native, native_auto=marker.native)
         case Either():
             first, second = (shape_of(branch) for branch in get_args(annotation)[:2])
-            return replace(first, type=f"{first.type}|{second.type}")
+            return first._replace(type=f"{first.type}|{second.type}")
         case AnyCase():
             shape = _plain(annotation)
-            return replace(shape, any_case=marker.only or shape.choices)
+            return shape._replace(any_case=marker.only or shape.choices)
         case _:
-            return None
+            return shape_of(annotation, tuple(before))
 
 
 def _plain(annotation: Any) -> Shape:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         (inner,) = (branch for branch in arguments if branch is not NoneType)
-        return replace(shape_of(inner), nullable=True)
+        return shape_of(inner)._replace(nullable=True)
     if origin is Literal:
         return Shape(type=_PLAIN[type(arguments[0])], choices=arguments)
     if origin is dict:
-        return replace(shape_of(arguments[1]), type="object", container="*")
+        return shape_of(arguments[1])._replace(type="object", container="*")
     if origin is list:
         item = shape_of(arguments[0])
         type_ = "array" if item.type == "any" else f"array<{item.type}>"
-        return replace(item, type=type_, container="[]")
+        return item._replace(type=type_, container="[]")
     if isinstance(annotation, type) and issubclass(annotation, Block):
         return Shape(type="object", block=annotation)
     if annotation in _PLAIN or annotation is None:

@@ -3,7 +3,7 @@
 Each is an ordinary annotation for a type checker; at run time a marker does the checking.
 """
 
-from typing import Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
@@ -12,7 +12,6 @@ from dsconfig.schema.markers import (
     Bounds,
     Either,
     NotInJson,
-    NotNull,
     Real,
     Whole,
     a_bool,
@@ -20,6 +19,7 @@ from dsconfig.schema.markers import (
 )
 
 T = TypeVar("T")
+FOR_A_RESOLVER, FOR_DEEPSPEED = AutoOr(), AutoOr(native=True)
 
 Integer = Annotated[int, Whole()]
 Positive = Annotated[int, Whole(Bounds(exclusive_minimum=0))]
@@ -54,12 +54,34 @@ TorchFormat = Literal[
 Function = Annotated[str, NotInJson("function")]
 TorchDtype = Annotated[str, NotInJson("torch.dtype")]
 
-OrAuto = Annotated[T | Literal["auto"], AutoOr()]
-"""A value, or "auto" for a resolver to fill in."""
-OrNativeAuto = Annotated[T | Literal["auto"], AutoOr(native=True)]
-"""A value, or "auto" as a setting that DeepSpeed understands."""
-OrAbsent = Annotated[T | None, NotNull()]
-"""A value where the key is written; None where it is not."""
+
+if TYPE_CHECKING:
+    OrAuto = T | Literal["auto"]
+    OrNativeAuto = T | Literal["auto"]
+    OrAbsent = T | None
+else:
+    # The marker alone knows what else may stand there: most keys have one, and building a union
+    # for each costs half of the time in which the root of a config is loaded.
+
+    class OrAuto:
+        """A value, or "auto" for a resolver to fill in."""
+
+        def __class_getitem__(cls, value):
+            return Annotated[value, FOR_A_RESOLVER]
+
+    class OrNativeAuto:
+        """A value, or "auto" as a setting that DeepSpeed understands."""
+
+        def __class_getitem__(cls, value):
+            return Annotated[value, FOR_DEEPSPEED]
+
+    class OrAbsent:
+        """A value where the key is written, not null; None where the key is not written."""
+
+        def __class_getitem__(cls, value):
+            return value
+
+
 OrList = Annotated[T | list[T], Either(list)]
 """One value for all parameter groups, or one per group."""
 OrBool = Annotated[T | bool, Either(bool)]

@@ -1,8 +1,7 @@
 """What the models say of a file: every fault in one pass, each at its place."""
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -24,8 +23,7 @@ class ErrorKind(StrEnum):
     """ "auto" where no program fills it in."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaError:
+class SchemaError(NamedTuple):
     """One fault. ``pointer`` leads to the value, to the key where the key is unknown, or to
     where a missing key would stand. ``known`` are the names the block has, for UNKNOWN."""
 

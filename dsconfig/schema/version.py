@@ -1,10 +1,10 @@
 """DeepSpeed release numbers, comparable."""
 
 import re
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
-_PATTERN = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:[.+-].*)?", re.IGNORECASE)
+_PATTERN = re.compile(r"[vV]?(\d+)\.(\d+)(?:\.(\d+))?(?:[.+-].*)?")
 
 
 class Version(NamedTuple):
@@ -50,14 +50,3 @@ PUBLISHED = (
     NEWEST,
 )
 """The newest patch of each minor release for which a JSON Schema is published."""
-
-
-@cache
-def installed_or_newest() -> Version:
-    """The DeepSpeed installed here, by its package metadata alone; else the newest known."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return Version.parse(version("deepspeed"))
-    except (PackageNotFoundError, ValueError):
-        return NEWEST

@@ -1,8 +1,8 @@
 """A config as it was written: its values, and where each of them stands."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dsconfig.report import Diagnostic, Range
@@ -34,12 +34,7 @@ class Span(NamedTuple):
     value: Range
 
 
-def _no_spans() -> Mapping[str, Span]:
-    return {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(NamedTuple):
     """The result of reading; never partial by exception.
 
     ``value`` is plain Python data (normally a dict; whatever could be recovered after a
@@ -58,7 +53,7 @@ class Document:
     value: Any
     format: Format
     text: str | None = None
-    spans: Mapping[str, Span] = field(default_factory=_no_spans)
+    spans: Mapping[str, Span] = MappingProxyType({})
     diagnostics: tuple[Diagnostic, ...] = ()
     is_template: bool = False
     placeholders: frozenset[str] = frozenset()

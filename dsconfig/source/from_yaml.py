@@ -6,7 +6,7 @@ transformers read with it: ``5e8`` without a dot is a text there.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -176,8 +176,8 @@ def _follow(text: str, name: str, target: str, place: tuple[int, int]) -> Docume
         f"this names the config {target!r}, but there is no such file",
         "give the path from the working directory, or from this file",
     )
-    missing = replace(missing, range=spans[""].value)
-    return replace(unreadable(name, text, missing), spans=spans, format=Format.YAML)
+    missing = missing._replace(range=spans[""].value)
+    return unreadable(name, text, missing)._replace(spans=spans, format=Format.YAML)
 
 
 def _without_config(text: str, name: str, value: Any) -> Document:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any, cast
 
 from dsconfig.source.document import Document, Span
@@ -32,7 +31,7 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
             for at, span in spans.items()
             if at != pointer and not at.startswith(f"{pointer}/")
         }
-    return replace(document, value=value, spans=spans)
+    return document._replace(value=value, spans=spans)
 
 
 def parse_value(text: str) -> Any:

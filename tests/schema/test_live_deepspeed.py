@@ -9,7 +9,7 @@ import pytest
 from dsconfig.schema import NEWEST, Status, find
 from dsconfig.schema.blocks import scheduler
 from dsconfig.schema.catalogue import blocks_of, named
-from dsconfig.schema.version import installed_or_newest
+from dsconfig.schema.installed import installed_or_newest
 
 pytestmark = [
     pytest.mark.live,

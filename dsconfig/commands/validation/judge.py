@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import dsconfig
 from dsconfig.commands.errors import UsageError
+from dsconfig.commands.validation.plain_pydantic import without_plugins
 from dsconfig.commands.validation.selection import Selection
 from dsconfig.commands.validation.settings import settings_for
 from dsconfig.commands.validation.targets import STDIN, Target
@@ -52,9 +53,10 @@ class Judge(NamedTuple):
     def judge(self, document: Document) -> Report:
         """The findings that count. Raises UsageError for an unknown runtime or version."""
         try:
-            report = dsconfig.validate(
-                document, self.facts, runtime=self.runtime, version=self.version
-            )
+            with without_plugins():
+                report = dsconfig.validate(
+                    document, self.facts, runtime=self.runtime, version=self.version
+                )
         except ValueError as error:
             raise UsageError(str(error)) from None
         kept = tuple(found for found in report.diagnostics if self.selection.keeps(found))

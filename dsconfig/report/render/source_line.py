@@ -1,7 +1,7 @@
 """One line of a config cut to the screen, with a caret under a range of it."""
 
 from dsconfig.report.diagnostic import Range
-from dsconfig.report.render.plain import CONTROL
+from dsconfig.report.render.plain import is_control
 
 TAB = 4
 CUT = "..."
@@ -42,7 +42,7 @@ def _cell(character: str) -> str:
     """What a character looks like: tabs as blanks, control characters as a dot."""
     if character == "\t":
         return " " * TAB
-    return "\u00b7" if CONTROL.match(character) else character
+    return "\u00b7" if is_control(character) else character
 
 
 def _width(cell: str) -> int:
