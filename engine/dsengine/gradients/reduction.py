@@ -20,7 +20,7 @@ _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.redu
 
 @dataclass(frozen=True, slots=True)
 class Averaging:
-    """Factors on gradients before and after they are summed over ``ranks``."""
+    """Factors on gradients before and after they are summed."""
 
     before: float
     after: float
@@ -28,14 +28,15 @@ class Averaging:
 
     @classmethod
     def of(cls, effective: Effective, ranks: int, copies: int = 1) -> "Averaging":
-        """``ranks`` share in the sum; a mean over ``copies`` of it is taken afterwards."""
+        """``ranks`` share in the sum, which is then summed over ``copies``."""
+        world = ranks * copies
         settings = effective.gradients
         if settings.allreduce_op == "sum":
-            return cls(1.0, float(copies), ranks * copies == 1)
+            return cls(1.0, 1.0, world == 1)
         if settings.prescale:
-            return cls(1.0 / ranks, 1.0, False)
+            return cls(1.0 / world, 1.0, False)
         factor = settings.predivide_factor
-        return cls(1.0 / factor, factor / ranks, factor == 1.0)
+        return cls(1.0 / factor, factor / world, factor == 1.0)
 
 
 def all_reduce_hook(averaging: Averaging, wire: torch.dtype) -> Any:

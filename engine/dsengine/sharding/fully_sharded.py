@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -18,6 +19,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from dsconfig import Plan, UnitSchedule
+from dsengine.exchange import Reductions, UnitAllGather, UnitReduceScatter, can_exchange
 from dsengine.foreach import foreach_copy_
 from dsengine.gradients import Averaging, ScaledReduceScatter
 from dsengine.offload.mapped import rest_in_files
@@ -25,9 +27,10 @@ from dsengine.offload.masters import move_masters_to_host
 from dsengine.offload.settings import OffloadSettings
 from dsengine.precision import Policy
 from dsengine.sharding.arrival import on_device
+from dsengine.sharding.at_rest import UnitsAtRest
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
-from dsengine.sharding.internals import reduce_again
+from dsengine.sharding.internals import gather_asynchronously, reduce_again, sharded_entries
 from dsengine.sharding.mesh import SHARD
 from dsengine.zero.external import uses_external
 from dsengine.zero.handover import put_pieces, take_pieces
@@ -79,14 +82,19 @@ class FullySharded(Sharding):
         self._rest_in_files()
         self.masters = dict(module.named_parameters())
         remember(module, self.originals, self.masters)
-        self._set_averaging(Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate))
+        self._all_gather = UnitAllGather()
+        self._reductions = Reductions()
+        self._set_collectives(Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate))
         self._rounds_sums = (
             self.reduces_every_micro_step
             and policy.accumulation is not torch.float32
             and (plan.batch.accumulation > 1 or policy.wire is not policy.accumulation)
         )
         _set_prefetch(plan.units, heads)
+        self._at_rest = UnitsAtRest(self.whole, self.norm_group)
         self._gather()
+        if device.type == "cpu":
+            gather_asynchronously(self.root)
         self._direct_use = self._watch_direct_use()
 
     def _watch_direct_use(self) -> DirectUse | None:
@@ -96,11 +104,34 @@ class FullySharded(Sharding):
     def _units(self) -> list[FSDPModule]:
         return [each for each in self.module.modules() if isinstance(each, FSDPModule)]
 
-    def _set_averaging(self, averaging: Averaging) -> None:
-        if averaging.is_plain_mean:
+    def _set_collectives(self, averaging: Averaging) -> None:
+        """Exchange pieces over gloo; elsewhere see to what is not a plain mean."""
+        exchanges = can_exchange(self.norm_group, self._device)
+        if averaging.is_plain_mean and not exchanges:
             return
         for unit in self._units():
-            unit.set_custom_reduce_scatter(cast(Any, ScaledReduceScatter(averaging)))
+            unit.set_gradient_divide_factor(1.0)
+            unit.set_force_sum_reduction_for_comms(True)
+            reduce: Any = ScaledReduceScatter(averaging)
+            if exchanges:
+                factor, may_wait = averaging.before * averaging.after, partial(self._may_wait, unit)
+                reduce = UnitReduceScatter(self._reductions, factor, may_wait)
+                unit.set_custom_all_gather(cast(Any, self._all_gather))
+            unit.set_custom_reduce_scatter(reduce)
+
+    def _may_wait(self, unit: FSDPModule) -> bool:
+        """Whether nothing reads the reduced gradients of ``unit`` before backward ends.
+
+        A cast, a second reduction over replicas, and the sum with earlier gradients would.
+        """
+        return (
+            self.mesh.ndim == 1
+            and self._offload is None
+            and all(
+                entry.sharded_param.grad is None and entry.sharded_param.dtype is self.policy.wire
+                for entry in sharded_entries(unit)
+            )
+        )
 
     def _shard_unit(self, unit: UnitSchedule) -> FSDPModule | None:
         """Shard one unit; return the module that stands for it, None when it has none."""
@@ -170,6 +201,8 @@ class FullySharded(Sharding):
     def _gather(self) -> None:
         for unit in self.whole:
             unit.unshard()
+        if self._offload is None:
+            self._at_rest.settle()
 
     @property
     def root(self) -> FSDPModule:
@@ -205,6 +238,9 @@ class FullySharded(Sharding):
 
     @torch.no_grad()
     def after_backward(self) -> None:
+        self._reductions.finish()
+        self._reductions.buffers.clear()
+        self._all_gather.release()
         if self._direct_use is not None:
             self._direct_use.after_backward(reduced=True)
         if self._rounds_sums:
@@ -216,12 +252,12 @@ class FullySharded(Sharding):
         foreach_copy_(sums, [each.to(self.policy.accumulation) for each in sums])
 
     def after_update(self) -> None:
+        self._at_rest.refresh()
+
+    def restore(self) -> None:
         for unit in self.whole:
             unit.reshard()
         self._gather()
-
-    def restore(self) -> None:
-        self.after_update()
 
     def release(self) -> None:
         for unit in self._units():

@@ -7,6 +7,7 @@ uses a name of fully_shard that begins with an underscore.
 from collections.abc import Iterator
 from typing import Any
 
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 
@@ -19,6 +20,11 @@ def parameter_groups(unit: FSDPModule) -> list[Any]:
         group = getattr(state, "_fsdp_param_group", None)
         return [] if group is None else [group]
     return list(groups)
+
+
+def gather_asynchronously(root: FSDPModule) -> None:
+    """Let gathers run beside the CPU's computation; only streams would do that by themselves."""
+    root._set_unshard_async_op(True)
 
 
 def sharded_entries(unit: FSDPModule) -> Iterator[Any]:
@@ -60,3 +66,25 @@ def reduce_again(unit: FSDPModule) -> None:
         group.post_backward()
         group.finalize_backward()
         group._training_state = type(group._training_state).IDLE
+
+
+def shard_of(entry: Any) -> Tensor:
+    """This rank's part of a parameter, flat, padded to the size of the largest."""
+    return entry._sharded_param_data
+
+
+def whole_of(entry: Any) -> Tensor:
+    """The storage of a gathered parameter, flat: one padded part for each rank."""
+    return entry.all_gather_outputs[0]
+
+
+def forbid_freeing(entry: Any) -> None:
+    """Keep the storage of the whole parameter, also while its shards are registered."""
+    entry.free_unsharded_param = lambda: None
+
+
+def place_shard(entry: Any, place: Tensor) -> None:
+    """Let the shard rest in ``place``, which already holds its values."""
+    local = entry.sharded_param._local_tensor
+    entry._sharded_param_data = place
+    entry.sharded_param._local_tensor = place[: local.numel()].view(local.shape)

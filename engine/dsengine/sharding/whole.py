@@ -34,7 +34,7 @@ class WholeAtRest(FullySharded):
         super().__init__(module, plan, policy, mesh, device)
         if self.root not in self.whole:
             self._keep_whole(module)
-            self.root.unshard()
+            self._gather()
         for unit in self.whole:
             release_state_dict_hooks(unit)
             for entry in sharded_entries(unit):
