@@ -15,6 +15,7 @@ from dsengine.accumulation import Accumulation
 from dsengine.counters import Counters
 from dsengine.direct_backward import DirectBackward
 from dsengine.offload import bind
+from dsengine.peers import absent, in_phase
 from dsengine.precision import LossScaler, Policy
 from dsengine.reports import Reporter
 from dsengine.saving import Saving
@@ -68,6 +69,7 @@ class Engine(Accessors, Saving, nn.Module):
         self._step_applied = False
         self._global_grad_norm: float | None = None
         self._reduces = True
+        self._is_destroyed = False
         self._collects_garbage = bool(effective.config.get("disable_python_gc", False))
         if self._collects_garbage:
             gc.disable()
@@ -79,6 +81,7 @@ class Engine(Accessors, Saving, nn.Module):
 
     # The loop
 
+    @in_phase("forward")
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with self._reporter.phase("forward"), self._policy.autocast_context(self.device):
             if self._policy.casts_inputs:
@@ -88,6 +91,7 @@ class Engine(Accessors, Saving, nn.Module):
             self._direct.watch(outputs)
         return outputs
 
+    @in_phase("backward")
     def backward(
         self,
         loss: Tensor,
@@ -121,6 +125,7 @@ class Engine(Accessors, Saving, nn.Module):
         """Multiply by the loss scale (1 outside fp16), for ``loss.backward()`` of a script."""
         return self._direct.scale(loss)
 
+    @in_phase("step")
     def step(self) -> None:
         """End a micro batch; at a boundary, update the weights and go on with the schedule."""
         if self._stepper is None:
@@ -246,8 +251,12 @@ class Engine(Accessors, Saving, nn.Module):
         self.sharding.restore()
         return self
 
+    @in_phase("destroy", even_alone=True)
     def destroy(self) -> None:
         """Finish what is being written and let go of gradients and process groups."""
+        if not self._is_destroyed:
+            self._is_destroyed = True
+            absent()
         self._close_files()
         self._reporter.close()
         if self._collects_garbage:

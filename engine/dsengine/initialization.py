@@ -14,6 +14,7 @@ from dsengine.agreement import check_agreement
 from dsengine.engine import Engine
 from dsengine.model_tree import describe
 from dsengine.optimizers import as_groups, build_optimizer, masters_of_groups, rebind
+from dsengine.peers import in_phase, taking_part
 from dsengine.planning import plan_for, refuse_uncovered
 from dsengine.precision import loss_scaler, policy
 from dsengine.schedules import build_schedule
@@ -26,6 +27,7 @@ LAUNCHED_CONFIG = "DSCONFIG_FILE"
 """The environment variable in which ``dsconfig run`` hands over the resolved config."""
 
 
+@in_phase("initialize")
 def initialize(
     args: Any = None,
     model: nn.Module | None = None,
@@ -57,12 +59,29 @@ def initialize(
         from dsengine.comm import init_distributed
 
         init_distributed(distributed_port=distributed_port)
-    if plan is None:
-        chosen = _one_config(args, config, config_params)
-        plan = plan_for(chosen, model, optimizer, lr_scheduler, mpu, training)
-    _check_world(plan)
-    refuse_uncovered(plan)
-    check_agreement(plan, model)
+    with taking_part():
+        chosen = _agreed_plan(
+            model,
+            lambda: (
+                plan
+                or plan_for(
+                    _one_config(args, config, config_params),
+                    model,
+                    optimizer,
+                    lr_scheduler,
+                    mpu,
+                    training,
+                )
+            ),
+        )
+        engine = _build(chosen, model, optimizer, model_parameters, lr_scheduler)
+        engine.training_dataloader = _loader(chosen, training_data, collate_fn)
+    return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _build(
+    plan: Plan, model: nn.Module, optimizer: Any, model_parameters: Any, lr_scheduler: Any
+) -> Engine:
     parameters = list(model_parameters if model_parameters is not None else _trainable(model))
     if callable(optimizer) and not isinstance(optimizer, Optimizer):
         optimizer = optimizer(parameters)
@@ -72,19 +91,30 @@ def initialize(
     sharding = distribute(model, plan, precision, device)
     bound = _bound_optimizer(plan, sharding, optimizer, as_groups(parameters))
     sharding.originals.clear()  # they would keep whole parameters beside the shards
-    scheduler = _scheduler(plan, bound, lr_scheduler)
-    loader = _loader(plan, training_data, collate_fn)
-    engine = Engine(
+    return Engine(
         plan=plan,
         sharding=sharding,
         policy=precision,
         scaler=loss_scaler(plan.effective),
         device=device,
         optimizer=bound,
-        lr_scheduler=scheduler,
-        training_dataloader=loader,
+        lr_scheduler=_scheduler(plan, bound, lr_scheduler),
     )
-    return engine, bound, loader, scheduler
+
+
+def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
+    """Plan on every rank. A rank that cannot says so on all, and none waits for it."""
+    plan, failure = None, None
+    try:
+        plan = planned()
+        _check_world(plan)
+        refuse_uncovered(plan)
+    except (ValueError, OSError) as error:
+        failure = error
+    check_agreement(plan, model, failure)
+    if plan is None or failure is not None:
+        raise failure or ValueError("there is no plan")
+    return plan
 
 
 def _one_config(args: Any, config: Config | None, config_params: Config | None) -> Config:

@@ -12,6 +12,7 @@ from torch import Tensor
 from dsengine.checkpoint import Checkpointer, TrainingState
 from dsengine.checkpoint.directory import read_latest
 from dsengine.export import load_weights, save_weights, whole_state_dict
+from dsengine.peers import in_phase
 
 if TYPE_CHECKING:
     from dsengine.engine import Engine
@@ -56,6 +57,7 @@ class Saving:
             self._checkpointer = Checkpointer(tag_validation=validation)
         return self._checkpointer
 
+    @in_phase("save_checkpoint")
     def save_checkpoint(
         self,
         save_dir: Path,
@@ -80,6 +82,7 @@ class Saving:
             )
         return True
 
+    @in_phase("load_checkpoint")
     def load_checkpoint(
         self,
         load_dir: Path,
@@ -114,6 +117,7 @@ class Saving:
 
             return load_deepspeed_checkpoint(state, load_dir, name, group=checkpointer.group, **how)
 
+    @in_phase("save_16bit_model")
     def save_16bit_model(
         self,
         save_dir: Path,
@@ -144,12 +148,14 @@ class Saving:
 
     save_fp16_model = save_16bit_model
 
+    @in_phase("load_pretrained")
     def load_pretrained(self, source: Path, strict: bool = True) -> None:
         """Fill the model from Hugging Face safetensors; each rank reads only its shards."""
         group = self.checkpointer().group
         with self._engine.optimizer_on_shards():
             load_weights(training_state(self._engine), source, group=group, strict=strict)
 
+    @in_phase("zero3_consolidated_16bit_state_dict")
     def _zero3_consolidated_16bit_state_dict(
         self, exclude_frozen_parameters: bool = False
     ) -> dict[str, Tensor] | None:

@@ -7,6 +7,7 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from dsengine.checkpoint.errors import CheckpointError
+from dsengine.peers import failed_rank
 
 T = TypeVar("T")
 
@@ -69,8 +70,9 @@ def _lost_peer() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise CheckpointError(f"another rank stopped or cannot be reached: {reason}") from error
+        said = str(error).splitlines()[0]
+        reason = failed_rank() or f"another rank stopped or cannot be reached: {said}"
+        raise CheckpointError(reason) from error
 
 
 def _own_group() -> dist.ProcessGroup:

@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from dsengine.checkpoint.errors import CheckpointError
 from dsengine.checkpoint.group import CheckpointGroup
 from dsengine.checkpoint.metadata_reader import SafeFileSystemReader
+from dsengine.peers import failed_rank, is_communication_error
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path, group: CheckpointGroup) -> None:
@@ -60,4 +61,5 @@ def _told_plainly(what: str) -> Iterator[None]:
         reasons = "; ".join(f"rank {r}: {e[0]}" for r, e in sorted(error.failures.items()))
         raise CheckpointError(f"{what} failed: {reasons}") from None
     except (OSError, RuntimeError) as error:  # a single process, or a rank that is gone
-        raise CheckpointError(f"{what} failed: {error}") from error
+        reason = failed_rank() if is_communication_error(error) else None
+        raise CheckpointError(f"{what} failed: {reason or error}") from error

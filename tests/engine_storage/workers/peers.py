@@ -1,0 +1,235 @@
+"""Ranks of which one fails: how the others end, and what they say.
+
+    python tests/engine_storage/workers/peers.py DIRECTORY CASE...
+
+Ranks are forked from a process that has torch loaded, and end as scripts do: what they raise
+reaches the top of the interpreter. The output of rank r goes to DIRECTORY/CASE/r.log. Prints a
+JSON line for each case: the exit code of each rank, None for one that did not end.
+"""
+
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from toy import ToyModel, batch_of, loss_of
+
+import dsconfig
+import dsengine
+from dsengine import initialization
+from dsengine.peers import insist
+
+RANKS = 3
+SECONDS = 40
+VICTIM = 1
+
+
+def config(stage: int) -> dict[str, Any]:
+    return {
+        "train_batch_size": 12,
+        "gradient_accumulation_steps": 1,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.02}},
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+    }
+
+
+def die(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_victim() -> bool:
+    return dist.get_rank() == VICTIM
+
+
+def step(engine: Any) -> None:
+    loss = loss_of(engine, batch_of(engine.global_steps))
+    engine.backward(loss)
+    engine.step()
+
+
+def started(stage: int) -> Any:
+    torch.manual_seed(3)
+    engine, *_ = dsengine.initialize(model=ToyModel(), config=config(stage))
+    step(engine)
+    return engine
+
+
+def killed_in_backward(folder: str, stage: int = 3) -> None:
+    engine = started(stage)
+    loss = loss_of(engine, batch_of(1))
+    if is_victim():
+        loss.register_hook(die)
+    engine.backward(loss)
+    engine.step()
+
+
+def killed_in_save(folder: str) -> None:
+    engine = started(2)
+    engine.save_checkpoint(folder)
+    step(engine)
+    if is_victim():
+        from dsengine.checkpoint import save
+
+        save.write_tensors = die
+    engine.save_checkpoint(folder)
+
+
+def raises_in_forward(folder: str) -> None:
+    engine = started(1)
+    if is_victim():
+        engine.module.blocks[1].register_forward_pre_hook(bad_sample)
+    for _ in range(3):
+        step(engine)
+
+
+def bad_sample(*_: Any) -> None:
+    raise ValueError("sample 17 has no label")
+
+
+def raises_on_first_rank(folder: str) -> None:
+    engine = started(3)
+    if dist.get_rank() == 0:
+        raise KeyError("labels")
+    step(engine)
+
+
+def raises_in_own_code(folder: str) -> None:
+    """The others wait in a collective of the script, outside the engine."""
+    started(0)
+    if is_victim():
+        raise OSError("data set is gone")
+    dist.barrier()
+
+
+def caught_by_the_script(folder: str) -> None:
+    """A launcher's wrapper that reports by itself and exits."""
+    engine = started(2)
+    try:
+        if is_victim():
+            engine.module.blocks[1].register_forward_pre_hook(bad_sample)
+        step(engine)
+    except ValueError:
+        sys.exit(5)
+
+
+def hangs(folder: str) -> None:
+    """Rank 0 is well, busy outside of the engine; in the engine, rank 2 waits for it in vain."""
+    engine = started(0)
+    insist.GRACE_SECONDS = 1.0
+    if is_victim():
+        die()
+    if dist.get_rank() == 0:
+        time.sleep(6.0)
+    else:
+        engine.module.register_forward_pre_hook(lambda *_: dist.recv(torch.ones(1), src=0))
+        step(engine)
+
+
+def cannot_start(folder: str) -> None:
+    """Only one rank has a config that is refused."""
+    settings = config(2)
+    if is_victim():
+        settings["gradient_clippin"] = 1.0
+    dsengine.initialize(model=ToyModel(), config=settings)
+
+
+def out_of_memory_while_building(folder: str) -> None:
+    """Fails on one rank after all have agreed to start."""
+    model = ToyModel()
+    if is_victim():
+        initialization.distribute = no_memory
+    dsengine.initialize(model=model, config=config(2))
+
+
+def no_memory(*_: Any) -> None:
+    raise MemoryError("no room for the shards")
+
+
+def leaves_early(folder: str) -> None:
+    engine = started(1)
+    if is_victim():
+        engine.destroy()
+        return
+    step(engine)
+
+
+def ends_well(folder: str) -> None:
+    """Ranks that end one after the other, the first of them hard, disturb nobody."""
+    engine = started(2)
+    engine.destroy()
+    if is_victim():
+        os._exit(0)
+    time.sleep(1.0)
+    with torch.no_grad():
+        engine(batch_of(0))
+
+
+def run(rank: int, port: int, folder: Path, case: str) -> None:
+    log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    globals()[case](str(folder / "saved"))
+
+
+def wait_for(processes: list[int]) -> list[int | None]:
+    codes: dict[int, int] = {}
+    end = time.monotonic() + SECONDS
+    while len(codes) < len(processes) and time.monotonic() < end:
+        for process in set(processes) - codes.keys():
+            done, status = os.waitpid(process, os.WNOHANG)
+            if done:
+                codes[process] = os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    for process in set(processes) - codes.keys():
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+    return [codes.get(process) for process in processes]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def fork_ranks() -> tuple[int | None, list[int]]:
+    """Return (own rank, ()) in a child, (None, children) in the parent."""
+    children: list[int] = []
+    for rank in range(RANKS):
+        child = os.fork()
+        if child == 0:
+            return rank, []
+        children.append(child)
+    return None, children
+
+
+def load_what_ranks_need() -> None:
+    """Once, here, what every rank would import anew."""
+    importlib.import_module("torch._dynamo")
+    document, facts = dsconfig.read(config(3)), dsconfig.Facts(world_size=RANKS)
+    dsconfig.validate(document, facts, runtime="dsengine")
+    dsconfig.plan(dsconfig.resolve(document, facts), facts)
+
+
+load_what_ranks_need()
+# Not in a function: what a rank raises has to reach the top of its interpreter.
+for case in sys.argv[2:]:
+    folder = Path(sys.argv[1], case)
+    folder.mkdir(parents=True)
+    port = free_port()
+    rank, children = fork_ranks()
+    if rank is not None:
+        run(rank, port, folder, case)
+        break
+    print(json.dumps(wait_for(children)), flush=True)
