@@ -120,7 +120,7 @@ def autocast_module_unknown(config: Context) -> Iterator[Finding]:
                     path=(*path, str(index)),
                     message=f'"{name}" cannot be imported: DeepSpeed stops when the engine is '
                     "built",
-                    help=_suggestion(name),
+                    help=_suggestion(config, name),
                 )
 
 
@@ -130,10 +130,8 @@ def _importable(name: str) -> bool:
     return bool(package) and (package != "torch.nn" or class_name in NN_CLASSES)
 
 
-def _suggestion(name: str) -> str:
-    from dsconfig.checks.spelling import closest
-
-    meant = closest(name.rpartition(".")[2], NN_CLASSES)
+def _suggestion(config: Context, name: str) -> str:
+    meant = config.closest(name.rpartition(".")[2], NN_CLASSES)
     return f'did you mean "torch.nn.{meant}"?' if meant else "write package.Class"
 
 

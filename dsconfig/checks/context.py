@@ -1,7 +1,7 @@
 """One config on the bench: its values as DeepSpeed reads them, the facts, the programs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
@@ -25,6 +25,9 @@ def key_at(path: tuple[str, ...], of_type: str | None = None) -> Key | None:
 
 T = TypeVar("T")
 AUTO = "auto"
+MOST_COMPARED = 200
+"""Names of one file that are compared with all known ones: a file with more unknown names than
+that is not misspelt but something else, and each comparison may take half a millisecond."""
 ZERO = ("zero_optimization",)
 
 
@@ -43,6 +46,7 @@ class Context:
         self.facts = facts
         self.runtimes = runtimes
         self.version = version
+        self._compared = 0
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -221,6 +225,16 @@ class Context:
         known = self.key_at(path)
         value = None if known is None or known.is_block else known.default_at(self.version)
         return "" if value is None else f" {json.dumps(value)}"
+
+    def closest(self, name: str, known: Iterable[str]) -> str | None:
+        """The known name that is spelled most alike; None where none is close.
+
+        Only the first ``MOST_COMPARED`` names of a file get an answer.
+        """
+        from dsconfig.checks.spelling import closest
+
+        self._compared += 1
+        return closest(name, known) if self._compared <= MOST_COMPARED else None
 
     @cached_property
     def schema_errors(self) -> list[SchemaError]:

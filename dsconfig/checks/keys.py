@@ -65,12 +65,12 @@ def unknown_key(config: Context) -> Iterator[Finding]:
     DeepSpeed ignores it without a word, so the run is not the one the file asks for; in
     `zero_optimization`, `fp16`, `bf16` and other checked blocks it stops.
     """
-    from dsconfig.checks.spelling import closest, homes, same_letters
+    from dsconfig.checks.spelling import homes, same_letters
 
     for path, error in _unknown(config):
         if is_comment(path[-1]) or path == ("$schema",) or renamed(path) or homes(path):
             continue
-        meant = closest(path[-1], error.known)
+        meant = config.closest(path[-1], error.known)
         refused = _refused(config, path)
         fix = None
         if meant and not config.has(*path[:-1], meant):
@@ -121,7 +121,7 @@ def documented_and_unread(config: Context) -> Iterator[Finding]:
 )
 def misplaced_key(config: Context) -> Iterator[Finding]:
     """The key exists, but in another block; here nothing reads it."""
-    from dsconfig.checks.spelling import closest, homes, same_letters
+    from dsconfig.checks.spelling import homes, same_letters
 
     for path, error in _unknown(config):
         if is_comment(path[-1]) or renamed(path):
@@ -129,7 +129,7 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
         places = homes(path)
         if not places:
             continue
-        alike = closest(path[-1], error.known)
+        alike = config.closest(path[-1], error.known)
         hint = f', or did you mean "{alike}"?' if alike else ""
         named = " or ".join(_dotted(place[:-1]) or "the top level" for place in places)
         refused = _refused(config, path)

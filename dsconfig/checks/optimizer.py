@@ -52,8 +52,6 @@ def is_one_bit(config: Context) -> bool:
 def unknown_optimizer(config: Context) -> Iterator[Finding]:
     """The type is neither DeepSpeed's own (any letter case) nor a class of torch.optim (exact
     case); the engine is not built."""
-    from dsconfig.checks.spelling import closest
-
     name = config.optimizer
     if name is None or name == AUTO or what_is_built(config) or is_one_bit(config):
         return
@@ -62,7 +60,7 @@ def unknown_optimizer(config: Context) -> Iterator[Finding]:
         meant = "Lamb" if "lamb" in name.lower() else "AdamW"
     else:
         message = f'"{name}" is no optimizer of DeepSpeed or torch.optim: {NOW}'
-        meant = closest(name, (*TORCH, *(own.title() for own in DEEPSPEED)))
+        meant = config.closest(name, (*TORCH, *(own.title() for own in DEEPSPEED)))
     edits = replace_value(config.document, "/optimizer/type", meant) if meant else ()
     yield Finding(
         path=("optimizer", "type"),
@@ -116,7 +114,7 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
     its CPU kernel under optimizer offload, and torch's classes with `torch_adam`. An argument
     of torch, such as `foreach`, is unknown to the others. Muon drops what it does not know.
     """
-    from dsconfig.checks.spelling import closest, same_letters
+    from dsconfig.checks.spelling import same_letters
 
     target = what_is_built(config)
     if target is None:
@@ -129,7 +127,7 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
         if name in known or is_comment(name) or name == "max_grad_norm":
             continue
         path = (*PARAMS, name)
-        meant = _SYNONYMS.get(name) or closest(name, known)
+        meant = _SYNONYMS.get(name) or config.closest(name, known)
         taken = meant is not None and config.has(*PARAMS, meant)
         edits = () if meant is None or taken else rename_key(config.document, join(*path), meant)
         what = "drops it without a word" if drops else f"does not take it: {NOW}"

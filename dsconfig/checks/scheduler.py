@@ -39,12 +39,12 @@ def what_is_built(config: Context) -> Schedule | None:
 def unknown_scheduler(config: Context) -> Iterator[Finding]:
     """The type is neither one of DeepSpeed's schedules nor a class of
     torch.optim.lr_scheduler, letter by letter; the engine is not built."""
-    from dsconfig.checks.spelling import closest, same_letters
+    from dsconfig.checks.spelling import same_letters
 
     name = config.get("scheduler", "type")
     if name is None or name == AUTO or (isinstance(name, str) and schedule(name)):
         return
-    meant = closest(name, (*OWN, *TORCH)) if isinstance(name, str) else None
+    meant = config.closest(name, (*OWN, *TORCH)) if isinstance(name, str) else None
     edits = replace_value(config.document, "/scheduler/type", meant) if meant else ()
     yield Finding(
         path=("scheduler", "type"),
@@ -95,7 +95,7 @@ def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
     WarmupLR has no `total_num_steps`, and WarmupCosineLR works with ratios to the optimizer's
     learning rate in place of `warmup_min_lr` and `warmup_max_lr`.
     """
-    from dsconfig.checks.spelling import closest, same_letters
+    from dsconfig.checks.spelling import same_letters
 
     target = what_is_built(config)
     if target is None:
@@ -104,7 +104,7 @@ def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
         if name in target.arguments or is_comment(name):
             continue
         path = (*PARAMS, name)
-        meant = _SYNONYMS.get(name) or closest(name, target.arguments)
+        meant = _SYNONYMS.get(name) or config.closest(name, target.arguments)
         other = [each for each, known in OWN.items() if name in known.arguments]
         meant = None if other or meant not in target.arguments else meant
         edits = ()

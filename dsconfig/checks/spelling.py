@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from dsconfig.checks.rule import Path
-from dsconfig.schema import Status, keys
+from dsconfig.schema.homes import homes as homes_by_name
 
 CLOSE = 0.8
 """Least similarity (0 to 1) of a key to the one it is taken for."""
@@ -49,25 +49,10 @@ def _similarity(wanted: str, candidate: str) -> float:
     return matcher.ratio()
 
 
-@cache
-def _homes() -> dict[str, tuple[Path, ...]]:
-    """Where each live key lives, by name and alias; blocks with names of the user's left out."""
-    found: dict[str, tuple[Path, ...]] = {}
-    for key in keys():
-        if key.status is not Status.LIVE or "*" in key.path or "[]" in key.path:
-            continue
-        parent = tuple(key.path.split(".")[:-1])
-        for name in (key.name, *key.aliases):
-            homes = found.get(name, ())
-            if (*parent, name) not in homes:
-                found[name] = (*homes, (*parent, name))
-    return found
-
-
 def homes(path: Path) -> tuple[Path, ...]:
     """Where the key at ``path`` would be read: below its own block first."""
     block = path[:-1]
-    all_homes = [home for home in _homes().get(path[-1], ()) if home != path]
+    all_homes = [home for home in homes_by_name().get(path[-1], ()) if home != path]
     below = tuple(home for home in all_homes if home[: len(block)] == block and block)
     if below:
         return below[:1]

@@ -178,6 +178,13 @@ def named(owners: tuple[type[Block], ...], parent: Key | None) -> Mapping[str, K
     return found
 
 
+@lru_cache(maxsize=512)
+def live_names(owners: tuple[type[Block], ...], parent: Key | None) -> tuple[str, ...]:
+    """The names and aliases of the keys of a block that DeepSpeed's newest release reads."""
+    found = named(owners, parent)
+    return tuple(name for name, one in found.items() if one.status is Status.LIVE)
+
+
 def _named(name: str, owners: tuple[type[Block], ...], parent: Key | None) -> Key | None:
     """``named(owners, parent).get(name)``, without the keys that nobody asks for."""
     for owner in owners:

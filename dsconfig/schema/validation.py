@@ -96,14 +96,13 @@ def _expected(values: Any, path: tuple[str | int, ...]) -> str:
 
 def known_names(values: Any, block: tuple[str | int, ...]) -> tuple[str, ...]:
     """The names, aliases included, of the live keys of the block at a path of ``values``."""
-    from dsconfig.schema.catalogue import Status, blocks_of, find, named
+    from dsconfig.schema.catalogue import blocks_of, find, live_names
 
     of_type = _type_named(values, block)
-    parent = find(_texts(block), of_type=of_type) if block else None
-    root = () if block else (DSConfig,)
-    owners = blocks_of(parent.shape, of_type) if parent else root
-    found = named(owners, parent)
-    return tuple(name for name, one in found.items() if one.status is Status.LIVE)
+    if not block:
+        return live_names((DSConfig,), None)
+    parent = find(_texts(block), of_type=of_type)
+    return live_names(blocks_of(parent.shape, of_type), parent) if parent else ()
 
 
 def _texts(path: tuple[str | int, ...]) -> list[str]:

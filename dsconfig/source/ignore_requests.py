@@ -1,15 +1,16 @@
 """Where a file asks to ignore findings: its ``$dsconfig`` section and its comments."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dsconfig.report import Diagnostic, Effect, Range, Severity
+from dsconfig.report import Diagnostic, Effect, Position, Range, Severity
 from dsconfig.source.document import Document
 from dsconfig.source.ignores import SECTION, matches
-from dsconfig.source.lines import LineIndex
 from dsconfig.source.pointer import lookup
+from dsconfig.source.spans import line_index
 
 DIRECTIVE = re.compile(r"(?://|#|/\*)[ \t]*dsconfig:[ \t]*ignore(?:\[([^\]\r\n]*)\])?")
 UNUSED = "DSC010"
@@ -27,14 +28,29 @@ class Ignore:
     used: bool = False
 
     def covers(self, found: Diagnostic) -> bool:
-        if self.selector and not matches(self.selector, found):
-            return False
-        return self.lines is None or (
-            found.range is not None and found.range.start.line in self.lines
-        )
+        """Whether a finding on one of its lines is meant."""
+        return not self.selector or matches(self.selector, found)
 
 
-def requests(document: Document) -> tuple[list[Ignore], list[Diagnostic]]:
+class Ignores:
+    """The requests of a file, by the lines they are about."""
+
+    def __init__(self, ignores: Sequence[Ignore]) -> None:
+        self.all = ignores
+        self._whole_file = [ignore for ignore in ignores if ignore.lines is None]
+        self._by_line: dict[int, list[Ignore]] = {}
+        for ignore in ignores:
+            for line in ignore.lines or ():
+                self._by_line.setdefault(line, []).append(ignore)
+
+    def covering(self, found: Diagnostic) -> list[Ignore]:
+        """The requests that speak of a finding."""
+        line = found.range.start.line if found.range else 0
+        near = (*self._whole_file, *self._by_line.get(line, ()))
+        return [ignore for ignore in near if ignore.covers(found)]
+
+
+def requests(document: Document) -> tuple[Ignores, list[Diagnostic]]:
     ignores: list[Ignore] = []
     malformed: list[Diagnostic] = []
     value = document.value
@@ -43,7 +59,7 @@ def requests(document: Document) -> tuple[list[Ignore], list[Diagnostic]]:
         ignores, malformed = _from_section(document, section)
     if document.text is not None and "dsconfig:" in document.text:
         ignores += _from_comments(document)
-    return ignores, malformed
+    return Ignores(ignores), malformed
 
 
 def _from_section(document: Document, section: Any) -> tuple[list[Ignore], list[Diagnostic]]:
@@ -75,10 +91,11 @@ def _from_section(document: Document, section: Any) -> tuple[list[Ignore], list[
 def _from_comments(document: Document) -> Iterator[Ignore]:
     """The directives in comments; what stands inside a value is no comment."""
     text = document.text or ""
-    lines = LineIndex(text)
+    lines = line_index(text, document.spans)
+    texts = _places_of_texts(document)
     for match in DIRECTIVE.finditer(text):
         place = lines.range(*match.span())
-        if _inside_value(document, place):
+        if _lies_within(place.start, texts):
             continue
         line = place.start.line
         alone = not text[lines.starts[line - 1] : match.start()].strip()
@@ -94,14 +111,21 @@ def _selectors(listed: str | None) -> Sequence[str]:
     return [selector.strip() for selector in listed.split(",") if selector.strip()]
 
 
-def _inside_value(document: Document, place: Range) -> bool:
-    """Whether a place lies in a text value or in a key, so that it is no comment."""
-    for pointer, span in document.spans.items():
-        in_key = span.key is not None and span.key.start <= place.start < span.key.end
-        in_value = span.value.start <= place.start < span.value.end
-        if in_key or (in_value and isinstance(lookup(document.value, pointer), str)):
-            return True
-    return False
+def _places_of_texts(document: Document) -> list[Range]:
+    """Where keys and text values stand, in order; what is written in them is no comment."""
+    places = [span.key for span in document.spans.values() if span.key is not None]
+    places += [
+        span.value
+        for pointer, span in document.spans.items()
+        if isinstance(lookup(document.value, pointer), str)
+    ]
+    return sorted(places)
+
+
+def _lies_within(position: Position, places: Sequence[Range]) -> bool:
+    """Whether a position lies in one of the places, which are in order and apart."""
+    at = bisect_right(places, position, key=lambda place: place.start)
+    return at > 0 and position < places[at - 1].end
 
 
 def unused(ignore: Ignore) -> Diagnostic:

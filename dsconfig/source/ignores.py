@@ -36,10 +36,10 @@ def without_ignored(
     ignores, malformed = requests(document)
     kept: list[Diagnostic] = []
     for diagnostic in found:
-        covering = [ignore for ignore in ignores if ignore.covers(diagnostic)]
+        covering = ignores.covering(diagnostic)
         if not covering or diagnostic.code in NEVER_IGNORED:
             kept.append(diagnostic)
         for ignore in covering:
             ignore.used = True
-    idle = (ignore for ignore in ignores if report_unused and not ignore.used)
+    idle = (ignore for ignore in ignores.all if report_unused and not ignore.used)
     return (*kept, *malformed, *map(unused, idle))

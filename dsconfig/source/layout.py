@@ -6,7 +6,8 @@ from typing import Any
 
 from dsconfig.report import Edit, Position
 from dsconfig.source.document import Span
-from dsconfig.source.lines import LINE_END, LineIndex
+from dsconfig.source.lines import LINE_END
+from dsconfig.source.spans import line_index
 from dsconfig.source.tokens import TokenError, end_of_line, skip
 
 INDENT = "    "
@@ -23,7 +24,7 @@ class Layout:
     def __init__(self, text: str, places: Mapping[str, Span]) -> None:
         self.text = text
         self.places = places
-        self.lines = LineIndex(text)
+        self.lines = line_index(text, places)
 
     # --- looking ------------------------------------------------------------------------
 

@@ -29,3 +29,13 @@ class Spans(Mapping[str, Span]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+def line_index(text: str, places: Mapping[str, Span]) -> LineIndex:
+    """The lines of a document's text, found once however many fixes ask for them.
+
+    Places may count in a text with other line ends, which has lines of its own.
+    """
+    if isinstance(places, Spans) and places.lines.text == text:
+        return places.lines
+    return LineIndex(text)

@@ -6,7 +6,18 @@ import pytest
 from pydantic import ValidationError
 
 from dsconfig import schema
-from dsconfig.schema import DSConfig, Key, Status, Version, find, key, keys, strict_at, strict_since
+from dsconfig.schema import (
+    DSConfig,
+    Key,
+    Status,
+    Version,
+    find,
+    homes,
+    key,
+    keys,
+    strict_at,
+    strict_since,
+)
 from dsconfig.schema.catalogue import blocks_of
 
 
@@ -135,3 +146,15 @@ def test_the_module_names_what_it_has() -> None:
     assert {name for name in schema.__all__ if getattr(schema, name, None) is None} == set()
     with pytest.raises(AttributeError, match="nothing"):
         _ = schema.nothing
+
+
+def test_the_written_homes_are_those_of_the_declarations() -> None:
+    """After a change of keys: ``python -m dsconfig.schema.homes``."""
+    assert homes.FILE.read_text("utf-8") == homes.to_text(homes.declared())
+
+
+def test_the_written_homes_lead_to_keys() -> None:
+    paths = [path for places in homes.homes().values() for path in places]
+    assert ("zero_optimization", "overlap_comm") in paths
+    assert ("zero_optimization", "max_live_parameters") in paths  # an alias
+    assert all(find(path) is not None for path in paths)

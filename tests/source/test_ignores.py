@@ -1,10 +1,14 @@
 """In-file requests to leave findings out."""
 
 import json
+from itertools import count
+
+import pytest
 
 import dsconfig
-from dsconfig.source import read
+from dsconfig.source import ignore_requests, read
 from dsconfig.source.ignores import without_ignored
+from dsconfig.source.pointer import lookup
 
 BAD = {"train_batch_size": 8, "no_such_key": 1}
 
@@ -65,3 +69,18 @@ def test_what_cannot_be_read_is_never_ignored() -> None:
     document = read('{"$dsconfig": {"ignore": ["DSC0"]}, "a" = 1}\n')
     kept = without_ignored(document, document.diagnostics)
     assert [found.code for found in kept] == ["DSC002"]
+
+
+def test_looking_up_requests_takes_one_look_at_each_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = count()
+
+    def looked_up(value: object, pointer: str) -> object:
+        next(looks)
+        return lookup(value, pointer)
+
+    monkeypatch.setattr(ignore_requests, "lookup", looked_up)
+    entries = ",\n".join(f'"no_such_{n}": {n} // dsconfig: ignore[DSC021]\n' for n in range(40))
+    document = read(f'{{"train_batch_size": 8,\n{entries}}}\n')
+    found = [each for each in dsconfig.validate(document).diagnostics if each.code == "DSC021"]
+    assert not found
+    assert next(looks) == len(document.spans)

@@ -1,0 +1,82 @@
+"""What somebody may have meant: told for mistakes, bounded for files that are something else."""
+
+import json
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+import dsconfig
+from dsconfig.checks import spelling
+from dsconfig.checks.context import MOST_COMPARED
+from dsconfig.source import layout, spans
+
+MANY = 5 * MOST_COMPARED
+
+
+@pytest.fixture
+def comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names that were compared with all known ones."""
+    compared: list[str] = []
+    closest = spelling.closest
+
+    def counted(name: str, known: tuple[str, ...]) -> str | None:
+        compared.append(name)
+        return closest(name, known)
+
+    monkeypatch.setattr(spelling, "closest", counted)
+    yield compared
+
+
+def judged(names: Iterator[str], template: str) -> list[dsconfig.Diagnostic]:
+    entries = ",\n".join(f"{json.dumps(name)}: 1" for name in names)
+    found = dsconfig.validate(template.replace("ENTRIES", entries)).diagnostics
+    return [each for each in found if each.code in ("DSC021", "DSC603", "DSC633")]
+
+
+def names() -> Iterator[str]:
+    return (f"wall_clock_breakdow{number}" for number in range(MANY))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        '{"train_batch_size": 8,\nENTRIES}\n',
+        '{"train_batch_size": 8, "zero_optimization": {\nENTRIES}}\n',
+        '{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {\nENTRIES}}}\n',
+        '{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {\nENTRIES}}}\n',
+    ],
+    ids=["root", "block", "optimizer", "scheduler"],
+)
+def test_every_unknown_key_is_reported_and_few_are_compared(
+    template: str, comparisons: list[str]
+) -> None:
+    assert len(judged(names(), template)) == MANY
+    assert len(comparisons) == MOST_COMPARED
+
+
+def test_the_first_mistakes_of_a_file_come_with_a_suggestion() -> None:
+    found = judged(names(), '{"train_batch_size": 8,\nENTRIES}\n')
+    helps = [each.help for each in found]
+    assert helps[:MOST_COMPARED] == ['did you mean "wall_clock_breakdown"?'] * MOST_COMPARED
+    assert set(helps[MOST_COMPARED:]) == {"delete it, or look for its new name"}
+    assert {each.severity for each in found} == {dsconfig.Severity.ERROR}
+
+
+def test_the_lines_of_a_text_are_looked_up_once_for_all_its_fixes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = count()
+
+    class Counted(spans.LineIndex):
+        def __init__(self, text: str) -> None:
+            next(made)
+            super().__init__(text)
+
+    monkeypatch.setattr(spans, "LineIndex", Counted)
+    entries = ",\n".join(f'"_remark{number}": 1' for number in range(50))
+    text = f'{{"train_batch_size": 8, "zero_optimization": {{\n{entries}\n}}}}\n'
+    found = dsconfig.validate(text).diagnostics
+    assert sum(each.fix is not None for each in found) == 50
+    assert next(made) == 1
+    assert layout.line_index is spans.line_index
