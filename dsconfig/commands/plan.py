@@ -8,7 +8,7 @@ import typer
 from dsconfig.commands import options
 
 if TYPE_CHECKING:
-    from dsconfig.facts import ModelTree
+    from dsconfig.facts import Facts
     from dsconfig.planner.model import Plan
 
 Out = Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as JSON here.")]
@@ -56,7 +56,7 @@ def plan(
 
         write(output, made.to_json() + "\n")
     if simulate:
-        show_simulation(made, facts.model, output_format)
+        show_simulation(made, facts, output_format)
     elif output_format == "json":
         typer.echo(made.to_json())
     else:
@@ -77,7 +77,7 @@ def show(made: "Plan") -> None:
     out.print(coverage_table(made))
 
 
-def show_simulation(made: "Plan", model: "ModelTree | None", output_format: str) -> None:
+def show_simulation(made: "Plan", facts: "Facts", output_format: str) -> None:
     """Run the engine's own code on fake tensors and print what it would hold and send."""
     from dsconfig.commands.errors import UsageError
 
@@ -93,7 +93,8 @@ def show_simulation(made: "Plan", model: "ModelTree | None", output_format: str)
     if made.effective.optimizer is None:
         raise UsageError("--simulate: a step needs an optimizer: --set optimizer.type=AdamW")
     try:
-        result = dsengine.simulate(made, model)
+        kind = facts.device.kind if facts.device else "cuda"
+        result = dsengine.simulate(made, facts.model, device=kind)
     except ValueError as error:
         raise UsageError(f"--simulate: {error}") from None
     if output_format == "json":

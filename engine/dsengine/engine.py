@@ -105,14 +105,11 @@ class Engine(Accessors, Saving, nn.Module):
         if scale_wrt_gas and self._accumulation.steps > 1:
             loss = loss / self._accumulation.steps
         self.prepare_backward(loss)
-        self._direct.inside_engine = True
-        try:
-            with self._reporter.phase("backward"):
-                scale = self.loss_scaler.scale
-                scaled = loss if scale == 1.0 else loss.float() * scale
-                scaled.backward(retain_graph=retain_graph, **kwargs)
-        finally:
-            self._direct.inside_engine = False
+        inside = self._direct.of_engine(frees_graph=not retain_graph)
+        with inside, self._reporter.phase("backward"):
+            scale = self.loss_scaler.scale
+            scaled = loss if scale == 1.0 else loss.float() * scale
+            scaled.backward(retain_graph=retain_graph, **kwargs)
         self.sharding.after_backward()
         return loss
 

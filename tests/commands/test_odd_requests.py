@@ -78,7 +78,6 @@ def test_a_starter_has_no_impossible_numbers(flags: tuple[object, ...]) -> None:
         ((), "optimizer.type=AdamW"),
         (ADAM, "give --model"),
         ((*ADAM, "--params", "1e9"), "--simulate"),
-        ((*ADAM, "--set", "zero_optimization.stage=0"), "stage 1, 2 or 3"),
     ],
 )
 @pytest.mark.engine

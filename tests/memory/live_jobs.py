@@ -1,17 +1,17 @@
-"""Jobs for training processes: measure what an engine holds, window after window."""
+"""Jobs for training processes: measure what an engine holds and sends, window after window."""
 
 import gc
+from collections import Counter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import dsconfig
 import dsengine
 from dsengine.memory import LiveBytes
 
 WIDTH, BLOCKS, VOCABULARY = 128, 8, 1024
-PHASES = ("forward", "backward", "step")
+PHASES = ("init", "forward", "backward", "step")
 WINDOWS = 4
 
 
@@ -42,53 +42,74 @@ class Model(nn.Module):
         return self.head(self.norm(hidden))
 
 
-def measured_and_estimated(config: dict[str, Any]) -> dict[str, tuple[int, int, int, int]]:
-    """(measured peak, estimated peak, measured rest, estimated rest) of the last micro batch.
+def loss_of(engine: Any) -> Tensor:
+    tokens = torch.zeros(1, 1, dtype=torch.long)
+    return engine(tokens).float().pow(2).mean()
+
+
+def measured(config: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Peak and remaining bytes of this rank by phase, of the micro batch that ends a window.
 
     gloo lets go of a finished collective's tensors some time later, from a thread of its own:
-    the least of several windows is what the engine holds by itself.
+    the least of several runs and windows is what the engine holds by itself.
     """
+    runs = [_run(config, windows) for windows in (0, 0, WINDOWS)]
+    return {what: _least([each[what] for run in runs for each in run]) for what in runs[0][0]}
+
+
+def _run(config: dict[str, Any], windows: int) -> list[dict[str, dict[str, int]]]:
+    """What was seen in ``initialize`` and in each window but the first, which makes the state."""
     gc.collect()
     torch.manual_seed(0)
     live = LiveBytes(torch.device("cpu"), existing=False)
-    live.start("outside")
-    model = Model()
-    tree = dsengine.describe(model)
-    engine, *_ = dsengine.initialize(model=model, config=config)
-    tokens = torch.zeros(1, 1, dtype=torch.long)
-    peaks: dict[str, list[int]] = {phase: [] for phase in PHASES}
-    rests: dict[str, list[int]] = {phase: [] for phase in PHASES}
+    live.start("init")
+    engine, *_ = dsengine.initialize(model=Model(), config=config)
+    live.enter("outside")
+    seen = [{"peaks": live.peaks, "rests": live.rests}]
     steps = config["gradient_accumulation_steps"]
-    for _ in range(WINDOWS):
+    for window in range(windows):
+        live.peaks, live.rests = {}, {}
         for micro in range(steps):
-            _micro_batch(engine, live, tokens, counted=micro == steps - 1)
-        for phase in PHASES:
-            peaks[phase].append(live.peaks.pop(phase))
-            rests[phase].append(live.rests.pop(phase))
+            _micro_batch(engine, live, counted=micro == steps - 1)
+        if window:
+            seen.append({"peaks": live.peaks, "rests": live.rests})
     live.stop()
     engine.destroy()
-    facts = dsconfig.Facts(
-        world_size=2, nodes=1, device=dsconfig.DeviceFacts(name="cpu", kind="cpu"), model=tree
-    )
-    expected = dsconfig.estimate(dsconfig.resolve(config, facts), facts).options[0].device
+    return seen
+
+
+def _least(windows: list[dict[str, int]]) -> dict[str, int]:
     return {
-        str(phase): (
-            min(peaks[phase][1:]),
-            expected.phase_bytes[phase],
-            min(rests[phase][1:]),
-            expected.rest_bytes[phase],
-        )
-        for phase in expected.phase_bytes
-        if phase in PHASES
+        phase: min(found)
+        for phase in PHASES
+        if (found := [window[phase] for window in windows if phase in window])
     }
 
 
-def _micro_batch(engine: Any, live: LiveBytes, tokens: Tensor, *, counted: bool) -> None:
+def _micro_batch(engine: Any, live: LiveBytes, *, counted: bool) -> None:
     live.enter("forward" if counted else "outside")
-    loss = engine(tokens).float().pow(2).mean()
+    loss = loss_of(engine)
     live.enter("backward" if counted else "outside")
     engine.backward(loss)
     del loss
     live.enter("step" if counted else "outside")
     engine.step()
     live.enter("outside")
+
+
+def sent(config: dict[str, Any]) -> dict[str, int]:
+    """Bytes of one step by collective, as the engine's own log has counted them."""
+    torch.manual_seed(0)
+    log = {"comms_logger": {"enabled": True, "prof_all": True}}
+    engine, *_ = dsengine.initialize(model=Model(), config=config | log)
+    counted = engine._reporter.communication
+    total: Counter[str] = Counter()
+    for _ in range(2):
+        counted.counts.clear()
+        for _ in range(config["gradient_accumulation_steps"]):
+            engine.backward(loss_of(engine))
+            engine.step()
+    for (name, size), times in counted.counts.items():
+        total[name] += size * times
+    engine.destroy()
+    return dict(total)
