@@ -5,8 +5,6 @@ import torch.distributed as dist
 
 GATHER, REDUCE = 0x2E20, 0x2E21
 """Tags that keep the pieces apart from what a script sends between the same ranks."""
-COLLECTIVES = {GATHER: "all_gather", REDUCE: "reduce_scatter"}
-"""What a message with such a tag is part of."""
 
 
 def can_exchange(group: dist.ProcessGroup | None, device: torch.device) -> bool:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from dsengine.exchange.tags import GATHER, REDUCE
 from dsengine.reports.printing import say
 
 NAMES = {
@@ -19,6 +20,9 @@ NAMES = {
     "broadcast_": "broadcast",
     "barrier": "barrier",
 }
+
+PIECES = {GATHER: "all_gather_into_tensor", REDUCE: "reduce_scatter_tensor"}
+"""Over gloo each piece of these travels as a message, told by its tag."""
 
 
 class CommunicationLog(TorchDispatchMode):
@@ -42,6 +46,10 @@ class CommunicationLog(TorchDispatchMode):
 
     def _note(self, operation: str, args: Any) -> None:
         name = NAMES.get(operation, operation.strip("_"))
+        if operation in ("send", "recv_") and args[-1] in PIECES:
+            if operation == "recv_":
+                return  # noted where it is sent
+            name = PIECES[args[-1]]
         if not (self._all or name in self._chosen):
             return
         size = max((_bytes(leaf) for leaf in tree_leaves(args)), default=0)
