@@ -73,6 +73,8 @@ class TrainingLoader:
         )
         self.passes = 0
         """Completed passes over the data."""
+        self.post_process_func: Callable[[Any, dict[str, Any]], Any] | None = None
+        """What every batch goes through, with the loader's state, before it is handed out."""
         self._batches = 0
         self._offset = 0
 
@@ -95,9 +97,15 @@ class TrainingLoader:
         self._offset, self._batches = resumed, 0
         for batch in self.loader:
             self._batches += 1
-            yield batch
+            yield batch if self.post_process_func is None else self._processed(batch)
         self.passes += 1
         self._offset, self._batches = 0, 0
+
+    def _processed(self, batch: Any) -> Any:
+        """DeepSpeed's functions look for its curriculum's difficulties: here there are none."""
+        assert self.post_process_func is not None
+        state: dict[str, Any] = {**self.state_dict(), "consumed_samples": self.position}
+        return self.post_process_func(batch, {**state, "current_difficulties": {}})
 
     def state_dict(self) -> dict[str, int]:
         return {"position": self.position, "passes": self.passes}

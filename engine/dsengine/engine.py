@@ -14,6 +14,7 @@ from dsengine.accessors import Accessors
 from dsengine.accumulation import Accumulation
 from dsengine.counters import Counters
 from dsengine.direct_backward import DirectBackward
+from dsengine.moving import EVERYTHING, GRADIENTS, MODEL, Moving
 from dsengine.offload import bind
 from dsengine.peers import absent, in_phase
 from dsengine.precision import LossScaler, Policy
@@ -23,7 +24,7 @@ from dsengine.sharding import Sharding
 from dsengine.stepping import Stepper
 
 
-class Engine(Accessors, Saving, nn.Module):
+class Engine(Accessors, Moving, Saving, nn.Module):
     """A model together with everything that trains it, as the plan decided.
 
     The loop is ``loss = engine(batch)``, ``engine.backward(loss)``, ``engine.step()`` for each
@@ -83,6 +84,7 @@ class Engine(Accessors, Saving, nn.Module):
 
     @in_phase("forward")
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.need(MODEL, "forward()")
         with self._reporter.phase("forward"), self._policy.autocast_context(self.device):
             if self._policy.casts_inputs:
                 args, kwargs = self._policy.cast((args, kwargs))
@@ -100,6 +102,7 @@ class Engine(Accessors, Saving, nn.Module):
         **kwargs: Any,
     ) -> Tensor:
         """Compute gradients of ``loss``; return it divided by the accumulation steps."""
+        self.need(GRADIENTS, "backward()")
         if not isinstance(loss, Tensor):
             raise TypeError(f"backward() needs a loss tensor, not {type(loss).__name__}")
         if scale_wrt_gas and self._accumulation.steps > 1:
@@ -125,6 +128,7 @@ class Engine(Accessors, Saving, nn.Module):
     @in_phase("step")
     def step(self) -> None:
         """End a micro batch; at a boundary, update the weights and go on with the schedule."""
+        self.need(EVERYTHING, "step()")
         if self._stepper is None:
             raise RuntimeError(
                 "this engine has no optimizer to step: give `optimizer` in the config or pass "
@@ -213,6 +217,7 @@ class Engine(Accessors, Saving, nn.Module):
 
         They reach the fp32 masters too. Raises RuntimeError for keys that do not match.
         """
+        self.need(EVERYTHING, "load_state_dict()")
         prefixed = all(name.startswith("module.") for name in state_dict)
         own = {
             name.removeprefix("module.") if prefixed else name: value
@@ -233,6 +238,10 @@ class Engine(Accessors, Saving, nn.Module):
         """Free units that are gathered although nothing uses them (stage 3)."""
         self.sharding.release()
 
+    def stepped_parts(self) -> list[nn.Parameter]:
+        """Return what the optimizer holds between steps."""
+        return [] if self._binding is None else list(self._binding.parts.values())
+
     def optimizer_on_shards(self) -> AbstractContextManager[None]:
         """Let the optimizer hold the (sharded) parameters by which checkpoints know them."""
         return nullcontext() if self._binding is None else self._binding.as_sharded()
@@ -243,6 +252,7 @@ class Engine(Accessors, Saving, nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """``to``, ``cuda``, ``half`` ...: move what can be moved, then restore the layout."""
+        self.need(EVERYTHING, "moving or casting the model")
         with self.optimizer_on_shards():
             super()._apply(fn, recurse)
         self.sharding.restore()
@@ -262,6 +272,11 @@ class Engine(Accessors, Saving, nn.Module):
         if self._binding is not None:
             self._binding.close()
         self._stepper = None
+
+    def set_data_post_process_func(self, function: Any) -> None:
+        """Have the training loader pass every batch through ``function(batch, state)``."""
+        if self.training_dataloader is not None:
+            self.training_dataloader.post_process_func = function
 
     def __getattr__(self, name: str) -> Any:
         try:

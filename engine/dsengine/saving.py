@@ -12,6 +12,7 @@ from torch import Tensor
 from dsengine.checkpoint import Checkpointer, TrainingState
 from dsengine.checkpoint.directory import read_latest
 from dsengine.export import load_weights, save_weights, whole_state_dict
+from dsengine.moving import EVERYTHING
 from dsengine.peers import in_phase
 
 if TYPE_CHECKING:
@@ -21,7 +22,11 @@ Path = str | PathLike[str]
 
 
 def training_state(engine: "Engine") -> TrainingState:
-    """Return everything of an engine that a checkpoint holds."""
+    """Return everything of an engine that a checkpoint holds.
+
+    Raises RuntimeError while states are offloaded.
+    """
+    engine.need(EVERYTHING, "saving and loading")
     parts = {
         "lr_scheduler": engine.lr_scheduler,
         "loss_scale": engine.loss_scaler,

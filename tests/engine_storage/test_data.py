@@ -87,3 +87,18 @@ def test_repeating_loader_never_ends() -> None:
     endless = RepeatingLoader(loader)
     batches = [next(endless)[0].tolist() for _ in range(9)]
     assert batches[0] == batches[4] == batches[8]
+
+
+def test_a_function_sees_every_batch_with_the_position_behind_it() -> None:
+    (loader,) = loaders(1)
+    seen: list[tuple[int, int]] = []
+
+    def double(batch: Any, state: dict[str, Any]) -> Any:
+        assert state["current_difficulties"] == {}
+        seen.append((int(batch[0].shape[0]), state["consumed_samples"]))
+        return [batch[0] * 2]
+
+    plain = [batch[0].tolist() for batch in loader]
+    loader.post_process_func = double
+    assert [batch[0].tolist() for batch in loader] == [[2 * i for i in part] for part in plain]
+    assert seen == [(12, 12), (12, 24), (12, 36), (12, 48)]

@@ -11,6 +11,9 @@ import torch.distributed as dist
 from torch import nn
 
 import dsengine
+from dsengine.memory import LiveBytes
+from dsengine.moving import states_of
+from dsengine.offload.parking import OffloadDeviceEnum, OffloadStateTypeEnum, Parking
 from training import models
 from training.jobs import config, window
 
@@ -311,3 +314,94 @@ def embedding(settings: dict[str, Any], sparse: bool) -> list[float]:
         curve.append(_mean(loss.item()))
     engine.destroy()
     return curve
+
+
+def moved_away(settings: dict[str, Any]) -> dict[str, Any]:
+    """Let all states leave in the middle of a window and come back; train on.
+
+    On the CPU ``offload_states`` has nothing to move, so what it does elsewhere is done directly.
+    """
+    engine = started(settings)
+    curve = [window(engine, 0)]
+    loss = engine(models.batch(1, 0, dist.get_rank()))
+    engine.backward(loss)
+    engine.step()
+    engine.sharding.release()
+    live = LiveBytes(engine.device)
+    live.start("before")
+    parking, states = Parking(engine.device), states_of(engine)
+    live.enter("away")
+    freed = parking.park(states, set(OffloadStateTypeEnum), pin=False)
+    live.enter("back")
+    empty = [
+        kind
+        for kind, tensors in states.items()
+        if all(dsengine.sharding.local_part(t).untyped_storage().nbytes() == 0 for t in tensors)
+    ]
+    parking.restore()
+    live.stop()
+    second = engine(models.batch(1, 1, dist.get_rank()))
+    engine.backward(second)
+    engine.step()
+    curve += [_mean((loss.item() + second.item()) / 2), window(engine, 2)]
+    kept = {
+        dsengine.sharding.local_part(tensor).untyped_storage()._cdata: tensor
+        for tensors in states_of(engine).values()
+        for tensor in tensors
+    }
+    total = sum(dsengine.sharding.local_part(t).untyped_storage().nbytes() for t in kept.values())
+    engine.destroy()
+    return {
+        "curve": curve,
+        "freed": freed,
+        "held": total,
+        "empty": [str(kind) for kind in empty],
+        "rests": dict(live.rests),
+    }
+
+
+def single_copy_of_shards(settings: dict[str, Any]) -> tuple[int, int]:
+    """Bytes freed when masters leave alone, and when parameters leave after them."""
+    engine = started(settings)
+    window(engine, 0)
+    parking = Parking(engine.device)
+    first = parking.park(states_of(engine), [OffloadStateTypeEnum.hp_params], pin=False)
+    second = parking.park(states_of(engine), [OffloadStateTypeEnum.lp_params], pin=False)
+    parking.restore()
+    engine.destroy()
+    return first, second
+
+
+def offloaded(settings: dict[str, Any]) -> dict[str, Any]:
+    """The methods of the engine: what they refuse, and that training goes on after them."""
+    engine = started(settings)
+    curve = [window(engine, 0)]
+    said = {}
+    engine.offload_states(include=["optim_states"])
+    curve.append(engine(models.batch(1, 0, dist.get_rank())).item())
+    said["step"] = _message(engine.step)
+    engine.offload_states()
+    said["forward"] = _message(lambda: engine(models.batch(1, 0, 0)))
+    said["save"] = _message(lambda: engine.save_checkpoint("nowhere"))
+    engine.reload_states(non_blocking=True)
+    said["device"] = _message(lambda: engine.offload_states(device="meta"))
+    said["nvme"] = _message(lambda: engine.offload_states(device=OffloadDeviceEnum.nvme))
+    said["name"] = _message(lambda: engine.offload_states(include=["weights"]))
+    curve += [window(engine, 1)]
+    engine.destroy()
+    return {"curve": curve, "said": said}
+
+
+def refused_offload(settings: dict[str, Any]) -> str:
+    engine = started(settings)
+    message = _message(engine.offload_states)
+    engine.destroy()
+    return message
+
+
+def _message(action: Any) -> str:
+    try:
+        action()
+    except (RuntimeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

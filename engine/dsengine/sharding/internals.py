@@ -60,6 +60,15 @@ def has_unreduced_gradients(unit: FSDPModule) -> bool:
     )
 
 
+def accumulated_gradients(unit: FSDPModule) -> Iterator[Tensor]:
+    """What the unit holds of gradients that are not reduced yet."""
+    for entry in sharded_entries(unit):
+        whole = getattr(entry, "_unsharded_param", None)
+        for gradient in (entry.unsharded_accumulated_grad, getattr(whole, "grad", None)):
+            if gradient is not None:
+                yield gradient
+
+
 def reduce_again(unit: FSDPModule) -> None:
     """Reduce what has come in since, and add it to the reduced gradients."""
     for group in parameter_groups(unit):

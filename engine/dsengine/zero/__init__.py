@@ -1,5 +1,6 @@
-"""ZeRO's own names: ``Init``, ``GatheredParameters``, ``register_external_parameter``."""
+"""ZeRO's own names: ``Init``, ``GatheredParameters``, ``register_external_parameter`` ..."""
 
+from dsengine.offload.parking import OffloadDeviceEnum, OffloadStateTypeEnum
 from dsengine.zero.external import register_external_parameter, unregister_external_parameter
 from dsengine.zero.gathered import GatheredParameters
 from dsengine.zero.init import Init
@@ -7,6 +8,8 @@ from dsengine.zero.init import Init
 __all__ = [
     "GatheredParameters",
     "Init",
+    "OffloadDeviceEnum",
+    "OffloadStateTypeEnum",
     "register_external_parameter",
     "unregister_external_parameter",
 ]
