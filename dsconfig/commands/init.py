@@ -33,11 +33,12 @@ def init(
     output: Out = None,
     force: Force = False,
 ) -> None:
-    """Write a commented starter config that validates clean.
+    """Write a commented starter config that validates clean: for all programs, or for --runtime.
 
     With --model (or --params), --gpus and --device: stage, offload, buckets and micro batch are
     the fastest that fit. Without them: a cautious start. For transformers and accelerate what
-    they fill in stays "auto".
+    they fill in stays "auto". Remarks are keys, which every program reads past; with
+    --runtime deepspeed or dsengine they are // remarks.
     """
     from dsconfig.commands.starter.choosing import cautious, chosen
     from dsconfig.commands.starter.writing import written
@@ -63,10 +64,12 @@ def init(
         learning_rate=learning_rate,
     )
     starter = chosen(facts, learning_rate) if any(known) else cautious(learning_rate)
-    _emit(written(starter.for_program(program), hjson=program.reads_hjson), output, force=force)
+    # A file that nobody made for one program has to suit those, too, that read strict JSON.
+    hjson = runtime is not None and program.reads_hjson
+    _emit(written(starter.for_program(program), hjson=hjson), output, runtime, force=force)
 
 
-def _emit(text: str, output: Path | None, *, force: bool) -> None:
+def _emit(text: str, output: Path | None, runtime: str | None, *, force: bool) -> None:
     if output is None:
         typer.echo(text, nl=False)
         return
@@ -75,4 +78,5 @@ def _emit(text: str, output: Path | None, *, force: bool) -> None:
     from dsconfig.commands.writing import write
 
     write(output, text)
-    typer.echo(f"wrote {output}", err=True)
+    flag = f"--runtime {runtime} " if runtime else ""
+    typer.echo(f"wrote {output}; judge it with `dsconfig validate {flag}{output}`", err=True)

@@ -12,7 +12,31 @@ from dsconfig.facts import gather
 from .conftest import Run
 
 LLAMA = ("--model", "llama-2-7b", "--gpus", 8, "--device", "a100-80gb")
-FACTS = gather(model="llama-2-7b", world_size=8, device="a100-80gb", sequence_length=2048)
+REQUESTS = {
+    "nothing known": ((), {}),
+    "llama": (LLAMA, {"model": "llama-2-7b", "world_size": 8, "device": "a100-80gb"}),
+    "with a global batch": (
+        ("--model", "llama-2-70b", "--gpus", 16, "--device", "h100", "--global-batch", 64),
+        {"model": "llama-2-70b", "world_size": 16, "device": "h100"},
+    ),
+    "with offload": (
+        ("--model", "llama-2-13b", "--gpus", 2, "--device", "a100-40gb", "--nodes", 1),
+        {"model": "llama-2-13b", "world_size": 2, "device": "a100-40gb"},
+    ),
+    "without bf16": (
+        ("--params", "1.3e9", "--gpus", 4, "--device", "v100-32gb", "--micro-batch", 2),
+        {"params": "1.3e9", "world_size": 4, "device": "v100-32gb"},
+    ),
+    "one rank": (
+        ("--params", "125e6", "--gpus", 1, "--device", "a100-80gb", "--learning-rate", "3e-4"),
+        {"params": "125e6", "world_size": 1, "device": "a100-80gb"},
+    ),
+    "on the CPU": (
+        ("--model", "gpt2", "--gpus", 2, "--device", "cpu", "--seq-len", 512),
+        {"model": "gpt2", "world_size": 2, "device": "cpu"},
+    ),
+}
+"""What is asked for, and the facts that the file is judged with afterwards."""
 
 
 def started(run: Run, *arguments: object) -> tuple[str, dict[str, Any]]:
@@ -21,18 +45,30 @@ def started(run: Run, *arguments: object) -> tuple[str, dict[str, Any]]:
     return out, dsconfig.read(out).value
 
 
-@pytest.mark.parametrize("runtime", ["deepspeed", "dsengine", "transformers", "accelerate"])
-@pytest.mark.parametrize("arguments", [(), LLAMA], ids=["nothing known", "llama"])
-def test_it_validates_clean(run: Run, runtime: str, arguments: tuple[object, ...]) -> None:
-    text, _ = started(run, *arguments, "--runtime", runtime)
-    report = dsconfig.validate(
-        text, FACTS if arguments else None, runtime=runtime, version="0.19.8"
-    )
-    assert (report.errors, report.warnings) == ((), ())
+@pytest.mark.parametrize("runtime", [None, "deepspeed", "dsengine", "transformers", "accelerate"])
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+def test_nothing_is_found_in_it_by_those_it_was_made_for(
+    run: Run, runtime: str | None, request_: tuple[tuple[object, ...], dict[str, Any]]
+) -> None:
+    """Made for nobody in particular, it suits them all."""
+    arguments, known = request_
+    text, _ = started(run, *arguments, *(("--runtime", runtime) if runtime else ()))
+    for facts in (None, gather(**known)) if known else (None,):
+        assert not dsconfig.validate(text, facts, runtime=runtime, version="0.19.8").diagnostics
 
 
 def test_each_choice_has_its_reason(run: Run) -> None:
     text, config = started(run, *LLAMA)
+    assert json.loads(text) == config
+    assert config["//"].startswith("llama-2-7b on 8 x A100-SXM4-80GB, 2048 tokens per sample")
+    reason = "A100-SXM4-80GB computes in bf16, which needs no loss scale"
+    assert config["// bf16.enabled"] == reason
+    assert text.index("// bf16.enabled") < text.index('"bf16"')
+    assert config["bf16"] == {"enabled": True}
+
+
+def test_for_who_reads_hjson_the_reasons_are_remarks(run: Run) -> None:
+    text, config = started(run, *LLAMA, "--runtime", "deepspeed")
     assert "// llama-2-7b on 8 x A100-SXM4-80GB, 2048 tokens per sample." in text
     assert "// A100-SXM4-80GB computes in bf16, which needs no loss scale" in text
     assert config["bf16"] == {"enabled": True}
@@ -46,10 +82,15 @@ def test_nothing_stands_in_it_without_effect(run: Run) -> None:
     assert not [name for name in config["zero_optimization"] if name.startswith("stage3_")]
 
 
-def test_without_a_global_batch_it_runs_at_any_world_size(run: Run) -> None:
+def test_it_runs_at_any_world_size(run: Run) -> None:
     assert "train_batch_size" not in started(run, *LLAMA)[1]
+
+
+def test_a_global_batch_is_kept_at_the_world_size_that_was_named(run: Run) -> None:
     _, config = started(run, *LLAMA, "--global-batch", 64)
-    assert config["train_batch_size"] == 64
+    steps = config["gradient_accumulation_steps"]
+    assert 8 * config["train_micro_batch_size_per_gpu"] * steps == 64
+    assert config["// gradient_accumulation_steps"] == "64 samples per step on 8 ranks"
 
 
 def test_for_the_trainer_what_it_fills_stays_open_and_the_rest_is_chosen(run: Run) -> None:
@@ -57,6 +98,7 @@ def test_for_the_trainer_what_it_fills_stays_open_and_the_rest_is_chosen(run: Ru
     assert json.loads(text) == config
     assert config["train_micro_batch_size_per_gpu"] == "auto"
     assert config["optimizer"]["params"]["lr"] == "auto"
+    assert config["// auto"] == "filled in by transformers"
     assert config["zero_optimization"]["stage"] in (0, 1, 2, 3)
 
 
@@ -69,6 +111,7 @@ def test_into_a_file_that_is_not_overwritten(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     assert run("init", "-o", path)[0] == 0
     written = path.read_text()
+    assert run("validate", path)[:2] == (0, "")
     code, _, err = run("init", *LLAMA, "-o", path)
     assert code == 2 and "--force" in err and path.read_text() == written
     assert run("init", *LLAMA, "-o", path, "--force")[0] == 0

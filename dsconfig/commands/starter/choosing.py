@@ -103,7 +103,10 @@ def chosen(facts: Facts, learning_rate: float) -> Starter:
         found = resolution.diagnostics[0]
         raise UsageError(f"{found.message}; {found.help}" if found.help else found.message)
     reasons = USUAL | {entry.pointer: entry.rule for entry in resolution.ledger}
-    return Starter(_title(facts), _trimmed(resolution.config, open_config), reasons)
+    if facts.training and facts.training.global_batch_size:
+        told = f"{facts.training.global_batch_size} samples per step on {facts.world_size} ranks"
+        reasons[join("gradient_accumulation_steps")] = told
+    return Starter(_title(facts), _trimmed(resolution.config), reasons)
 
 
 def _title(facts: Facts) -> str:
@@ -141,17 +144,17 @@ def cautious(learning_rate: float) -> Starter:
     )
 
 
-def _trimmed(config: Mapping[str, Any], open_config: Mapping[str, Any]) -> dict[str, Any]:
+def _trimmed(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config without what has no effect: the other precision, offload to nowhere, keys of
-    another stage; and without a global batch that nobody asked for."""
+    another stage; and without the global batch: the file then runs at any world size. (The
+    steps stay, because accelerate takes an absent number for 1.)"""
     kept = {name: value for name, value in config.items() if value != {"enabled": False}}
     zero = cast(dict[str, Any], kept.get(ZERO, {}))
     if zero.get("stage") != 3:
         zero = {name: value for name, value in zero.items() if not name.startswith("stage3_")}
     else:
         zero = {name: value for name, value in zero.items() if name != "allgather_bucket_size"}
-    if open_config["gradient_accumulation_steps"] != AUTO:
-        del kept["train_batch_size"]  # the file then runs at any world size
+    del kept["train_batch_size"]
     if zero.get("stage") == 0:
         zero = {"stage": 0}
     kept[ZERO] = {name: value for name, value in zero.items() if value != {"device": "none"}}

@@ -1,29 +1,52 @@
-"""A starter as text: JSON with remarks, or strict JSON with the remarks as keys."""
+"""A starter as text: HJSON with remarks, or strict JSON with the remarks as keys."""
 
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from dsconfig.commands.starter.choosing import Starter
+from dsconfig.commands.starter.choosing import AUTO, Starter
 from dsconfig.source.pointer import join
 
 INDENT = "  "
 
 
 def written(starter: Starter, *, hjson: bool) -> str:
-    """The file. With ``hjson`` the reasons are // remarks; without, one key at the top."""
+    """The file. With ``hjson`` the reasons are // remarks, which transformers and accelerate
+    do not read; without, keys at the top level, which every program reads past."""
     if not hjson:
-        remarked = {"//": f"{starter.title}; see `dsconfig explain KEY`", **starter.config}
-        return json.dumps(remarked, indent=2) + "\n"
+        return "\n".join(("{", *_entries(_with_remarks(starter), (), {}), "}")) + "\n"
     lines = [
         "{",
         f"{INDENT}// {starter.title}.",
         f"{INDENT}// `dsconfig explain KEY` says what a key does.",
+        f"{INDENT}// For deepspeed and dsengine: transformers and accelerate read no remarks like these.",
         "",
         *_entries(starter.config, (), starter.reasons),
         "}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _with_remarks(starter: Starter) -> dict[str, Any]:
+    """The config with a remark above each entry of the top level that has reasons in it."""
+    remarked: dict[str, Any] = {"//": f"{starter.title}; see `dsconfig explain KEY`"}
+    told: set[str] = set()
+    for name, value in starter.config.items():
+        for path, inner in _with_parts(value, (name,)):
+            reason = starter.reasons.get(join(*path))
+            if reason and reason not in told:
+                remarked[f"// {AUTO if inner == AUTO else '.'.join(path)}"] = reason
+                told.add(reason)
+        remarked[name] = value
+    return remarked
+
+
+def _with_parts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """A value and all that it holds, outer ones first, with their paths."""
+    yield path, value
+    if isinstance(value, Mapping):
+        for name, inner in cast(Mapping[str, Any], value).items():
+            yield from _with_parts(inner, (*path, name))
 
 
 def _entries(
