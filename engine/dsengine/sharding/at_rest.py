@@ -8,7 +8,8 @@ part of it, and rest nowhere else.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +32,20 @@ _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_i
 """Renamed in torch 2.13; the old name warns there."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One parameter: ``place`` is where this rank's ``shard`` belongs in the ``whole``, flat."""
+
+    entry: Any
+    shard: Tensor
+    whole: Tensor
+    place: Tensor
+
+    @property
+    def is_apart(self) -> bool:
+        return self.shard.data_ptr() != self.place.data_ptr()
+
+
 class UnitsAtRest:
     """``units`` are gathered, and stay it; ``group`` shares their shards, None for one rank."""
 
@@ -39,60 +54,60 @@ class UnitsAtRest:
         self._group = group
         self._rank = group.rank() if group is not None else 0
         self._ranks = group.size() if group is not None else 1
+        self._parts: list[_Part] = []
 
     @torch.no_grad()
     def settle(self) -> None:
         """Let the shards of gathered units live inside them where they can."""
-        for entry in self._entries():
-            place, shard = self._place(entry), shard_of(entry)
-            if shard.dtype is place.dtype and shard.device == place.device:
-                forbid_freeing(entry)
-                place_shard(entry, place)
+        self._survey()
+        for part in self._parts:
+            if part.shard.dtype is part.whole.dtype and part.shard.device == part.whole.device:
+                forbid_freeing(part.entry)
+                place_shard(part.entry, part.place)
+        self._survey()
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Write the shards of all ranks into the whole parameters. Collective."""
-        entries = list(self._entries())
-        apart = [each for each in entries if not _is_same(shard_of(each), self._place(each))]
-        if apart:
-            foreach_copy_([self._place(each) for each in apart], [shard_of(e) for e in apart])
+        if not self._parts or any(part.shard is not shard_of(part.entry) for part in self._parts):
+            self._survey()  # the first time, or the module was moved or cast
+        if self._apart:
+            foreach_copy_([e.place for e in self._apart], [e.shard for e in self._apart])
         if self._group is None:
             return
-        works, small = list[Any](), defaultdict[torch.dtype, list[Any]](list)
-        for entry in entries:
-            whole = whole_of(entry)
-            if whole.nbytes < MEBI:
-                small[whole.dtype].append(entry)
-            else:
-                works.append(self._start_gather(whole, self._place(entry)))
-        for together in small.values():
+        under_way = [self._start_gather(part.whole, part.place) for part in self._large]
+        for together in self._small:
             self._gather_packed(together)
-        for work in works:
-            work.wait()
+        for gather in under_way:
+            gather.wait()
 
-    def _gather_packed(self, entries: Sequence[Any]) -> None:
+    def _survey(self) -> None:
+        entries = [each for unit in self._units for each in sharded_entries(unit)]
+        self._parts = [self._part(each) for each in entries]
+        self._apart = [each for each in self._parts if each.is_apart]
+        self._large = [each for each in self._parts if each.whole.nbytes >= MEBI]
+        small = defaultdict[torch.dtype, list[_Part]](list)
+        for part in self._parts:
+            if part.whole.nbytes < MEBI:
+                small[part.whole.dtype].append(part)
+        self._small = list(small.values())
+
+    def _part(self, entry: Any) -> _Part:
+        whole = whole_of(entry)
+        return _Part(entry, shard_of(entry), whole, whole.view(self._ranks, -1)[self._rank])
+
+    def _gather_packed(self, together: Sequence[_Part]) -> None:
         """Gather small parameters in one flat buffer."""
-        sizes = [shard_of(each).numel() for each in entries]
-        flat = whole_of(entries[0]).new_empty(self._ranks, sum(sizes))
+        sizes = [part.place.numel() for part in together]
+        flat = together[0].whole.new_empty(self._ranks, sum(sizes))
         own = flat[self._rank]
-        torch.cat([self._place(each) for each in entries], out=own)
+        torch.cat([part.place for part in together], out=own)
         self._start_gather(flat.view(-1), own).wait()
-        parts = [whole_of(each).view(self._ranks, -1) for each in entries]
-        torch.split_with_sizes_copy(flat, sizes, dim=1, out=parts)
+        wholes = [part.whole.view(self._ranks, -1) for part in together]
+        torch.split_with_sizes_copy(flat, sizes, dim=1, out=wholes)
 
     def _start_gather(self, whole: Tensor, own: Tensor) -> Any:
-        assert self._group is not None
-        if can_exchange(self._group, whole.device):
-            return start_gather(whole, own, self._group)
-        return _all_gather(whole, own, group=self._group, async_op=True)
-
-    def _entries(self) -> Iterable[Any]:
-        return (each for unit in self._units for each in sharded_entries(unit))
-
-    def _place(self, entry: Any) -> Tensor:
-        """This rank's part of the whole parameter, flat and padded as the shard is."""
-        return whole_of(entry).view(self._ranks, -1)[self._rank]
-
-
-def _is_same(shard: Tensor, place: Tensor) -> bool:
-    return shard.data_ptr() == place.data_ptr()
+        group = self._group
+        if group is not None and can_exchange(group, whole.device):
+            return start_gather(whole, own, group)
+        return _all_gather(whole, own, group=group, async_op=True)
