@@ -105,6 +105,22 @@ def kept_until_backward(divided: Sequence[Unit], used: Sequence[int], zero: Zero
     return kept
 
 
+def gathered_ahead(
+    divided: Sequence[Unit], used: Sequence[int], index: int, zero: Zero
+) -> tuple[int, ...]:
+    """Units gathered while ``index`` computes: the next ones in the order of use ``used``."""
+    room = min(
+        zero.prefetch_bucket_size, max(0, zero.max_live_parameters - divided[index].elements)
+    )
+    ahead: list[int] = []
+    for following in used[used.index(index) + 1 :]:
+        room -= divided[following].elements
+        if room < 0:
+            break
+        ahead.append(following)
+    return tuple(ahead)
+
+
 @dataclass(slots=True)
 class _Piece:
     """A module with the parameters it would take if it were sharded now.

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from dsconfig.planner.model import UnitSchedule
 from dsconfig.runtimes.effective import Zero
-from dsconfig.units import Unit, kept_until_backward, persistent_units
+from dsconfig.units import Unit, gathered_ahead, kept_until_backward, persistent_units
 
 
 def schedule(
@@ -45,7 +45,7 @@ def schedule(
             elements=unit.elements,
             gather=index not in persistent,
             reshard_after_forward=_reshard(index in persistent or index in kept, zero),
-            prefetch=_prefetch(units, used, index, zero),
+            prefetch=gathered_ahead(units, used, index, zero),
         )
         for index, unit in enumerate(units)
     )
@@ -55,17 +55,3 @@ def _reshard(stays: bool, zero: Zero) -> bool | int:
     if stays:
         return False
     return zero.hpz_partition_size if zero.hpz_partition_size > 1 else True
-
-
-def _prefetch(
-    units: Sequence[Unit], used: Sequence[int], index: int, zero: Zero
-) -> tuple[int, ...]:
-    """Units gathered while ``index`` computes: the next ones in order of use."""
-    room = min(zero.prefetch_bucket_size, max(0, zero.max_live_parameters - units[index].elements))
-    ahead: list[int] = []
-    for following in used[used.index(index) + 1 :]:
-        room -= units[following].elements
-        if room < 0:
-            break
-        ahead.append(following)
-    return tuple(ahead)

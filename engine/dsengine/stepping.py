@@ -77,6 +77,7 @@ class Stepper:
             scale_gradients(gradients, clipping_factor(norm, self._clipping) / scale)
         elif scale != 1.0:
             scale_gradients(gradients, 1.0 / scale)
+        del gradients  # they go before what is whole is brought up to date
         self._binding.hand_over_gradients()
         self._binding.step()
         self._binding.drop_gradients()

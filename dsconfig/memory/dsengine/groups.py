@@ -7,6 +7,7 @@ from dsconfig.memory.workload import Weight, Workload
 from dsconfig.units import (
     Unit,
     cap_of,
+    gathered_ahead,
     kept_until_backward,
     order_of_use,
     persistent_units,
@@ -27,6 +28,8 @@ class Group:
     gathered: bool = False
     """Gathered around its use; else whole at rest."""
     freed_after_forward: bool = False
+    ahead: tuple[int, ...] = ()
+    """Places, in order of use, of the groups that are gathered while this one computes."""
 
 
 def groups_of(job: Workload) -> tuple[Group, ...]:
@@ -54,12 +57,15 @@ def groups_of(job: Workload) -> tuple[Group, ...]:
     }
     persistent = persistent_units(divided, sizes, zero)
     kept = kept_until_backward(divided, used, zero)
+    place = {index: place for place, index in enumerate(used)}
+    ahead = {index: gathered_ahead(divided, used, index, zero) for index in used}
     return tuple(
         _group(
             job,
             *made[index],
             gathered=index not in persistent,
             freed=index not in persistent and index not in kept,
+            ahead=tuple(place[each] for each in ahead[index] if each not in persistent),
         )
         for index in used
     )
@@ -71,7 +77,13 @@ def padded(weight: Weight, ranks: int) -> int:
 
 
 def _group(
-    job: Workload, indices: list[int], block: int, *, gathered: bool = False, freed: bool = False
+    job: Workload,
+    indices: list[int],
+    block: int,
+    *,
+    gathered: bool = False,
+    freed: bool = False,
+    ahead: tuple[int, ...] = (),
 ) -> Group:
     weights = [job.weights[index] for index in indices]
     trained = [weight for weight in weights if weight.trainable]
@@ -83,6 +95,7 @@ def _group(
         last_gradient=trained[-1].elements if trained else 0,
         gathered=gathered,
         freed_after_forward=freed,
+        ahead=ahead,
     )
 
 

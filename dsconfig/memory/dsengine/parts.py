@@ -7,7 +7,11 @@ _STAGE = f"{_ZERO}/stage"
 
 BUILT = Part("model as built", "", "fp32, before it is divided")
 BROADCAST = Part("broadcast of the first rank's weights", "", "at most 256 MiB at a time")
-MASTER = Part("fp32 master weights", _STAGE, "4 per element, divided by the ranks from stage 1")
+MASTER = Part(
+    "fp32 master weights",
+    _STAGE,
+    "4 per element, divided by the ranks from stage 1; in fp32 part of what is whole at rest",
+)
 SHARDS = Part(
     "weight shards",
     f"{_ZERO}/offload_optimizer",
@@ -41,6 +45,15 @@ REDUCE_INPUT = Part("reduce-scatter input", "/communication_data_type", "one uni
 REDUCE_OUTPUT = Part(
     "reduce-scatter output", "/communication_data_type", "one unit / ranks", stream="reduce"
 )
-GLOO_COPY = Part("gloo's copy of a unit", "", "on CPU: reduce-scatter works on a copy")
+EXCHANGED = Part(
+    "buffers of the exchange", "", "on CPU, over gloo: a unit to send, its pieces from other ranks"
+)
+CAST_SHARDS = Part("shards cast for a gather", _STAGE, "w per element of a unit / ranks")
+PACKED = Part(
+    "small parameters, packed", _STAGE, "parameters below 1 MiB, gathered together after an update"
+)
+ROUNDED = Part(
+    "gradients in the accumulation dtype", "/data_types/grad_accum_dtype", "per owned element"
+)
 STEP_GRADIENT = Part("fp32 gradient for the step", "", "4 per element")
 TEMPORARIES = Part("optimizer temporaries", "/optimizer/type", "unfused kernels only")

@@ -1,21 +1,17 @@
-"""One rank of dsengine at stages 1 to 3: units under ``fully_shard``.
-
-[Note: what fully_shard holds]
-Gathering a unit: a flat output, then the parameters copied out of it. In forward the flat
-output lives until the next unit has been gathered; in backward it goes at once, but the next
-unit's is already under way. Reducing a unit: the reduce-scatter input (which lives until the
-next unit is reduced), the last gradient of the unit, the output, and its fp32 cast when the
-wire is narrower. Everything else of the unit's gradients is gone by then.
-"""
+"""One rank of dsengine at stages 1 to 3: units under ``fully_shard``."""
 
 from dsconfig.memory.dsengine import parts, replicated
-from dsconfig.memory.dsengine.groups import Group, groups_of
+from dsconfig.memory.dsengine.groups import Group, groups_of, padded
 from dsconfig.memory.dsengine.replicated import BROADCAST_BYTES
+from dsconfig.memory.dsengine.travel import Collectives, Exchange
 from dsconfig.memory.estimate import Phase
 from dsconfig.memory.model_pass import ActivationParts
 from dsconfig.memory.timeline import Timeline, Trace
 from dsconfig.memory.workload import OUTSIDE, Workload
-from dsconfig.runtimes.effective import Tier
+from dsconfig.runtimes.effective import Precision, Tier
+
+PACKED_BELOW = 2**20
+"""Bytes of a whole parameter below which it is gathered together with others."""
 
 
 def simulate(job: Workload) -> Trace:
@@ -40,6 +36,10 @@ class _Run:
         self._keeps_gradients = zero.stage == 1 and job.accumulation > 1
         self._sums_shards = zero.stage >= 2 and job.accumulation > 1
         self._whole_part = parts.PERSISTENT if zero.stage == 3 else parts.WHOLE
+        exchanges = job.on_cpu and job.ranks > 1
+        self._travel = (Exchange if exchanges else Collectives)(job, self._line)
+        self._coming: set[int] = set()  # places of the groups whose gather is under way
+        self._here: set[int] = set()
 
     def trace(self) -> Trace:
         self._create()
@@ -56,30 +56,49 @@ class _Run:
         """Units come to the device one by one and are cut there.
 
         On the CPU the device is the host: a model that was not built under zero.Init is there
-        whole until its shards are made and the first gathers are done.
+        whole until its shards are made.
         """
         job, line = self._job, self._line
-        built = job.elements
-        if job.builds_in_pieces or not job.on_cpu:
-            built = max((group.whole for group in self._groups), default=0)
-        line.hold(parts.BUILT, built * 4)
-        if job.ranks > 1:
-            line.blink(parts.BROADCAST, min(built * 4, BROADCAST_BYTES))
-        shards = sum(group.whole for group in self._groups) // job.ranks
-        trained = sum(group.trainable for group in self._groups) // job.ranks
-        line.hold(parts.MASTER, (shards if self._on_device else shards - trained) * 4)
-        if not self._on_device and self._rests_on_device:
-            line.hold(parts.SHARDS, trained * self._shard_width)
-        self._gather_at_rest()
+        whole_model = job.on_cpu and not job.builds_in_pieces
+        if whole_model:
+            line.hold(parts.BUILT, job.elements * 4)
+        for group in self._groups:
+            if not whole_model:
+                line.hold(parts.BUILT, group.whole * 4)
+            if job.ranks > 1:
+                line.blink(parts.BROADCAST, min(group.whole * 4, BROADCAST_BYTES))
+            self._cut(group)
+            if not whole_model:
+                line.free(parts.BUILT)
+        for place, group in enumerate(self._groups):
+            if not group.gathered:
+                self._travel.gather_to_stay(group, self._whole_part)
+                self._here.add(place)
+        self._settle()
         line.free(parts.BUILT)
 
-    def _gather_at_rest(self) -> None:
+    def _cut(self, group: Group) -> None:
+        master, shards = self._divided(group)
+        self._line.hold(parts.MASTER, master)
+        self._line.hold(parts.SHARDS, shards)
+
+    def _divided(self, group: Group) -> tuple[int, int]:
+        """Bytes of this rank's part of a unit: in fp32, in the compute dtype."""
+        part, trained = group.whole // self._job.ranks, group.trainable // self._job.ranks
+        if self._on_device:
+            return part * 4, 0
+        narrow = trained * self._shard_width if self._rests_on_device else 0
+        return (part - trained) * 4, narrow
+
+    def _settle(self) -> None:
+        """Parts of the dtype of what is whole at rest live inside it from here on."""
+        if not self._rests_on_device:
+            return
         for group in self._groups:
             if not group.gathered:
-                amount = group.whole * self._job.width
-                self._line.hold(parts.GATHER_BUFFER, amount)
-                self._line.hold(self._whole_part, amount)
-                self._line.free(parts.GATHER_BUFFER)
+                master, shards = self._divided(group)
+                self._line.free(parts.MASTER, 0 if self._job.mixed else master)
+                self._line.free(parts.SHARDS, shards if self._shard_width == self._job.width else 0)
 
     def _hold_states(self) -> None:
         job, line = self._job, self._line
@@ -87,119 +106,142 @@ class _Run:
         if self._on_device:
             line.hold(parts.MOMENTS, job.optimizer.state_bytes(trained // job.ranks))
         if self._keeps_gradients:
-            line.hold(parts.KEPT_GRADIENTS, trained * self._kept_width)
+            # Between passes gradients are kept as they will be sent.
+            line.hold(parts.KEPT_GRADIENTS, trained * job.communication_width)
         if self._sums_shards and self._rests_on_device:
             line.hold(parts.SHARDED_GRADIENTS, trained // job.ranks * self._shard_width)
-
-    @property
-    def _kept_width(self) -> int:
-        """Gradients between passes are kept as they will be sent."""
-        return self._job.communication_width
 
     def _forward(self) -> None:
         line, job = self._line, self._job
         activations = ActivationParts(job)
         saved = job.activations
         line.hold(activations.outside, saved.outside)
-        flat = 0  # the output of the gather before
         counted: set[int] = set()
-        for group in self._groups:
-            amount = group.whole * job.width
-            if group.gathered:
-                line.hold(parts.GATHER_BUFFER, amount)
-                line.hold(parts.GATHERED, amount)
-                line.free(parts.GATHER_BUFFER, flat)
-                flat = amount
+        for place, group in enumerate(self._groups):
+            self._bring(place, forward=True)
+            self._fetch(group.ahead)
             if group.block != OUTSIDE and group.block not in counted:
                 counted.add(group.block)
                 line.hold(activations.kept, saved.per_block)
-            if group.gathered and group.freed_after_forward:
-                line.free(parts.GATHERED, amount)
-        line.free(parts.GATHER_BUFFER)
+            if group.freed_after_forward:
+                self._drop(place)
+        self._travel.end_forward()
         missing = max(0, saved.blocks - len(counted))
         line.hold(activations.kept, saved.per_block * missing)
         line.hold(activations.logits, saved.logits_forward)
+
+    def _bring(self, place: int, *, forward: bool) -> None:
+        """Have a unit whole, waiting for its gather where that is under way."""
+        if place in self._here:
+            return
+        self._fetch((place,))
+        self._travel.arrive(self._groups[place], forward=forward)
+        self._coming.discard(place)
+        self._here.add(place)
+
+    def _fetch(self, places: tuple[int, ...]) -> None:
+        for place in places:
+            if place not in self._here and place not in self._coming:
+                self._travel.start_gather(self._groups[place])
+                self._coming.add(place)
+
+    def _drop(self, place: int) -> None:
+        group = self._groups[place]
+        if group.gathered and place in self._here:
+            self._line.free(parts.GATHERED, group.whole * self._job.width)
+            self._here.discard(place)
 
     def _backward(self) -> None:
         line, job = self._line, self._job
         activations, saved = ActivationParts(job), job.activations
         line.hold(activations.logits, max(0, saved.logits_backward - saved.logits_forward))
         line.free(activations.logits)
-        backwards = self._groups[::-1]
         done: set[int] = set()
-        for place, group in enumerate(backwards):
-            self._gather_in_backward(group, backwards[place + 1 :])
+        for place in reversed(range(len(self._groups))):
+            group = self._groups[place]
+            self._bring(place, forward=False)
+            self._fetch(self._behind(place))
             first = group.block != OUTSIDE and group.block not in done
             if first:
                 done.add(group.block)
                 line.hold(activations.working, saved.recomputed + saved.temporaries)
-            self._gradients(group)
+            self._gradients(place)
             if first:
                 line.free(activations.working)
                 line.free(activations.kept, saved.per_block)
-        line.free(parts.REDUCE_INPUT)
+        self._travel.end_backward()
         line.free(activations.kept)
         line.free(activations.outside)
+        self._round_sums()
 
-    def _gather_in_backward(self, group: Group, following: tuple[Group, ...]) -> None:
-        """What was freed after forward comes back, and the next such unit is fetched ahead."""
-        line, width = self._line, self._job.width
-        if group.freed_after_forward:
-            amount = group.whole * width
-            if not line.held(parts.GATHER_BUFFER):
-                line.hold(parts.GATHER_BUFFER, amount)
-            line.hold(parts.GATHERED, amount)
-            line.free(parts.GATHER_BUFFER)
-        ahead = next((each for each in following if each.freed_after_forward), None)
-        if ahead is not None and not line.held(parts.GATHER_BUFFER):
-            line.hold(parts.GATHER_BUFFER, ahead.whole * width)
+    def _behind(self, place: int) -> tuple[int, ...]:
+        """What is gathered in backward while this unit computes: forward's order, reversed."""
+        asked = [each for each, group in enumerate(self._groups[:place]) if place in group.ahead]
+        if asked:
+            return tuple(reversed(asked))
+        return (place - 1,) if place else ()
 
-    def _gradients(self, group: Group) -> None:
+    def _gradients(self, place: int) -> None:
         """The gradients of one unit appear and are reduced."""
-        line, job = self._line, self._job
+        line, job, group = self._line, self._job, self._groups[place]
         if not group.trainable:
-            self._free_gathered(group)
+            self._drop(place)
             return
         amount = group.trainable * job.width
         if self._keeps_gradients:
             line.blink(parts.GRADIENTS, group.last_gradient * job.width)
-            line.free(parts.KEPT_GRADIENTS, group.trainable * self._kept_width)
+            line.free(parts.KEPT_GRADIENTS, group.trainable * job.communication_width)
         line.hold(parts.GRADIENTS, amount)
-        self._free_gathered(group)
+        self._drop(place)
         self._reduce(group)
-
-    def _free_gathered(self, group: Group) -> None:
-        if group.gathered:
-            self._line.free(parts.GATHERED, group.whole * self._job.width)
 
     def _reduce(self, group: Group) -> None:
         line, job = self._line, self._job
-        wire = job.communication_width
-        sent = group.trainable * wire
-        line.free(parts.REDUCE_INPUT)
-        line.hold(parts.REDUCE_INPUT, sent)
+        wire, same = job.communication_width, job.communication_width == self._shard_width
+        self._travel.take_input(group.trainable)
         left = (group.trainable - group.last_gradient) * job.width
         line.free(parts.GRADIENTS, max(0, left))
-        line.hold(parts.REDUCE_OUTPUT, sent // job.ranks)
-        if job.on_cpu:
-            line.blink(parts.GLOO_COPY, sent)
-        shard = group.trainable // job.ranks * self._shard_width
-        if wire != self._shard_width:
+        reduced = group.trainable // job.ranks
+        line.hold(parts.REDUCE_OUTPUT, reduced * wire)
+        read_at_once = self._sums_shards or not self._rests_on_device or not same
+        alone = job.effective.zero.mics_shard_size <= 0
+        self._travel.reduce(group.trainable, may_wait=alone and not read_at_once)
+        shard = reduced * self._shard_width
+        if not same:
             line.hold(parts.SHARDED_GRADIENTS, shard)
-            line.free(parts.REDUCE_OUTPUT)
-        else:
-            line.free(parts.REDUCE_OUTPUT)
+        line.free(parts.REDUCE_OUTPUT)
+        if same:
             line.hold(parts.SHARDED_GRADIENTS, shard)
         if self._sums_shards or not self._rests_on_device:
             line.free(parts.SHARDED_GRADIENTS, shard)  # added to the sum, or moved to the host
         line.free(parts.GRADIENTS)
 
+    def _round_sums(self) -> None:
+        """A window's sum is kept to the precision of the accumulation dtype."""
+        job = self._job
+        narrow = job.effective.numerics.grad_accum_dtype is not Precision.FP32
+        summed = job.accumulation > 1 or job.communication_width != job.accumulation_width
+        if job.effective.zero.stage >= 2 and narrow and summed:
+            held = self._line.held(parts.SHARDED_GRADIENTS) // self._shard_width
+            self._line.blink(parts.ROUNDED, held * job.accumulation_width)
+
     def _step(self) -> None:
-        """Update the shards; then free what is whole at rest and gather it anew."""
+        """Update the shards, let the gradients go, bring what is whole up to date in place."""
         line, job = self._line, self._job
         largest = max((weight.elements for weight in job.trainable), default=0)
         line.blink(parts.TEMPORARIES, job.shard(largest) * 4 * job.optimizer.temporaries)
-        line.free(self._whole_part)
-        self._gather_at_rest()
         line.free(parts.SHARDED_GRADIENTS)
         line.free(parts.KEPT_GRADIENTS)
+        if job.ranks > 1:
+            line.blink(parts.PACKED, self._small_bytes())
+
+    def _small_bytes(self) -> int:
+        """Whole parameters that are gathered in one flat buffer after an update."""
+        job = self._job
+        sizes = [
+            padded(job.weights[index], job.ranks) * job.width
+            for group in self._groups
+            if not group.gathered
+            for index in group.weights
+        ]
+        return sum(size for size in sizes if size < PACKED_BELOW)

@@ -16,9 +16,10 @@ class Buffers:
 
     def take(self, elements: int, dtype: torch.dtype) -> Tensor:
         """Return (elements,) of undefined values."""
-        for place, buffer in enumerate(self._free):
-            if buffer.dtype is dtype and buffer.numel() >= elements:
-                return self._free.pop(place)[:elements]
+        fits = (each.dtype is dtype and each.numel() >= elements for each in self._free)
+        place = next((place for place, fit in enumerate(fits) if fit), None)
+        if place is not None:
+            return self._free.pop(place)[:elements]
         # What is too small now gives way to what is large enough for both.
         self._free = [each for each in self._free if each.dtype is not dtype]
         return torch.empty(elements, dtype=dtype)

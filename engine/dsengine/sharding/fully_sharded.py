@@ -93,7 +93,7 @@ class FullySharded(Sharding):
         _set_prefetch(plan.units, heads)
         self._at_rest = UnitsAtRest(self.whole, self.norm_group)
         self._gather()
-        if device.type == "cpu":
+        if can_exchange(self.norm_group, device):
             gather_asynchronously(self.root)
         self._direct_use = self._watch_direct_use()
 
