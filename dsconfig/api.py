@@ -45,16 +45,15 @@ def validate(
 
     Without ``runtime`` the config is judged for all of them. ``version`` is DeepSpeed's;
     default: the installed release, else the newest known. Raises ValueError for an unknown
-    runtime or version.
+    runtime or version, TypeError for facts of another kind.
     """
     from dsconfig.checks import check
-    from dsconfig.facts import Facts
     from dsconfig.report import Report
     from dsconfig.report.report import in_order
     from dsconfig.source.ignores import without_ignored
 
     document = read(document)
-    found = check(document, facts or Facts(), runtime=runtime, version=_version(version))
+    found = check(document, _facts(facts), runtime=runtime, version=_version(version))
     # One program's view leaves rules asleep, so idle requests are told in the whole view only.
     kept = without_ignored(document, found, report_unused=runtime is None)
     return Report(in_order(kept))
@@ -71,26 +70,28 @@ def resolve(
 
     For ``deepspeed``, ``transformers`` and ``accelerate`` the answer is what that program would
     do with the file. What ``validate`` finds is not repeated here. Raises ValueError for an
-    unknown runtime or version.
+    unknown runtime or version, TypeError for facts of another kind.
     """
-    from dsconfig.facts import Facts
     from dsconfig.resolver import resolve as resolve_document
     from dsconfig.runtimes.base import runtime_of
 
     chosen = runtime_of(runtime, _version(version))
-    return resolve_document(read(document), facts or Facts(), chosen)
+    return resolve_document(read(document), _facts(facts), chosen)
 
 
 def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
     """Bytes on device, host and NVMe, by component and phase.
 
-    Raises ValueError when the resolution has errors or the facts name no model.
+    Raises ValueError when the resolution has errors or the facts name no model, TypeError for
+    a config that was not resolved and for facts of another kind.
     """
     from dsconfig.memory.answer import estimate as estimate_effective
     from dsconfig.runtimes.effective import Effective
 
+    facts = _facts(facts)
     if isinstance(resolution, Effective):
         return estimate_effective(resolution, facts)
+    _insist_on_resolution(resolution, "estimate")
     if resolution.effective is None:
         listed = "; ".join(f"{found.code} {found.message}" for found in resolution.diagnostics)
         raise ValueError(f"the config is not resolved: {listed or 'validate says what is wrong'}")
@@ -100,11 +101,35 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
 def plan(resolution: Resolution, facts: Facts) -> Plan:
     """Decide one training run: the only thing an engine is given.
 
-    Raises PlanError (a ValueError) when the config has errors or the batch is not settled.
+    Raises PlanError (a ValueError) when the config has errors or the batch is not settled,
+    TypeError for a config that was not resolved and for facts of another kind.
     """
     from dsconfig.planner import make_plan
 
-    return make_plan(resolution, facts)
+    _insist_on_resolution(resolution, "plan")
+    return make_plan(resolution, _facts(facts))
+
+
+def _facts(facts: Facts | None) -> Facts:
+    """The facts; none known where nothing is given."""
+    from dsconfig.facts import Facts
+
+    if facts is None:
+        return Facts()
+    if not isinstance(facts, Facts):  # pyright: ignore[reportUnnecessaryIsInstance]
+        wrong = type(facts).__name__
+        raise TypeError(f"facts are dsconfig.Facts, not {wrong}: write dsconfig.gather(...)")
+    return facts
+
+
+def _insist_on_resolution(resolution: object, function: str) -> None:
+    from dsconfig.resolver.resolution import Resolution
+
+    if not isinstance(resolution, Resolution):
+        raise TypeError(
+            f"{function} takes a resolved config, not {type(resolution).__name__}: "
+            f"write dsconfig.{function}(dsconfig.resolve(config, facts), facts)"
+        )
 
 
 def _version(version: str | Version | None) -> Version:
@@ -113,4 +138,8 @@ def _version(version: str | Version | None) -> Version:
 
     if version is None:
         return installed_or_newest()
-    return Version.parse(version) if isinstance(version, str) else version
+    if isinstance(version, Version):
+        return version
+    if not isinstance(version, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f'version={version!r} is no text; write one like "0.19.8"')
+    return Version.parse(version)

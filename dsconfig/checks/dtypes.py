@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding
+from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
 
 NAMES = {
@@ -72,6 +72,7 @@ def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
             message=f"grad_accum_dtype {wanted} with {dtype} weights needs ZeRO: DeepSpeed stops "
             "when the engine is built",
             help='add "zero_optimization": {"stage": 1}',
+            holds=in_deepspeed,
         )
 
 

@@ -1,4 +1,4 @@
-"""Rule pages: ``python -m dsconfig.checks.page docs/rules`` writes one per rule, and an index."""
+"""Rule pages: ``python -m dsconfig.checks.page docs/rules`` writes one per code, and an index."""
 
 import inspect
 import json
@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dsconfig.checks.examples import flags_of, judge
+from dsconfig.checks.finding_page import finding_page
 from dsconfig.checks.registry import FAMILIES, rules
 from dsconfig.checks.rule import Example, Rule
 from dsconfig.report import severity_of
+from dsconfig.resolver.codes import CODES
 from dsconfig.runtimes.base import every_runtime
 
 EFFECTS = {
@@ -106,12 +108,28 @@ def index() -> str:
             link = f"[{rule.code}]({rule.code}.md)"
             lines.append(f"| {link} | {rule.name} | {rule.effect.value} | {first} |")
         lines.append("")
-    return "\n".join(lines)
+    lines += [
+        "## What `dsconfig resolve` finds",
+        "",
+        "| Code | Name | Effect | |",
+        "|---|---|---|---|",
+    ]
+    for code, found in CODES.items():
+        first = found.doc.partition(". ")[0].rstrip(".") + "."
+        lines.append(f"| [{code}]({code}.md) | {found.name} | {found.effect} | {first} |")
+    return "\n".join(lines) + "\n"
+
+
+def resolver_page(code: str) -> str:
+    """The page of a code that the resolver finds."""
+    return finding_page(code, EFFECTS[CODES[code].effect])
 
 
 def pages() -> dict[str, str]:
     """Every page by the name of its file."""
-    return {"README.md": index()} | {f"{code}.md": page(rule) for code, rule in rules().items()}
+    of_rules = {f"{code}.md": page(rule) for code, rule in rules().items()}
+    of_findings = {f"{code}.md": resolver_page(code) for code in CODES}
+    return {"README.md": index()} | of_rules | of_findings
 
 
 def main(folder: Path) -> None:

@@ -43,15 +43,12 @@ def _explain_rule(code: str, *, as_json: bool) -> None:
 
 def _explain_finding(code: str, *, as_json: bool) -> None:
     """What ``resolve`` finds and ``validate`` cannot: it depends on facts and programs."""
+    from dsconfig.commands.explained.rule import finding_as_data, finding_as_text
     from dsconfig.resolver.codes import CODES
 
-    found = CODES.get(code)
-    if found is None:
+    if code not in CODES:
         raise UsageError(f"there is no rule {code}")
-    if as_json:
-        typer.echo(_dump({"finding": {"code": code, "name": found.name, "doc": found.doc}}))
-    else:
-        typer.echo(f"{code} {found.name}\n\n{found.doc}")
+    typer.echo(_dump({"finding": finding_as_data(code)}) if as_json else finding_as_text(code))
 
 
 def _explain_key(name: str, *, as_json: bool) -> None:

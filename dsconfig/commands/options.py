@@ -94,6 +94,8 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
     from dsconfig.commands.errors import UsageError
     from dsconfig.source import with_overrides
 
+    if not source.strip():
+        raise UsageError(f"{source!r} names no file; name the config, or - for stdin")
     document = dsconfig.read(source)
     unreadable = [found for found in document.diagnostics if found.code == "DSC001"]
     if unreadable:

@@ -24,6 +24,8 @@ Out = Annotated[
     typer.Option("-o", "--output", help="Write the concrete config as JSON here; - is stdout."),
 ]
 FORMATS = ("full", "json")
+MOST_NAMED = 3
+"""Keys of one name that are told apart in a message."""
 FACTS = (
     *("world_size", "nodes", "device", "device_memory", "model", "params", "training_args"),
     *("accelerate_config", "micro_batch", "global_batch", "accumulation", "sequence_length"),
@@ -76,14 +78,15 @@ def resolve(
     facts = options.facts_from(**{name: given[name] for name in FACTS})
     document = options.load(file, overrides)
     result = resolved(document, facts, runtime, deepspeed_version)
+    asked = None if explain is None else asked_for(result, explain)
     if output is not None and str(output) != "-":
         write(result, output)
     if output is not None and str(output) == "-":
         typer.echo(as_json(result.config))
     elif output_format == "json":
-        typer.echo(json.dumps(shape(result, explain), indent=2, default=str))
-    elif explain is not None:
-        typer.echo(explanation(result, explain))
+        typer.echo(json.dumps(shape(result, asked), indent=2, default=str))
+    elif asked is not None:
+        typer.echo(explanation(result, asked))
     else:
         show(result, document.name, document.text)
     if not result.ok:
@@ -102,15 +105,37 @@ def resolved(
         raise UsageError(str(error)) from None
 
 
-def shape(result: "Resolution", path: str | None = None) -> dict[str, Any]:
+def asked_for(result: "Resolution", name: str) -> str:
+    """The pointer of the key that ``--explain`` names: by its path, or by a name that is its own.
+
+    Raises UsageError, with the nearest name, where there is no such key.
+    """
+    from dsconfig.commands.explained.names import keys_named
+    from dsconfig.source.pointer import from_dotted, lookup
+
+    told = {told.pointer for told in (*result.ledger, *result.diagnostics)}
+
+    def is_here(path: str) -> bool:
+        pointer = from_dotted(path)
+        return pointer in told or lookup(result.config, pointer) is not None
+
+    if is_here(name):
+        return from_dotted(name)
+    found = [key.path for key in keys_named(name)]
+    meant = [path for path in found if is_here(path)] or found
+    if len(meant) == 1:
+        return from_dotted(meant[0])
+    some = " or ".join(meant[:MOST_NAMED])
+    raise UsageError(f"--explain: {name} is a key of {len(meant)} blocks; name {some}, for example")
+
+
+def shape(result: "Resolution", only: str | None = None) -> dict[str, Any]:
     """The machine form: ``format_version``, ``config``, ``ledger``, ``diagnostics``.
 
-    With ``path``, ledger and diagnostics are those of that key alone.
+    With ``only``, ledger and diagnostics are those of the key at that pointer alone.
     """
     from dsconfig.report.render.as_json import diagnostic_data
-    from dsconfig.source.pointer import from_dotted
 
-    only = None if path is None else from_dotted(path)
     return {
         "format_version": "1.0",
         "runtime": result.runtime,
@@ -158,12 +183,11 @@ def write(result: "Resolution", path: Path) -> None:
         raise UsageError(f"-o {path}: {error.strerror}") from None
 
 
-def explanation(result: "Resolution", path: str) -> str:
-    """The ledger entry of a key, or what else is known of it."""
+def explanation(result: "Resolution", pointer: str) -> str:
+    """The ledger entry of the key at a pointer, or what else is known of it."""
     from dsconfig.commands.ledger_table import explained, shown
-    from dsconfig.source.pointer import dotted, from_dotted, lookup
+    from dsconfig.source.pointer import dotted, lookup
 
-    pointer = from_dotted(path)
     entries = [entry for entry in result.ledger if entry.pointer == pointer]
     said = [explained(entry) for entry in entries]
     said += [

@@ -15,6 +15,8 @@ from dsconfig.facts.model import ModelTree
 from dsconfig.facts.training import TrainingFacts
 
 _GPUS_PER_NODE = 8
+_MOST_RANKS = 10_000_000
+"""Far above any machine that exists; more is a slip of the keyboard."""
 _PRECISIONS = ("fp32", "fp16", "bf16")
 
 
@@ -137,6 +139,8 @@ def _check_ranks(world_size: int | None, nodes: int | None, degrees: Mapping[str
     together = prod(degrees.values())
     if world_size is None:
         return
+    if world_size > _MOST_RANKS:
+        raise FactError("--gpus", f"{world_size} ranks; give {_MOST_RANKS:,} at most")
     if world_size % together:
         factors = " x ".join(str(degree) for degree in degrees.values())
         said = f"tensor x sequence x pipeline = {factors} = {together}"

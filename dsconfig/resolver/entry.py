@@ -28,7 +28,7 @@ def resolve(
     runtime = runtime_of(runtime)
     facts = facts or Facts()
     value: object = document.value
-    if document.is_broken or not isinstance(value, dict):
+    if document.is_unreadable or document.is_broken or not isinstance(value, dict):
         return _unreadable(document, runtime)
     draft = Draft(document, facts, runtime)
     if runtime.fills_by_itself:

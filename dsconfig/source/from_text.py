@@ -6,10 +6,11 @@ from typing import Any
 
 from dsconfig.report import Diagnostic, Fix, Range
 from dsconfig.source import findings
+from dsconfig.source.depth import DEEPEST
 from dsconfig.source.document import Departure, Document, Format, Span
 from dsconfig.source.parsed import Reading
 from dsconfig.source.pointer import split
-from dsconfig.source.reader import DEEPEST, read_hjson
+from dsconfig.source.reader import read_hjson
 from dsconfig.source.spans import Spans
 from dsconfig.source.strict import departure_from_json
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from dsconfig.source import pointer as pointers
 from dsconfig.source.cursor import Cursor, Frame
+from dsconfig.source.depth import DEEPEST
 from dsconfig.source.parsed import Reading
 from dsconfig.source.tokens import (
     PUNCTUATION,
@@ -22,9 +23,6 @@ from dsconfig.source.tokens import (
     skip,
     triple_quoted,
 )
-
-DEEPEST = 400
-"""Levels of nesting that are read. ``hjson`` and ``json`` give up at Python's own limit."""
 
 
 def read_hjson(

@@ -9,6 +9,7 @@ from typing import Any
 
 from dsconfig.report import Diagnostic
 from dsconfig.source import findings, origin
+from dsconfig.source.depth import DEEPEST, is_too_deep
 from dsconfig.source.document import Document, Format
 from dsconfig.source.from_text import document_from_text, unreadable
 
@@ -49,6 +50,11 @@ def read(
 
 def document_from_dict(config: Mapping[str, Any], name: str) -> Document:
     """A config that a program built: no text, no positions."""
+    if is_too_deep(config):
+        message = f"this dict is nested more than {DEEPEST} levels deep, or contains itself"
+        return unreadable(
+            name, None, findings.unreadable(message, "a config needs three or four levels")
+        )
     return Document(name=name, value=dict(config), format=Format.DICT)
 
 

@@ -101,3 +101,46 @@ def test_text_without_a_place_in_utf8_is_escaped(config: Path, tmp_path: Path) -
     done = run("diff", odd, config)
     assert done.returncode == 1, done.stderr
     assert "\\ud800" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["validate", "resolve", "estimate", "plan", "convert"])
+def test_an_empty_name_is_no_file(command: str) -> None:
+    flags = {"estimate": ("--params", "1e9"), "convert": ("--to", "json")}.get(command, ())
+    said = refused(run(command, "", *flags))
+    assert "'' names no file" in said and "- for stdin" in said
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("zero_optimization.stag", "did you mean zero_optimization.stage?"),
+        ("overlap_com", "did you mean"),
+        ("nothing.like.it", "no release of DeepSpeed has a key 'nothing.like.it'"),
+        ("nvme_path", "zero_optimization.offload_optimizer.nvme_path"),
+    ],
+)
+@pytest.mark.parametrize("form", ["full", "json"])
+def test_only_a_key_can_be_explained(asked: str, said: str, form: str, config: Path) -> None:
+    flags = ("--explain", asked, "--output-format", form)
+    assert said in refused(run("resolve", config, *flags))
+
+
+def test_a_key_is_explained_by_its_last_name_where_the_file_has_one_such(config: Path) -> None:
+    for name in ("stage", "zero_optimization.stage", "/zero_optimization/stage"):
+        done = run("resolve", config, "--explain", name)
+        assert done.returncode == 0
+        assert done.stdout.startswith("zero_optimization.stage = 2: as the file says")
+    done = run("resolve", config, "--explain", "enabled")
+    assert done.stdout.startswith("bf16.enabled = true")
+
+
+def test_a_known_key_that_nothing_fills_is_said_to_be_absent(config: Path) -> None:
+    done = run("resolve", config, "--explain", "steps_per_print")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "steps_per_print is not in the config, and no rule fills it in\n",
+    )
+
+
+def test_a_slip_in_the_number_of_ranks_is_refused(config: Path) -> None:
+    assert "--gpus: 800000000 ranks" in refused(run("validate", config, "--gpus", 800_000_000))

@@ -1,5 +1,6 @@
 """Every finding has a code of its own, a name, and something to read about it."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dsconfig.__main__ import main
 from dsconfig.checks.registry import rules
 from dsconfig.resolver.codes import CODES
 
@@ -30,12 +32,30 @@ def test_no_code_is_also_a_rule_of_validate():
     assert not CODES.keys() & rules().keys()
 
 
+EXAMPLES = {code: found.example for code, found in CODES.items() if found.example}
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_the_example_shows_the_finding_with_its_effect(code, tmp_path, capsys, monkeypatch):
+    config, flags = EXAMPLES[code]
+    (tmp_path / "ds.json").write_text(config)
+    command = ["dsconfig", "resolve", str(tmp_path / "ds.json"), *flags.split()]
+    monkeypatch.setattr("sys.argv", [*command, "--output-format", "json"])
+    with pytest.raises(SystemExit):
+        main()
+    found = json.loads(capsys.readouterr().out)["diagnostics"]
+    assert CODES[code].effect in {each["effect"] for each in found if each["code"] == code}
+
+
 @pytest.mark.parametrize("code", ["DSC150", "dsc760"])
-def test_explain_knows_them(code):
+def test_explain_says_what_it_is_what_it_leads_to_and_what_to_do(code):
     done = subprocess.run(
         [sys.executable, "-m", "dsconfig", "explain", code],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert CODES[code.upper()].name in done.stdout
+    entry = CODES[code.upper()]
+    told = " ".join(done.stdout.split())
+    assert entry.name in told and entry.doc in told and entry.remedy in told
+    assert f"Effect: `{entry.effect}`" in told

@@ -1,11 +1,12 @@
-"""A rule in words: its page, or its facts."""
+"""A rule, or a finding of the resolver, in words: its page, or its facts."""
 
 from inspect import cleandoc
 from typing import Any
 
-from dsconfig.checks.page import page
+from dsconfig.checks.page import page, resolver_page
 from dsconfig.checks.rule import Rule
 from dsconfig.report.diagnostic import RULE_PAGES, severity_of
+from dsconfig.resolver.codes import CODES
 
 
 def rule_as_text(rule: Rule) -> str:
@@ -25,4 +26,26 @@ def rule_as_data(rule: Rule) -> dict[str, Any]:
         "bad": rule.bad.config,
         "good": rule.good.config,
         "url": f"{RULE_PAGES}/{rule.code}",
+    }
+
+
+def finding_as_text(code: str) -> str:
+    """The page of a code that the resolver finds."""
+    return resolver_page(code).rstrip("\n")
+
+
+def finding_as_data(code: str) -> dict[str, Any]:
+    """The explanation of a code that the resolver finds, for programs."""
+    found = CODES[code]
+    config, flags = found.example or (None, None)
+    return {
+        "code": code,
+        "name": found.name,
+        "effect": found.effect,
+        "severity": severity_of(found.effect),
+        "doc": found.doc,
+        "help": found.remedy,
+        "example": config,
+        "flags": flags,
+        "url": f"{RULE_PAGES}/{code}",
     }

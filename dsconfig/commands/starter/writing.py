@@ -19,7 +19,7 @@ def written(starter: Starter, *, hjson: bool) -> str:
         "{",
         f"{INDENT}// {starter.title}.",
         f"{INDENT}// `dsconfig explain KEY` says what a key does.",
-        f"{INDENT}// For deepspeed and dsengine: transformers and accelerate read no remarks like these.",
+        f"{INDENT}// For deepspeed and dsengine; transformers and accelerate read no such remarks.",
         "",
         *_entries(starter.config, (), starter.reasons),
         "}",

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from dsconfig.commands.errors import UsageError
+
 STDIN = "-"
 
 
@@ -24,6 +26,8 @@ def targets(arguments: Iterable[str], stdin_name: str | None = None) -> list[Tar
 
 
 def _expand(argument: str, stdin_name: str | None) -> Iterator[Target]:
+    if not argument.strip():
+        raise UsageError(f"{argument!r} names no file; name a file, a directory, or - for stdin")
     if argument == STDIN:
         yield Target(STDIN, stdin_name or "<stdin>")
     elif _is_directory(argument):
