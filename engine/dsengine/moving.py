@@ -97,6 +97,7 @@ def states_of(engine: "Engine") -> dict[State, list[Tensor]]:
     masters = [*engine.sharding.masters.values(), *engine.stepped_parts()]
     units = [each for each in module.modules() if isinstance(each, FSDPModule)]
     gradients = [each.grad for each in (*module.parameters(), *masters) if each.grad is not None]
+    gradients += engine.sharding.unreduced_sums()
     state = optimizer.state if optimizer is not None else {}
     return {
         State.optim_states: [

@@ -83,6 +83,13 @@ def test_communication_in_fp32_is_predicted(ranks: Ranks) -> None:
     check(ranks, {**config(2, "bf16", 1), "communication_data_type": "fp32"})
 
 
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_sums_in_fp32_are_predicted(ranks: Ranks, stage: int, accumulation: int) -> None:
+    sums = {"data_types": {"grad_accum_dtype": "fp32"}}
+    check(ranks, config(stage, "bf16", accumulation) | sums)
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_the_dry_run_sends_what_the_real_run_sends(ranks: Ranks, stage: int) -> None:
     for chosen in (config(stage, "bf16", 4), config(stage, "fp32", 1, **LEAN)):

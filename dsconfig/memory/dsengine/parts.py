@@ -38,6 +38,14 @@ GRADIENTS = Part("gradients of a unit", _STAGE, "w per element until they are re
 KEPT_GRADIENTS = Part(
     "gradients not yet reduced", "/gradient_accumulation_steps", "w per element between passes"
 )
+SUMS = Part(
+    "sums of a window's gradients",
+    "/data_types/grad_accum_dtype",
+    "at stage 0, per trainable element, where it is not the dtype of the model",
+)
+CAST_INPUT = Part(
+    "gradients cast to the wire", "/communication_data_type", "one unit, summed in a wider dtype"
+)
 BUCKETS = Part(
     "gradient buckets", f"{_ZERO}/reduce_bucket_size", "w per trainable element, the whole run"
 )

@@ -7,6 +7,7 @@ from dsconfig.memory.timeline import Timeline, Trace
 from dsconfig.memory.workload import Workload
 
 BROADCAST_BYTES = 256 * 2**20
+MASTER_WIDTH = 4
 
 
 def simulate(job: Workload) -> Trace:
@@ -17,8 +18,10 @@ def simulate(job: Workload) -> Trace:
     line.enter(Phase.FORWARD)
     line.hold(parts.MOMENTS, job.optimizer.state_bytes(trained))
     summed = job.accumulation > 1 or job.ranks == 1
+    sums = _width_of_sums(job)
     if job.accumulation > 1:
         line.hold(parts.KEPT_GRADIENTS, trained * job.width)
+        line.hold(parts.SUMS, trained * sums)
     run_forward(job, line)
     line.enter(Phase.BACKWARD)
 
@@ -33,17 +36,29 @@ def simulate(job: Workload) -> Trace:
                 line.hold(parts.KEPT_GRADIENTS, amount)
             elif summed and job.ranks > 1:
                 line.free(parts.KEPT_GRADIENTS, amount)  # from here on a view of the bucket
+            if job.accumulation == 1:
+                line.hold(parts.SUMS, weight.elements * sums)
 
     run_backward(job, line, differentiate)
     line.enter(Phase.STEP)
-    if job.mixed:
-        line.hold(parts.STEP_GRADIENT, trained * 4)
+    if sums:
         line.free(parts.KEPT_GRADIENTS)
+    if job.mixed and sums != MASTER_WIDTH:
+        line.hold(parts.STEP_GRADIENT, trained * MASTER_WIDTH)
+        line.free(parts.KEPT_GRADIENTS)
+        line.free(parts.SUMS)
     largest = max((weight.elements for weight in job.trainable), default=0)
     line.blink(parts.TEMPORARIES, largest * 4 * job.optimizer.temporaries)
     line.free(parts.STEP_GRADIENT)
+    line.free(parts.SUMS)
     line.free(parts.KEPT_GRADIENTS)
     return line.trace()
+
+
+def _width_of_sums(job: Workload) -> int:
+    """Bytes per element of sums apart from the model's gradients; 0 where those are the sums."""
+    numerics = job.effective.numerics
+    return job.accumulation_width if numerics.grad_accum_dtype is not numerics.precision else 0
 
 
 def _create(job: Workload, line: Timeline, trained: int) -> None:

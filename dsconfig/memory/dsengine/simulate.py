@@ -3,7 +3,7 @@
 from dsconfig.memory.dsengine import parts, replicated
 from dsconfig.memory.dsengine.groups import Group, groups_of, padded
 from dsconfig.memory.dsengine.replicated import BROADCAST_BYTES
-from dsconfig.memory.dsengine.travel import Collectives, Exchange
+from dsconfig.memory.dsengine.travel import Collectives, Exchange, held_width
 from dsconfig.memory.estimate import Phase
 from dsconfig.memory.model_pass import ActivationParts
 from dsconfig.memory.timeline import Timeline, Trace
@@ -106,8 +106,8 @@ class _Run:
         if self._on_device:
             line.hold(parts.MOMENTS, job.optimizer.state_bytes(trained // job.ranks))
         if self._keeps_gradients:
-            # Between passes gradients are kept as they will be sent.
-            line.hold(parts.KEPT_GRADIENTS, trained * job.communication_width)
+            # Between passes gradients are kept as they will enter their reduction.
+            line.hold(parts.KEPT_GRADIENTS, trained * held_width(job))
         if self._sums_shards and self._rests_on_device:
             line.hold(parts.SHARDED_GRADIENTS, trained // job.ranks * self._shard_width)
 
@@ -187,19 +187,24 @@ class _Run:
         if not group.trainable:
             self._drop(place)
             return
-        amount = group.trainable * job.width
+        held = job.width
         if self._keeps_gradients:
-            line.blink(parts.GRADIENTS, group.last_gradient * job.width)
-            line.free(parts.KEPT_GRADIENTS, group.trainable * job.communication_width)
-        line.hold(parts.GRADIENTS, amount)
+            if held_width(job) != job.width:  # added to sums of a wider dtype
+                held = held_width(job)
+                line.blink(parts.GRADIENTS, group.trainable * job.width)
+            else:
+                line.blink(parts.GRADIENTS, group.last_gradient * job.width)
+            line.free(parts.KEPT_GRADIENTS, group.trainable * held)
+        line.hold(parts.GRADIENTS, group.trainable * held)
         self._drop(place)
-        self._reduce(group)
+        self._reduce(group, held)
 
-    def _reduce(self, group: Group) -> None:
+    def _reduce(self, group: Group, held: int) -> None:
+        """``held``: bytes per element of what is laid into the reduction's input."""
         line, job = self._line, self._job
-        wire, same = job.communication_width, job.communication_width == self._shard_width
+        wire, same = held_width(job), held_width(job) == self._shard_width
         self._travel.take_input(group.trainable)
-        left = (group.trainable - group.last_gradient) * job.width
+        left = (group.trainable - group.last_gradient) * held
         line.free(parts.GRADIENTS, max(0, left))
         reduced = group.trainable // job.ranks
         line.hold(parts.REDUCE_OUTPUT, reduced * wire)

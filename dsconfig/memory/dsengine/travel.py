@@ -19,6 +19,16 @@ from dsconfig.memory.timeline import Part, Timeline
 from dsconfig.memory.workload import Workload
 
 
+def held_width(job: Workload) -> int:
+    """Bytes per element of whole gradients until they are reduced.
+
+    At stage 1 they are those of a whole window, summed in the accumulation dtype where that is
+    wider than the wire.
+    """
+    wide = job.accumulation_width if job.effective.zero.stage == 1 else 0
+    return max(job.communication_width, wide)
+
+
 class Collectives:
     """Gathers and reductions as ``fully_shard`` makes them, one flat buffer for each."""
 
@@ -27,6 +37,7 @@ class Collectives:
         self._ranks = job.ranks
         self._width = job.width
         self._casts = job.mixed
+        self._held = held_width(job)
         self._wire = job.communication_width
         self._last = 0  # bytes of the flat output of the gather before
 
@@ -63,10 +74,12 @@ class Collectives:
     def take_input(self, elements: int) -> None:
         """The gradients of a unit are about to be laid into one tensor."""
         self._line.free(parts.REDUCE_INPUT)
-        self._line.hold(parts.REDUCE_INPUT, elements * self._wire)
+        self._line.hold(parts.REDUCE_INPUT, elements * self._held)
 
     def reduce(self, elements: int, *, may_wait: bool) -> None:
         """Reduce what has been laid there."""
+        if self._held != self._wire:
+            self._line.blink(parts.CAST_INPUT, elements * self._wire)
 
     def end_backward(self) -> None:
         self._line.free(parts.REDUCE_INPUT)
@@ -81,9 +94,13 @@ class Exchange(Collectives):
         self._gathers = _Buffers(line, parts.GATHER_BUFFER, self._width)
         self._arriving: list[int] = []
         self._arrived: list[int] = []
-        self._reductions = _Buffers(line, parts.EXCHANGED, self._wire)
+        self._inputs = _Buffers(line, parts.EXCHANGED, self._held)
+        self._pieces = self._inputs  # one pool for each dtype
+        if self._held != self._wire:
+            self._pieces = _Buffers(line, parts.EXCHANGED, self._wire)
         self._lent = 0
-        self._borrowed: list[int] = []
+        self._cast = 0
+        self._under_way: list[tuple[_Buffers, int]] = []
 
     def _take_output(self, elements: int) -> None:
         self._reclaim()
@@ -103,23 +120,30 @@ class Exchange(Collectives):
         """The buffers stay for backward."""
 
     def take_input(self, elements: int) -> None:
-        self._lent = self._reductions.take(elements)
+        self._lent = self._inputs.take(elements)
 
     def reduce(self, elements: int, *, may_wait: bool) -> None:
+        cast = elements * self._wire if self._held != self._wire else 0
+        self._line.hold(parts.CAST_INPUT, cast)
         self._finish()
-        others = range(self._ranks - 1)
-        self._borrowed = [self._reductions.take(elements // self._ranks) for _ in others]
-        self._borrowed.append(self._lent)
+        self._cast = cast
+        for _ in range(self._ranks - 1):
+            self._under_way.append((self._pieces, self._pieces.take(elements // self._ranks)))
+        self._under_way.append((self._inputs, self._lent))
         if not may_wait:
             self._finish()
 
     def _finish(self) -> None:
-        while self._borrowed:
-            self._reductions.give(self._borrowed.pop())
+        self._line.free(parts.CAST_INPUT, self._cast)
+        self._cast = 0
+        while self._under_way:
+            buffers, size = self._under_way.pop()
+            buffers.give(size)
 
     def end_backward(self) -> None:
         self._finish()
-        self._reductions.clear()
+        self._inputs.clear()
+        self._pieces.clear()
         self._reclaim()
         self._gathers.clear()
 

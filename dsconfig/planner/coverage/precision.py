@@ -3,7 +3,6 @@
 from dsconfig.planner.coverage.rules import (
     BF16,
     OFF,
-    SHARDED,
     Condition,
     Rule,
     equals,
@@ -47,9 +46,8 @@ _NAMED: dict[str, Rule] = {
     "torch_autocast.lower_precision_safe_modules": inert(
         "torch.autocast's own list of operations decides"
     ),
-    "data_types.grad_accum_dtype": honoured("the dtype gradients are summed in", SHARDED)
-    + inert("it is the dtype of the model", _IS_MODEL_DTYPE)
-    + refused("at stage 0 gradients are summed in the dtype of the model; use stage 1 or higher"),
+    "data_types.grad_accum_dtype": inert("it is the dtype of the model", _IS_MODEL_DTYPE)
+    + honoured("the dtype in which a window's gradients are summed"),
     "data_types.param_dtype": honoured("must name the precision in force; a conflict is refused"),
     "data_types.buffer_dtype": honoured("floating-point buffers are cast to it"),
     "data_types.keep_in_fp32_modules": inert("no module is exempt", equals("auto"))

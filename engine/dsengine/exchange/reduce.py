@@ -55,7 +55,7 @@ class Reductions:
         for each in range(group.size()):
             if each != group.rank():
                 works.append(dist.isend(pieces[each], group=group, group_dst=each, tag=REDUCE))
-                pieces[each] = self.buffers.take(output.numel(), output.dtype)
+                pieces[each] = self.buffers.take(output.numel(), whole.dtype)
                 works.append(dist.irecv(pieces[each], group=group, group_src=each, tag=REDUCE))
                 self._borrowed.append(pieces[each])
         self._under_way = Reduction(output, pieces, works, factor)
@@ -80,9 +80,16 @@ class UnitReduceScatter:
     that backward goes on meanwhile.
     """
 
-    def __init__(self, reductions: Reductions, factor: float, may_wait: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        reductions: Reductions,
+        factor: float,
+        wire: torch.dtype,
+        may_wait: Callable[[], bool],
+    ) -> None:
         self._reductions = reductions
         self._factor = factor
+        self._wire = wire
         self._may_wait = may_wait
         self._lent: Tensor | None = None
 
@@ -102,7 +109,8 @@ class UnitReduceScatter:
         async_op: bool = False,
     ) -> dist.Work | None:
         del op, async_op
-        self._reductions.start(output_tensor, input_tensor, group, self._factor)
+        sent = input_tensor.to(self._wire)
+        self._reductions.start(output_tensor, sent, group, self._factor)
         if input_tensor is self._lent:
             self._reductions.return_after(input_tensor)
         self._lent = None

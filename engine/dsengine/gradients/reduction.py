@@ -66,10 +66,11 @@ def all_reduce_hook(averaging: Averaging, wire: torch.dtype) -> Any:
 
 
 class ScaledReduceScatter:
-    """A reduce-scatter for ``fully_shard`` with factors before and after the sum."""
+    """A reduce-scatter for ``fully_shard``, with factors before and after the sum, in ``wire``."""
 
-    def __init__(self, averaging: Averaging) -> None:
+    def __init__(self, averaging: Averaging, wire: torch.dtype) -> None:
         self.averaging = averaging
+        self.wire = wire
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -85,7 +86,11 @@ class ScaledReduceScatter:
         del op, async_op
         if self.averaging.before != 1.0:
             input_tensor.mul_(self.averaging.before)
-        _reduce_scatter(output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=group)
+        sent = input_tensor.to(self.wire)
+        result = output_tensor if sent is input_tensor else output_tensor.to(sent.dtype)
+        _reduce_scatter(result, sent, op=dist.ReduceOp.SUM, group=group)
+        if result is not output_tensor:
+            output_tensor.copy_(result)
         if self.averaging.after != 1.0:
             output_tensor.mul_(self.averaging.after)
         return None

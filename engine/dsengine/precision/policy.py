@@ -51,6 +51,15 @@ class Policy:
     def compute_is_fp16(self) -> bool:
         return self.compute is torch.float16
 
+    def reduced_from(self, *, whole_window: bool) -> torch.dtype:
+        """The dtype in which gradients of whole parameters are held until they are reduced.
+
+        Those of a ``whole_window`` are summed before: in the accumulation dtype where that is
+        wider than the wire, to which they are cast last.
+        """
+        wider = self.accumulation.itemsize > self.wire.itemsize
+        return self.accumulation if whole_window and wider else self.wire
+
     def cast(self, inputs: T) -> T:
         """Cast the floating-point tensors in a tree of inputs."""
         return tree_map(self._cast_one, inputs)

@@ -1,7 +1,7 @@
 """What every way of distributing a model offers to the engine."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -95,6 +95,10 @@ class Sharding(ABC):
     def without_gradient(self) -> list[str]:
         """Names of trainable parameters that no gradient has reached."""
         return [n for n, m in self.masters.items() if m.requires_grad and m.grad is None]
+
+    def unreduced_sums(self) -> Iterable[Tensor]:
+        """What is held of a window's gradients beside those of the parameters."""
+        return ()
 
     def drop_reduced(self) -> None:
         """Forget the gradients the optimizer has used."""

@@ -65,6 +65,7 @@ class FullySharded(Sharding):
         self.mesh = mesh
         self._device = device
         self.reduces_every_micro_step = plan.effective.zero.stage >= 2
+        self._reduce_dtype = policy.reduced_from(whole_window=not self.reduces_every_micro_step)
         zero = plan.effective.zero
         self._offload = zero.offload_param if zero.stage == 3 else None
         built_in_pieces = take_pieces(module)
@@ -107,15 +108,16 @@ class FullySharded(Sharding):
     def _set_collectives(self, averaging: Averaging) -> None:
         """Exchange pieces over gloo; elsewhere see to what is not a plain mean."""
         exchanges = can_exchange(self.norm_group, self._device)
-        if averaging.is_plain_mean and not exchanges:
+        wire = self.policy.wire
+        if averaging.is_plain_mean and not exchanges and self._reduce_dtype is wire:
             return
         for unit in self._units():
             unit.set_gradient_divide_factor(1.0)
             unit.set_force_sum_reduction_for_comms(True)
-            reduce: Any = ScaledReduceScatter(averaging)
+            reduce: Any = ScaledReduceScatter(averaging, wire)
             if exchanges:
                 factor, may_wait = averaging.before * averaging.after, partial(self._may_wait, unit)
-                reduce = UnitReduceScatter(self._reductions, factor, may_wait)
+                reduce = UnitReduceScatter(self._reductions, factor, wire, may_wait)
                 unit.set_custom_all_gather(cast(Any, self._all_gather))
             unit.set_custom_reduce_scatter(reduce)
 
@@ -128,7 +130,7 @@ class FullySharded(Sharding):
             self.mesh.ndim == 1
             and self._offload is None
             and all(
-                entry.sharded_param.grad is None and entry.sharded_param.dtype is self.policy.wire
+                entry.sharded_param.grad is None and entry.sharded_param.dtype is self._reduce_dtype
                 for entry in sharded_entries(unit)
             )
         )
@@ -163,10 +165,10 @@ class FullySharded(Sharding):
             )
 
     def _mixed_precision(self, cast_inputs: bool) -> MixedPrecisionPolicy:
-        compute, wire = self.policy.compute, self.policy.wire
+        compute, reduce = self.policy.compute, self._reduce_dtype
         return MixedPrecisionPolicy(
             param_dtype=compute if self.policy.is_mixed else None,
-            reduce_dtype=wire if wire is not compute else None,
+            reduce_dtype=reduce if reduce is not compute else None,
             cast_forward_inputs=cast_inputs,
         )
 

@@ -1,6 +1,6 @@
 """Stage 0: DistributedDataParallel, every rank holds everything."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from dsengine.foreach import foreach_copy_
 from dsengine.gradients import Averaging, all_reduce_hook
 from dsengine.precision import Policy
 from dsengine.sharding.base import Sharding
+from dsengine.sharding.window_sums import WindowSums
 
 MEBI = 1024**2
 
@@ -40,7 +41,15 @@ class Replicated(Sharding):
             for name, parameter in self._parameters.items()
             if self.masters[name] is not parameter
         ]
+        self._sums = self._window_sums(plan.effective, policy)
+        self._reduced = False
         self._parallel = self._wrap(plan.effective, policy)
+
+    def _window_sums(self, effective: Effective, policy: Policy) -> WindowSums | None:
+        if policy.accumulation is policy.compute:
+            return None
+        averaging = Averaging.of(effective, dist.get_world_size())
+        return WindowSums(self._parameters.values(), policy.accumulation, averaging, policy.wire)
 
     def _wrap(self, effective: Effective, policy: Policy) -> DistributedDataParallel | None:
         trainable = [p for p in self._parameters.values() if p.requires_grad]
@@ -58,7 +67,9 @@ class Replicated(Sharding):
         averaging = Averaging.of(effective, ranks)
         own_reduction = not averaging.is_plain_mean or policy.wire is not policy.compute
         # The reducer's own collectives pass by the dispatcher, where they are counted.
-        if own_reduction or effective.reporting.comms_logger is not None:
+        if self._sums is not None:
+            parallel.register_comm_hook(None, self._sums.hook)
+        elif own_reduction or effective.reporting.comms_logger is not None:
             parallel.register_comm_hook(None, all_reduce_hook(averaging, policy.wire))
         return parallel
 
@@ -70,15 +81,21 @@ class Replicated(Sharding):
         return self.module(*args, **kwargs)
 
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
+        self._reduced = self._parallel is not None and reduce
         if self._parallel is not None and reduce:
             self._parallel.reducer._rebuild_buckets()
             self._parallel.reducer.prepare_for_backward([loss])
 
+    def after_backward(self) -> None:
+        if self._sums is None:
+            return
+        if self._reduced:
+            self._sums.keep_reduced()
+        else:
+            self._sums.take_in()
+
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        for parameter, master in self._pairs:
-            if parameter.grad is not None:
-                master.grad = parameter.grad.to(master.dtype)
-                parameter.grad = None
+        self._give_to_masters()
         for name, gradient in super().gradients():
             if gradient.is_sparse:
                 # Values of a coalesced gradient can be scaled in place.
@@ -86,6 +103,31 @@ class Replicated(Sharding):
                 yield name, gradient._values()
             else:
                 yield name, gradient
+
+    def _give_to_masters(self) -> None:
+        """Let the masters have the gradients; without effect when they have them already."""
+        if self._sums is not None and self._sums:
+            totals = {name: self._sums.of(p) for name, p in self._parameters.items()}
+            self._sums.clear()
+            for name, total in totals.items():
+                if total is not None:
+                    self.masters[name].grad = total.to(self.masters[name].dtype)
+        for parameter, master in self._pairs:
+            if parameter.grad is not None:
+                master.grad = parameter.grad.to(master.dtype)
+                parameter.grad = None
+
+    def without_gradient(self) -> list[str]:
+        self._give_to_masters()
+        return super().without_gradient()
+
+    def unreduced_sums(self) -> Iterable[Tensor]:
+        return () if self._sums is None else self._sums
+
+    def drop_gradients(self) -> None:
+        super().drop_gradients()
+        if self._sums is not None:
+            self._sums.clear()
 
     @torch.no_grad()
     def after_update(self) -> None:

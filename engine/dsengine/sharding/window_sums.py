@@ -1,0 +1,107 @@
+"""Stage 0: a window's gradients summed in another dtype than that of the model.
+
+[Note: where the sums are reduced]
+DistributedDataParallel reduces what one backward leaves. Gradients of earlier micro batches are
+taken out and added up after each of their backwards; in the last one the hook adds what comes to
+the sums and reduces those, in the dtype of the wire, in the place of its bucket.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dsengine.foreach import foreach_copy_, foreach_mul_
+from dsengine.gradients import Averaging
+
+
+class WindowSums:
+    """By parameter, the sum of its gradients over the window, in ``dtype``."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        dtype: torch.dtype,
+        averaging: Averaging,
+        wire: torch.dtype,
+    ) -> None:
+        self._parameters = list(parameters)
+        self._dtype = dtype
+        self._averaging = averaging
+        self._wire = wire
+        self._sums: dict[nn.Parameter, Tensor] = {}
+
+    @torch.no_grad()
+    def take_in(self) -> None:
+        """Add the gradients of a backward that was not reduced, and leave zeros.
+
+        Not None: the reducer remembers over a window which parameters have had a gradient, and
+        insists on finding one there.
+        """
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                self._add(parameter, parameter.grad)
+                parameter.grad.zero_()
+
+    def keep_reduced(self) -> None:
+        """After a reduction: drop what the hook added for parameters without any gradient."""
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                self._sums.pop(parameter, None)
+            parameter.grad = None
+
+    def of(self, parameter: nn.Parameter) -> Tensor | None:
+        return self._sums.get(parameter)
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._sums.values())
+
+    def clear(self) -> None:
+        self._sums.clear()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def hook(
+        self,
+        group: dist.ProcessGroup,
+        bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
+    ) -> torch.futures.Future[Tensor]:
+        """The communication hook: what it returns goes to ``.grad``, which nobody reads."""
+        parameters: list[Any] = bucket.parameters()
+        gradients = bucket.gradients()
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            self._add(parameter, gradient)
+        sums = [self._sums[parameter] for parameter in parameters]
+        sent, parts = bucket.buffer(), gradients
+        if sent.dtype is not self._wire:
+            sent = torch.empty_like(sent, dtype=self._wire)
+            sizes = [each.numel() for each in sums]
+            parts = [p.view_as(s) for p, s in zip(sent.split(sizes), sums, strict=True)]
+        foreach_copy_(parts, sums)
+        sent.mul_(self._averaging.before)
+        work = dist.all_reduce(sent, group=group, async_op=True)
+        assert work is not None
+
+        def finish(_: Any) -> Tensor:
+            foreach_copy_(sums, parts)
+            foreach_mul_(sums, self._averaging.after)
+            return bucket.buffer()
+
+        return work.get_future().then(finish)
+
+    def _add(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        if gradient.is_sparse:
+            raise ValueError(
+                "sparse gradients are summed in the dtype of the model: remove "
+                "data_types.grad_accum_dtype, or the sparse embedding"
+            )
+        if parameter in self._sums:
+            self._sums[parameter].add_(gradient)
+        else:
+            self._sums[parameter] = gradient.to(self._dtype, copy=True)

@@ -1,0 +1,75 @@
+"""A window's gradients are summed in the dtype the config names, at every stage."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from training.jobs import config
+from training.ranks import Ranks
+
+pytestmark = pytest.mark.engine
+
+JOB = "training.accumulation_jobs:norm"
+BY_HAND = "training.accumulation_jobs:norm_by_hand"
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(2) as running:
+        yield running
+
+
+@pytest.mark.parametrize("branches", [False, True])
+@pytest.mark.parametrize(("summed", "sent"), [("bf16", "bf16"), ("fp32", "bf16"), ("fp32", "fp32")])
+def test_stage_0_sums_as_by_hand(ranks: Ranks, summed: str, sent: str, branches: bool) -> None:
+    types = {"summed_in": summed, "sent_in": sent, "branches": branches}
+    expected = ranks.run(BY_HAND, **types)[0]
+    assert ranks.run(JOB, stage=0, **types)[0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_stage_1_sums_a_whole_window_in_fp32_before_it_is_sent(ranks: Ranks) -> None:
+    def gap(summed: str, sent: str) -> float:
+        exact = ranks.run(BY_HAND, summed_in="fp32", sent_in="fp32")[0]
+        return abs(ranks.run(JOB, stage=1, summed_in=summed, sent_in=sent)[0] / exact - 1)
+
+    assert gap("fp32", "fp32") < 1e-6
+    # What is left of the error is that of casting once, not of eight sums.
+    assert gap("fp32", "bf16") < gap("bf16", "bf16") / 2
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_reduced_gradients_are_summed_in_fp32(ranks: Ranks, stage: int) -> None:
+    exact = ranks.run(BY_HAND, summed_in="fp32", sent_in="fp32")[0]
+    got = ranks.run(JOB, stage=stage, summed_in="fp32", sent_in="fp32")[0]
+    assert got == pytest.approx(exact, rel=1e-6)
+
+
+def test_one_rank_alone_sums_in_fp32() -> None:
+    with Ranks(1) as alone:
+        types = {"summed_in": "fp32", "sent_in": "bf16"}
+        exact = alone.run(BY_HAND, summed_in="fp32", sent_in="fp32")[0]
+        assert alone.run(JOB, stage=0, **types)[0] == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("summed", ["bf16", "fp32"])
+def test_stage_0_in_16_bits_names_an_unused_parameter(ranks: Ranks, summed: str) -> None:
+    settings = config(
+        0,
+        bf16={"enabled": True},
+        data_types={"grad_accum_dtype": summed},
+        zero={"ignore_unused_parameters": False},
+    )
+    with pytest.raises(Exception, match=r"no gradient has reached .unused\.weight. and 1 more"):
+        ranks.run("training.jobs:losses", config=settings, steps=1)
+
+
+def test_an_fp32_model_may_sum_in_bf16(ranks: Ranks) -> None:
+    """Losses stay close, and an unused parameter is found with sums as without."""
+    settings = {"data_types": {"grad_accum_dtype": "bf16"}}
+    exact = ranks.run("training.jobs:losses", config=config(0, 4), steps=3)[0]
+    summed = ranks.run("training.jobs:losses", config=config(0, 4, **settings), steps=3)[0]
+    assert summed == pytest.approx(exact, rel=1e-2)
+    assert summed != exact
+    strict = config(0, **settings, zero={"ignore_unused_parameters": False})
+    with pytest.raises(Exception, match=r"no gradient has reached .unused\.weight. and 1 more"):
+        ranks.run("training.jobs:losses", config=strict, steps=1)

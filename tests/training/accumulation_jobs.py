@@ -1,0 +1,71 @@
+"""Sums of a window's gradients, by the engine and by hand."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import dsengine
+from training import models
+from training.jobs import config
+from training.surface_jobs import Double
+
+MICRO_BATCHES = 8
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+def norm(stage: int, summed_in: str, sent_in: str, branches: bool = False) -> float:
+    """The norm of the gradients of one window of a model in bf16."""
+    settings = config(
+        stage,
+        MICRO_BATCHES,
+        bf16={"enabled": True},
+        gradient_clipping=0.0,
+        data_types={"grad_accum_dtype": summed_in},
+        communication_data_type=sent_in,
+    )
+    model, loss_of = _model(branches)
+    engine, *_ = dsengine.initialize(model=model, config=settings)
+    for micro in range(MICRO_BATCHES):
+        engine.backward(loss_of(engine, micro, dist.get_rank()))
+        engine.step()
+    result = engine.get_global_grad_norm()
+    engine.destroy()
+    return result
+
+
+def norm_by_hand(summed_in: str, sent_in: str, branches: bool = False) -> float:
+    """The same, with plain PyTorch on one rank, for as many ranks as there are."""
+    ranks, mean = dist.get_world_size(), dict[str, Tensor]()
+    for rank in range(ranks):
+        sums: dict[str, Tensor] = {}
+        model, loss_of = _model(branches)
+        model.to(torch.bfloat16)
+        for micro in range(MICRO_BATCHES):
+            model.zero_grad()
+            (loss_of(model, micro, rank) / MICRO_BATCHES).backward()
+            for name, parameter in model.named_parameters():
+                if parameter.grad is not None:
+                    gradient = parameter.grad.to(DTYPES[summed_in])
+                    sums[name] = sums[name] + gradient if name in sums else gradient
+        for name, total in sums.items():
+            sent = total.to(DTYPES[sent_in])
+            mean[name] = mean[name] + sent if name in mean else sent
+    norms = [(total.double() / ranks).norm() for total in mean.values()]
+    return torch.stack(norms).norm().item()
+
+
+def _model(branches: bool) -> tuple[nn.Module, Callable[[Any, int, int], Tensor]]:
+    if not branches:
+        return models.tied(), lambda model, micro, rank: model(models.batch(0, micro, rank))
+    torch.manual_seed(0)
+    return Double(), _loss_of_branches
+
+
+def _loss_of_branches(model: Any, micro: int, rank: int) -> Tensor:
+    """The second branch takes part in one early micro batch of one rank only."""
+    inputs = torch.ones(2, 8, dtype=torch.bfloat16) * (1 + rank + micro)
+    outputs = model(inputs)
+    return outputs["first"] + outputs["second"] if (micro, rank) == (2, 1) else outputs["first"]
