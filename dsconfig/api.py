@@ -95,7 +95,10 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
     if resolution.effective is None:
         listed = "; ".join(f"{found.code} {found.message}" for found in resolution.diagnostics)
         raise ValueError(f"the config is not resolved: {listed or 'validate says what is wrong'}")
-    return estimate_effective(resolution.effective, facts, runtime=resolution.runtime)
+    from dsconfig.runtimes.base import runtime_of
+
+    program = runtime_of(resolution.runtime, resolution.version)
+    return estimate_effective(resolution.effective, facts, runtime=program)
 
 
 def plan(resolution: Resolution, facts: Facts) -> Plan:

@@ -10,6 +10,7 @@ from dsconfig.commands import fact_options, memory_options, options
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.memory.estimate import Estimate
+    from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
 
 FORMATS = ("full", "json")
@@ -110,23 +111,23 @@ def estimate(
     if compat is not None:
         print_compat(facts, compat)
         return
+    program = options.program(runtime, deepspeed_version)
     effective = None
     if file is not None:
-        effective = _resolved(file, overrides, facts, runtime or "dsengine", deepspeed_version)
-    name = runtime or "dsengine"
+        effective = _resolved(file, overrides, facts, program)
     if fit:
-        print_limits(facts, effective, name, output_format)
+        print_limits(facts, effective, program, output_format)
         return
-    found = _estimate(facts, effective, name)
+    found = _estimate(facts, effective, program)
     if measured is not None:
         found = _calibrated(found, measured, measured_as)
     _write(found, plot, html)
-    _show(found, facts, effective, name, output_format)
+    _show(found, facts, effective, program, output_format)
     if fail_if_oom and not any(all(fit.fits for fit in option.fits) for option in found.options):
         raise typer.Exit(1)
 
 
-def _estimate(facts: "Facts", effective: "Effective | None", runtime: str) -> "Estimate":
+def _estimate(facts: "Facts", effective: "Effective | None", runtime: "Runtime") -> "Estimate":
     from dsconfig.commands.errors import UsageError
 
     try:
@@ -142,30 +143,24 @@ def _estimate(facts: "Facts", effective: "Effective | None", runtime: str) -> "E
 
 
 def _resolved(
-    file: str,
-    overrides: list[str] | None,
-    facts: "Facts",
-    runtime: str,
-    version: str | None,
+    file: str, overrides: list[str] | None, facts: "Facts", program: "Runtime"
 ) -> "Effective":
     """The concrete config; its errors are printed and end the command with exit code 1."""
     import dsconfig
-    from dsconfig.commands.errors import UsageError
+    from dsconfig.commands.idle_flags import say_idle_flags
     from dsconfig.report import FileReport, Report
     from dsconfig.report.render import render
 
     document = options.load(file, overrides)
-    try:
-        report = dsconfig.validate(document, facts, runtime=runtime, version=version)
-        result = dsconfig.resolve(document, facts, runtime=runtime, version=version)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    report = dsconfig.validate(document, facts, runtime=program, version=program.version)
+    result = dsconfig.resolve(document, facts, runtime=program, version=program.version)
     errors = report.errors + Report(result.diagnostics).errors
     if errors or result.effective is None:
         shown = FileReport(document.name, document.text, Report(errors))
         typer.echo(render("full", [shown]))
         typer.echo("no estimate: the config has errors", err=True)
         raise typer.Exit(1)
+    say_idle_flags(result.effective, facts)
     return result.effective
 
 
@@ -214,7 +209,7 @@ def _show(
     found: "Estimate",
     facts: "Facts",
     effective: "Effective | None",
-    runtime: str,
+    runtime: "Runtime",
     output_format: str,
 ) -> None:
     if output_format == "json":
@@ -233,7 +228,7 @@ def _show(
 
 
 def print_limits(
-    facts: "Facts", effective: "Effective | None", runtime: str, output_format: str
+    facts: "Facts", effective: "Effective | None", runtime: "Runtime", output_format: str
 ) -> None:
     """The inverse: what is the most that fits."""
     from dsconfig.commands.errors import UsageError

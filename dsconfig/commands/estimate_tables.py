@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.memory.fit import Limit
     from dsconfig.memory.tuning import Candidate
+    from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
 
 BAR_WIDTH = 40
@@ -38,8 +40,14 @@ def _heading(estimate: Estimate) -> str:
     on = f" on {nodes} nodes" if nodes and nodes > 1 else ""
     return (
         f"{inputs['model']}: {inputs['parameters'] / 1e9:.3g}e9 parameters on {where}{on}, "
-        f"{inputs['precision']}, {inputs['optimizer']}, {inputs['runtime']}"
+        f"{inputs['precision']}, {inputs['optimizer']}, {_program(inputs)}"
     )
+
+
+def _program(inputs: Mapping[str, Any]) -> str:
+    """The runtime, with the release of DeepSpeed that it ends in."""
+    version = inputs["deepspeed_version"]
+    return str(inputs["runtime"]) + (f" (DeepSpeed {version})" if version else "")
 
 
 def _choices(estimate: Estimate) -> TextTable:
@@ -94,6 +102,12 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
     said: list[str] = []
     if facts.device is None or facts.device.kind != "cpu":
         said.append("A card has to hold the peak, the allocator's rounding, the context and NCCL.")
+    if inputs["deepspeed_version"] is not None:
+        from dsconfig.memory.deepspeed.releases import how_known
+        from dsconfig.schema.version import Version
+
+        known = how_known(Version.parse(inputs["deepspeed_version"]))
+        said += [known] if known else []
     if inputs["assumed"]:
         low_high = estimate.options[-1].device
         said.append(f"Assumed: {'; '.join(inputs['assumed'])}.")
@@ -124,7 +138,9 @@ def print_limits(limits: "tuple[Limit, ...]") -> None:
     typer.echo(str(table))
 
 
-def print_depth(estimate: Estimate, facts: "Facts", effective: "Effective", runtime: str) -> None:
+def print_depth(
+    estimate: Estimate, facts: "Facts", effective: "Effective", runtime: "Runtime"
+) -> None:
     """One config: components by key and phase, headroom, and what would make it fit."""
     option = estimate.options[0]
     typer.echo(f"{_heading(estimate)}, {label(option)}")
@@ -188,7 +204,7 @@ def _tier(name: str, held: Any) -> TextTable:
     return table
 
 
-def _changes(facts: "Facts", effective: "Effective", runtime: str) -> TextTable:
+def _changes(facts: "Facts", effective: "Effective", runtime: "Runtime") -> TextTable:
     from dsconfig.memory.changes import cheapest_changes
 
     changes = cheapest_changes(effective, facts, runtime=runtime)

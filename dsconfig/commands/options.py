@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
+    from dsconfig.runtimes.base import Runtime
     from dsconfig.source import Document
 
 FACTS = "Facts"
@@ -102,6 +103,23 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
         raise UsageError(f"{document.name}: {unreadable[0].message}")
     try:
         return with_overrides(document, overrides or [])
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def program(runtime: str | None, version: str | None) -> "Runtime":
+    """The runtime of the flags at their DeepSpeed release, dsengine by default.
+
+    Raises UsageError for one that is unknown.
+    """
+    from dsconfig.commands.errors import UsageError
+    from dsconfig.runtimes.base import runtime_of
+    from dsconfig.schema.installed import installed_or_newest
+    from dsconfig.schema.version import Version
+
+    try:
+        release = installed_or_newest() if version is None else Version.parse(version)
+        return runtime_of(runtime or "dsengine", release)
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import options
+from dsconfig.commands import fact_options, options
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -23,19 +23,24 @@ def plan(
     gpus: options.WorldSize = None,
     nodes: options.Nodes = None,
     device: options.Device = None,
+    device_memory: fact_options.DeviceMemory = None,
     model: options.Model = None,
     params: options.Params = None,
     training_args: options.TrainingArgs = None,
     micro_batch: options.MicroBatch = None,
     global_batch: options.GlobalBatch = None,
     seq_len: options.SequenceLength = None,
+    precision: fact_options.PrecisionName = None,
+    host_memory: options.HostMemory = None,
     overrides: options.Overrides = None,
     runtime: options.RuntimeName = None,
+    deepspeed_version: options.DeepSpeedVersion = None,
     simulate: Simulate = False,
     output: Out = None,
     output_format: options.OutputFormat = "full",
 ) -> None:
     """Show the whole plan: mesh, units, precision, tiers, memory, traffic, every key's fate."""
+    from dsconfig.commands.idle_flags import say_idle_flags
     from dsconfig.commands.prepare import FOUND, planned
     from dsconfig.planner import Status
 
@@ -43,14 +48,19 @@ def plan(
         world_size=gpus,
         nodes=nodes,
         device=device,
+        device_memory=device_memory,
         model=model,
         params=params,
         training_args=training_args,
         micro_batch=micro_batch,
         global_batch=global_batch,
         sequence_length=seq_len,
+        precision=precision,
+        host_memory=host_memory,
     )
-    made = planned(options.load(file, overrides), facts, runtime or "dsengine")
+    document = options.load(file, overrides)
+    made = planned(document, facts, runtime or "dsengine", deepspeed_version)
+    say_idle_flags(made.effective, facts)
     if output is not None:
         from dsconfig.commands.writing import write
 

@@ -15,24 +15,28 @@ if TYPE_CHECKING:
 FOUND = 1
 
 
-def resolved(document: "Document", facts: "Facts", runtime: str) -> "Resolution":
+def resolved(
+    document: "Document", facts: "Facts", runtime: str, version: str | None = None
+) -> "Resolution":
     """Validate and resolve. Prints the errors and exits 1 when there are any."""
     import dsconfig
 
-    report = dsconfig.validate(document, facts, runtime=runtime)
+    report = dsconfig.validate(document, facts, runtime=runtime, version=version)
     stop_at_errors(document, report.errors)
-    resolution = dsconfig.resolve(document, facts, runtime=runtime)
+    resolution = dsconfig.resolve(document, facts, runtime=runtime, version=version)
     stop_at_errors(document, tuple(found for found in resolution.diagnostics))
     return resolution
 
 
-def planned(document: "Document", facts: "Facts", runtime: str) -> "Plan":
+def planned(
+    document: "Document", facts: "Facts", runtime: str, version: str | None = None
+) -> "Plan":
     """Go all the way. Exits 1 with the reason when the config cannot be planned."""
     import dsconfig
     from dsconfig.planner import PlanError
 
     try:
-        return dsconfig.plan(resolved(document, facts, runtime), facts)
+        return dsconfig.plan(resolved(document, facts, runtime, version), facts)
     except PlanError as error:
         print(f"{document.name}: {error}", file=sys.stderr)
         raise typer.Exit(FOUND) from None

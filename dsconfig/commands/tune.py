@@ -40,6 +40,7 @@ def tune(
     fused_kernels: memory_options.FusedKernels = False,
     trainable: memory_options.Trainable = None,
     runtime: options.RuntimeName = None,
+    deepspeed_version: options.DeepSpeedVersion = None,
     show_all: ShowAll = False,
     output: Out = None,
     output_format: options.OutputFormat = "full",
@@ -53,6 +54,7 @@ def tune(
 
     if output_format not in FORMATS:
         raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
+    program = options.program(runtime, deepspeed_version)
     facts = options.facts_from(
         world_size=gpus,
         nodes=nodes,
@@ -76,7 +78,7 @@ def tune(
     facts = memory_options.with_style(facts, None, attention, fused_kernels)
     facts = memory_options.with_trainable(facts, trainable)
     try:
-        found = search(facts, runtime=runtime or "dsengine")
+        found = search(facts, runtime=program)
     except ValueError as error:
         raise UsageError(str(error)) from None
     won = bool(found) and not found[0].reason

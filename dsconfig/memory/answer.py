@@ -32,13 +32,15 @@ def estimate(
 
 def peak(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine") -> int:
     """Only the highest bytes allocated on one device: the quick form for searches."""
-    return simulator_of(runtime)(workload(effective, facts)).peak
+    program = runtime_of(runtime)
+    return simulator_of(program)(workload(effective, facts, program.version)).peak
 
 
 def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine") -> Option:
     """One choice of stage and offload, in full."""
-    job = workload(effective, facts)
-    trace = simulator_of(runtime)(job)
+    program = runtime_of(runtime)
+    job = workload(effective, facts, program.version)
+    trace = simulator_of(program)(job)
     zero = effective.zero
     device = _device(job, trace, facts)
     return Option(
@@ -46,7 +48,7 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
         offload_optimizer=_PLACES[zero.optimizer_tier],
         offload_param=_PLACES[zero.parameter_tier],
         device=device,
-        host=host_memory(job, stages_16bit=runtime_of(runtime).ends_in_deepspeed),
+        host=host_memory(job, stages_16bit=program.ends_in_deepspeed),
         nvme=nvme_memory(job),
         bucket_rule_bytes=bucket_rule_bytes(zero),
         bucket_allocated_bytes=trace.buckets,
@@ -117,10 +119,12 @@ def inputs_of(
 ) -> MappingProxyType[str, object]:
     """What went in, ready for JSON."""
     model, training, batch = facts.model, facts.training, effective.batch
+    program = runtime_of(runtime)
     micro = batch.micro_batch if batch else training.micro_batch_size if training else None
     return MappingProxyType(
         {
-            "runtime": runtime if isinstance(runtime, str) else runtime.name,
+            "runtime": program.name,
+            "deepspeed_version": str(program.version) if program.ends_in_deepspeed else None,
             "model": model.name if model else None,
             "parameters": model.parameters if model else None,
             "trainable": model.trainable if model else None,

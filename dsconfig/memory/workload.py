@@ -7,6 +7,7 @@ from dsconfig.facts.model import ModelTree
 from dsconfig.memory.activations import Activations, activations_of
 from dsconfig.memory.optimizers import OptimizerCost, optimizer_cost
 from dsconfig.runtimes.effective import Effective, Precision
+from dsconfig.schema.version import NEWEST, Version
 
 OUTSIDE = -1
 MOST_PARAMETERS = 10**15
@@ -40,6 +41,8 @@ class Workload:
     accumulation: int
     activations: Activations
     model: ModelTree
+    version: Version = NEWEST
+    """The release of DeepSpeed, where the runtime ends in it."""
     builds_in_pieces: bool = False
     """Under zero.Init: no rank ever holds the whole model."""
     on_cpu: bool = False
@@ -87,7 +90,7 @@ class Workload:
         return -(-elements // self.ranks)
 
 
-def workload(effective: Effective, facts: Facts) -> Workload:
+def workload(effective: Effective, facts: Facts, version: Version = NEWEST) -> Workload:
     """Digest config and facts. Raises ValueError when the model or world size is unknown."""
     if facts.model is None:
         raise ValueError("the model is unknown: give --model or --params")
@@ -114,6 +117,7 @@ def workload(effective: Effective, facts: Facts) -> Workload:
         accumulation=batch.accumulation if batch else 1,
         activations=activations_of(effective, facts),
         model=facts.model,
+        version=version,
         builds_in_pieces=effective.zero.stage == 3 and _uses_zero_init(facts),
         on_cpu=facts.device is not None and facts.device.kind == "cpu",
     )

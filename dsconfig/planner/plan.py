@@ -37,7 +37,7 @@ def make_plan(resolution: Resolution, facts: Facts) -> Plan:
         units=planned,
         model=facts.model.name if facts.model else None,
         model_elements=facts.model.parameters if facts.model else None,
-        memory=_expected_memory(effective, facts),
+        memory=_expected_memory(effective, facts, resolution),
         traffic=traffic(planned, trainable, mesh, effective),
         coverage=coverage(effective),
     )
@@ -87,13 +87,17 @@ def unit_schedule(zero: Zero, tree: ModelTree | None) -> tuple[UnitSchedule, ...
     return schedule(chosen, sizes, zero, order)
 
 
-def _expected_memory(effective: Effective, facts: Facts) -> dict[str, object]:
-    """Device bytes per rank by phase, from the estimator."""
+def _expected_memory(
+    effective: Effective, facts: Facts, resolution: Resolution
+) -> dict[str, object]:
+    """Device bytes per rank by phase, from the estimator, in the program that was asked about."""
     from dsconfig.memory.answer import estimate
+    from dsconfig.runtimes.base import runtime_of
 
     if facts.model is None:
         return {}
-    option = estimate(effective, facts).options[0]
+    program = runtime_of(resolution.runtime, resolution.version)
+    option = estimate(effective, facts, runtime=program).options[0]
     return {
         "peak_bytes": option.device.peak_bytes,
         "peak_phase": str(option.device.peak_phase),

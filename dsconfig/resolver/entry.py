@@ -49,6 +49,7 @@ def _finished(draft: Draft) -> Resolution:
         ledger=tuple(draft.ledger),
         diagnostics=in_order(draft.findings),
         runtime=draft.runtime.name,
+        version=draft.runtime.version,
         derive=partial(_effective, draft.config, draft.facts, draft.runtime.version),
     )
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.report import Diagnostic, Severity
+from dsconfig.schema.version import NEWEST, Version
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.effective import Effective
@@ -52,6 +53,8 @@ class Resolution:
     ledger: tuple[LedgerEntry, ...]
     diagnostics: tuple[Diagnostic, ...]
     runtime: str
+    version: Version = NEWEST
+    """The release of DeepSpeed that was asked about."""
     derive: "Callable[[], Effective | None]" = field(default=_nothing, repr=False, compare=False)
 
     @cached_property

@@ -9,6 +9,7 @@ import replays.activation_saved_bytes
 import replays.deepspeed_estimator
 import replays.deepspeed_live_bytes
 import replays.measured_peaks
+from dsconfig.memory.deepspeed.releases import RUN
 from replays import Case
 
 ORACLES = Path(__file__).parents[1] / "oracle"
@@ -42,6 +43,12 @@ def test_live_bytes_of_our_own_recordings_are_within_two_percent() -> None:
     path = ORACLES / "deepspeed_live_bytes_more.json"
     assert not wrong(replays.deepspeed_live_bytes.replay(path))
     assert median(live_errors(path)) <= 0.007
+
+
+def test_live_bytes_of_earlier_releases_are_within_two_percent() -> None:
+    path = ORACLES / "deepspeed_live_bytes_releases.json"
+    assert not wrong(replays.deepspeed_live_bytes.replay(path))
+    assert {run["deepspeed"] for run in json.loads(path.read_text())["runs"]} == set(map(str, RUN))
 
 
 def test_activations_kept_per_layer() -> None:

@@ -44,7 +44,8 @@ def predicted(run: Mapping[str, Any]) -> Any:
         device=dsconfig.DeviceFacts(name="cpu", kind="cpu", fp16=True),
         model=_linear_layers(run["linear_layers"], run["hidden"]),
     )
-    resolution = dsconfig.resolve(run["ds_config"], facts, runtime="deepspeed", version="0.19.8")
+    version = run.get("deepspeed", "0.19.8")
+    resolution = dsconfig.resolve(run["ds_config"], facts, runtime="deepspeed", version=version)
     return dsconfig.estimate(resolution, facts).options[0].device
 
 

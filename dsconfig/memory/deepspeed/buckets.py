@@ -7,18 +7,33 @@ through a flattened copy. Then the owned gradients move to the partition.
 
 from dsconfig.memory.deepspeed import parts
 from dsconfig.memory.deepspeed.partition import Partition
+from dsconfig.memory.deepspeed.releases import Release
 from dsconfig.memory.timeline import Timeline
 from dsconfig.memory.workload import Workload
 from dsconfig.runtimes.effective import Tier
+
+
+def gradient_width(job: Workload) -> int:
+    """Bytes per element of a gradient that waits: stage 1 sums in the accumulation dtype."""
+    sums_apart = job.effective.zero.stage == 1 and job.mixed
+    return job.accumulation_width if sums_apart else job.width
 
 
 def hold_buckets(job: Workload, line: Timeline) -> None:
     """Allocate the buckets, whole, unless they are there already."""
     zero = job.effective.zero
     if zero.contiguous_gradients and not line.held(parts.BUCKET):
-        line.hold(parts.BUCKET, zero.reduce_bucket_size * job.width)
+        release = Release(job.version)
+        width = gradient_width(job) if release.sums_exactly else job.width
+        amount = release.bucket_elements(zero.reduce_bucket_size) * width
+        line.hold(parts.BUCKET, amount)
         if zero.overlap_comm:
-            line.hold(parts.SECOND_BUCKET, zero.reduce_bucket_size * job.width)
+            line.hold(parts.SECOND_BUCKET, amount)
+
+
+def free_buckets(line: Timeline) -> None:
+    line.free(parts.BUCKET)
+    line.free(parts.SECOND_BUCKET)
 
 
 class Buckets:
@@ -32,7 +47,9 @@ class Buckets:
         self._overlap = zero.overlap_comm
         self._contiguous = zero.contiguous_gradients
         self._offloaded = zero.optimizer_tier is not Tier.DEVICE
-        self._width = job.width
+        self._width = gradient_width(job)
+        self._keeps = self._width != job.width and not partition.compact
+        """fp32 sums that are copied into a 16-bit bucket stay where they are until the step."""
         self._fill: list[int] = []  # indices of the weights in the bucket
         self._filled = 0  # elements in the bucket
         self._late = self._stage == 1 and not self._overlap
@@ -42,7 +59,10 @@ class Buckets:
 
     def gradient(self, index: int) -> None:
         """Autograd has made the gradient of one weight."""
-        amount = self._job.weights[index].elements * self._width
+        elements = self._job.weights[index].elements
+        if self._width != self._job.width:
+            self._line.blink(parts.GRADIENTS, elements * self._job.width)
+        amount = elements * self._width
         if self._stage == 1 and self._job.accumulation > 1:
             self._line.blink(parts.GRADIENTS, amount)  # added to the sum of earlier passes
         else:
@@ -58,7 +78,7 @@ class Buckets:
             self._reduce()
         self._fill.append(index)
         self._filled += elements
-        if self._contiguous and elements <= self._size:
+        if self._contiguous and elements <= self._size and not self._keeps:
             self._line.free(parts.GRADIENTS, elements * self._width)
 
     def _reduce(self, last: bool = False) -> None:
@@ -70,11 +90,12 @@ class Buckets:
         line.free(parts.STAGING)
         if self._partition.compact:
             self._make_partition_if_owned()
+        in_bucket_width = job.width if self._keeps else self._width
         if copied:
-            line.hold(parts.STAGING, self._filled * self._width)
-        if job.communication_width != self._width:
+            line.hold(parts.STAGING, self._filled * in_bucket_width)
+        if job.communication_width != in_bucket_width:
             line.blink(parts.CAST, self._filled * job.communication_width)
-        if self._partition.compact:
+        if self._partition.compact and self._stage == 2:
             largest = max(job.weights[index].elements for index in self._fill)
             line.blink(parts.CAST, largest * job.accumulation_width)
         line.free(parts.STAGING)
@@ -106,7 +127,7 @@ class Buckets:
             self._make_partition()
         if in_bucket:
             return  # a view of the bucket: nothing of its own to free
-        moved = owned and self._contiguous and not self._offloaded
+        moved = owned and self._contiguous and not self._offloaded and not self._keeps
         dropped = self._stage == 2 and not owned
         if moved or dropped or (self._offloaded and owned):
             self._line.free(parts.GRADIENTS, amount)
@@ -117,7 +138,7 @@ class Buckets:
         self._partition_made = True
         partition = self._partition
         if not partition.compact:
-            self._line.hold(parts.PARTITION, partition.touched * self._width)
+            self._line.hold(parts.PARTITION, partition.touched * self._job.width)
         elif not self._line.held(parts.PARTITION):
             self._line.hold(parts.PARTITION, partition.elements * self._job.accumulation_width)
 
@@ -127,7 +148,7 @@ class Buckets:
             self._put(index)
         self._reduce(last=True)
         self._line.free(parts.STAGING)
-        self._line.free(parts.BUCKET)
-        self._line.free(parts.SECOND_BUCKET)
-        if self._line.held(parts.ACCUMULATED):
+        if self._width == self._job.width or self._keeps:
+            free_buckets(self._line)  # else the sums are views of it until the step
+        if self._line.held(parts.ACCUMULATED) or self._keeps:
             self._line.free(parts.PARTITION)  # added to what was there

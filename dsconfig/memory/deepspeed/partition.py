@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dsconfig.memory.deepspeed.releases import Release
 from dsconfig.memory.workload import Workload
 from dsconfig.runtimes.effective import Precision
 
@@ -41,7 +42,8 @@ class Partition:
             offset += weight.elements
         rank = max(touched, key=lambda each: (touched[each], -each))
         numerics = job.effective.numerics
-        compact = job.width == 2 and numerics.grad_accum_dtype is Precision.FP32
+        exact = Release(job.version).sums_exactly
+        compact = exact and job.width == 2 and numerics.grad_accum_dtype is Precision.FP32
         return cls(total, elements, rank, touched[rank], compact, owners)
 
     def owns(self, index: int) -> bool:

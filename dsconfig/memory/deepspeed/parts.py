@@ -77,7 +77,9 @@ QUANTIZED = Part(
     "quantized gather buffer", f"{_ZERO}/zero_quantized_weights", "1 byte and scales per element"
 )
 OFFLOAD_SCRATCH = Part("offload scratch", f"{_ZERO}/offload_optimizer", "w x the largest parameter")
-OVERFLOW_CHECK = Part("overflow check", "/fp16", "1 byte per element of the gradient shard")
+OVERFLOW_CHECK = Part(
+    "overflow test", "/fp16", "the largest gradient in fp32, its masks: 4 or 11 per element"
+)
 ACTIVATIONS = Part("activations", "/train_micro_batch_size_per_gpu")
 RECOMPUTED = Part("recomputed block and its gradients", "/activation_checkpointing")
 LOGITS = Part("logits and loss", "/train_micro_batch_size_per_gpu", "10 to 16 s b v")

@@ -1,8 +1,14 @@
 """Stages 1 and 2: weights whole, optimizer state divided; gradients go through buckets."""
 
 from dsconfig.memory.deepspeed import parts
-from dsconfig.memory.deepspeed.buckets import Buckets, hold_buckets
+from dsconfig.memory.deepspeed.buckets import (
+    Buckets,
+    free_buckets,
+    gradient_width,
+    hold_buckets,
+)
 from dsconfig.memory.deepspeed.partition import Partition
+from dsconfig.memory.deepspeed.releases import Release
 from dsconfig.memory.estimate import Phase
 from dsconfig.memory.model_pass import run_backward, run_forward
 from dsconfig.memory.timeline import Timeline, Trace
@@ -59,11 +65,18 @@ def _hold_accumulated(job: Workload, line: Timeline, partition: Partition) -> No
         return
     if job.effective.zero.stage == 1:
         hold_buckets(job, line)  # kept until the boundary
-        line.hold(parts.GRADIENTS, partition.total * job.width)
+        line.hold(parts.GRADIENTS, partition.total * gradient_width(job))
     elif partition.compact:
         line.hold(parts.PARTITION, partition.elements * job.accumulation_width)
     else:
         line.hold(parts.ACCUMULATED, partition.touched * job.width)
+
+
+def _test_overflow(job: Workload, line: Timeline) -> None:
+    """One gradient after the other, before anything is flattened."""
+    each = Release(job.version).overflow_bytes(job.effective.numerics)
+    largest = max((weight.elements for weight in job.trainable), default=0)
+    line.blink(parts.OVERFLOW_CHECK, each * largest)
 
 
 def _step(job: Workload, line: Timeline, partition: Partition) -> None:
@@ -74,16 +87,19 @@ def _step(job: Workload, line: Timeline, partition: Partition) -> None:
         for part in gradients:
             line.free(part)
         return
+    _test_overflow(job, line)
     if partition.compact:
         line.free(parts.PARTITION)  # it is the fp32 gradient
         line.hold(parts.STEP_GRADIENT, own * job.master_width)
     else:
-        line.hold(parts.FLAT_GRADIENT, own * job.width)
-        if job.width != job.master_width:
+        width = gradient_width(job)
+        line.hold(parts.FLAT_GRADIENT, own * width)
+        if width != job.master_width:
             line.hold(parts.STEP_GRADIENT, own * job.master_width)
             line.free(parts.FLAT_GRADIENT)
     for part in gradients:
         line.free(part)
+    free_buckets(line)
     line.blink(parts.TEMPORARIES, own * job.master_width * job.optimizer.temporaries)
     line.free(parts.STEP_GRADIENT)
     line.free(parts.FLAT_GRADIENT)

@@ -2,6 +2,7 @@
 
 from dsconfig.memory.deepspeed import parts
 from dsconfig.memory.deepspeed.coordinator import Coordinator, persistent_weights
+from dsconfig.memory.deepspeed.releases import Release
 from dsconfig.memory.estimate import Phase
 from dsconfig.memory.model_pass import run_backward, run_forward
 from dsconfig.memory.timeline import Timeline, Trace
@@ -42,9 +43,15 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
         kept = owned - int(owned * zero.offload_optimizer.ratio)
         line.hold(parts.MASTER, kept * job.master_width)
         line.hold(parts.MOMENTS, job.optimizer.state_bytes(kept, job.state_width))
-    line.hold(parts.BUCKET, zero.reduce_bucket_size * job.communication_width)
+    if Release(job.version).stage3_bucket_is_permanent:
+        line.hold(parts.BUCKET, zero.reduce_bucket_size * _bucket_width(job))
     if zero.optimizer_tier is Tier.DEVICE:
         line.hold(parts.GRADIENT_SHARDS, owned * job.accumulation_width)
+
+
+def _bucket_width(job: Workload) -> int:
+    follows = Release(job.version).stage3_bucket_follows_wire
+    return job.communication_width if follows else job.width
 
 
 def _hold_copies(job: Workload, line: Timeline) -> None:
@@ -65,6 +72,7 @@ class _ModelPass:
         self._recomputes = job.activations.recomputed > 0
         self._coordinator = Coordinator(job, line, self._modules, self._order())
         self._waits = job.effective.zero.overlap_comm and not job.on_cpu
+        self._bucket_is_wide = _bucket_width(job) == job.communication_width
         self._fill = 0  # elements in the bucket
         self._in_fill = 0  # gradients in the bucket
 
@@ -73,6 +81,7 @@ class _ModelPass:
         place = self._place()
         run_forward(job, line, lambda _, indices: self._forward(place, indices))
         line.enter(Phase.BACKWARD)
+        self._make_buckets()
 
         def differentiate(block: int, indices: list[int]) -> None:
             modules = _in_order(place, indices)
@@ -86,6 +95,18 @@ class _ModelPass:
         run_backward(job, line, differentiate)
         self._reduce()
         line.free(parts.BACKLOG)
+        if not Release(job.version).stage3_bucket_is_permanent:
+            line.free(parts.BUCKET)
+            line.free(parts.SECOND_BUCKET)
+
+    def _make_buckets(self) -> None:
+        """Before 0.6.0: one in each backward, two with overlap_comm."""
+        zero = self._job.effective.zero
+        if zero.contiguous_gradients and not self._line.held(parts.BUCKET):
+            amount = zero.reduce_bucket_size * self._job.width
+            self._line.hold(parts.BUCKET, amount)
+            if zero.overlap_comm:
+                self._line.hold(parts.SECOND_BUCKET, amount)
 
     def _place(self) -> dict[int, int]:
         return {index: place for place, indices in enumerate(self._modules) for index in indices}
@@ -148,8 +169,8 @@ class _ModelPass:
         amount = self._fill * job.communication_width
         alone = self._fill > job.effective.zero.reduce_bucket_size
         in_bucket = job.effective.zero.contiguous_gradients and not alone
-        if job.communication_width != job.width and not in_bucket:
-            line.hold(parts.CAST, amount)  # the bucket itself has the communication dtype
+        if job.communication_width != job.width and not (in_bucket and self._bucket_is_wide):
+            line.hold(parts.CAST, amount)  # else the bucket itself has the communication dtype
         if self._in_fill > 1:
             line.hold(parts.STAGING, amount)
         if job.on_cpu:

@@ -1,0 +1,83 @@
+"""What earlier releases of DeepSpeed allocated otherwise.
+
+Found in the sources of 0.3.16, 0.4.0, 0.5.10, 0.6.7, 0.7.7, 0.12.6, 0.13.5, 0.14.0, 0.14.5,
+0.16.9, 0.17.6, 0.18.9, 0.19.2, 0.19.5, 0.19.6 and 0.19.7 beside 0.19.8; the 4.5 in the history of
+DeepSpeed (commits 41db1c2f0 and cfa63f5da). Where the two releases around a change are far apart
+the later one is written here. Releases that were run with their live tensors counted: ``RUN``.
+
+Default values that changed (contiguous_gradients 0.4.3, sub_group_size 0.4.1, pin_memory 0.19.5,
+check_grad_overflow 0.19.3, immediate_grad_update 0.16.5 to 0.17.0) are the schema's business.
+"""
+
+from dataclasses import dataclass
+
+from dsconfig.runtimes.effective import Numerics, Precision
+from dsconfig.schema.version import NEWEST, Version
+
+RUN = tuple(map(Version.parse, ("0.14.5", "0.16.9", "0.18.9", "0.19.6", "0.19.7", "0.19.8")))
+PLAIN_BUCKETS = Version(0, 4, 0)
+FLAT_STAGE3 = Version(0, 6, 0)
+MASKED_OVERFLOW = Version(0, 13, 0)
+FP16_CHECKED_ONLY = Version(0, 12, 0)
+STAGE3_BUCKET_FOLLOWS_WIRE = Version(0, 17, 0)
+CHECKS_BF16 = Version(0, 19, 3)
+SCALAR_OVERFLOW = Version(0, 19, 6)
+EXACT_FP32_SUMS = Version(0, 19, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One release as far as allocations depend on it."""
+
+    version: Version = NEWEST
+
+    def bucket_elements(self, size: int) -> int:
+        """Elements of a reduce bucket at stages 1 and 2: 4.5 times as many before 0.4.0."""
+        return size if self.version >= PLAIN_BUCKETS else size * 9 // 2
+
+    @property
+    def stage3_bucket_is_permanent(self) -> bool:
+        """Before 0.6.0 it was made in each backward, and twice with overlap_comm."""
+        return self.version >= FLAT_STAGE3
+
+    @property
+    def stage3_bucket_follows_wire(self) -> bool:
+        """Of the dtype of communication; before 0.17 of that of the model."""
+        return self.version >= STAGE3_BUCKET_FOLLOWS_WIRE
+
+    @property
+    def sums_exactly(self) -> bool:
+        """fp32 accumulation at stage 2 keeps fp32 sums; before 0.19.8 it kept 16 bits."""
+        return self.version >= EXACT_FP32_SUMS
+
+    def overflow_bytes(self, numerics: Numerics) -> int:
+        """Bytes per element of the largest gradient while it is tested for overflow.
+
+        A copy in fp32 (4), from 0.13 on with three masks and a fourth in fp32 (7 more); from
+        0.19.6 on scalars only. Of bf16 gradients from 0.19.3 on, and before 0.12 of all.
+        """
+        if self.version >= SCALAR_OVERFLOW or not self._tests(numerics):
+            return 0
+        copy = 0 if numerics.precision is Precision.FP32 else 4
+        return copy + (7 if self.version >= MASKED_OVERFLOW else 0)
+
+    def _tests(self, numerics: Numerics) -> bool:
+        if self.version < FP16_CHECKED_ONLY or numerics.precision is Precision.FP16:
+            return True
+        return self.version >= CHECKS_BF16 and numerics.check_grad_overflow
+
+
+def how_known(version: Version) -> str:
+    """One sentence: what the answer for this release rests on; empty where that release was run."""
+    if version in RUN:
+        return ""
+    if version > RUN[-1]:
+        return f"DeepSpeed {version} is newer than {RUN[-1]}, the last one that was measured."
+    if version > RUN[0]:
+        return f"DeepSpeed {version} was not run; releases before and after it were."
+    if version >= FLAT_STAGE3:
+        return f"DeepSpeed {version} was not run: its allocations are read from sources."
+    return (
+        f"DeepSpeed {version} was not run: its buckets are read from sources, everything else of "
+        "stages 1 and 3 is taken to be as from 0.6.0 on."
+    )
