@@ -29,8 +29,19 @@ def print_table(estimate: Estimate, facts: "Facts") -> None:
     typer.echo(f"{_bars(estimate)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
     typer.echo(f"{paragraph(HISTORY)}\n")
-    for line in _remarks(estimate, facts):
+    for line in [*_building(estimate), *_remarks(estimate, facts)]:
         typer.echo(paragraph(line))
+
+
+def _building(estimate: Estimate) -> list[str]:
+    """What main memory has to hold before training begins, where that is more."""
+    first = estimate.options[0].host
+    if first.peak_bytes <= first.bytes:
+        return []
+    return [
+        f"Below stage 3 every rank builds the whole model in main memory first: "
+        f"{both(first.peak_bytes)} per node. At stage 3 zero.Init is taken to spare that."
+    ]
 
 
 def _heading(estimate: Estimate) -> str:
@@ -147,7 +158,7 @@ def print_depth(
     typer.echo(f"{_components(option)}\n")
     typer.echo(f"{_levels(option)}\n")
     for tier, held in (("host", option.host), ("NVMe", option.nvme)):
-        if held.bytes:
+        if held.peak_bytes:
             typer.echo(f"{_tier(tier, held)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
     typer.echo(f"{paragraph(HISTORY)}\n")
@@ -198,7 +209,9 @@ def _tier(name: str, held: Any) -> TextTable:
     table = TextTable(f"{name} memory", ">per node", "caused by", "formula")
     for part in held.components:
         table.add_row(part.name, both(part.bytes), part.pointer, part.formula)
-    table.add_row("together", both(held.bytes), "", "")
+    table.add_row("together, in training", both(held.bytes), "", "")
+    if held.peak_bytes > held.bytes:
+        table.add_row("at most, while it is built", both(held.peak_bytes), "", "", bold=True)
     if held.pinned_bytes:
         table.add_row("page-locked, as allocated", both(held.pinned_bytes), "", "powers of two")
     return table

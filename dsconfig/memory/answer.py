@@ -48,7 +48,7 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
         offload_optimizer=_PLACES[zero.optimizer_tier],
         offload_param=_PLACES[zero.parameter_tier],
         device=device,
-        host=host_memory(job, stages_16bit=program.ends_in_deepspeed),
+        host=host_memory(job, is_deepspeed=program.ends_in_deepspeed),
         nvme=nvme_memory(job),
         bucket_rule_bytes=bucket_rule_bytes(zero),
         bucket_allocated_bytes=trace.buckets,

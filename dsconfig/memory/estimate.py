@@ -60,7 +60,9 @@ class TierMemory:
 
     components: tuple[Component, ...] = ()
     bytes: int = 0
+    """What is held while it trains."""
     peak_bytes: int = 0
+    """The most at any moment, the building of the model included."""
     pinned_bytes: int = 0
     """Page-locked part after rounding up to powers of two (host only)."""
 

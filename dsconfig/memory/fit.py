@@ -174,6 +174,6 @@ def _host_holds(option: Option, facts: Facts) -> bool:
     host = facts.host
     if host is None:
         return True
-    if host.memory_bytes is not None and option.host.bytes > host.memory_bytes:
+    if host.memory_bytes is not None and option.host.peak_bytes > host.memory_bytes:
         return False
     return host.nvme_bytes is None or option.nvme.bytes <= host.nvme_bytes

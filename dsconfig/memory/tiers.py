@@ -10,15 +10,16 @@ _OPTIMIZER = "/zero_optimization/offload_optimizer"
 _PARAM = "/zero_optimization/offload_param"
 
 
-def host_memory(job: Workload, *, stages_16bit: bool = True) -> TierMemory:
+def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     """What one node keeps in main memory for offloaded states, and the pinned part of it.
 
-    ``stages_16bit``: the runtime keeps a 16-bit copy beside the master (DeepSpeed does).
+    DeepSpeed keeps a 16-bit copy beside the master, and the model it was given has left for
+    the device before any state is made; in dsengine the fp32 masters are made beside it.
     """
     zero = job.effective.zero
     found: list[tuple[Component, bool]] = []
     if zero.offload_optimizer is not None and zero.optimizer_tier is not Tier.DEVICE:
-        found += _optimizer(job, zero.offload_optimizer, stages_16bit)
+        found += _optimizer(job, zero.offload_optimizer, is_deepspeed)
     if zero.offload_param is not None and zero.parameter_tier is not Tier.DEVICE:
         found += _parameters(job, zero.offload_param)
     if job.activations.on_host:
@@ -28,7 +29,27 @@ def host_memory(job: Workload, *, stages_16bit: bool = True) -> TierMemory:
     components = tuple(_times(component, ranks) for component, _ in found)
     rounded = sum(pinned(component.bytes) * ranks for component, is_pinned in found if is_pinned)
     total = sum(component.bytes for component in components)
-    return TierMemory(components=components, bytes=total, peak_bytes=total, pinned_bytes=rounded)
+    built = _times(_built(job), ranks)
+    beside = sum(each.bytes for each in components if each.name == "master weights")
+    peak = max(total, built.bytes + (0 if is_deepspeed else beside))
+    if built.bytes:
+        components = (built, *components)
+    return TierMemory(components=components, bytes=total, peak_bytes=peak, pinned_bytes=rounded)
+
+
+def _built(job: Workload) -> Component:
+    """The model on its way to the device: whole, or under zero.Init one module at a time.
+
+    On the CPU it never leaves, and is counted there.
+    """
+    elements, formula = job.elements, f"{job.built_width} per element, whole on every rank"
+    if job.builds_in_pieces:
+        elements = job.model.largest_module or max(each.elements for each in job.weights)
+        formula = f"{job.built_width} per element of the largest module, under zero.Init"
+    amount = 0 if job.on_cpu else elements * job.built_width
+    return Component(
+        name="model as built", bytes=amount, pointer="", phases=(Phase.INIT,), formula=formula
+    )
 
 
 def nvme_memory(job: Workload) -> TierMemory:
@@ -53,7 +74,7 @@ def _owned(job: Workload) -> int:
     return job.shard(sum(weight.elements for weight in job.trainable))
 
 
-def _optimizer(job: Workload, offload: Offload, stages_16bit: bool) -> list[tuple[Component, bool]]:
+def _optimizer(job: Workload, offload: Offload, is_deepspeed: bool) -> list[tuple[Component, bool]]:
     """Per rank: master, gradient, 16-bit staging and moments; a pool before NVMe."""
     zero, own = job.effective.zero, _owned(job)
     pin = offload.pin_memory
@@ -75,7 +96,7 @@ def _optimizer(job: Workload, offload: Offload, stages_16bit: bool) -> list[tupl
     share = int(own * offload.ratio)
     width = job.master_width
     state = job.optimizer.state_bytes(share, job.state_width)
-    staging = own * job.width if stages_16bit else 0
+    staging = own * job.width if is_deepspeed else 0
     found = [
         (_part("master weights", share * width, _OPTIMIZER, "4 per owned element"), pin),
         (_part("gradients", share * width, _OPTIMIZER, "4 per owned element"), pin),

@@ -132,8 +132,9 @@ def _misfit(candidate: Candidate, facts: Facts) -> str:
         if not fit.fits:
             return f"{-fit.headroom_bytes / 2**30:.1f} GiB too much for {fit.device}"
     host = facts.host
-    if host and host.memory_bytes is not None and option.host.bytes > host.memory_bytes:
-        return f"needs {option.host.bytes / 2**30:.0f} GiB of main memory per node"
+    if host and host.memory_bytes is not None and option.host.peak_bytes > host.memory_bytes:
+        building = " to build the model" if option.host.peak_bytes > option.host.bytes else ""
+        return f"needs {option.host.peak_bytes / 2**30:.0f} GiB of main memory per node{building}"
     if option.nvme.bytes and (host is None or host.nvme_path is None):
         return "needs NVMe: give --nvme"
     return ""

@@ -45,6 +45,8 @@ class Workload:
     """The release of DeepSpeed, where the runtime ends in it."""
     builds_in_pieces: bool = False
     """Under zero.Init: no rank ever holds the whole model."""
+    built_width: int = 4
+    """Bytes of an element as the model is built or loaded, before anything is cast."""
     on_cpu: bool = False
     """The processor is the device, and gloo the communication library."""
 
@@ -119,6 +121,7 @@ def workload(effective: Effective, facts: Facts, version: Version = NEWEST) -> W
         model=facts.model,
         version=version,
         builds_in_pieces=effective.zero.stage == 3 and _uses_zero_init(facts),
+        built_width=_built_width(facts),
         on_cpu=facts.device is not None and facts.device.kind == "cpu",
     )
 
@@ -126,6 +129,13 @@ def workload(effective: Effective, facts: Facts, version: Version = NEWEST) -> W
 def _uses_zero_init(facts: Facts) -> bool:
     """Usual at stage 3 (Hugging Face does it by itself); the argument ``zero_init`` says no."""
     return facts.training is None or bool(facts.training.arguments.get("zero_init", True))
+
+
+def _built_width(facts: Facts) -> int:
+    """fp32, unless ``dtype`` (once ``torch_dtype``) of ``from_pretrained`` is one of 16 bits."""
+    arguments = facts.training.arguments if facts.training else {}
+    dtype = str(arguments.get("dtype") or arguments.get("torch_dtype") or "")
+    return 2 if dtype.removeprefix("torch.") in {"bfloat16", "float16", "bf16", "fp16"} else 4
 
 
 _CACHE: dict[tuple[int, int], tuple[ModelTree, tuple[Weight, ...]]] = {}

@@ -103,5 +103,6 @@ def _expected_memory(
         "peak_phase": str(option.device.peak_phase),
         "phases": {str(phase): count for phase, count in option.device.phase_bytes.items()},
         "host_bytes": option.host.bytes,
+        "host_peak_bytes": option.host.peak_bytes,
         "nvme_bytes": option.nvme.bytes,
     }

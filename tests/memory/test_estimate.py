@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.facts.facts import Facts
+from dsconfig.facts import Facts, TrainingFacts
 from dsconfig.facts.gathering import gather
 from dsconfig.memory.answer import estimate, peak, price
 from dsconfig.memory.calibration import calibrate, calibrated
 from dsconfig.memory.changes import cheapest_changes
 from dsconfig.memory.choices import USUAL, Choice, usual_config, with_micro_batch
 from dsconfig.memory.constants import pinned
+from dsconfig.memory.estimate import TierMemory
 from dsconfig.memory.fit import limits
 from dsconfig.memory.table import table
 from dsconfig.memory.tuning import config_of, tune
@@ -203,3 +204,50 @@ def test_an_estimate_of_a_broken_config_says_who_tells_the_reason() -> None:
     broken = dsconfig.resolve({"train_batch_size": 2, "zero_optimization": {"stage": "x"}}, world)
     with pytest.raises(ValueError, match="not resolved: validate says what is wrong"):
         dsconfig.estimate(broken, world)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_rank_builds_the_whole_model_in_main_memory_unless_under_zero_init(
+    runtime: str,
+) -> None:
+    model = facts().model
+    assert model is not None
+
+    def host(choice: Choice, **arguments: object) -> TierMemory:
+        training = replace(facts().training or TrainingFacts(), arguments=arguments)
+        here = replace(facts(), training=training)
+        return price(usual_config(here, choice), here, runtime=runtime).host
+
+    whole = 8 * 4 * model.parameters
+    assert host(Choice(stage=1)).peak_bytes == whole
+    assert host(Choice(stage=1)).bytes == 0
+    assert host(Choice(stage=1), dtype="bfloat16").peak_bytes == whole // 2
+    assert host(Choice(stage=3), zero_init=False).peak_bytes == whole
+    assert host(Choice(stage=3)).peak_bytes == 8 * 4 * (model.largest_module or 0)
+
+
+def test_states_in_main_memory_stand_beside_the_model_in_dsengine_and_follow_it_in_deepspeed() -> (
+    None
+):
+    offloaded = Choice(stage=2, optimizer=Tier.HOST)
+    ours, theirs = (
+        price(usual_config(facts(), offloaded), facts(), runtime=runtime).host
+        for runtime in RUNTIMES
+    )
+    masters = next(part.bytes for part in ours.components if part.name == "master weights")
+    assert ours.peak_bytes == theirs.peak_bytes + masters
+
+
+def test_a_model_that_main_memory_cannot_build_does_not_fit() -> None:
+    here = facts(host_memory="128GiB")  # eight copies of 7e9 parameters in fp32 are 201 GiB
+    found = tune(here)
+    assert any("to build the model" in each.reason for each in found if each.choice.stage == 2)
+    assert not found[0].reason
+    assert {each.choice.stage for each in found if "time" in each.reason} == {3}
+
+
+def test_on_a_cpu_the_model_is_counted_once() -> None:
+    here = facts(device="cpu", device_memory="64GiB", world_size=1, model="gpt2")
+    option = price(usual_config(here, Choice(stage=1)), here)
+    assert option.host.peak_bytes == 0
+    assert option.device.phase_bytes["init"] > 0

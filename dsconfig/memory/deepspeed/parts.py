@@ -6,7 +6,7 @@ _ZERO = "/zero_optimization"
 _STAGE = f"{_ZERO}/stage"
 
 WEIGHTS = Part("weights", _STAGE, "w per element; divided by the ranks at stage 3")
-CREATED = Part("model as built", "", "fp32 model before it is cast")
+CREATED = Part("model as built", "", "w per element, whole before it is divided: no zero.Init")
 MASTER = Part("fp32 master weights", _STAGE, "4 per owned element")
 MOMENTS = Part("optimizer state", "/optimizer/type", "state bytes per owned element")
 ZERO_GRADIENT = Part("zero gradient at creation", "", "4 per owned element, to create the state")

@@ -31,6 +31,8 @@ def simulate(job: Workload) -> Trace:
 def _create(job: Workload, line: Timeline, owned: int) -> None:
     zero = job.effective.zero
     shards = sum(job.shard(weight.elements) for weight in job.weights)
+    if not job.builds_in_pieces:
+        line.blink(parts.CREATED, job.elements * job.width)
     if zero.parameter_tier is Tier.DEVICE:
         line.hold(parts.WEIGHTS, shards * job.width)
     if zero.optimizer_tier is Tier.DEVICE:
