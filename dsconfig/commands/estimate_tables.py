@@ -193,7 +193,12 @@ def _levels(option: Option) -> TextTable:
     if device.low_bytes is not None and device.high_bytes is not None:
         table.add_row("  between", both(device.low_bytes), "")
         table.add_row("  and", both(device.high_bytes), "")
-    if device.visible_bytes != device.peak_bytes:  # a CPU has neither allocator pool nor context
+    if device.reserved_bytes == device.peak_bytes:  # a CPU has neither allocator pool nor context
+        if device.visible_bytes > device.peak_bytes:
+            table.add_row(
+                "with what is moved to the host", both(device.visible_bytes), "one memory"
+            )
+    else:
         table.add_row("reserved by the allocator", both(device.reserved_bytes), "")
         table.add_row(
             "as nvidia-smi shows it", both(device.visible_bytes), "context and NCCL added"

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from dsconfig.facts.facts import Facts
 from dsconfig.memory import constants
 from dsconfig.memory.buckets import bucket_rule_bytes
-from dsconfig.memory.estimate import DeviceMemory, Estimate, Fit, Option
+from dsconfig.memory.estimate import DeviceMemory, Estimate, Fit, Option, TierMemory
 from dsconfig.memory.simulation import simulator_of
 from dsconfig.memory.spread import spread
 from dsconfig.memory.tiers import host_memory, nvme_memory
@@ -42,13 +42,14 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
     job = workload(effective, facts, program.version)
     trace = simulator_of(program)(job)
     zero = effective.zero
-    device = _device(job, trace, facts)
+    host = host_memory(job, is_deepspeed=program.ends_in_deepspeed)
+    device = _device(job, trace, facts, host)
     return Option(
         stage=zero.stage,
         offload_optimizer=_PLACES[zero.optimizer_tier],
         offload_param=_PLACES[zero.parameter_tier],
         device=device,
-        host=host_memory(job, is_deepspeed=program.ends_in_deepspeed),
+        host=host,
         nvme=nvme_memory(job),
         bucket_rule_bytes=bucket_rule_bytes(zero),
         bucket_allocated_bytes=trace.buckets,
@@ -56,9 +57,11 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
     )
 
 
-def _device(job: Workload, trace: Trace, facts: Facts) -> DeviceMemory:
+def _device(job: Workload, trace: Trace, facts: Facts, host: TierMemory) -> DeviceMemory:
     allocated = trace.peak
     reserved, outside = _around(trace, facts)
+    if job.on_cpu:  # what is moved to the host stays in the same memory
+        outside += host.bytes // job.ranks_per_node
     low, high = spread(job, trace)
     return DeviceMemory(
         components=trace.components(),

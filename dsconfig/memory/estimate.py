@@ -38,7 +38,8 @@ class DeviceMemory:
     """One rank's device. Allocated bytes by component; the peak is a maximum over phases.
 
     ``reserved_bytes`` adds the allocator's rounding; ``visible_bytes`` is what nvidia-smi
-    shows (context and communicators added).
+    shows (context and communicators added). On a CPU there is neither; there ``visible_bytes``
+    adds the rank's share of what is moved to the host, which is the same memory.
     """
 
     components: tuple[Component, ...]

@@ -105,13 +105,12 @@ def _price(settings: Effective, facts: Facts, runtime: Runtime) -> Need:
     """
     from dsconfig.memory import price
 
-    on_cpu = facts.device is not None and facts.device.kind == "cpu"
     capacity = facts.device.memory_bytes if facts.device else None
     most = Need(0, 0, 0)
     for name in runtime.must_fit_on:
         option = price(settings, facts, runtime=name)
         most = Need(
-            max(most.device, option.device.peak_bytes if on_cpu else option.device.visible_bytes),
+            max(most.device, option.device.visible_bytes),
             max(most.host, option.host.peak_bytes),
             max(most.nvme, option.nvme.peak_bytes),
         )
