@@ -10,6 +10,7 @@ from torch import nn
 
 import dsconfig
 from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts
+from dsengine.comm.environment import node_count
 from dsengine.model_tree import describe
 
 
@@ -36,7 +37,7 @@ def facts_of(
 ) -> Facts:
     return Facts(
         world_size=dist.get_world_size(),
-        nodes=1,
+        nodes=node_count(dist.get_world_size()),
         device=_device_facts(),
         model=describe(model),
         training=training,

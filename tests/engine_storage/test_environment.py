@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsengine.comm.environment import discover, first_node, local_rank_argument
+from dsengine.comm.environment import discover, first_node, local_rank_argument, node_count
 
 
 def placed(environment: dict[str, str], arguments: list[str] | None = None, **given: int):
@@ -104,3 +104,19 @@ def test_half_an_environment_is_refused() -> None:
         discover({"WORLD_SIZE": "4"}, [])
     with pytest.raises(ValueError, match="rank 4 does not exist in a world of 4"):
         discover({"RANK": "4", "WORLD_SIZE": "4"}, [])
+
+
+@pytest.mark.parametrize(
+    ("environment", "world_size", "nodes"),
+    [
+        ({}, 8, 1),
+        ({"LOCAL_WORLD_SIZE": "8"}, 8, 1),
+        ({"LOCAL_WORLD_SIZE": "8"}, 16, 2),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 16, 4),
+        ({"SLURM_STEP_NUM_NODES": "3"}, 24, 3),
+        ({"LOCAL_WORLD_SIZE": "8", "SLURM_STEP_NUM_NODES": "1"}, 16, 2),
+    ],
+)
+def test_nodes_are_counted(environment: dict[str, str], world_size: int, nodes: int) -> None:
+    """torchrun started in a Slurm step counts before the step: it has one task per node."""
+    assert node_count(world_size, environment) == nodes

@@ -32,6 +32,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         ("full disk", ["CheckpointError", "rank 1", "File too large"]),
         ("client state", ["ValueError", "client_state['bad']", "Malice"]),
         ("bad tag", ["ValueError", "'../x'"]),
+        ("own disks", ["CheckpointError", "rank 1", "storage that all nodes share"]),
         ("tags differ", ["step0", "step1"]),
         ("async failure", ["CheckpointError", "File exists"]),
     ],

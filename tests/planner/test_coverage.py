@@ -73,3 +73,13 @@ def test_optimizers_nobody_supplies_are_refused_by_name(name: str) -> None:
     status, why = fate({"optimizer": {"type": name}})["/optimizer/type"]
     assert status is Status.REFUSED
     assert "use AdamW" in why or "pass your own" in why
+
+
+def test_node_local_checkpoints_are_refused_where_there_are_several_nodes() -> None:
+    config = {"checkpoint": {"use_node_local_storage": True}}
+    by_nodes = {
+        nodes: coverage(effective(config, Facts(world_size=16, nodes=nodes)))[0] for nodes in (1, 2)
+    }
+    assert by_nodes[1].status is Status.INERT
+    assert by_nodes[2].status is Status.REFUSED
+    assert "storage that the nodes share" in by_nodes[2].by

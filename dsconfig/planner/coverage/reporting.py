@@ -1,6 +1,12 @@
 """What is printed, timed, profiled, logged and checkpointed."""
 
-from dsconfig.planner.coverage.rules import honoured, inert, off_or_refused
+from dsconfig.planner.coverage.rules import (
+    honoured,
+    inert,
+    off_or_refused,
+    refused,
+    set_elsewhere,
+)
 
 SWITCHED = ("flops_profiler", "tensorboard", "wandb", "comet", "csv_monitor", "comms_logger")
 
@@ -40,7 +46,15 @@ RULES = {
     "activation_checkpointing.profile": inert("use flops_profiler or torch.profiler"),
     "checkpoint.tag_validation": honoured("tags are compared across ranks before saving"),
     "checkpoint.load_universal": inert("every checkpoint loads at any number of ranks"),
-    "checkpoint.use_node_local_storage": inert("every rank writes its own part"),
+    "checkpoint.use_node_local_storage": refused(
+        "a checkpoint is one directory, which loads at any world size only where all ranks see all "
+        "of it; save to storage that the nodes share and remove the key",
+        set_elsewhere(
+            "when it is on and there are several nodes",
+            lambda config: config.checkpointing.node_local_storage,
+        ),
+    )
+    + inert("all ranks of one node see its directories"),
     "checkpoint.parallel_write.pipeline_stage": inert("there is one pipeline stage"),
     "checkpoint.checkpoint_serialization": inert("safetensors and torch's own format"),
     "datastates_ckpt": off_or_refused("DataStates", "use the engine's async save"),

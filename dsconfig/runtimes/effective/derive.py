@@ -58,7 +58,7 @@ def effective(
         optimizer=_named(read, "optimizer"),
         scheduler=_named(read, "scheduler"),
         activation_checkpointing=_activation_checkpointing(read),
-        checkpointing=_checkpointing(read),
+        checkpointing=_checkpointing(read, (facts.nodes if facts else None) or 1),
         reporting=_reporting(read),
         dataloader_drop_last=read.flag("dataloader_drop_last"),
         zero_allow_untested_optimizer=read.flag("zero_allow_untested_optimizer"),
@@ -273,11 +273,11 @@ def _activation_checkpointing(read: Reader) -> ActivationCheckpointing:
     )
 
 
-def _checkpointing(read: Reader) -> Checkpointing:
+def _checkpointing(read: Reader, nodes: int) -> Checkpointing:
     return Checkpointing(
         tag_validation=str(read.value("checkpoint.tag_validation") or "warn").lower(),
         load_universal=read.flag("checkpoint.load_universal"),
-        use_node_local_storage=read.flag("checkpoint.use_node_local_storage"),
+        node_local_storage=nodes > 1 and read.flag("checkpoint.use_node_local_storage"),
     )
 
 

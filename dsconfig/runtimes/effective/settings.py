@@ -174,7 +174,8 @@ class ActivationCheckpointing:
 class Checkpointing:
     tag_validation: str = "warn"
     load_universal: bool = False
-    use_node_local_storage: bool = False
+    node_local_storage: bool = False
+    """Each of several nodes keeps its part of a checkpoint on a disk of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,18 @@ import ctypes
 import errno
 import os
 import shutil
+import socket
+import time
 from contextlib import suppress
 from pathlib import Path
+
+from dsengine.checkpoint.errors import CheckpointError
 
 LATEST = "latest"
 MANIFEST = "manifest.json"
 STATE = "training_state.pt"
+SIGHT_SECONDS = 5.0
+"""How long a network file system may take to show one node what another has created."""
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -37,6 +43,22 @@ def prepare(root: Path, tag: str) -> Path:
     target = writing_directory(root, tag)
     target.mkdir()
     return target
+
+
+def check_shared(aside: Path) -> None:
+    """Wait until this rank sees the directory that rank 0 has prepared.
+
+    Raises CheckpointError when it does not come into sight: it is another node's own disk, or
+    the ranks name different directories.
+    """
+    end = time.monotonic() + SIGHT_SECONDS
+    while not aside.is_dir():
+        if time.monotonic() > end:
+            raise CheckpointError(
+                f"{socket.gethostname()} does not see {aside.parent}, where rank 0 has begun to "
+                "write: name one directory on all ranks, on storage that all nodes share"
+            )
+        time.sleep(0.1)
 
 
 def discard(path: Path) -> None:

@@ -71,6 +71,7 @@ def write(
     aside = directory.writing_directory(root, tag)
     try:
         group.run_on_coordinator(lambda: directory.prepare(root, tag), f"preparing {root}")
+        group.run(lambda: directory.check_shared(aside), f"preparing {root}")
         write_tensors(snapshot.tensors, aside, group)
         return group.run_on_coordinator(
             lambda: _publish(snapshot, root, save_latest=save_latest, keep=keep),

@@ -61,6 +61,18 @@ def discover(
     return _place(environment, 0, 1, 0, _LOCAL, port, "single process")
 
 
+def node_count(world_size: int, environment: Mapping[str, str] = os.environ) -> int:
+    """Return on how many nodes the launcher says it has started ``world_size`` ranks; else 1."""
+    nodes = environment.get("SLURM_STEP_NUM_NODES", "")
+    if "LOCAL_WORLD_SIZE" not in environment and nodes.isdigit():
+        return max(1, int(nodes))
+    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", *(each[-1] for each in _MPI)):
+        size = environment.get(name, "")
+        if size.isdigit() and int(size) > 0:
+            return max(1, -(-world_size // int(size)))
+    return 1
+
+
 def local_rank_argument(arguments: Sequence[str]) -> int | None:
     """Return N of ``--local_rank=N`` (or ``--local-rank N``), as older launchers pass it."""
     for position, argument in enumerate(arguments):

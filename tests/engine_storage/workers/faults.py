@@ -13,7 +13,13 @@ import torch.distributed as dist
 from torch import nn
 from toy import ToyModel, bare, finish, named_parameters_for, shard, start, train_step
 
-from dsengine.checkpoint import Checkpointer, CheckpointError, TrainingState, checkpoints
+from dsengine.checkpoint import (
+    Checkpointer,
+    CheckpointError,
+    TrainingState,
+    checkpoints,
+    directory,
+)
 
 
 class Malice:
@@ -108,6 +114,10 @@ def main() -> None:
     )
     said["client state back"] = client_state_back(checkpointer, state, root)
     said["bad tag"] = message_of(lambda: checkpointer.save(state, root, "../x"))
+    directory.SIGHT_SECONDS = 0.2
+    said["own disks"] = message_of(
+        lambda: checkpointer.save(state, root / f"disk{rank}", "global_step1")
+    )
     said["tags differ"] = message_of(
         lambda: Checkpointer(tag_validation="fail").save(state, root, f"step{rank}")
     )
