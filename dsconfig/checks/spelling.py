@@ -5,7 +5,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 
 from dsconfig.checks.rule import Path
-from dsconfig.schema.homes import homes as homes_by_name
+from dsconfig.schema.homes import homes_of
 
 CLOSE = 0.8
 """Least similarity (0 to 1) of a key to the one it is taken for."""
@@ -52,7 +52,7 @@ def _similarity(wanted: str, candidate: str) -> float:
 def homes(path: Path) -> tuple[Path, ...]:
     """Where the key at ``path`` would be read: below its own block first."""
     block = path[:-1]
-    all_homes = [home for home in homes_by_name().get(path[-1], ()) if home != path]
+    all_homes = [home for home in homes_of(path[-1]) if home != path]
     below = tuple(home for home in all_homes if home[: len(block)] == block and block)
     if below:
         return below[:1]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import rule
@@ -10,17 +11,22 @@ from dsconfig.report import Effect
 from dsconfig.runtimes.history import deprecated, renamed
 from dsconfig.runtimes.reading import Outcome, is_block
 from dsconfig.runtimes.removals import REMOVALS
-from dsconfig.schema import Key, Status
+from dsconfig.schema.homes import lives
 from dsconfig.schema.version import NEWEST, OLDEST, Version
+
+if TYPE_CHECKING:
+    from dsconfig.schema import Key
 
 
 @lru_cache(maxsize=4096)
-def _mortal(path: Path) -> Key | None:
+def _mortal(path: Path) -> "Key | None":
     """The key at a path if it came or went after the first release, and no other rule tells so."""
     if path[:2] in (("optimizer", "params"), ("scheduler", "params")):
         return None
     if any(path[: len(removed)] == removed for removed in REMOVALS):
         return None
+    from dsconfig.schema import Status
+
     key = key_at(path)
     if key is None or renamed(path) or deprecated(path):
         return None
@@ -29,8 +35,11 @@ def _mortal(path: Path) -> Key | None:
     return None if lasting or not is_read else key
 
 
-def _own(config: Context) -> Iterator[tuple[Path, Key]]:
+def _own(config: Context) -> Iterator[tuple[Path, "Key"]]:
+    newest = config.version >= NEWEST
     for path in config.paths:
+        if newest and lives(path):
+            continue  # neither too new nor gone, whatever was between
         key = _mortal(path)
         if key is not None and not config.is_unknown(path):
             yield path, key

@@ -1,7 +1,6 @@
 """accelerate, which fills some "auto" and refuses every other."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dsconfig.runtimes.base import AutoFate, Runtime
@@ -43,7 +42,6 @@ FILLED = frozenset(
 """Keys for which accelerate has a value; any other "auto" outside lists is a ValueError."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Accelerate(Runtime):
     """``prepare`` with what a script hands to it; where nothing is said, what fits the config.
 
@@ -55,14 +53,29 @@ class Accelerate(Runtime):
     name = "accelerate"
     reads_hjson: ClassVar[bool] = False
     wants_zero_block: ClassVar[bool] = True
-    config_file: bool = True
-    plugin: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    environment: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
-    mixed_precision: str | None = None
-    optimizer: str | None = None
-    scheduler: str | None = None
-    batch_sizes: tuple[int | None, ...] | None = None
-    split_batches: bool = False
+
+    def __init__(
+        self,
+        *,
+        version: Version = NEWEST,
+        config_file: bool = True,
+        plugin: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        mixed_precision: str | None = None,
+        optimizer: str | None = None,
+        scheduler: str | None = None,
+        batch_sizes: tuple[int | None, ...] | None = None,
+        split_batches: bool = False,
+    ) -> None:
+        super().__init__(version=version)
+        self.config_file = config_file
+        self.plugin = plugin or {}
+        self.environment = environment or {}
+        self.mixed_precision = mixed_precision
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.batch_sizes = batch_sizes
+        self.split_batches = split_batches
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         return AutoFate.FILLED if path in FILLED else AutoFate.REFUSED_LATE

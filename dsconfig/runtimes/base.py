@@ -1,9 +1,9 @@
 """The questions everybody asks of a program that is handed a ds_config."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from copy import copy
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from dsconfig.schema.version import NEWEST, Version
 
@@ -31,17 +31,16 @@ class AutoFate(StrEnum):
     """The program stops while it is built or at a step."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Runtime:
     """One program at one DeepSpeed release; subclasses answer for themselves.
 
-    A runtime is a value: two with the same fields are the same. ``version`` is the release
-    of DeepSpeed underneath (of the key set, for the engine of this distribution).
+    A runtime is a value: two of a kind with the same settings are the same, and nobody changes
+    one. ``version`` is the release of DeepSpeed underneath (of the key set, for the engine of
+    this distribution). The classes are written out, because every run makes all of them and a
+    frozen dataclass takes forty times as long to make.
     """
 
     name: ClassVar[str]
-    version: Version = NEWEST
-
     reads_hjson: ClassVar[bool] = True
     """False where files go through strict JSON: no comments, no trailing commas, no BOM."""
     fills_by_itself: ClassVar[bool] = True
@@ -52,6 +51,19 @@ class Runtime:
     """True where a config without zero_optimization is refused."""
     ends_in_deepspeed: ClassVar[bool] = True
     """True where DeepSpeed itself has the last word about the config."""
+
+    def __init__(self, *, version: Version = NEWEST) -> None:
+        self.version = version
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.version))
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({settings})"
 
     @property
     def builds_an_engine(self) -> bool:
@@ -70,9 +82,11 @@ class Runtime:
         """
         raise NotImplementedError
 
-    def at(self, version: Version) -> "Runtime":
+    def at(self, version: Version) -> Self:
         """The same program on another DeepSpeed release."""
-        return replace(self, version=version)
+        other = copy(self)
+        other.version = version
+        return other
 
 
 NAMES = ("dsengine", "deepspeed", "transformers", "accelerate")

@@ -1,7 +1,6 @@
 """DeepSpeed on its own: what it does with a config that nobody filled in before it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
@@ -58,7 +57,6 @@ _STOPS_LATER = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeepSpeed(Runtime):
     """``until`` is how far it is taken: "parse", or "step" for building and stepping too.
 
@@ -66,8 +64,13 @@ class DeepSpeed(Runtime):
     """
 
     name = "deepspeed"
-    until: str = "step"
-    mpu: bool = False
+
+    def __init__(
+        self, *, version: Version = NEWEST, until: str = "step", mpu: bool = False
+    ) -> None:
+        super().__init__(version=version)
+        self.until = until
+        self.mpu = mpu
 
     @property
     def builds_an_engine(self) -> bool:

@@ -1,7 +1,6 @@
 """The Trainer of transformers, which fills some "auto" and hands the rest to DeepSpeed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dsconfig.runtimes.base import AutoFate, Runtime
@@ -35,7 +34,6 @@ FILLED = frozenset(
 """Keys for which the Trainer has a value (the last two at stage 3 only)."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Transformers(Runtime):
     """``entry``: "config" for HfTrainerDeepSpeedConfig alone, "trainer" for the whole chain.
 
@@ -46,10 +44,21 @@ class Transformers(Runtime):
 
     name = "transformers"
     reads_hjson: ClassVar[bool] = False
-    entry: str = "trainer"
-    launched: bool = False
-    config_file: bool = True
-    environment: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+
+    def __init__(
+        self,
+        *,
+        version: Version = NEWEST,
+        entry: str = "trainer",
+        launched: bool = False,
+        config_file: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(version=version)
+        self.entry = entry
+        self.launched = launched
+        self.config_file = config_file
+        self.environment = environment or {}
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         if path in FILLED:
@@ -82,5 +91,5 @@ def transformers(
         entry=entry,
         launched=launched,
         config_file=config_file,
-        environment=environment or {},
+        environment=environment,
     )

@@ -128,7 +128,12 @@ class Block(BaseModel):
     """
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, defer_build=True, frozen=True, json_schema_extra=_mark_life
+        extra="forbid",
+        strict=True,
+        defer_build=True,
+        frozen=True,
+        json_schema_extra=_mark_life,
+        protected_namespaces=(),  # no key begins like a method of pydantic's; spares the search
     )
     life: ClassVar[Life] = Life()
 

@@ -1,4 +1,4 @@
-"""Where each live key lives, by its names: what a misplaced key is looked up in.
+"""Where each live key lives, by its names: what misplaced keys are looked up in, and all others.
 
 To ask the declarations takes the modules of all blocks, and a misspelt key must not cost more
 than the rest of the file. So the answer is written down: ``python -m dsconfig.schema.homes``
@@ -13,14 +13,20 @@ from pathlib import Path
 FILE = Path(__file__).with_name("homes.json")
 
 
+def lives(path: tuple[str, ...]) -> bool:
+    """Whether DeepSpeed's newest release has a key at a path; False below names of the user's."""
+    return ".".join(path[:-1]) in _blocks_with().get(path[-1], ())
+
+
+def homes_of(name: str) -> tuple[tuple[str, ...], ...]:
+    """The full paths of the keys with a name or alias; below names of the user's, none."""
+    blocks = _blocks_with().get(name, ())
+    return tuple((*block.split("."), name) if block else (name,) for block in blocks)
+
+
 @cache
-def homes() -> Mapping[str, tuple[tuple[str, ...], ...]]:
-    """The full paths of the keys with a name or alias; below blocks that the user names, none."""
-    written: dict[str, list[str]] = json.loads(FILE.read_text("utf-8"))
-    return {
-        name: tuple((*block.split("."), name) if block else (name,) for block in blocks)
-        for name, blocks in written.items()
-    }
+def _blocks_with() -> Mapping[str, list[str]]:
+    return json.loads(FILE.read_text("utf-8"))
 
 
 def declared() -> dict[str, list[str]]:

@@ -154,7 +154,17 @@ def test_the_written_homes_are_those_of_the_declarations() -> None:
 
 
 def test_the_written_homes_lead_to_keys() -> None:
-    paths = [path for places in homes.homes().values() for path in places]
+    paths = [path for name in homes.declared() for path in homes.homes_of(name)]
     assert ("zero_optimization", "overlap_comm") in paths
     assert ("zero_optimization", "max_live_parameters") in paths  # an alias
-    assert all(find(path) is not None for path in paths)
+    for path in paths:
+        found = find(path)
+        assert found is not None and found.status is Status.LIVE
+        assert found.until is None and homes.lives(path)
+
+
+@pytest.mark.parametrize(
+    "path", [("amp",), ("amp", "enabled"), ("overlap_comm",), ("zero_optimization", "grad_hooks")]
+)
+def test_a_key_that_left_or_stands_elsewhere_does_not_live_there(path: tuple[str, ...]) -> None:
+    assert not homes.lives(path)
