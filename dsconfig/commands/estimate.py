@@ -109,7 +109,7 @@ def estimate(
     facts = memory_options.with_style(facts, recompute, attention, fused_kernels)
     facts = memory_options.with_trainable(facts, trainable)
     if compat is not None:
-        print_compat(facts, compat)
+        print_compat(facts, compat, output_format)
         return
     program = options.program(runtime, deepspeed_version)
     effective = None
@@ -254,8 +254,8 @@ def print_limits(
         typer.echo("largest micro batch: give --seq-len", err=True)
 
 
-def print_compat(facts: "Facts", program: str) -> None:
-    """DeepSpeed's own tables for these facts, to the letter."""
+def print_compat(facts: "Facts", program: str, output_format: str) -> None:
+    """DeepSpeed's own tables for these facts, to the letter; as JSON their bytes."""
     from dsconfig.commands.errors import UsageError
     from dsconfig.memory import compat
 
@@ -266,5 +266,10 @@ def print_compat(facts: "Facts", program: str) -> None:
     nodes = facts.nodes or 1
     hardware = (facts.world_size // nodes, nodes)
     largest = facts.model.largest_module or facts.model.largest_tensor or 0
+    if output_format == "json":
+        import json
+
+        typer.echo(json.dumps(compat.as_data(facts.model.parameters, largest, *hardware), indent=2))
+        return
     typer.echo(compat.zero2_table(facts.model.parameters, *hardware))
     typer.echo(compat.zero3_table(facts.model.parameters, largest, *hardware), nl=False)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from dsconfig.facts.facts import Facts
 from dsconfig.memory import constants
 from dsconfig.memory.buckets import bucket_rule_bytes
-from dsconfig.memory.estimate import DeviceMemory, Estimate, Fit, Option, TierMemory
+from dsconfig.memory.estimate import DeviceMemory, Estimate, Fit, Option, Phase, TierMemory
 from dsconfig.memory.simulation import simulator_of
 from dsconfig.memory.spread import spread
 from dsconfig.memory.tiers import host_memory, nvme_memory
@@ -60,8 +60,8 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
 def _device(job: Workload, trace: Trace, facts: Facts, host: TierMemory) -> DeviceMemory:
     allocated = trace.peak
     reserved, outside = _around(trace, facts)
-    if job.on_cpu:  # what is moved to the host stays in the same memory
-        outside += host.bytes // job.ranks_per_node
+    if job.on_cpu:
+        outside = _with_host(job, trace, host) - trace.peak
     low, high = spread(job, trace)
     return DeviceMemory(
         components=trace.components(),
@@ -74,6 +74,16 @@ def _device(job: Workload, trace: Trace, facts: Facts, host: TierMemory) -> Devi
         low_bytes=low,
         high_bytes=high,
     )
+
+
+def _with_host(job: Workload, trace: Trace, host: TierMemory) -> int:
+    """The most of one rank on a CPU, where what is moved to the host stays in the same memory.
+
+    While the model is built there are only the masters of it.
+    """
+    masters = sum(part.bytes for part in host.components if part.name == "master weights")
+    moved = dict.fromkeys(trace.peaks, host.bytes) | {Phase.INIT: masters}
+    return max(peak + moved[phase] // job.ranks_per_node for phase, peak in trace.peaks.items())
 
 
 def _around(trace: Trace, facts: Facts) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from dsconfig.memory.estimate import DeviceMemory, Estimate, Option
+from dsconfig.memory.estimate import Component, DeviceMemory, Estimate, Option
 
 SHAPED = frozenset({"activations", "logits and loss", "working set of one block"})
 """Parts that kernels and shapes decide; everything else follows from the config exactly."""
@@ -74,7 +74,13 @@ def _loose(device: DeviceMemory) -> int:
 
 def _corrected(option: Option, calibration: Calibration) -> Option:
     device = option.device
-    shift = int(_loose(device) * (calibration.slope - 1)) + calibration.constant_bytes
+    components = _components(device, calibration)
+    phases = {
+        phase: sum(part.bytes for part in components if phase in part.phases)
+        for phase in device.phase_bytes
+    }
+    peak_phase = max(phases, key=lambda phase: phases[phase])
+    shift = phases[peak_phase] - device.peak_bytes
     visible = device.visible_bytes + shift
     fits = tuple(
         replace(fit, fits=fit.memory_bytes >= visible, headroom_bytes=fit.memory_bytes - visible)
@@ -82,10 +88,32 @@ def _corrected(option: Option, calibration: Calibration) -> Option:
     )
     changed = replace(
         device,
-        peak_bytes=device.peak_bytes + shift,
+        components=components,
+        phase_bytes=MappingProxyType(phases),
+        peak_bytes=phases[peak_phase],
+        peak_phase=peak_phase,
         reserved_bytes=device.reserved_bytes + shift,
         visible_bytes=visible,
         low_bytes=None,
         high_bytes=None,
     )
     return replace(option, device=changed, fits=fits)
+
+
+def _components(device: DeviceMemory, calibration: Calibration) -> tuple[Component, ...]:
+    """What grows with tokens times the slope, and the constant as a component of its own."""
+    slope = calibration.slope
+    scaled = tuple(
+        replace(part, bytes=int(part.bytes * slope), formula=f"{part.formula}, x {slope:.2f}")
+        if part.name in SHAPED
+        else part
+        for part in device.components
+    )
+    constant = Component(
+        name="measured beyond the formulas",
+        bytes=calibration.constant_bytes,
+        pointer="",
+        phases=tuple(device.phase_bytes),
+        formula="calibration",
+    )
+    return (*scaled, constant) if constant.bytes else scaled

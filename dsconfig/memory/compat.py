@@ -6,6 +6,7 @@ Argument names are DeepSpeed's.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 _BUFFER_FACTOR = 1.5
 
@@ -113,6 +114,30 @@ def zero3_table(
             )
             lines.append(_row(states, options))
     return "\n".join(lines) + "\n"
+
+
+def as_data(
+    total_params: float, largest_layer_params: float, num_gpus_per_node: int, num_nodes: int
+) -> dict[str, Any]:
+    """Both tables as ``{"format_version", "options"}``, sizes in bytes, in the order printed."""
+    hardware = (num_gpus_per_node, num_nodes)
+    options: list[dict[str, Any]] = []
+    for offload in (True, False):
+        states = zero2_model_states(total_params, *hardware, offload)
+        options.append(_option(2, states, offload_optimizer=offload))
+    for optimizer, params in ((True, True), (True, False), (False, False)):
+        for zero_init in (True, False):
+            states = zero3_model_states(
+                total_params, largest_layer_params, *hardware, optimizer, params, zero_init
+            )
+            chosen = {"offload_optimizer": optimizer, "offload_param": params}
+            options.append(_option(3, states, **chosen, zero_init=zero_init))
+    return {"format_version": "1.0", "options": options}
+
+
+def _option(stage: int, states: States, **chosen: bool) -> dict[str, Any]:
+    sizes = {"cpu_bytes": states.cpu_bytes, "gpu_bytes": states.gpu_bytes}
+    return {"stage": stage, **chosen, **sizes}
 
 
 def paper_states(params: float, gpus: int, stage: int) -> float:

@@ -133,7 +133,9 @@ def _uses_zero_init(facts: Facts) -> bool:
 
 def _built_width(facts: Facts) -> int:
     """fp32, unless ``dtype`` (once ``torch_dtype``) of ``from_pretrained`` is one of 16 bits."""
-    arguments = facts.training.arguments if facts.training else {}
+    if facts.training is None:
+        return 4
+    arguments = facts.training.arguments
     dtype = str(arguments.get("dtype") or arguments.get("torch_dtype") or "")
     return 2 if dtype.removeprefix("torch.") in {"bfloat16", "float16", "bf16", "fp16"} else 4
 

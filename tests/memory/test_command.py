@@ -170,3 +170,20 @@ def test_no_largest_micro_batch_without_the_length_of_a_sample(config: str) -> N
     assert "largest micro batch" not in done.stdout
     assert "give --seq-len" in done.stderr
     assert "largest micro batch" in run("estimate", config, *flags, "--seq-len", "512").stdout
+
+
+def test_deepspeeds_own_figures_come_as_json_too() -> None:
+    flags = ("--params", "13e9", "--gpus", "8", "--compat", "deepspeed", "--output-format", "json")
+    options = json.loads(run("estimate", *flags).stdout)["options"]
+    assert [each["stage"] for each in options] == [2] * 2 + [3] * 6
+    assert options[1]["gpu_bytes"] == 2 * 13_000_000_000 + 18 * 13_000_000_000 // 8
+
+
+def test_the_components_of_a_calibrated_estimate_add_up_to_it(config: str) -> None:
+    flags = ("--model", "llama-2-7b", "--gpus", "8", "--seq-len", "4096", "--measured", "60GiB")
+    done = run("estimate", config, *flags, "--output-format", "json")
+    device = json.loads(done.stdout)["options"][0]["device"]
+    assert device["visible_bytes"] == pytest.approx(60 * 2**30, rel=1e-6)
+    for phase, total in device["phases"].items():
+        assert total == sum(p["bytes"] for p in device["components"] if phase in p["phases"])
+    assert device["peak_bytes"] == device["phases"][device["peak_phase"]]

@@ -257,5 +257,9 @@ def test_on_a_cpu_what_is_moved_to_the_host_stays_in_the_same_memory() -> None:
     here = facts(device="cpu", device_memory="64GiB", world_size=2, model="gpt2")
     option = price(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
     assert option.host.bytes > 0
-    assert option.device.visible_bytes == option.device.peak_bytes + option.host.bytes // 2
+    held = option.device.phase_bytes
+    assert (
+        option.device.visible_bytes >= max(held["backward"], held["step"]) + option.host.bytes // 2
+    )
+    assert option.device.visible_bytes <= option.device.peak_bytes + option.host.bytes // 2
     assert option.fits[0].headroom_bytes == 64 * 2**30 - option.device.visible_bytes

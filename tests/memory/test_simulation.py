@@ -49,6 +49,19 @@ def test_a_dry_run_agrees_with_the_estimate(
         assert device.phase_bytes[phase] == pytest.approx(result["phases"][phase], rel=0.02), phase
 
 
+@pytest.mark.parametrize(("stage", "precision"), [(1, "fp32"), (2, "bf16"), (3, "bf16")])
+def test_a_dry_run_holds_device_and_host_together(stage: int, precision: str) -> None:
+    facts = gather(world_size=2, model="gpt2", device="cpu")
+    chosen = config(stage, precision)
+    chosen["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+    resolution = dsconfig.resolve(chosen, facts)
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), "gpt2", device="cpu")
+    option = dsconfig.estimate(resolution, facts).options[0]
+    for phase in ("forward", "backward", "step"):
+        expected = option.device.phase_bytes[phase] + option.host.bytes // 2
+        assert expected == pytest.approx(result["phases"][phase], rel=0.02), phase
+
+
 @pytest.mark.parametrize(
     ("stage", "collectives"),
     [(0, {"all_reduce"}), (2, {"reduce_scatter_tensor", "all_gather_into_tensor"})],
