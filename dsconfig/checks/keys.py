@@ -12,6 +12,8 @@ from dsconfig.schema import ErrorKind, SchemaError
 from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key
 from dsconfig.source.pointer import join, split
 
+OWN_KEYS = ("$schema", "$dsconfig")
+"""Top-level keys for editors and for this program."""
 COMMENT_MARKS = ("_", "//", "#", "$", "/*", "--")
 COMMENT_WORDS = ("comment", "comments", "note", "notes", "description")
 PARAMETERS = (("optimizer", "params"), ("scheduler", "params"))
@@ -294,32 +296,39 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC027",
     "comment-key",
-    Effect.REFUSED,
+    Effect.STYLE,
     bad='{"train_batch_size": 8, "fp16": {"enabled": true, "_comment": "V100"}}',
     good='{"train_batch_size": 8, "fp16": {"enabled": true}}',
     on_templates=True,
 )
 def comment_key(config: Context) -> Iterator[Finding]:
-    """A key that is a remark, where no remark may stand.
+    """A key that is a remark.
 
-    In a checked block DeepSpeed refuses it, and among the arguments of an optimizer or
-    scheduler it reaches the constructor, which stops with a TypeError. At the top level and
-    in blocks that ignore unknown keys a remark does no harm, and nothing is said.
+    At the top level and in blocks that ignore unknown keys it does no harm. In a checked
+    block DeepSpeed refuses it, and among the arguments of an optimizer or scheduler it
+    reaches the constructor, which stops with a TypeError.
     """
     for error in config.schema_errors:
         path = split(error.pointer)
         if error.kind is not ErrorKind.UNKNOWN or not is_comment(path[-1]):
             continue
-        argument = path[:2] in PARAMETERS
-        if not argument and not _refused(config, path):
+        if path[0] in OWN_KEYS and len(path) == 1:
             continue
-        who = "the constructor" if argument else f"DeepSpeed {config.version}"
+        argument = path[:2] in PARAMETERS
+        refused = _refused(config, path) or argument
+        where = _dotted(path[:-1]) or "the top level"
+        what = f"DeepSpeed {config.version} refuses" if refused else "every program tolerates"
+        if argument:
+            what = "the constructor refuses"
         yield Finding(
             path=path,
-            message=f'"{path[-1]}" is a comment in {_dotted(path[:-1])}, where {who} refuses it',
-            help="move the remark to the top level, or into a // comment",
+            message=f'"{path[-1]}" is a comment in {where}, where {what} it'
+            if refused
+            else f'"{path[-1]}" is a comment; {where} tolerates it',
+            help="move the remark to the top level, or into a // comment" if refused else None,
+            effect=Effect.REFUSED if refused else None,
             late=argument,
-            fix=as_fix(delete_entry(config.document, error.pointer)),
+            fix=as_fix(delete_entry(config.document, error.pointer)) if refused else None,
             on_key=True,
         )
 

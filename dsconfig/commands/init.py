@@ -37,8 +37,8 @@ def init(
 
     With --model (or --params), --gpus and --device: stage, offload, buckets and micro batch are
     the fastest that fit. Without them: a cautious start. For transformers and accelerate what
-    they fill in stays "auto". Remarks are keys, which every program reads past; with
-    --runtime deepspeed or dsengine they are // remarks.
+    they fill in stays "auto". The reasons stand under "$dsconfig", which every program reads
+    past; with --runtime deepspeed or dsengine they are // remarks.
     """
     from dsconfig.commands.starter.choosing import cautious, chosen
     from dsconfig.commands.starter.writing import written

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from dsconfig.report import Diagnostic, Effect, Position, Range, Severity
 from dsconfig.source.document import Document
-from dsconfig.source.ignores import SECTION, matches
+from dsconfig.source.ignores import REMARKS, SECTION, matches
 from dsconfig.source.pointer import lookup
 from dsconfig.source.spans import line_index
 
@@ -70,9 +70,11 @@ def _from_section(document: Document, section: Any) -> tuple[list[Ignore], list[
         ]
     entries = cast("dict[str, Any]", section)
     malformed = [
-        _malformed(document, f"{pointer}/{key}", f"{SECTION}.{key} is not known; only ignore is")
+        _malformed(
+            document, f"{pointer}/{key}", f"{SECTION}.{key} is not known; ignore and remarks are"
+        )
         for key in entries
-        if key != "ignore"
+        if key not in ("ignore", REMARKS)
     ]
     listed = entries.get("ignore", [])
     if not isinstance(listed, list):

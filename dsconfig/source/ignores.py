@@ -13,6 +13,8 @@ from dsconfig.source.findings import SYNTAX, UNREADABLE
 from dsconfig.source.pointer import lookup
 
 SECTION = "$dsconfig"
+REMARKS = "remarks"
+"""What people write about their config, beside ``ignore``: read by nobody."""
 NEVER_IGNORED = (UNREADABLE, SYNTAX)
 
 

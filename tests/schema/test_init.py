@@ -60,10 +60,11 @@ def test_nothing_is_found_in_it_by_those_it_was_made_for(
 def test_each_choice_has_its_reason(run: Run) -> None:
     text, config = started(run, *LLAMA)
     assert json.loads(text) == config
-    assert config["//"].startswith("llama-2-7b on 8 x A100-SXM4-80GB, 2048 tokens per sample")
-    reason = "A100-SXM4-80GB computes in bf16, which needs no loss scale"
-    assert config["// bf16.enabled"] == reason
-    assert text.index("// bf16.enabled") < text.index('"bf16"')
+    remarks = config["$dsconfig"]["remarks"]
+    assert remarks["this file"].startswith(
+        "llama-2-7b on 8 x A100-SXM4-80GB, 2048 tokens per sample"
+    )
+    assert remarks["bf16.enabled"] == "A100-SXM4-80GB computes in bf16, which needs no loss scale"
     assert config["bf16"] == {"enabled": True}
 
 
@@ -90,7 +91,8 @@ def test_a_global_batch_is_kept_at_the_world_size_that_was_named(run: Run) -> No
     _, config = started(run, *LLAMA, "--global-batch", 64)
     steps = config["gradient_accumulation_steps"]
     assert 8 * config["train_micro_batch_size_per_gpu"] * steps == 64
-    assert config["// gradient_accumulation_steps"] == "64 samples per step on 8 ranks"
+    remarks = config["$dsconfig"]["remarks"]
+    assert remarks["gradient_accumulation_steps"] == "64 samples per step on 8 ranks"
 
 
 def test_for_the_trainer_what_it_fills_stays_open_and_the_rest_is_chosen(run: Run) -> None:
@@ -98,7 +100,7 @@ def test_for_the_trainer_what_it_fills_stays_open_and_the_rest_is_chosen(run: Ru
     assert json.loads(text) == config
     assert config["train_micro_batch_size_per_gpu"] == "auto"
     assert config["optimizer"]["params"]["lr"] == "auto"
-    assert config["// auto"] == "filled in by transformers"
+    assert config["$dsconfig"]["remarks"]["auto"] == "filled in by transformers"
     assert config["zero_optimization"]["stage"] in (0, 1, 2, 3)
 
 

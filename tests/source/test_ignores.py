@@ -59,6 +59,12 @@ def test_idle_requests_are_reported_in_the_view_of_all_programs() -> None:
     assert "DSC010" in codes('{"train_batch_size": 8\n}\n\n// dsconfig: ignore[DSC999]\n')
 
 
+def test_remarks_in_the_section_are_read_past() -> None:
+    section = {"$dsconfig": {"remarks": {"ours": ["x"], "no_such_key": 1}}}
+    plain = {"train_batch_size": 8}
+    assert codes(json.dumps(plain | section)) == codes(json.dumps(plain))
+
+
 def test_malformed_requests_are_reported() -> None:
     for section in ([], {"ignore": "DSC1"}, {"ignore": [1, ""]}, {"ignor": []}):
         text = json.dumps({"train_batch_size": 8, "$dsconfig": section})

@@ -1,10 +1,11 @@
-"""A starter as text: HJSON with remarks, or strict JSON with the remarks as keys."""
+"""A starter as text: HJSON with remarks, or strict JSON with the remarks in a section of ours."""
 
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from dsconfig.commands.starter.choosing import AUTO, Starter
+from dsconfig.source.ignores import REMARKS, SECTION
 from dsconfig.source.pointer import join
 
 INDENT = "  "
@@ -12,9 +13,10 @@ INDENT = "  "
 
 def written(starter: Starter, *, hjson: bool) -> str:
     """The file. With ``hjson`` the reasons are // remarks, which transformers and accelerate
-    do not read; without, keys at the top level, which every program reads past."""
+    do not read; without, they stand in our own section, which every program reads past."""
     if not hjson:
-        return "\n".join(("{", *_entries(_with_remarks(starter), (), {}), "}")) + "\n"
+        config = {SECTION: _remarks(starter), **starter.config}
+        return "\n".join(("{", *_entries(config, (), {}), "}")) + "\n"
     lines = [
         "{",
         f"{INDENT}// {starter.title}.",
@@ -27,18 +29,14 @@ def written(starter: Starter, *, hjson: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _with_remarks(starter: Starter) -> dict[str, Any]:
-    """The config with a remark above each entry of the top level that has reasons in it."""
-    remarked: dict[str, Any] = {"//": f"{starter.title}; see `dsconfig explain KEY`"}
-    told: set[str] = set()
-    for name, value in starter.config.items():
-        for path, inner in _with_parts(value, (name,)):
-            reason = starter.reasons.get(join(*path))
-            if reason and reason not in told:
-                remarked[f"// {AUTO if inner == AUTO else '.'.join(path)}"] = reason
-                told.add(reason)
-        remarked[name] = value
-    return remarked
+def _remarks(starter: Starter) -> dict[str, Any]:
+    """What the config is for, and the reason for each choice by the key it is about."""
+    remarks: dict[str, str] = {"this file": f"{starter.title}; see `dsconfig explain KEY`"}
+    for path, value in _with_parts(starter.config, ()):
+        reason = starter.reasons.get(join(*path)) if path else None
+        if reason and reason not in remarks.values():
+            remarks[AUTO if value == AUTO else ".".join(path)] = reason
+    return {REMARKS: remarks}
 
 
 def _with_parts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
