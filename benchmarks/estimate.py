@@ -13,6 +13,13 @@ import time
 from statistics import median
 
 ROUNDS = 9
+CONFIG = """{
+    "train_micro_batch_size_per_gpu": 8,
+    "bf16": {"enabled": true},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+    "zero_optimization": {"stage": 1, "overlap_comm": true}
+}"""
+DEPTH = ["--model", "llama-2-13b", "--gpus", "8", "--seq-len", "4096"]
 DSCONFIG = [sys.executable, "-m", "dsconfig"]
 RUNS = {
     "pydantic and typer": [sys.executable, "-c", "from pydantic import BaseModel; import typer"],
@@ -20,6 +27,11 @@ RUNS = {
     "estimate, JSON": [
         *DSCONFIG, "estimate", "--params", "13e9", "--gpus", "8", "--output-format", "json",
     ],
+    "one config that fits": [
+        *DSCONFIG, "estimate", CONFIG, "--set", "zero_optimization.stage=3",
+        "--recompute", "full", *DEPTH, "--device", "h200",
+    ],
+    "one config that does not": [*DSCONFIG, "estimate", CONFIG, *DEPTH, "--device", "a100-40gb"],
     "1e12 on 4,096 GPUs": [
         *DSCONFIG, "estimate", "--params", "1e12", "--gpus", "4096", "--seq-len", "4096",
     ],
@@ -52,7 +64,7 @@ def main() -> None:
     for name, each in seconds.items():
         middle = median(each)
         print(
-            f"{name:20} {middle * 1000:6.0f} ms {middle / base:5.2f} x {peaks[name] / 1e6:5.0f} MB"
+            f"{name:25} {middle * 1000:6.0f} ms {middle / base:5.2f} x {peaks[name] / 1e6:5.0f} MB"
         )
 
 

@@ -41,11 +41,10 @@ def cheapest_changes(
 ) -> tuple[Change, ...]:
     """The ``count`` cheapest changes that make it fit; if none does, those that save most."""
     judge = _Judge(effective, facts, runtime)
-    single = list(_candidates(effective, facts))
-    found = [change for each in single if (change := judge.change(each)) is not None]
+    lines = list(_candidates(effective, facts))
+    found = [change for line in lines for change in judge.along(line)]
     if sum(change.fits for change in found) < count:
-        pairs = _pairs(single)
-        found += [change for each in pairs if (change := judge.change(each)) is not None]
+        found += [change for line in _pairs(lines) for change in judge.along(line)]
     fitting = sorted((each for each in found if each.fits), key=lambda each: each.slowdown)
     rest = sorted((each for each in found if not each.fits), key=lambda each: -each.saved_bytes)
     return tuple((fitting or rest)[:count])
@@ -62,7 +61,16 @@ class _Judge:
     def _seconds(self, effective: Effective) -> float:
         return step_time(effective, self._facts).seconds_per_sample if effective.batch else 1.0
 
-    def change(self, candidate: "Candidate") -> Change | None:
+    def along(self, line: "Line") -> Iterator[Change]:
+        """The changes of one line that save bytes: from the farthest back to one too large."""
+        for candidate in line:
+            change = self._change(candidate)
+            if change is not None:
+                yield change
+            if change is None or not change.fits:
+                return
+
+    def _change(self, candidate: "Candidate") -> Change | None:
         """The change with its price; None when it saves nothing."""
         what, edits, changed = candidate
         option = price(changed, self._facts, runtime=self._runtime)
@@ -79,27 +87,36 @@ class _Judge:
         )
 
 
-def _pairs(single: "list[Candidate]") -> "Iterator[Candidate]":
-    """A change of batch or recomputation together with one of stage and offload."""
-    for what, edits, changed in single:
-        if what.startswith("stage"):
-            continue
-        for other, more, both in _other_choices(changed):
-            yield f"{what}, {other}", {**edits, **more}, both
-
-
 Candidate = tuple[str, dict[str, Any], Effective]
+Line = list[Candidate]
+"""Changes of one kind, that which saves most first: what follows it cannot fit if it does not."""
 
 
-def _candidates(effective: Effective, facts: Facts) -> Iterator[Candidate]:
-    yield from _smaller_batches(effective)
+def _pairs(lines: list[Line]) -> Iterator[Line]:
+    """A change of batch or recomputation together with one of stage and offload."""
+    for line in lines:
+        if not line[0][0].startswith("stage"):
+            with_others = [[*_joined(each)] for each in line]
+            yield from map(list, zip(*with_others, strict=True))
+
+
+def _joined(candidate: Candidate) -> Iterator[Candidate]:
+    what, edits, changed = candidate
+    for other, more, both in _other_choices(changed):
+        yield f"{what}, {other}", {**edits, **more}, both
+
+
+def _candidates(effective: Effective, facts: Facts) -> Iterator[Line]:
+    batches = list(_smaller_batches(effective))
+    if batches:
+        yield batches[::-1]
     if recompute_of(effective, facts) != "full":
         settings: dict[str, Any] = {"/activation_checkpointing": {"partition_activations": False}}
         # A flag of the training script is stronger than the block in the file.
         if facts.training is None or "gradient_checkpointing" not in facts.training.arguments:
-            yield "recompute activations", settings, with_recomputation(effective)
-    yield from _smaller_buckets(effective)
-    yield from _other_choices(effective)
+            yield [("recompute activations", settings, with_recomputation(effective))]
+    for each in (*_smaller_buckets(effective), *_other_choices(effective)):
+        yield [each]
 
 
 def _smaller_batches(effective: Effective) -> Iterator[Candidate]:

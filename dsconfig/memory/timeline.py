@@ -80,7 +80,11 @@ class Trace:
 
 
 class Timeline:
-    """Collects allocations and releases; bytes of the same part are counted together."""
+    """Collects allocations and releases; bytes of the same part are counted together.
+
+    What is held only grows until something is released, so the highest moments are looked for
+    just before a release, and at the end of a phase: a search replays thousands of timelines.
+    """
 
     def __init__(self) -> None:
         self.phase = Phase.INIT
@@ -95,29 +99,36 @@ class Timeline:
 
     def enter(self, phase: Phase) -> None:
         """End the current phase and begin the next with what is held."""
+        self._note_peak()
         self._rests[self.phase] = self.total
         self.phase = phase
-        self._note_peak()
 
     def hold(self, part: Part, amount: int) -> None:
+        if not amount:
+            return
         self._held[part] = self._held.get(part, 0) + amount
         self.total += amount
-        in_pool = self._streams[part.stream] = self._streams.get(part.stream, 0) + amount
-        if in_pool > self._pools.get(part.stream, 0):
-            self._pools[part.stream] = in_pool
+        stream = part.stream
+        self._streams[stream] = self._streams.get(stream, 0) + amount
         if part.name in BUCKET_PARTS:
             self._bucket_bytes += amount
-            self._bucket_peak = max(self._bucket_peak, self._bucket_bytes)
-        self._note_peak()
 
     def free(self, part: Part, amount: int | None = None) -> None:
         """Release ``amount`` bytes of a part, or all of it."""
         held = self._held.get(part, 0)
-        released = held if amount is None else min(amount, held)
+        released = held if amount is None or amount > held else amount
+        if not released:
+            return
+        if self.total > self._peaks.get(self.phase, -1):
+            self._note_peak()
+        stream = part.stream
+        if self._streams[stream] > self._pools.get(stream, 0):
+            self._pools[stream] = self._streams[stream]
         self._held[part] = held - released
         self.total -= released
-        self._streams[part.stream] = self._streams.get(part.stream, 0) - released
+        self._streams[stream] -= released
         if part.name in BUCKET_PARTS:
+            self._bucket_peak = max(self._bucket_peak, self._bucket_bytes)
             self._bucket_bytes -= released
 
     def blink(self, part: Part, amount: int) -> None:
@@ -134,5 +145,9 @@ class Timeline:
             self._parts[self.phase] = dict(self._held)
 
     def trace(self) -> Trace:
+        self._note_peak()
         self._rests[self.phase] = self.total
-        return Trace(self._peaks, self._rests, self._parts, self._pools, self._bucket_peak)
+        for stream, amount in self._streams.items():
+            self._pools[stream] = max(amount, self._pools.get(stream, 0))
+        buckets = max(self._bucket_peak, self._bucket_bytes)
+        return Trace(self._peaks, self._rests, self._parts, self._pools, buckets)

@@ -1,6 +1,7 @@
 """The sharding units of a run as the simulation needs them: which weights, and how long whole."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from dsconfig.memory.model_pass import stretches
 from dsconfig.memory.workload import Weight, Workload
@@ -32,43 +33,78 @@ class Group:
     """Places, in order of use, of the groups that are gathered while this one computes."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A model divided into units, whatever the config says of when they are gathered.
+
+    ``used`` is the order of use in forward, ``sizes`` are elements by parameter name.
+    """
+
+    divided: tuple[Unit, ...]
+    used: tuple[int, ...]
+    sizes: Mapping[str, int]
+    groups: tuple[Group, ...]
+    """By index of the unit, as below stage 3."""
+
+
+_LAYOUTS: dict[tuple[int, int, int], tuple[tuple[Weight, ...], _Layout]] = {}
+
+
 def groups_of(job: Workload) -> tuple[Group, ...]:
     """Units in order of use in forward."""
-    model, zero = job.model, job.effective.zero
-    made: list[tuple[list[int], int]]
-    if model.root is None:
-        made = [(indices, block) for block, indices in stretches(job.weights)]
-        divided = [_unit(job, indices) for indices, _ in made]
-        used = list(range(len(divided)))
-    else:
-        divided = list(units(model, cap_of(zero, model)))
-        index_of = _indices(job)
-        made = []
-        for unit in divided:
-            indices = [index_of[name] for name in unit.parameters]
-            made.append((indices, job.weights[indices[0]].block if indices else -1))
-        used = order_of_use(model, divided)
+    zero, layout = job.effective.zero, _layout(job)
+    divided, used = layout.divided, layout.used
     if zero.stage != 3:
-        return tuple(_group(job, *made[index]) for index in used)
+        return tuple(layout.groups[index] for index in used)
+    persistent = persistent_units(divided, layout.sizes, zero)
+    kept = kept_until_backward(divided, used, zero)
+    place = {index: place for place, index in enumerate(used)}
+    return tuple(
+        replace(
+            layout.groups[index],
+            gathered=index not in persistent,
+            freed_after_forward=index not in persistent and index not in kept,
+            ahead=tuple(
+                place[each]
+                for each in gathered_ahead(divided, used, index, zero)
+                if each not in persistent
+            ),
+        )
+        for index in used
+    )
+
+
+def _layout(job: Workload) -> _Layout:
+    """Kept by identity of the weights, so that a search over configs divides a model once."""
+    cap = cap_of(job.effective.zero, job.model)
+    key = (id(job.weights), cap, job.ranks)
+    found = _LAYOUTS.get(key)
+    if found is None or found[0] is not job.weights:
+        if len(_LAYOUTS) > 64:
+            _LAYOUTS.clear()
+        found = _LAYOUTS[key] = (job.weights, _laid_out(job, cap))
+    return found[1]
+
+
+def _laid_out(job: Workload, cap: int) -> _Layout:
+    model = job.model
+    if model.root is None:
+        made = tuple((tuple(indices), block) for block, indices in stretches(job.weights))
+        divided = tuple(_unit(job, indices) for indices, _ in made)
+        used = tuple(range(len(divided)))
+    else:
+        divided = units(model, cap)
+        index_of = _indices(job)
+        inside = [tuple(index_of[name] for name in unit.parameters) for unit in divided]
+        made = tuple((each, job.weights[each[0]].block if each else -1) for each in inside)
+        used = tuple(order_of_use(model, divided))
     sizes = {
         name: job.weights[index].elements
         for unit, (indices, _) in zip(divided, made, strict=True)
         for name, index in zip(unit.parameters, indices, strict=True)
     }
-    persistent = persistent_units(divided, sizes, zero)
-    kept = kept_until_backward(divided, used, zero)
-    place = {index: place for place, index in enumerate(used)}
-    ahead = {index: gathered_ahead(divided, used, index, zero) for index in used}
-    return tuple(
-        _group(
-            job,
-            *made[index],
-            gathered=index not in persistent,
-            freed=index not in persistent and index not in kept,
-            ahead=tuple(place[each] for each in ahead[index] if each not in persistent),
-        )
-        for index in used
-    )
+    groups = tuple(_group(job, indices, block) for indices, block in made)
+    return _Layout(divided, used, sizes, groups)
 
 
 def padded(weight: Weight, ranks: int) -> int:
@@ -76,30 +112,19 @@ def padded(weight: Weight, ranks: int) -> int:
     return -(-weight.rows // ranks) * ranks * (weight.elements // max(1, weight.rows))
 
 
-def _group(
-    job: Workload,
-    indices: list[int],
-    block: int,
-    *,
-    gathered: bool = False,
-    freed: bool = False,
-    ahead: tuple[int, ...] = (),
-) -> Group:
+def _group(job: Workload, indices: tuple[int, ...], block: int) -> Group:
     weights = [job.weights[index] for index in indices]
     trained = [weight for weight in weights if weight.trainable]
     return Group(
-        weights=tuple(indices),
+        weights=indices,
         block=block,
         whole=sum(padded(weight, job.ranks) for weight in weights),
         trainable=sum(padded(weight, job.ranks) for weight in trained),
         last_gradient=trained[-1].elements if trained else 0,
-        gathered=gathered,
-        freed_after_forward=freed,
-        ahead=ahead,
     )
 
 
-def _unit(job: Workload, indices: list[int]) -> Unit:
+def _unit(job: Workload, indices: tuple[int, ...]) -> Unit:
     weights = [job.weights[index] for index in indices]
     return Unit(
         modules=(),
