@@ -8,9 +8,9 @@ from dsconfig.schema.lazy import Lazy, Variants
 if TYPE_CHECKING:
     from dsconfig.schema.blocks.scheduler_params import SchedulerParams
 
-WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
+WARMUP_DECAYS = ("WarmupDecayLR", "WarmupCosineLR")
 CYCLES = ("LRRangeTest", "OneCycle")
-DEEPSPEED = WARMUPS + CYCLES
+DEEPSPEED = ("WarmupLR", *WARMUP_DECAYS, *CYCLES)
 """DeepSpeed's own schedules, spelled exactly."""
 TORCH = (
     "ChainedScheduler",
@@ -56,7 +56,8 @@ SchedulerName = Literal[
 
 PARAMS = Variants(
     {
-        **{name: Lazy("scheduler_params", name) for name in WARMUPS},
+        "WarmupLR": Lazy("scheduler_params", "WarmupLR"),
+        **{name: Lazy("warmup_decays", name) for name in WARMUP_DECAYS},
         **{name: Lazy("cycle_schedules", name) for name in CYCLES},
         **{name: Lazy("torch_schedulers", name) for name in TORCH},
     }

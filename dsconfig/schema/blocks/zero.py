@@ -5,36 +5,19 @@ from typing import TYPE_CHECKING
 from dsconfig.schema.declare import ACCELERATE, TRAINER, Block, key
 from dsconfig.schema.lazy import lazy
 from dsconfig.schema.markers import Bounds
-from dsconfig.schema.types import Integer, Natural, Number, OrAbsent, OrAuto, Positive, Stage
+from dsconfig.schema.types import Integer, Natural, OrAbsent, OrAuto, Positive, Stage
 
 if TYPE_CHECKING:
+    from dsconfig.schema.blocks.leaf_module import LeafModule
+    from dsconfig.schema.blocks.loco import LoCo
     from dsconfig.schema.blocks.zenflow import ZenFlow
     from dsconfig.schema.blocks.zero_offload import OffloadOptimizer, OffloadParam
 else:
+    LeafModule = lazy("leaf_module", "LeafModule")
+    LoCo = lazy("loco", "LoCo")
     OffloadOptimizer = lazy("zero_offload", "OffloadOptimizer")
     OffloadParam = lazy("zero_offload", "OffloadParam")
     ZenFlow = lazy("zenflow", "ZenFlow")
-
-MIXTURES_OF_EXPERTS = [
-    "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
-    "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
-    "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
-]
-
-
-class LeafModule(Block, since="0.18.0", closed="0.18.0"):
-    """Modules that stage 3 gathers as one."""
-
-    classes: list[str] = key(MIXTURES_OF_EXPERTS, "Class paths of such modules.")
-    names: list[str] = key([], "Full names of such modules.")
-    name_suffixes: list[str] = key([], "Endings of the names of such modules.")
-
-
-class LoCo(Block, since="0.16.2", until="0.19.7", closed="0.16.2"):
-    """Error feedback for quantised gradients."""
-
-    err_beta: Number = key(0.8, "Averaging factor of the error.")
-    reset_T: Integer = key(1024, "Steps after which the error is forgotten.", unit="steps")
 
 
 class ZeroOptimization(Block, closed="0.7.0"):
