@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+from dsengine.optimizers.lion import Lion
 from training.jobs import config
-from training.ranks import RankError, Ranks
+from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
 STAGES = [0, 1, 2, 3]
@@ -124,6 +126,8 @@ OPTIMIZERS = {
     "Adadelta": {"lr": 1.0},
     "Rprop": {"lr": 1e-3},
     "Muon": {"lr": 1e-2},
+    "Lion": {"lr": 1e-3, "weight_decay": 0.1},
+    "Adafactor": {"lr": 1e-2, "weight_decay": 0.1},
 }
 
 
@@ -136,10 +140,41 @@ def test_every_optimizer_of_pytorch_trains_alike_at_every_stage(ranks: Ranks, na
     assert close(curves[2], curves[0], tolerance)
 
 
-@pytest.mark.parametrize("stage", [1, 3])
-def test_an_optimizer_that_needs_whole_parameters_is_refused(ranks: Ranks, stage: int) -> None:
-    with pytest.raises(RankError, match="Adafactor needs whole parameters"):
-        ranks.run("training.surface_jobs:every_optimizer", stage=stage, name="Adafactor", params={})
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("LBFGS", "evaluates the loss several times"), ("SparseAdam", "needs sparse gradients")],
+)
+def test_an_optimizer_that_cannot_run_is_refused_by_name(
+    ranks: Ranks, name: str, words: str
+) -> None:
+    job = "training.surface_jobs:refused_optimizers"
+    for from_config, from_client in ranks.run(job, stage=2, name=name):
+        assert words in from_config and "use AdamW" in from_config.replace("or AdamW", "use AdamW")
+        assert words in from_client
+
+
+def test_factored_moments_go_from_stage_to_stage(ranks: Ranks, tmp_path: Path) -> None:
+    reference, *moved = ranks.run(
+        "training.surface_jobs:factored_moments_move", folder=str(tmp_path)
+    )[0]
+    assert reference[-1] < reference[0]
+    for curve in moved:
+        assert close(curve, reference, 1e-5)
+
+
+def test_lion_steps_by_the_sign_of_its_momentum() -> None:
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0, 0.0]))
+    optimizer = Lion([weight], lr=0.1, betas=(0.5, 0.75), weight_decay=0.2)
+    expected, momentum = weight.detach().clone(), torch.zeros(3)
+    for gradient in (torch.tensor([1.0, -1.0, 0.0]), torch.tensor([-0.5, 0.5, 0.0])):
+        weight.grad = gradient.clone()
+        optimizer.step()
+        direction = (0.5 * momentum + 0.5 * gradient).sign()
+        momentum = 0.75 * momentum + 0.25 * gradient
+        expected = expected * (1 - 0.1 * 0.2) - 0.1 * direction
+    assert torch.allclose(weight, expected)
+    with pytest.raises(ValueError, match="betas"):
+        Lion([weight], betas=(0.9, 1.0))
 
 
 def test_a_client_optimizer_keeps_the_state_it_has(ranks: Ranks) -> None:

@@ -80,4 +80,4 @@ def test_files_vanish_by_themselves(said: dict[str, Any]) -> None:
 
 @pytest.mark.engine
 def test_an_optimizer_that_cannot_be_divided_is_refused(said: dict[str, Any]) -> None:
-    assert "Adafactor cannot be offloaded" in said["refused"]
+    assert "Adafactor and Muon cannot be divided into tiles" in said["refused"]

@@ -83,3 +83,23 @@ def test_node_local_checkpoints_are_refused_where_there_are_several_nodes() -> N
     assert by_nodes[1].status is Status.INERT
     assert by_nodes[2].status is Status.REFUSED
     assert "storage that the nodes share" in by_nodes[2].by
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "zero", "words"),
+    [
+        ("LBFGS", {}, "several times in a step"),
+        ("SparseAdam", {"stage": 1}, "stage 0 with sparse embeddings"),
+        ("Adafactor", {"stage": 2, "offload_optimizer": {"device": "cpu"}}, "offload_optimizer"),
+        ("SparseAdam", {}, ""),
+        ("Adafactor", {"stage": 3}, ""),
+        ("Lion", {"stage": 3}, ""),
+    ],
+)
+def test_what_an_optimizer_cannot_do_is_said_before_it_is_built(
+    optimizer: str, zero: dict[str, object], words: str
+) -> None:
+    config = {"optimizer": {"type": optimizer}, "zero_optimization": zero}
+    status, why = fate(config)["/optimizer/type"]
+    assert status is (Status.REFUSED if words else Status.HONOURED)
+    assert words in why

@@ -252,6 +252,45 @@ def every_optimizer(stage: int, name: str, params: dict[str, Any]) -> list[float
     return curve
 
 
+def factored_moments_move(folder: str) -> list[list[float]]:
+    """Six steps with Adafactor: at one stage, and with a save and a load at another in between.
+
+    One weight is a single row, whose column moments have the shape of the weight itself.
+    """
+    return [_six_steps(folder, first, then) for first, then in ((0, 0), (0, 2), (2, 3), (3, 0))]
+
+
+def _six_steps(folder: str, first: int, then: int) -> list[float]:
+    curve: list[float] = []
+    for stage in (first, then):
+        torch.manual_seed(0)
+        adafactor = {"type": "Adafactor", "params": {"lr": 0.05}}
+        engine, *_ = dsengine.initialize(model=Double(), config=config(stage, optimizer=adafactor))
+        if curve:
+            engine.load_checkpoint(f"{folder}/{first}{then}")
+        for step in range(3):
+            outputs = engine(torch.ones(2, 8) * (1 + dist.get_rank() + step))
+            loss = outputs["first"] + outputs["second"]
+            engine.backward(loss)
+            engine.step()
+            curve.append(_mean(loss.item()))
+        engine.save_checkpoint(f"{folder}/{first}{then}")
+        engine.destroy()
+    return curve
+
+
+def refused_optimizers(stage: int, name: str) -> tuple[str, str]:
+    """What is said of an optimizer that the config names, and of one that a script built."""
+    kind = getattr(torch.optim, name)
+    named = config(stage, optimizer={"type": name, "params": {"lr": 0.1}})
+    model = models.tied()
+    own = kind([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    return (
+        _message(lambda: dsengine.initialize(model=models.tied(), config=named)),
+        _message(lambda: dsengine.initialize(model=model, config=config(stage), optimizer=own)),
+    )
+
+
 def existing_state(stage: int) -> list[float]:
     """An optimizer that has already stepped goes on where it stopped."""
     model = models.tied()

@@ -2,6 +2,8 @@
 
 from dsconfig.planner.coverage.rules import (
     ON,
+    OPTIMIZER_OFFLOADED,
+    SHARDED,
     Condition,
     honoured,
     inert,
@@ -10,6 +12,9 @@ from dsconfig.planner.coverage.rules import (
 
 ONE_BIT = ("onebitadam", "onebitlamb", "zerooneadam")
 KERNELS = ("lamb", "muadam", "muadamw", "musgd")
+CLOSURES = ("lbfgs",)
+SPARSE = ("sparseadam",)
+WHOLE = ("adafactor", "muon")
 
 
 def _named(names: tuple[str, ...], words: str) -> Condition:
@@ -25,7 +30,22 @@ RULES = {
         "no torch optimizer of that name exists; pass your own optimizer or use AdamW",
         _named(KERNELS, "for Lamb and the mu-parametrised optimizers"),
     )
-    + honoured("the torch optimizer of that name over the local shards"),
+    + refused(
+        "LBFGS evaluates the loss several times in a step, which forward, backward and step cannot "
+        "offer; use AdamW",
+        _named(CLOSURES, "for LBFGS"),
+    )
+    + refused(
+        "SparseAdam needs sparse gradients, and divided gradients are dense; use stage 0 with "
+        "sparse embeddings, or AdamW",
+        _named(SPARSE, "for SparseAdam") & SHARDED,
+    )
+    + refused(
+        "Adafactor and Muon cannot be divided into tiles on the host; remove offload_optimizer or "
+        "use AdamW",
+        _named(WHOLE, "for Adafactor and Muon") & OPTIMIZER_OFFLOADED,
+    )
+    + honoured("the torch optimizer of that name, or Lion, over the local shards"),
     "optimizer.params": honoured("arguments of the optimizer"),
     "optimizer.legacy_fusion": inert("a switch of DeepSpeed's fused fp16 wrapper"),
     "optimizer.params.torch_adam": inert("torch's optimizers are always used"),

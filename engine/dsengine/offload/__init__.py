@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Adafactor, Optimizer
 
 import dsconfig
 from dsengine.offload.host import HostBinding
 from dsengine.offload.nvme import NvmeBinding
 from dsengine.offload.settings import OffloadSettings
-from dsengine.optimizers.binding import Binding
+from dsengine.optimizers.adafactor import AdafactorBinding
+from dsengine.optimizers.binding import Binding, is_divided, refuse_impossible
 
 
 def bind(
@@ -25,7 +26,9 @@ def bind(
     """
     settings = OffloadSettings.of(effective)
     if settings is None:
-        return Binding(optimizer, masters)
+        factored = type(optimizer) is Adafactor and is_divided(masters)
+        return AdafactorBinding(optimizer, masters) if factored else Binding(optimizer, masters)
+    refuse_impossible(optimizer, divided=True)
     kind = HostBinding if settings.nvme_path is None else NvmeBinding
     return kind(optimizer, masters, settings, host_masters or {})
 

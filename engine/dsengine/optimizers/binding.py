@@ -3,19 +3,22 @@
 [Note: plain parts]
 An optimizer that treats every element alone (Adam, SGD ...) gives the same result on each
 rank's part as on the whole, and is much faster on plain tensors: fused kernels, no DTensor
-dispatch. Any other optimizer (Muon, Adafactor, one of the user's own) keeps the DTensors, on
-which norms and matrix products mean those of the whole parameter. Checkpoints always see the
-DTensors: ``as_sharded`` puts them in for as long as it is entered.
+dispatch. Any other optimizer (Muon, one of the user's own) keeps the DTensors, on which norms
+and matrix products mean those of the whole parameter; Adafactor, which PyTorch cannot run on
+them, has a binding of its own. Checkpoints always see the DTensors: ``as_sharded`` puts them in
+for as long as it is entered.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn, optim
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+
+from dsengine.optimizers.lion import Lion
 
 ELEMENTWISE = frozenset(
     {
@@ -30,13 +33,10 @@ ELEMENTWISE = frozenset(
         optim.RMSprop,
         optim.Rprop,
         optim.SGD,
+        Lion,
     }
 )
 """Exact classes: a subclass may do anything."""
-
-
-WHOLE_ONLY = frozenset({optim.Adafactor, optim.LBFGS, optim.SparseAdam})
-"""What PyTorch cannot run on divided parameters."""
 
 
 class Binding:
@@ -45,16 +45,17 @@ class Binding:
     ``parts`` are by name; where the optimizer steps the masters themselves they are these.
     """
 
+    STEPS_PARTS: ClassVar[frozenset[type[Optimizer]]] = ELEMENTWISE
+    """Optimizers that are given plain parts."""
+    WHOLE_STATES: ClassVar[frozenset[str]] = frozenset()
+    """States that every rank holds whole, whatever their shape."""
+
     def __init__(self, optimizer: Optimizer, masters: Mapping[str, nn.Parameter]) -> None:
-        divided = any(isinstance(master, DTensor) for master in masters.values())
-        if divided and type(optimizer) in WHOLE_ONLY:
-            raise ValueError(
-                f"{type(optimizer).__name__} needs whole parameters: use zero_optimization.stage 0 "
-                "with it, or another optimizer"
-            )
+        divided = is_divided(masters)
+        refuse_impossible(optimizer, divided=divided)
         self.optimizer = optimizer
         self.masters = masters
-        self.uses_parts = divided and type(optimizer) in ELEMENTWISE
+        self.uses_parts = divided and type(optimizer) in self.STEPS_PARTS
         self.parts: dict[str, nn.Parameter] = dict(masters)
         self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         if self.uses_parts:
@@ -113,9 +114,34 @@ class Binding:
         self.optimizer.state.clear()
         for old, entries in state.items():
             self.optimizer.state[new[old]] = {
-                key: convert(value, old, new[old]) if isinstance(value, Tensor) else value
+                key: self._converted(key, value, convert, old, new[old])
                 for key, value in entries.items()
             }
+
+    def _converted(self, key: str, value: Any, convert: Any, old: Tensor, new: Tensor) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if key in self.WHOLE_STATES:
+            return value.full_tensor() if isinstance(value, DTensor) else value
+        return convert(value, old, new)
+
+
+def is_divided(masters: Mapping[str, nn.Parameter]) -> bool:
+    return any(isinstance(master, DTensor) for master in masters.values())
+
+
+def refuse_impossible(optimizer: Optimizer, *, divided: bool) -> None:
+    """Raise ValueError for an optimizer that this loop, or divided parameters, cannot serve."""
+    if isinstance(optimizer, optim.LBFGS):
+        raise ValueError(
+            "LBFGS evaluates the loss several times in a step, which forward, backward and step "
+            "of an engine cannot offer: use AdamW"
+        )
+    if isinstance(optimizer, optim.SparseAdam) and divided:
+        raise ValueError(
+            "SparseAdam needs sparse gradients, and divided gradients are dense: use "
+            "zero_optimization.stage 0 with sparse embeddings, or AdamW"
+        )
 
 
 def _part(master: nn.Parameter) -> nn.Parameter:

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from dsengine.optimizers.lion import Lion
+
 Groups = list[dict[str, Any]]
 
 ALIASES = {
@@ -20,7 +22,12 @@ ALIASES = {
     "deepspeedcpuadagrad": "Adagrad",
     "rmsprop": "RMSprop",
     "muon": "Muon",
+    "lion": "Lion",
+    "fusedlion": "Lion",
+    "deepspeedcpulion": "Lion",
 }
+OWN = {"Lion": Lion}
+"""What PyTorch does not have."""
 NOT_OPTIONS = (
     "torch_adam",
     "adam_w_mode",
@@ -58,7 +65,7 @@ def _class(name: str, params: Mapping[str, Any]) -> type[Optimizer]:
     torch_name = ALIASES.get(name.lower(), name)
     if torch_name == "Adam" and params.get("adam_w_mode", True):
         torch_name = "AdamW"
-    kind = getattr(torch.optim, torch_name, None)
+    kind = OWN.get(torch_name) or getattr(torch.optim, torch_name, None)
     if not (isinstance(kind, type) and issubclass(kind, Optimizer)) or kind is Optimizer:
         raise ValueError(
             f"optimizer.type {name!r} is not supplied by PyTorch: use AdamW, Adam, SGD, or "
