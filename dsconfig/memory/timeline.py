@@ -42,7 +42,9 @@ class Trace:
     rests: dict[Phase, int]
     parts: dict[Phase, dict[Part, int]]
     pools: dict[str, int]
-    """Highest bytes of each stream's own allocations over the whole run."""
+    """Highest bytes of each stream's own allocations since the cache was last emptied."""
+    pooled_before: int
+    """The same together, up to the last moment at which the cache was emptied."""
     buckets: int
     """Most that buckets and their copies hold together, which need not be when the peak is."""
 
@@ -57,7 +59,7 @@ class Trace:
     @property
     def pooled(self) -> int:
         """The streams' own peaks together: what one has freed, another cannot use."""
-        return sum(self.pools.values())
+        return max(self.pooled_before, sum(self.pools.values()))
 
     def components(self) -> tuple[Component, ...]:
         """For each phase the components add up to its peak, to the byte."""
@@ -95,6 +97,7 @@ class Timeline:
         self._parts: dict[Phase, dict[Part, int]] = {}
         self._streams: dict[str, int] = {}
         self._pools: dict[str, int] = {}
+        self._pooled_before = 0
         self._bucket_bytes = self._bucket_peak = 0
 
     def enter(self, phase: Phase) -> None:
@@ -136,6 +139,16 @@ class Timeline:
         self.hold(part, amount)
         self.free(part, amount)
 
+    def empty_cache(self) -> None:
+        """The allocator gives back what is not in use: every stream begins anew."""
+        self._note_pools()
+        self._pooled_before = max(self._pooled_before, sum(self._pools.values()))
+        self._pools = {}
+
+    def _note_pools(self) -> None:
+        for stream, amount in self._streams.items():
+            self._pools[stream] = max(amount, self._pools.get(stream, 0))
+
     def held(self, part: Part) -> int:
         return self._held.get(part, 0)
 
@@ -147,7 +160,7 @@ class Timeline:
     def trace(self) -> Trace:
         self._note_peak()
         self._rests[self.phase] = self.total
-        for stream, amount in self._streams.items():
-            self._pools[stream] = max(amount, self._pools.get(stream, 0))
+        self._note_pools()
         buckets = max(self._bucket_peak, self._bucket_bytes)
-        return Trace(self._peaks, self._rests, self._parts, self._pools, buckets)
+        before = self._pooled_before
+        return Trace(self._peaks, self._rests, self._parts, self._pools, before, buckets)

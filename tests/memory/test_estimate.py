@@ -12,7 +12,7 @@ from dsconfig.memory.answer import estimate, peak, price
 from dsconfig.memory.calibration import calibrate, calibrated
 from dsconfig.memory.changes import cheapest_changes
 from dsconfig.memory.choices import USUAL, Choice, usual_config, with_micro_batch
-from dsconfig.memory.constants import pinned
+from dsconfig.memory.constants import pinned, workspace_bytes
 from dsconfig.memory.estimate import TierMemory
 from dsconfig.memory.fit import limits
 from dsconfig.memory.table import table
@@ -263,3 +263,20 @@ def test_on_a_cpu_what_is_moved_to_the_host_stays_in_the_same_memory() -> None:
     )
     assert option.device.visible_bytes <= option.device.peak_bytes + option.host.bytes // 2
     assert option.fits[0].headroom_bytes == 64 * 2**30 - option.device.visible_bytes
+
+
+def test_a_model_that_is_not_built_in_pieces_goes_to_the_device_whole_and_leaves_no_cache() -> None:
+    """DeepSpeed's stage 3: reserved is the larger of creation and training, not their sum."""
+    choice = usual_config(facts(), Choice(stage=3))
+    pieces = price(choice, facts(), runtime="deepspeed").device
+    training = replace(facts().training or TrainingFacts(), arguments={"zero_init": False})
+    here = replace(facts(), training=training)
+    model = here.model
+    assert model is not None
+    whole = price(choice, here, runtime="deepspeed").device
+    assert whole.phase_bytes["init"] > 2 * model.parameters
+    assert whole.phase_bytes["backward"] == pieces.phase_bytes["backward"]
+    assert whole.reserved_bytes == max(
+        pieces.reserved_bytes,
+        int(1.05 * (whole.phase_bytes["init"] + workspace_bytes("8.0"))),
+    )

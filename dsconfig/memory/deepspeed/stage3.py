@@ -32,7 +32,14 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
     zero = job.effective.zero
     shards = sum(job.shard(weight.elements) for weight in job.weights)
     if not job.builds_in_pieces:
-        line.blink(parts.CREATED, job.elements * job.width)
+        # The whole model goes to the device, and parameters are divided there one by one. Then
+        # the shards are laid together by way of the host, and the cache is emptied meanwhile
+        # (``defragment``, read in 0.6.7 to 0.19.8).
+        largest = max((weight.elements for weight in job.weights), default=0)
+        line.hold(parts.CREATED, job.elements * job.width)
+        line.blink(parts.WEIGHTS, job.shard(largest) * job.width)
+        line.free(parts.CREATED)
+        line.empty_cache()
     if zero.parameter_tier is Tier.DEVICE:
         line.hold(parts.WEIGHTS, shards * job.width)
     if zero.optimizer_tier is Tier.DEVICE:
