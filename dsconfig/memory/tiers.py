@@ -1,6 +1,7 @@
 """Host memory and NVMe, bytes per node."""
 
 from dsconfig.memory.constants import pinned
+from dsconfig.memory.deepspeed.partition import Partition
 from dsconfig.memory.estimate import Component, Phase, TierMemory
 from dsconfig.memory.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
@@ -8,6 +9,7 @@ from dsconfig.runtimes.effective import Offload, Tier
 _ALL = tuple(Phase)
 _OPTIMIZER = "/zero_optimization/offload_optimizer"
 _PARAM = "/zero_optimization/offload_param"
+_ACCUMULATION = "/gradient_accumulation_steps"
 
 
 def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
@@ -31,9 +33,10 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     total = sum(component.bytes for component in components)
     built = _times(_built(job), ranks)
     beside = sum(each.bytes for each in components if each.name == "master weights")
-    peak = max(total, built.bytes + (0 if is_deepspeed else beside))
-    if built.bytes:
-        components = (built, *components)
+    updating = _times(_temporaries(job), ranks)
+    peak = max(total + updating.bytes, built.bytes + (0 if is_deepspeed else beside))
+    passing = tuple(each for each in (built, updating) if each.bytes)
+    components = (*passing, *components)
     return TierMemory(components=components, bytes=total, peak_bytes=peak, pinned_bytes=rounded)
 
 
@@ -49,6 +52,20 @@ def _built(job: Workload) -> Component:
     amount = 0 if job.on_cpu else elements * job.built_width
     return Component(
         name="model as built", bytes=amount, pointer="", phases=(Phase.INIT,), formula=formula
+    )
+
+
+def _temporaries(job: Workload) -> Component:
+    """What an optimizer without a fused kernel holds while it updates states in main memory."""
+    offload = job.effective.zero.offload_optimizer
+    on_host = offload is not None and offload.tier is Tier.HOST
+    share = int(_owned(job) * offload.ratio) if offload is not None and on_host else 0
+    return Component(
+        name="optimizer temporaries",
+        bytes=share * 4 * job.optimizer.temporaries,
+        pointer="/optimizer/type",
+        phases=(Phase.STEP,),
+        formula="unfused kernels only",
     )
 
 
@@ -97,7 +114,11 @@ def _optimizer(job: Workload, offload: Offload, is_deepspeed: bool) -> list[tupl
     width = job.master_width
     state = job.optimizer.state_bytes(share, job.state_width)
     staging = own * job.width if is_deepspeed else 0
+    # DeepSpeed adds up the passes of a window here: in full what touches the owned part.
+    sums = is_deepspeed and zero.stage < 3 and job.accumulation > 1
+    summed = Partition.largest(job).touched * job.width if sums else 0
     found = [
+        (_part("accumulated gradients", summed, _ACCUMULATION, "w per touched element"), pin),
         (_part("master weights", share * width, _OPTIMIZER, "4 per owned element"), pin),
         (_part("gradients", share * width, _OPTIMIZER, "4 per owned element"), pin),
         (_part("16-bit staging", staging, _OPTIMIZER, "w per owned element"), pin),

@@ -25,6 +25,8 @@ class Coordinator:
         self._bytes = [weight.elements * job.width for weight in job.weights]
         self._elements = [weight.elements for weight in job.weights]
         self._quantized = zero.quantized_weights
+        self._group = max(1, zero.hpz_partition_size)
+        self._second: set[int] = set()  # weights whose secondary shard has been made
         self._live_limit = zero.max_live_parameters
         self._prefetch = zero.prefetch_bucket_size
         self._reuse = zero.max_reuse_distance
@@ -72,6 +74,13 @@ class Coordinator:
                 self._state[index] = "away"
                 self._available -= self._elements[index]
                 self._line.free(parts.GATHERED, self._bytes[index])
+                self._keep_second(index)
+
+    def _keep_second(self, index: int) -> None:
+        """hpZ: when a parameter is first given up, the node keeps a part of it until the step."""
+        if self._group > 1 and index not in self._second:
+            self._second.add(index)
+            self._line.hold(parts.SECONDARY, -(-self._bytes[index] // self._group))
 
     def _fetch_ahead(self) -> None:
         if self._prefetch <= 0:

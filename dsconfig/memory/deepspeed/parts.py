@@ -71,7 +71,7 @@ GATHER_COPY = Part(
 SECONDARY = Part(
     "secondary shards (hpZ)",
     f"{_ZERO}/zero_hpz_partition_size",
-    "w per element / zero_hpz_partition_size",
+    "w per element / zero_hpz_partition_size, from its first release to the step",
 )
 QUANTIZED = Part(
     "quantized gather buffer", f"{_ZERO}/zero_quantized_weights", "1 byte and scales per element"

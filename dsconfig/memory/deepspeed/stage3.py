@@ -42,6 +42,8 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
         line.empty_cache()
     if zero.parameter_tier is Tier.DEVICE:
         line.hold(parts.WEIGHTS, shards * job.width)
+    if zero.hpz_partition_size > 1:
+        line.hold(parts.SECONDARY, job.elements * job.width // zero.hpz_partition_size)
     if zero.optimizer_tier is Tier.DEVICE:
         line.hold(parts.MASTER, owned * job.master_width)
         group = min(owned, zero.sub_group_size)
@@ -64,12 +66,10 @@ def _bucket_width(job: Workload) -> int:
 
 
 def _hold_copies(job: Workload, line: Timeline) -> None:
-    """Whole small parameters, and the node's own copy of the shards (hpZ)."""
-    zero = job.effective.zero
+    """Whole small parameters, as from the second iteration on."""
     small = sum(job.weights[index].elements for index in persistent_weights(job))
     line.hold(parts.PERSISTENT, small * job.width)
-    if zero.hpz_partition_size > 1:
-        line.hold(parts.SECONDARY, job.elements * job.width // zero.hpz_partition_size)
+    line.free(parts.SECONDARY)  # given up with each step
 
 
 class _ModelPass:
@@ -208,6 +208,7 @@ def _in_order(place: dict[int, int], indices: list[int]) -> list[int]:
 def _step(job: Workload, line: Timeline, owned: int) -> None:
     """One sub-group after the other; whole parameters are given up and gathered again."""
     zero = job.effective.zero
+    line.free(parts.SECONDARY)
     persistent = line.held(parts.PERSISTENT)
     line.free(parts.PERSISTENT)
     if zero.optimizer_tier is Tier.DEVICE:
