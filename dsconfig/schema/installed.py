@@ -48,12 +48,13 @@ def _metadata_in(folder: str) -> list[str]:
         return []
     if folder.endswith(".egg"):
         return [folder]
-    return [name for name in names if _is_deepspeeds(name.lower())]
+    return [name for name in names if name[: len(NAME)].lower() == NAME and _is_metadata(name)]
 
 
-def _is_deepspeeds(name: str) -> bool:
-    stem, _, _ = name.rpartition(".")
-    return name.endswith((DIST_INFO, EGG_INFO)) and stem.partition("-")[0] == NAME
+def _is_metadata(name: str) -> bool:
+    """Whether a name that begins like DeepSpeed's is that of its metadata."""
+    stem, dot, kind = name.lower().rpartition(".")
+    return dot + kind in (DIST_INFO, EGG_INFO) and stem.partition("-")[0] == NAME
 
 
 def _opened() -> str | None:

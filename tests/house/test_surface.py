@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import dsconfig
 
@@ -61,3 +62,78 @@ def test_validating_imports_no_framework() -> None:
 
 def test_importing_the_package_imports_nothing_else() -> None:
     assert "pydantic" not in modules_after("import dsconfig")
+
+
+def modules_of_a_run(tmp_path: Path, config: str) -> set[str]:
+    """What ``dsconfig validate`` has imported when it ends, whatever it found."""
+    (tmp_path / "ds.json").write_text(config)
+    code = (
+        "import sys; from dsconfig.__main__ import main; "
+        f"sys.argv = ['dsconfig', 'validate', {str(tmp_path / 'ds.json')!r}]\n"
+        "try: main()\n"
+        "except SystemExit: print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+CLEAN = """{
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_clipping": 1.0,
+    "bf16": {"enabled": true},
+    "zero_optimization": {"stage": 2},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}
+}"""
+UNUSED = {
+    "dsconfig.facts.gathering": "facts that nobody gave",
+    "dsconfig.facts.machine": "facts that nobody gave",
+    "dsconfig.facts.training": "facts that nobody gave",
+    "dsconfig.memory": "an estimate",
+    "dsconfig.resolver": "values for auto",
+    "dsconfig.planner": "a plan",
+    "dsconfig.schema.catalogue": "the history of keys that all live",
+    "dsconfig.schema.shape": "the types of keys, in words",
+    "dsconfig.schema.json_schema": "schemas for editors",
+    "dsconfig.schema.blocks.fp16": "a block that the file does not have",
+    "dsconfig.schema.blocks.scheduler": "a block that the file does not have",
+    "dsconfig.schema.blocks.torch_optimizers": "optimizers that the file does not have",
+    "dsconfig.checks.scheduler": "rules for a block that the file does not have",
+    "dsconfig.source.layout": "fixes",
+    "dsconfig.source.templates": "placeholders",
+    "dsconfig.source.ignore_requests": "requests to ignore",
+    "dsconfig.source.from_yaml": "YAML",
+    "rich": "colours and tables",
+    "jsonschema": "schemas for editors",
+    "tomllib": "a pyproject.toml with a section of ours",
+}
+"""What judging a plain file must not import, and what it would be for."""
+
+
+def test_judging_a_plain_file_imports_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    loaded = modules_of_a_run(tmp_path, CLEAN)
+    assert {"dsconfig.checks.zero", "dsconfig.schema.blocks.zero", "pydantic", "typer"} <= loaded
+    assert not loaded & UNUSED.keys()
+
+
+def test_a_misspelt_key_does_not_import_the_blocks_of_all_others(tmp_path: Path) -> None:
+    loaded = modules_of_a_run(tmp_path, CLEAN.replace("gradient_clipping", "gradient_cliping"))
+    blocks = {name for name in loaded if name.startswith("dsconfig.schema.blocks.")}
+    needed = ("bf16", "zero", "optimizer", "optimizer_params")
+    assert blocks == {f"dsconfig.schema.blocks.{name}" for name in needed}
+
+
+def test_no_plugin_of_pydantic_is_looked_for_and_programs_started_later_look_again(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "ds.json").write_text(CLEAN)
+    code = (
+        "import importlib.metadata, os, sys\n"
+        "def searched(*args, **kwargs): raise AssertionError('plugins were searched for')\n"
+        "importlib.metadata.entry_points = searched\n"
+        "from dsconfig.__main__ import main\n"
+        f"sys.argv = ['dsconfig', 'validate', {str(tmp_path / 'ds.json')!r}]\n"
+        "try: main()\n"
+        "except SystemExit as left: print(left.code, 'PYDANTIC_DISABLE_PLUGINS' in os.environ)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 False"
