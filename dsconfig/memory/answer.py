@@ -50,7 +50,7 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
         offload_param=_PLACES[zero.parameter_tier],
         device=device,
         host=host,
-        nvme=nvme_memory(job),
+        nvme=nvme_memory(job, is_deepspeed=program.ends_in_deepspeed),
         bucket_rule_bytes=bucket_rule_bytes(zero),
         bucket_allocated_bytes=trace.buckets,
         fits=_fits(device, facts),

@@ -1,5 +1,8 @@
 """Host memory and NVMe, bytes per node."""
 
+from collections.abc import Mapping
+from typing import Any, cast
+
 from dsconfig.memory.constants import pinned
 from dsconfig.memory.deepspeed.partition import Partition
 from dsconfig.memory.estimate import Component, Phase, TierMemory
@@ -7,6 +10,7 @@ from dsconfig.memory.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
 
 _ALL = tuple(Phase)
+MEBI = 2**20
 _OPTIMIZER = "/zero_optimization/offload_optimizer"
 _PARAM = "/zero_optimization/offload_param"
 _ACCUMULATION = "/gradient_accumulation_steps"
@@ -69,12 +73,12 @@ def _temporaries(job: Workload) -> Component:
     )
 
 
-def nvme_memory(job: Workload) -> TierMemory:
+def nvme_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     """What one node keeps on disk."""
     zero = job.effective.zero
     own, ranks = _owned(job), job.ranks_per_node
     found: list[Component] = []
-    if zero.optimizer_tier is Tier.NVME:
+    if zero.optimizer_tier is Tier.NVME and (is_swapped(job) or not is_deepspeed):
         state = job.optimizer.state_bytes(own, job.state_width)
         found.append(_part("master weights", own * 4, _OPTIMIZER, "4 per owned element"))
         found.append(_part("optimizer state", state, _OPTIMIZER, "state per owned element"))
@@ -99,6 +103,7 @@ def _optimizer(job: Workload, offload: Offload, is_deepspeed: bool) -> list[tupl
         group = min(own, zero.sub_group_size)
         count = offload.buffer_count * (2 if offload.pipeline_read or offload.pipeline_write else 1)
         return [
+            *(_unswapped(job, pin) if is_deepspeed else []),
             (_part("gradient shards", own * job.width, _OPTIMIZER, "w per owned element"), pin),
             (
                 _part(
@@ -125,6 +130,30 @@ def _optimizer(job: Workload, offload: Offload, is_deepspeed: bool) -> list[tupl
         (_part("optimizer state", state, _OPTIMIZER, "state per owned element"), False),
     ]
     return [each for each in found if each[0].bytes]
+
+
+def is_swapped(job: Workload) -> bool:
+    """Whether DeepSpeed writes the optimizer's sub-groups out: those below 1 MiB it keeps.
+
+    ``min_aio_bytes`` in its swap_tensor/optimizer_utils.py: the larger of 1 MiB and block_size.
+    """
+    aio = cast(Any, job.effective.config.get("aio"))
+    block = aio.get("block_size", MEBI) if isinstance(aio, Mapping) else MEBI  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    group = min(_owned(job), job.effective.zero.sub_group_size)
+    return group * 4 >= max(MEBI, int(cast(int, block)))
+
+
+def _unswapped(job: Workload, pin: bool) -> list[tuple[Component, bool]]:
+    """What stays in main memory beside the pool: fp32 gradients, and sub-groups too small."""
+    own = _owned(job)
+    kept = [(_part("gradients", own * 4, _OPTIMIZER, "4 per owned element, to the step"), pin)]
+    if not is_swapped(job):
+        state = job.optimizer.state_bytes(own, job.state_width)
+        small = "sub-groups below 1 MiB are not swapped"
+        group = "/zero_optimization/sub_group_size"
+        kept.append((_part("master weights", own * 4, group, small), pin))
+        kept.append((_part("optimizer state", state, group, small), False))
+    return kept
 
 
 def _parameters(job: Workload, offload: Offload) -> list[tuple[Component, bool]]:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 import replays.activation_saved_bytes
 import replays.deepspeed_estimator
 import replays.deepspeed_live_bytes
@@ -49,6 +51,27 @@ def test_live_bytes_of_earlier_releases_are_within_two_percent() -> None:
     path = ORACLES / "deepspeed_live_bytes_releases.json"
     assert not wrong(replays.deepspeed_live_bytes.replay(path))
     assert {run["deepspeed"] for run in json.loads(path.read_text())["runs"]} == set(map(str, RUN))
+
+
+def test_live_bytes_of_device_and_host_together_where_states_are_moved_or_held_twice() -> None:
+    """Offloading and hpZ; what NVMe keeps in main memory, when it keeps most."""
+    for run in json.loads((ORACLES / "deepspeed_live_bytes_offload.json").read_text())["runs"]:
+        option = replays.deepspeed_live_bytes.option_of(run)
+        held = {part.name: part.bytes // 2 for part in option.host.components}
+        host = option.host.bytes // 2
+        at_step = host + held.get("optimizer temporaries", 0)
+        device = option.device
+        fields = {
+            "forward_peak_bytes": device.phase_bytes["forward"] + host,
+            "backward_peak_bytes": device.phase_bytes["backward"] + host,
+            "after_backward_bytes": device.rest_bytes["backward"] + host,
+            "step_peak_bytes": device.phase_bytes["step"] + at_step,
+            "after_step_bytes": device.rest_bytes["step"] + host,
+        }
+        if "nvme" in run["name"]:
+            fields = {name: fields[name] for name in ("after_backward_bytes",)}
+        for field, expected in fields.items():
+            assert expected == pytest.approx(run[field], rel=0.02), (run["name"], field)
 
 
 def test_activations_kept_per_layer() -> None:

@@ -38,6 +38,11 @@ def replay(path: Path) -> Iterator[Case]:
 
 def predicted(run: Mapping[str, Any]) -> Any:
     """The device memory of one recorded run."""
+    return option_of(run).device
+
+
+def option_of(run: Mapping[str, Any]) -> Any:
+    """Device, host and NVMe of one recorded run."""
     facts = dsconfig.Facts(
         world_size=run["world_size"],
         nodes=1,
@@ -46,7 +51,7 @@ def predicted(run: Mapping[str, Any]) -> Any:
     )
     version = run.get("deepspeed", "0.19.8")
     resolution = dsconfig.resolve(run["ds_config"], facts, runtime="deepspeed", version=version)
-    return dsconfig.estimate(resolution, facts).options[0].device
+    return dsconfig.estimate(resolution, facts).options[0]
 
 
 def _linear_layers(count: int, width: int) -> dsconfig.ModelTree:

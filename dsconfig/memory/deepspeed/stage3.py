@@ -69,7 +69,7 @@ def _hold_copies(job: Workload, line: Timeline) -> None:
     """Whole small parameters, as from the second iteration on."""
     small = sum(job.weights[index].elements for index in persistent_weights(job))
     line.hold(parts.PERSISTENT, small * job.width)
-    line.free(parts.SECONDARY)  # given up with each step
+    line.free(parts.SECONDARY)  # given up at the end of each step
 
 
 class _ModelPass:
@@ -208,7 +208,6 @@ def _in_order(place: dict[int, int], indices: list[int]) -> list[int]:
 def _step(job: Workload, line: Timeline, owned: int) -> None:
     """One sub-group after the other; whole parameters are given up and gathered again."""
     zero = job.effective.zero
-    line.free(parts.SECONDARY)
     persistent = line.held(parts.PERSISTENT)
     line.free(parts.PERSISTENT)
     if zero.optimizer_tier is Tier.DEVICE:
@@ -220,5 +219,6 @@ def _step(job: Workload, line: Timeline, owned: int) -> None:
         line.blink(parts.TEMPORARIES, group * job.master_width * job.optimizer.temporaries)
         line.free(parts.STEP_GRADIENT)
         line.free(parts.FLAT_GRADIENT)
+    line.free(parts.SECONDARY)
     line.hold(parts.PERSISTENT, persistent)
     line.blink(parts.GATHER_COPY, persistent)
