@@ -93,3 +93,17 @@ def test_published_peaks() -> None:
         if row["kind"] == "measurement" and row["usable"]
     ]
     assert median(errors) <= 0.10
+
+
+def test_the_page_shows_every_published_figure_beside_todays_estimate() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "memory-validation.md").read_text()
+    for row in json.loads((ORACLES / "measured_peaks.json").read_text())["rows"]:
+        if row["kind"] == "measurement" and row["usable"]:
+            got, published = map(
+                float,
+                (
+                    replays.measured_peaks.predicted(row),
+                    replays.measured_peaks.measured(row),
+                ),
+            )
+            assert f"{got / 2**30:.1f} GiB | {got / published - 1:+.1%} |" in page
