@@ -34,6 +34,7 @@ def test_reduce_buckets_held_four_and_a_half_times_their_key_before_0_4(
     option = device(version, zero=zero)
     both = bytes_of(option, "reduce bucket") + bytes_of(option, "second reduce bucket")
     assert both == int(factor * 2e9)  # 9 GB in the days of the rule
+    assert bytes_of(device(version, stage=1, zero=zero), "reduce bucket") == 1e9
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def hold_buckets(job: Workload, line: Timeline) -> None:
     if zero.contiguous_gradients and not line.held(parts.BUCKET):
         release = Release(job.version)
         width = gradient_width(job) if release.sums_exactly else job.width
-        amount = release.bucket_elements(zero.reduce_bucket_size) * width
+        amount = release.bucket_elements(zero.reduce_bucket_size, zero.stage) * width
         line.hold(parts.BUCKET, amount)
         if zero.overlap_comm:
             line.hold(parts.SECOND_BUCKET, amount)

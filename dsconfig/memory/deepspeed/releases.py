@@ -31,9 +31,9 @@ class Release:
 
     version: Version = NEWEST
 
-    def bucket_elements(self, size: int) -> int:
-        """Elements of a reduce bucket at stages 1 and 2: 4.5 times as many before 0.4.0."""
-        return size if self.version >= PLAIN_BUCKETS else size * 9 // 2
+    def bucket_elements(self, size: int, stage: int) -> int:
+        """Elements of a reduce bucket below stage 3: at stage 2 4.5 times as many before 0.4.0."""
+        return size * 9 // 2 if stage == 2 and self.version < PLAIN_BUCKETS else size
 
     @property
     def stage3_bucket_is_permanent(self) -> bool:
