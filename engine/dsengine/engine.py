@@ -20,6 +20,7 @@ from dsengine.peers import absent, in_phase
 from dsengine.precision import LossScaler, Policy
 from dsengine.reports import Reporter
 from dsengine.saving import Saving
+from dsengine.schedules import check_watched
 from dsengine.sharding import Sharding
 from dsengine.stepping import Stepper
 
@@ -126,8 +127,11 @@ class Engine(Accessors, Moving, Saving, nn.Module):
         return self._direct.scale(loss)
 
     @in_phase("step")
-    def step(self) -> None:
-        """End a micro batch; at a boundary, update the weights and go on with the schedule."""
+    def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
+        """End a micro batch; at a boundary, update the weights and go on with the schedule.
+
+        ``lr_kwargs`` go to the schedule's ``step``: ``{"metrics": loss}`` for one that watches it.
+        """
         self.need(EVERYTHING, "step()")
         if self._stepper is None:
             raise RuntimeError(
@@ -139,19 +143,20 @@ class Engine(Accessors, Moving, Saving, nn.Module):
         self._step_applied = False
         if self.is_gradient_accumulation_boundary():
             with self._reporter.phase("step"):
-                self._update(self._stepper)
+                self._update(self._stepper, dict(lr_kwargs or {}))
             self._reporter.boundary()
             if self._collects_garbage:
                 gc.collect()
         self.counters.micro_steps += 1
 
-    def _update(self, stepper: Stepper) -> None:
+    def _update(self, stepper: Stepper, lr_kwargs: dict[str, Any]) -> None:
+        check_watched(self.lr_scheduler, lr_kwargs)
         outcome = stepper.step(self.counters.global_steps + 1)
         self._step_applied = outcome.applied
         self._global_grad_norm = outcome.norm
         self.optimizer.overflow = not outcome.applied  # type: ignore[union-attr]
         if outcome.applied and self.lr_scheduler is not None:
-            self.lr_scheduler.step()
+            self.lr_scheduler.step(**lr_kwargs)
         if not outcome.applied:
             self.counters.skipped_steps += 1
         self.counters.global_steps += 1

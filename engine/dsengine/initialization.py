@@ -13,7 +13,14 @@ from dsconfig import Plan, TrainingFacts
 from dsengine.agreement import check_agreement
 from dsengine.engine import Engine
 from dsengine.model_tree import describe
-from dsengine.optimizers import as_groups, build_optimizer, masters_of_groups, rebind
+from dsengine.optimizers import (
+    as_groups,
+    build_optimizer,
+    is_muon,
+    masters_of_groups,
+    rebind,
+    split_for_muon,
+)
 from dsengine.peers import in_phase, taking_part
 from dsengine.planning import plan_for, refuse_uncovered
 from dsengine.precision import loss_scaler, policy
@@ -161,6 +168,8 @@ def _bound_optimizer(
     named = plan.effective.optimizer
     if named is None:
         return None
+    if is_muon(named.type):
+        groups = split_for_muon(groups, named.params, sharding.originals)
     masters = masters_of_groups(groups, sharding.originals, sharding.masters)
     sparse = bool(plan.effective.config.get("sparse_gradients", False))
     return build_optimizer(named.type, named.params, masters, fuse=not sparse)
@@ -178,14 +187,11 @@ def _scheduler(plan: Plan, optimizer: Optimizer | None, given: Any) -> Any:
 def _loader(plan: Plan, training_data: Any, collate_fn: Callable[..., Any] | None) -> Any:
     if training_data is None:
         return None
-    from dsengine.data import TrainingLoader
+    from dsengine.data import data_loader
 
-    return TrainingLoader(
+    return data_loader(
         training_data,
-        micro_batch=plan.batch.micro_batch,
-        rank=dist.get_rank(),
-        world_size=dist.get_world_size(),
+        batch_size=plan.batch.micro_batch,
         drop_last=plan.effective.dataloader_drop_last,
-        pin_memory=True,
         collate_fn=collate_fn,
     )

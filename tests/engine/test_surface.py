@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from dsengine.optimizers import build_optimizer, split_for_muon
 from dsengine.optimizers.lion import Lion
 from training.jobs import config
 from training.ranks import Ranks
@@ -160,6 +162,39 @@ def test_factored_moments_go_from_stage_to_stage(ranks: Ranks, tmp_path: Path) -
     assert reference[-1] < reference[0]
     for curve in moved:
         assert close(curve, reference, 1e-5)
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_muon_takes_matrices_and_adam_the_rest(ranks: Ranks, stage: int) -> None:
+    told = ranks.run("training.surface_jobs:muon_with_adam", stage=stage)[0]
+    assert told["muon"] == {"blocks.0.up.weight", "twice.weight"}
+    assert {"embedding.weight", "blocks.0.up.bias", "norm.weight"} <= told["adam"]
+    assert told["rates"] == {True: 0.05, False: 0.001}
+    assert told["curve"][-1] < told["curve"][0]
+    assert "nonsense" in told["refused"]
+
+
+def test_muon_and_adam_step_as_each_does_alone() -> None:
+    def parameters() -> list[torch.nn.Parameter]:
+        torch.manual_seed(0)
+        return [torch.nn.Parameter(torch.randn(4, 6)), torch.nn.Parameter(torch.randn(5))]
+
+    def stepped(optimizers: Any, over: list[torch.nn.Parameter]) -> list[torch.Tensor]:
+        for _ in range(3):
+            for each in over:
+                each.grad = each.detach().sin()
+            for optimizer in optimizers:
+                optimizer.step()
+        return [each.detach() for each in over]
+
+    pair, (matrix, vector) = parameters(), parameters()
+    params = {"lr": 0.1, "adam_lr": 0.01, "weight_decay": 0.5}
+    groups = split_for_muon([{"params": pair}], params, {})
+    both = stepped([build_optimizer("Muon", params, groups)], pair)
+    adam = torch.optim.AdamW([vector], lr=0.01, betas=(0.9, 0.95), eps=1e-10, weight_decay=0.5)
+    muon = torch.optim.Muon([matrix], lr=0.1, momentum=0.95, weight_decay=0.5)
+    alone = stepped([muon, adam], [matrix, vector])
+    assert all(torch.equal(a, b) for a, b in zip(both, alone, strict=True))
 
 
 def test_lion_steps_by_the_sign_of_its_momentum() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from dsconfig.planner.coverage.page import live_paths
+from dsconfig.runtimes.effective import effective
 from dsengine.monitors import LEARNING_RATE, MissingPackageError, build_monitors
 
 EVENTS = [(LEARNING_RATE, 0.1, 8), ("Train/Samples/loss_scale", 4.0, 8), (LEARNING_RATE, 0.2, 16)]
@@ -87,3 +89,55 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
 def test_an_unknown_monitor_is_refused() -> None:
     with pytest.raises(ValueError, match="no such monitor: mlflow"):
         build_monitors({"mlflow": {}})
+
+
+MONITOR_KEYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "wandb": ("wandb", {"group": "g", "team": "t", "project": "p"}),
+    "comet": (
+        "comet_ml",
+        {
+            "samples_log_interval": 1,
+            "project": "p",
+            "workspace": "w",
+            "api_key": "k",
+            "experiment_name": "n",
+            "experiment_key": "e",
+            "online": False,
+            "mode": "create",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("block", "key", "value"),
+    [
+        (block, key, value)
+        for block, (_, keys) in MONITOR_KEYS.items()
+        for key, value in keys.items()
+    ],
+)
+def test_every_key_of_a_service_reaches_it(
+    monkeypatch: pytest.MonkeyPatch, block: str, key: str, value: Any
+) -> None:
+    def calls(settings: dict[str, Any]) -> list[Any]:
+        service = Service()
+        package = SimpleNamespace(init=service.init, log=service.log, start=service.start)
+        monkeypatch.setitem(sys.modules, MONITOR_KEYS[block][0], package)
+        build_monitors({block: settings}).write_events([*EVENTS, (LEARNING_RATE, 0.3, 17)])
+        return service.calls
+
+    assert calls({key: value}) != calls({})
+
+
+def test_every_honoured_key_of_a_service_has_a_case() -> None:
+    for block, (_, keys) in MONITOR_KEYS.items():
+        live = {path for path in live_paths() if path.startswith(f"{block}.")}
+        assert live == {f"{block}.{key}" for key in [*keys, "enabled"]}
+
+
+@pytest.mark.parametrize("block", MONITOR_KEYS)
+def test_a_service_is_used_only_while_it_is_on(block: str) -> None:
+    for on in (False, True):
+        config = {"train_batch_size": 2, block: {"enabled": on, "project": "p"}}
+        assert (block in effective(config).reporting.monitors) is on

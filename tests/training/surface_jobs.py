@@ -279,6 +279,50 @@ def _six_steps(folder: str, first: int, then: int) -> list[float]:
     return curve
 
 
+class Tables(nn.Module):
+    """Matrices and what is none, under names by which Muon tells tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(models.VOCABULARY, 16)
+        self.blocks = nn.ModuleList([models.Block(16) for _ in range(2)])
+        self.twice = nn.Linear(16, 16)
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids[:, :-1])
+        for block in self.blocks:
+            x = self.twice(block(x))
+        logits = nn.functional.linear(self.norm(x), self.embedding.weight)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+
+def muon_with_adam(stage: int) -> dict[str, Any]:
+    """Which parameters Muon takes, at which rates, and how it trains."""
+
+    def started_with(params: dict[str, Any]) -> Any:
+        torch.manual_seed(0)
+        muon = {"type": "Muon", "params": params}
+        settings = config(stage, optimizer=muon, zero={"reduce_scatter": False})
+        return dsengine.initialize(model=Tables(), config=settings)[0]
+
+    engine = started_with({"lr": 0.001, "muon_lr": 0.05, "momentum": 0.9, "betas": [0.8, 0.9]})
+    curve = [window(engine, step) for step in range(4)]
+    names = {id(part): name for name, part in engine._binding.parts.items()}
+    taken: dict[bool, set[str]] = {True: set(), False: set()}
+    for group in engine.optimizer.param_groups:
+        taken[group["use_muon"]] |= {names[id(p)] for p in group["params"]}
+    rates = {group["use_muon"]: group["lr"] for group in engine.optimizer.param_groups}
+    engine.destroy()
+    return {
+        "muon": {name for name in taken[True] if "blocks.1" not in name and "down" not in name},
+        "adam": taken[False],
+        "rates": rates,
+        "curve": curve,
+        "refused": _message(lambda: started_with({"lr": 0.1, "nonsense": 1})),
+    }
+
+
 def refused_optimizers(stage: int, name: str) -> tuple[str, str]:
     """What is said of an optimizer that the config names, and of one that a script built."""
     kind = getattr(torch.optim, name)

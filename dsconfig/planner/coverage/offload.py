@@ -35,7 +35,10 @@ ON_ANY_NVME = Condition(
 
 RULES = {
     f"{_OPTIMIZER}.device": inert("the optimizer stays on the device", equals("none"))
-    + honoured("master, moments and update on this tier", SHARDED)
+    + honoured(
+        "master, moments and update on this tier; gradients stay on the device until the step",
+        SHARDED,
+    )
     + inert("at stage 0 nothing is offloaded"),
     f"{_OPTIMIZER}.nvme_path": _on_nvme("one file per rank and tile", OPTIMIZER_ON_NVME),
     f"{_OPTIMIZER}.buffer_count": _on_nvme("tensors that are staged at a time", OPTIMIZER_ON_NVME),

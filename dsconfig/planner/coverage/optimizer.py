@@ -1,6 +1,7 @@
 """The optimizer and scheduler blocks."""
 
 from dsconfig.planner.coverage.rules import (
+    OFF,
     ON,
     OPTIMIZER_OFFLOADED,
     SHARDED,
@@ -45,7 +46,7 @@ RULES = {
         "use AdamW",
         _named(WHOLE, "for Adafactor and Muon") & OPTIMIZER_OFFLOADED,
     )
-    + honoured("the torch optimizer of that name, or Lion, over the local shards"),
+    + honoured("torch's optimizer of that name, Lion, or Muon with Adam, over the local shards"),
     "optimizer.params": honoured("arguments of the optimizer"),
     "optimizer.legacy_fusion": inert("a switch of DeepSpeed's fused fp16 wrapper"),
     "optimizer.params.torch_adam": inert("torch's optimizers are always used"),
@@ -54,11 +55,30 @@ RULES = {
     + refused("torch's Adam always corrects its bias; remove the key"),
     "optimizer.params.set_grad_none": inert("gradients are always freed after the step"),
     "optimizer.params.fp32_optimizer_states": inert("states are fp32"),
+    "optimizer.params.ns_method": inert("both orthogonalise alike; torch has the standard method"),
+    "optimizer.params.per_head_muon": inert("off", OFF)
+    + refused("whole matrices are orthogonalised, not heads; remove the key"),
     "optimizer.params.max_grad_norm": refused(
         "DeepSpeed refuses it too; write gradient_clipping at the top level"
     ),
     "scheduler.type": honoured("DeepSpeed's schedule of that name, else torch's"),
     "scheduler.params": honoured("arguments of the schedule"),
+    "scheduler.params.schedulers": refused(
+        "schedules of schedules are built over an optimizer; pass a function of it to initialize "
+        "as lr_scheduler"
+    ),
+} | {
+    f"optimizer.params.{name}": refused(
+        f"only {owner} reads it, which is not supplied; remove the key"
+    )
+    for owner, names in {
+        "Lamb": ("eps_inside_sqrt", "max_coeff", "min_coeff"),
+        "LBFGS": (
+            *("max_iter", "max_eval", "tolerance_grad", "tolerance_change"),
+            *("history_size", "line_search_fn"),
+        ),
+    }.items()
+    for name in names
 }
 FAMILIES = {
     "optimizer.params": honoured("an argument of the optimizer"),

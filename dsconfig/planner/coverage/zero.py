@@ -3,7 +3,6 @@
 from dsconfig.planner.coverage.rules import (
     NULL,
     OFF,
-    ON,
     OPTIMIZER_OFFLOADED,
     SHARDED,
     Rule,
@@ -33,8 +32,7 @@ BLOCK = {
         "a unit's all-gather is one call; it allocates nothing in DeepSpeed either"
     ),
     "overlap_comm": inert("at stage 0 every rank holds everything", stages(0))
-    + honoured("reduction and gathering overlap with compute on side streams", ON)
-    + inert("overlap is part of the mechanism and costs no buffers; results do not differ"),
+    + inert("communication always overlaps with compute, without buffers of its own"),
     "contiguous_gradients": inert("a unit's gradients are always reduced from one buffer"),
     "reduce_scatter": inert("gradients are always reduce-scattered, the result is the same"),
     "use_multi_rank_bucket_allreduce": inert("gradients are always reduce-scattered"),

@@ -182,6 +182,8 @@ def _zero(read: Reader) -> Zero:
     overlap = read.value(f"{block}.overlap_comm")
     sizes = {name: read.integer(f"{block}.{path}") for name, path in ZERO_INTEGERS.items()}
     flags = {name: read.flag(f"{block}.{path}") for name, path in ZERO_FLAGS.items()}
+    if read.flag(f"{block}.stage3_gather_fp16_weights_on_model_save"):  # the old name
+        flags["gather_16bit_weights_on_model_save"] = True
     return Zero(
         stage=stage,
         overlap_comm=stage == 3 if overlap is None else bool(overlap),

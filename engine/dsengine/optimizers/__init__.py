@@ -1,7 +1,16 @@
 """Building optimizers, and moving them onto the shards."""
 
 from dsengine.optimizers.binding import Binding
-from dsengine.optimizers.build import as_groups, build_optimizer
+from dsengine.optimizers.build import as_groups, build_optimizer, is_muon
+from dsengine.optimizers.muon import split_for_muon
 from dsengine.optimizers.rebind import masters_of_groups, rebind
 
-__all__ = ["Binding", "as_groups", "build_optimizer", "masters_of_groups", "rebind"]
+__all__ = [
+    "Binding",
+    "as_groups",
+    "build_optimizer",
+    "is_muon",
+    "masters_of_groups",
+    "rebind",
+    "split_for_muon",
+]

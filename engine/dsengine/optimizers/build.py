@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dsengine.optimizers.lion import Lion
+from dsengine.optimizers.muon import MuonWithAdam
 
 Groups = list[dict[str, Any]]
 
@@ -21,7 +22,6 @@ ALIASES = {
     "adagrad": "Adagrad",
     "deepspeedcpuadagrad": "Adagrad",
     "rmsprop": "RMSprop",
-    "muon": "Muon",
     "lion": "Lion",
     "fusedlion": "Lion",
     "deepspeedcpulion": "Lion",
@@ -43,10 +43,14 @@ def build_optimizer(
 ) -> Optimizer:
     """Return the optimizer ``name`` over ``groups``; ``fuse`` allows fused kernels.
 
+    The groups of Muon are those of ``split_for_muon``.
+
     ``Adam`` is AdamW unless ``adam_w_mode`` is false, as in DeepSpeed. Fused kernels are used
     where PyTorch has them and the parameters do not choose otherwise. Raises ValueError for
     an unknown name or parameter.
     """
+    if is_muon(name):
+        return MuonWithAdam(groups, adam_w_mode=bool(params.get("adam_w_mode", True)))
     kind = _class(name, params)
     options = {key: value for key, value in params.items() if key not in NOT_OPTIONS}
     if "max_grad_norm" in options:
@@ -59,6 +63,10 @@ def build_optimizer(
         return kind(groups, **options)
     except TypeError as error:
         raise ValueError(f"optimizer.params does not suit {kind.__name__}: {error}") from error
+
+
+def is_muon(name: str) -> bool:
+    return name.lower() == "muon"
 
 
 def _class(name: str, params: Mapping[str, Any]) -> type[Optimizer]:

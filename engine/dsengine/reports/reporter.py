@@ -22,7 +22,13 @@ class Reporter:
         settings = plan.effective.reporting
         self._settings = settings
         self._engine = engine
-        self.throughput = Throughput(plan.batch.global_batch)
+        throughput = (plan.effective.config.get("timers") or {}).get("throughput") or {}
+        self._shows_throughput = bool(throughput.get("enabled", True))
+        self.throughput = Throughput(
+            plan.batch.global_batch,
+            engine.device,
+            synchronized=bool(throughput.get("synchronized", True)),
+        )
         timed = settings.wall_clock_breakdown or settings.flops_profiler is not None
         self._timers = Timers(engine.device) if timed else None
         self._flops = self._flops_profile()
@@ -93,7 +99,7 @@ class Reporter:
         engine = self._engine
         rates, momenta = engine.get_lr(), engine.get_mom()
         line = step_line(engine.global_steps, engine.skipped_steps, rates, momenta)
-        rate = self.throughput.avg_samples_per_sec()
+        rate = self.throughput.avg_samples_per_sec() if self._shows_throughput else 0.0
         say(f"{line}, samples/s={rate:.1f}" if rate else line)
         if self._settings.wall_clock_breakdown and times:
             parts = " | ".join(f"{name}: {value:.2f}" for name, value in times.items())

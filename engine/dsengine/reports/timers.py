@@ -38,10 +38,17 @@ class Timers:
 
 
 class Throughput:
-    """Samples per second over the boundaries seen, the first few left out."""
+    """Samples per second over the boundaries seen, the first few left out.
 
-    def __init__(self, samples_per_step: int) -> None:
+    ``synchronized``: the device has finished its work when the rate is taken.
+    """
+
+    def __init__(
+        self, samples_per_step: int, device: torch.device, *, synchronized: bool = True
+    ) -> None:
         self._samples = samples_per_step
+        self._device = device
+        self._synchronized = synchronized
         self._boundaries = 0
         self._began = 0.0
         self._last = 0.0
@@ -50,9 +57,16 @@ class Throughput:
         self._boundaries += 1
         self._last = time.perf_counter()
         if self._boundaries == WARM_STEPS:
-            self._began = self._last
+            self._began = self._end()
 
     def avg_samples_per_sec(self) -> float:
         """The mean rate over all ranks; 0 while it is still warming up."""
-        steps, seconds = self._boundaries - WARM_STEPS, self._last - self._began
+        steps, seconds = self._boundaries - WARM_STEPS, self._end() - self._began
         return steps * self._samples / seconds if steps > 0 and seconds > 0 else 0.0
+
+    def _end(self) -> float:
+        # Waiting at every boundary would keep work from being queued up.
+        if self._synchronized and self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            return time.perf_counter()
+        return self._last

@@ -32,6 +32,15 @@ def build_schedule(name: str, params: Mapping[str, Any], optimizer: Optimizer) -
     return kind(optimizer, **params)
 
 
+def check_watched(schedule: Any, arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError, before anything is updated, when a schedule lacks what it watches."""
+    if isinstance(schedule, torch_schedules.ReduceLROnPlateau) and "metrics" not in arguments:
+        raise ValueError(
+            "ReduceLROnPlateau has to be told what it watches: "
+            'engine.step(lr_kwargs={"metrics": loss})'
+        )
+
+
 __all__ = [
     "SCHEDULES",
     "VALID_LR_SCHEDULES",
@@ -42,4 +51,5 @@ __all__ = [
     "WarmupDecayLR",
     "WarmupLR",
     "build_schedule",
+    "check_watched",
 ]

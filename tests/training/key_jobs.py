@@ -1,0 +1,242 @@
+"""One short training, looked at from all sides: what a key of the config has to show in."""
+
+import gc
+import io
+import logging
+from contextlib import ExitStack, contextmanager, redirect_stderr
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.utils.data import TensorDataset
+
+import dsengine
+from dsengine.sharding.internals import parameter_groups
+from training import models
+from training.surface_jobs import Double, _message
+
+MICRO_BATCHES = 4
+
+
+def probe(settings: dict[str, Any], infinite_at: int = -1) -> dict[str, Any]:
+    """What can be seen of an engine that trains ``MICRO_BATCHES`` micro batches.
+
+    The loss of one of them may be infinite. A config that is refused gives its message alone.
+    """
+    torch.manual_seed(0)
+    logging.getLogger("dsengine").setLevel(logging.NOTSET)
+    samples = TensorDataset(torch.arange(19))
+    screen = io.StringIO()
+    with redirect_stderr(screen), _watched() as seen:
+        try:
+            engine, *_ = dsengine.initialize(
+                model=models.tied(), config=settings, training_data=samples
+            )
+        except ValueError as error:
+            return {"refused": str(error)}
+        seen |= _built(engine)
+        seen["garbage"] = gc.isenabled()
+        seen |= _trained(engine, infinite_at)
+        seen["saved"] = engine.zero_optimization_stage() < 3 or _saves_16bit(engine)
+        engine.destroy()
+    seen["said"] = screen.getvalue()
+    return seen
+
+
+@contextmanager
+def _watched() -> Any:
+    """Note the dtypes of layers' outputs, and what stage 0 sends."""
+    seen: dict[str, Any] = {"outputs": set(), "sent": []}
+    reduce, linear = dist.all_reduce, nn.Linear.forward
+
+    def all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("async_op"):
+            seen["sent"].append((str(tensor.dtype), round(tensor.double().norm().item(), 6)))
+        return reduce(tensor, *args, **kwargs)
+
+    def forward(layer: Any, inputs: torch.Tensor) -> torch.Tensor:
+        outputs = linear(layer, inputs)
+        seen["outputs"].add(str(outputs.dtype))
+        return outputs
+
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(dist, "all_reduce", all_reduce))
+        patches.enter_context(mock.patch.object(nn.Linear, "forward", forward))
+        yield seen
+    seen["outputs"] = sorted(seen["outputs"])
+
+
+def _built(engine: Any) -> dict[str, Any]:
+    binding, plan = engine._binding, engine.plan
+    tiles = [len(getattr(binding, name, ())) for name in ("device_tiles", "host_tiles")]
+    units = [each for each in engine.module.modules() if isinstance(each, FSDPModule)]
+    groups = [group for unit in units for group in parameter_groups(unit)]
+    return {
+        "mechanism": type(engine.sharding).__name__,
+        "parameter": str(engine.module.scale.dtype),
+        "buffer": str(engine.module.steps_seen.dtype),
+        "units": [unit.modules for unit in plan.units],
+        "whole": [unit.modules for unit in plan.units if not unit.gather],
+        "reshard": [unit.reshard_after_forward for unit in plan.units],
+        "prefetch": [unit.prefetch for unit in plan.units],
+        "parameters on": sorted({type(group.offload_policy).__name__ for group in groups}),
+        "binding": type(binding).__name__,
+        "tiles": tiles,
+        "buffers": len(getattr(binding, "_buffers", ())),
+        "folder": str(getattr(binding, "directory", "")),
+        "blocks": getattr(getattr(binding, "_io", None), "_block", 0),
+        "threads": getattr(getattr(binding, "_io", None), "_threads", 0),
+        "optimizer": type(engine.optimizer).__name__,
+        "schedule": type(engine.lr_scheduler).__name__,
+        "scale": engine.loss_scale,
+        "batches": [len(batch[0]) for batch in engine.training_dataloader],
+        "level": logging.getLogger("dsengine").level,
+    }
+
+
+def _trained(engine: Any, infinite_at: int) -> dict[str, Any]:
+    curve, norms, failure = [], [], ""
+    for micro in range(MICRO_BATCHES):
+        loss = engine(models.batch(0, micro, dist.get_rank()))
+        curve.append(loss.item())
+        if micro == infinite_at:
+            loss = loss * float("inf")
+        try:
+            engine.backward(loss)
+            engine.step()
+        except (FloatingPointError, RuntimeError) as error:
+            failure = f"{type(error).__name__}: {error}"
+            break
+        norms.append(engine.get_global_grad_norm())
+    return {
+        "curve": curve,
+        "norms": norms,
+        "failure": failure,
+        "steps": engine.global_steps,
+        "samples": engine.global_samples,
+        "skipped": engine.skipped_steps,
+        "final scale": engine.loss_scale,
+    }
+
+
+def _saves_16bit(engine: Any) -> bool:
+    with mock.patch("dsengine.saving.save_weights"):
+        return engine.save_16bit_model("nowhere")
+
+
+def scales(settings: dict[str, Any], overflows: str) -> Any:
+    """The path of the loss scale where ``x`` overflows and ``.`` does not, or how it ends."""
+    engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
+    path: list[Any] = [engine.loss_scale]
+    for each in overflows:
+        message = _message(lambda each=each: engine.loss_scaler.update(overflow=each == "x"))
+        path.append(message or engine.loss_scale)
+    engine.destroy()
+    return path
+
+
+def files(settings: dict[str, Any], folder: str) -> list[str]:
+    """Names of the files a short run leaves under ``folder``."""
+    probe(settings)
+    dist.barrier()
+    found = sorted(str(p.relative_to(folder)) for p in Path(folder).rglob("*") if p.is_file())
+    return [name.partition("tfevents")[0] for name in found]
+
+
+def mapped_bytes(settings: dict[str, Any]) -> int:
+    """Bytes of shards that are not in the process's own memory."""
+    from dsengine.sharding import fully_sharded
+
+    moved: list[int] = []
+    original = fully_sharded.rest_in_files
+
+    def rest_in_files(*args: Any) -> int:
+        moved.append(original(*args))
+        return moved[-1]
+
+    with mock.patch.object(fully_sharded, "rest_in_files", rest_in_files):
+        engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
+    engine.destroy()
+    return sum(moved)
+
+
+def parameter_files(settings: dict[str, Any], folder: str) -> bool:
+    """Whether the directory for mapped shards is under ``folder``."""
+    engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
+    engine.destroy()
+    return (Path(folder) / "dsengine" / "parameters").is_dir()
+
+
+def pinned(settings: dict[str, Any], what: str) -> bool:
+    """Whether host memory would be page-locked where there is an accelerator."""
+    engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
+    with mock.patch.object(torch.cuda, "is_available", lambda: True):
+        if what == "parameters":
+            answer = engine.sharding._offload_policy().pin_memory
+        else:
+            answer = engine._binding.settings.pin_memory and torch.cuda.is_available()
+    engine.destroy()
+    return bool(answer)
+
+
+def inputs_as(settings: dict[str, Any]) -> str:
+    """The dtype in which a model gets its fp32 inputs."""
+    seen: list[str] = []
+    model = Double()
+    model.register_forward_pre_hook(lambda _, args: seen.append(str(args[0].dtype)))
+    engine, *_ = dsengine.initialize(model=model, config=settings)
+    _message(lambda: engine(torch.ones(2, 8)))
+    engine.destroy()
+    return seen[0]
+
+
+def tags(settings: dict[str, Any], folder: str) -> str:
+    """What is said when ranks name different tags."""
+    engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
+    message = _message(lambda: engine.save_checkpoint(folder, tag=f"tag{dist.get_rank()}"))
+    engine.destroy()
+    return message
+
+
+def checkpointed(settings: dict[str, Any]) -> dict[str, int]:
+    """How often activations went to the host, and how often the device was waited for."""
+    from dsengine import activation_checkpointing as checkpointing
+
+    counts = {"to host": 0, "waits": 0}
+
+    def save_on_cpu(*_: Any, **__: Any) -> Any:
+        counts["to host"] += 1
+        return torch.autograd.graph.save_on_cpu()
+
+    def synchronize(*_: Any) -> None:
+        counts["waits"] += 1
+
+    engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
+    with (
+        mock.patch.object(checkpointing, "save_on_cpu", save_on_cpu),
+        mock.patch.object(checkpointing.torch.cuda, "is_available", lambda: True),
+        mock.patch.object(checkpointing.torch.cuda, "synchronize", synchronize),
+    ):
+        loss = engine.module(models.batch(0, 0, 0))
+    del loss
+    engine.destroy()
+    return counts
+
+
+def waits_for_rate(settings: dict[str, Any]) -> int:
+    """How often the device is waited for while the rate of an accelerator is taken."""
+    from dsengine.reports import timers
+
+    engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
+    throughput = engine.tput_timer
+    throughput._device = torch.device("cuda")
+    with mock.patch.object(timers.torch.cuda, "synchronize") as wait:
+        for _ in range(4):
+            throughput.boundary()
+        throughput.avg_samples_per_sec()
+    engine.destroy()
+    return wait.call_count
