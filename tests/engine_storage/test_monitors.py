@@ -1,6 +1,8 @@
 """The numbers of a run reach every monitor that is switched on, from rank 0 alone."""
 
+import json
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,3 +143,33 @@ def test_a_service_is_used_only_while_it_is_on(block: str) -> None:
     for on in (False, True):
         config = {"train_batch_size": 2, block: {"enabled": on, "project": "p"}}
         assert (block in effective(config).reporting.monitors) is on
+
+
+@pytest.mark.live
+def test_wandb_itself_takes_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
+        monkeypatch.setenv(name, value)
+    monitors = build_monitors({"wandb": {"project": "p", "group": "g"}})
+    monitors.write_events(EVENTS)
+    monitors.close()
+    (run,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert LEARNING_RATE.encode() in run.read_bytes()
+
+
+@pytest.mark.live
+@pytest.mark.filterwarnings("ignore")
+def test_comet_itself_takes_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("comet_ml")
+    monkeypatch.chdir(tmp_path)
+    block = {"project": "p", "workspace": "w", "online": False, "samples_log_interval": 1}
+    monitors = build_monitors({"comet": block})
+    monitors.write_events(EVENTS)
+    monitors.close()
+    (archive,) = tmp_path.glob(".cometml-runs/*.zip")
+    with zipfile.ZipFile(archive) as opened:
+        messages = [json.loads(line) for line in opened.read("messages.json").splitlines()]
+    metrics = [each["payload"]["metric"] for each in messages if each["type"] == "metric_msg"]
+    values = {(m["metricName"], m["metricValue"], m["step"]) for m in metrics}
+    assert set(EVENTS) <= values
