@@ -11,6 +11,7 @@ from typing import Any
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture
 from dsconfig.memory.families import Family, Norm, family_of
+from dsconfig.memory.loss import FUSED, PLAIN, fused_loss, plain_loss
 from dsconfig.runtimes.effective import Effective
 
 
@@ -36,6 +37,7 @@ class Activations:
     tokens: int = 0
     assumed: str = ""
     formula: str = ""
+    loss_formula: str = ""
     pointer: str = "/train_micro_batch_size_per_gpu"
 
 
@@ -225,7 +227,7 @@ def _activations(
         kept, again = style.width * tokens * hidden // split, full
         if settings.cpu_checkpointing:
             kept, on_host = 0, kept * shape.layers
-    forward, backward = _logits(shape, style, tokens, tensor)
+    forward, backward = _loss(facts, shape, style, tokens)
     return Activations(
         blocks=max(1, shape.layers // facts.pipeline_parallel),
         per_block=kept,
@@ -237,29 +239,19 @@ def _activations(
         on_host=on_host,
         tokens=tokens,
         formula=_formula(block, recompute),
+        loss_formula=FUSED if style.fused else PLAIN,
     )
 
 
-def _logits(shape: Architecture, style: Style, tokens: int, tensor: int) -> tuple[int, int]:
-    """(end of forward, start of backward).
-
-    Plain loss: logits w, their fp32 copy 4, log-softmax 4; in backward the fp32 gradient 4
-    and its cast w on top. Fused loss: no logits, but the gradients of head and hidden state,
-    and one chunk, as wide as the inner width of a chunk of tokens.
-    """
-    values = tokens * shape.vocab_size // tensor
-    width = style.width
-    if style.fused:
-        head = shape.vocab_size * shape.hidden_size // tensor * width
-        chunk = max(1, -(-tokens * shape.hidden_size // shape.vocab_size))
-        slice_bytes = chunk * shape.vocab_size // tensor * (4 + width)
-        return (
-            head + tokens * shape.hidden_size * width + slice_bytes,
-            head + tokens * shape.hidden_size * width,
-        )
-    copies = 4 if style.compiled else 8
-    forward = values * (copies + (width if width == 2 else 0))
-    return forward, forward + values * (4 + (width if width == 2 else 0))
+def _loss(facts: Facts, shape: Architecture, style: Style, tokens: int) -> tuple[int, int]:
+    """(end of forward, start of backward): logits, loss and what differentiates them."""
+    tensor = facts.tensor_parallel
+    if not style.fused:
+        return plain_loss(shape, style.width, tokens, tensor, fp32_copy=not style.compiled)
+    head = shape.vocab_size * shape.hidden_size
+    # Fewer trained parameters than the head has: adapters, and a head that stays as it is.
+    trains_head = facts.model is None or facts.model.trainable >= head
+    return fused_loss(shape, style.width, tokens, tensor, trains_head=trains_head)
 
 
 def _formula(block: BlockBytes, recompute: str) -> str:

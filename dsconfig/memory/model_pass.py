@@ -39,7 +39,7 @@ class ActivationParts:
         self.outside = Part(
             "embedding output and token ids", pointer, "what the loss and the last norm keep"
         )
-        self.logits = Part("logits and loss", pointer, "s b v, 16-bit and fp32 copies")
+        self.logits = Part("logits and loss", pointer, saved.loss_formula)
 
 
 def run_forward(

@@ -73,13 +73,7 @@ SECONDARY = Part(
     f"{_ZERO}/zero_hpz_partition_size",
     "w per element / zero_hpz_partition_size, from its first release to the step",
 )
-QUANTIZED = Part(
-    "quantized gather buffer", f"{_ZERO}/zero_quantized_weights", "1 byte and scales per element"
-)
 OFFLOAD_SCRATCH = Part("offload scratch", f"{_ZERO}/offload_optimizer", "w x the largest parameter")
 OVERFLOW_CHECK = Part(
     "overflow test", "/fp16", "the largest gradient in fp32, its masks: 4 or 11 per element"
 )
-ACTIVATIONS = Part("activations", "/train_micro_batch_size_per_gpu")
-RECOMPUTED = Part("recomputed block and its gradients", "/activation_checkpointing")
-LOGITS = Part("logits and loss", "/train_micro_batch_size_per_gpu", "10 to 16 s b v")
