@@ -4,6 +4,7 @@ import gc
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,9 @@ from dsengine.saving import Saving
 from dsengine.schedules import check_watched
 from dsengine.sharding import Sharding
 from dsengine.stepping import Stepper
+
+living: "WeakSet[Engine]" = WeakSet()
+"""The engines of this process that are not destroyed."""
 
 
 class Engine(Accessors, Moving, Saving, nn.Module):
@@ -78,8 +82,8 @@ class Engine(Accessors, Moving, Saving, nn.Module):
         self._direct = DirectBackward(self)
         self._reporter = Reporter(plan, self)
         self.tput_timer = self._reporter.throughput
-        if optimizer is not None:
-            optimizer.overflow = False  # type: ignore[attr-defined]
+        self._tell_optimizer(overflow=False)
+        living.add(self)
 
     # The loop
 
@@ -154,13 +158,20 @@ class Engine(Accessors, Moving, Saving, nn.Module):
         outcome = stepper.step(self.counters.global_steps + 1)
         self._step_applied = outcome.applied
         self._global_grad_norm = outcome.norm
-        self.optimizer.overflow = not outcome.applied  # type: ignore[union-attr]
+        self._tell_optimizer(overflow=not outcome.applied)
         if outcome.applied and self.lr_scheduler is not None:
             self.lr_scheduler.step(**lr_kwargs)
         if not outcome.applied:
             self.counters.skipped_steps += 1
         self.counters.global_steps += 1
         self.counters.global_samples += self.plan.batch.global_batch
+
+    def _tell_optimizer(self, *, overflow: bool) -> None:
+        """Let scripts read from the optimizer what they read from DeepSpeed's."""
+        told: Any = self.optimizer
+        if told is not None:
+            told.overflow = overflow
+            told.cur_scale = told.loss_scale = self.loss_scaler.scale
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients. ``step`` does it by itself."""
@@ -247,6 +258,10 @@ class Engine(Accessors, Moving, Saving, nn.Module):
         """Return what the optimizer holds between steps."""
         return [] if self._binding is None else list(self._binding.parts.values())
 
+    def stepped_part(self, name: str) -> Tensor:
+        """Return what the optimizer steps of master ``name``: it, or this rank's part of it."""
+        return self.sharding.masters[name] if self._binding is None else self._binding.parts[name]
+
     def optimizer_on_shards(self) -> AbstractContextManager[None]:
         """Let the optimizer hold the (sharded) parameters by which checkpoints know them."""
         return nullcontext() if self._binding is None else self._binding.as_sharded()
@@ -268,6 +283,7 @@ class Engine(Accessors, Moving, Saving, nn.Module):
         """Finish what is being written and let go of gradients and process groups."""
         if not self._is_destroyed:
             self._is_destroyed = True
+            living.discard(self)
             absent()
         self._close_files()
         self._reporter.close()

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from dsconfig import Plan, TrainingFacts
 from dsengine.agreement import check_agreement
+from dsengine.comm.devices import settle_device
 from dsengine.engine import Engine
 from dsengine.model_tree import describe
 from dsengine.optimizers import (
@@ -66,6 +67,7 @@ def initialize(
         from dsengine.comm import init_distributed
 
         init_distributed(distributed_port=distributed_port)
+    settle_device()
     with taking_part():
         chosen = _agreed_plan(
             model,

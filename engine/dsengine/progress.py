@@ -57,15 +57,18 @@ class Progress:
         done = self._engine.global_steps - self._first_step
         if self._engine.micro_steps % self._engine.gradient_accumulation_steps():
             return
-        mean = torch.stack(self._losses).mean()
-        self._losses.clear()
-        if not self._shows:
-            return
-        status = self._status(float(mean), done)
+        losses, self._losses = self._losses, []
+        if not (self._shows and self._is_due(done)):
+            return  # to read a loss is to wait for the device
+        status = self._status(float(torch.stack(losses).mean()), done)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, status=status)
-        elif done == self._steps or done % max(1, self._steps // LINES_IN_A_LOG) == 0 or done == 1:
+        else:
             print(f"step {self._engine.global_steps}  {status}", flush=True)
+
+    def _is_due(self, done: int) -> bool:
+        every = 1 if self._bar is not None else max(1, self._steps // LINES_IN_A_LOG)
+        return done in (1, self._steps) or done % every == 0
 
     def _status(self, loss: float, done: int) -> str:
         rate = done * self._tokens / (time.perf_counter() - self._started)

@@ -135,7 +135,8 @@ def _fake_world(plan: Plan, rank: int, device: str) -> Iterator[None]:
     """A process group whose collectives do nothing; on the CPU it passes for one of gloo's.
 
     Two things of ``initialize`` need real values and are taken out of it: the mesh is made
-    here, and the ranks (there is one) are not asked whether they agree.
+    here, and the ranks (there is one) are not asked whether they agree. The devices of this
+    machine play no part: every tensor counts as one of the host.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -150,6 +151,7 @@ def _fake_world(plan: Plan, rank: int, device: str) -> Iterator[None]:
             _replaced(dist, "get_backend", lambda *_: backend),
             _replaced(sharding, "device_mesh", lambda *_: mesh),
             _replaced(initialization, "check_agreement", lambda *_: None),
+            _replaced(torch.cuda, "is_available", lambda: False),
         ):
             yield
     finally:

@@ -106,3 +106,13 @@ def test_a_schedule_that_watches_a_loss_says_what_it_needs() -> None:
     schedule = build_schedule("ReduceLROnPlateau", {}, optimizer)
     with pytest.raises(ValueError, match="lr_kwargs"):
         check_watched(schedule, {})
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "adamw", "FusedAdam"])
+def test_weights_decay_only_when_told_to(kind: str) -> None:
+    """DeepSpeed's kernel has 0.0 where torch's AdamW has 0.01."""
+    assert [group["weight_decay"] for group in optimizer_with(kind, {}).param_groups] == [0.0]
+
+
+def test_with_torch_adam_adamw_decays_as_torch_has_it() -> None:
+    assert optimizer_with("AdamW", {"torch_adam": True}).param_groups[0]["weight_decay"] == 0.01

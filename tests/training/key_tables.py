@@ -14,6 +14,7 @@ OPTIMIZER_ARGUMENTS: dict[str, list[tuple[str, Any]]] = {
         ("fused", True),
         ("capturable", True),
         ("differentiable", True),
+        ("torch_adam", True),
     ],
     "Adam": [("adam_w_mode", False), ("lr", 0.1)],
     "Adagrad": [("lr_decay", 0.9), ("initial_accumulator_value", 2.0), ("eps", 0.5)],

@@ -49,7 +49,9 @@ RULES = {
     + honoured("torch's optimizer of that name, Lion, or Muon with Adam, over the local shards"),
     "optimizer.params": honoured("arguments of the optimizer"),
     "optimizer.legacy_fusion": inert("a switch of DeepSpeed's fused fp16 wrapper"),
-    "optimizer.params.torch_adam": inert("torch's optimizers are always used"),
+    "optimizer.params.torch_adam": honoured(
+        "torch's optimizers are always used; true: AdamW decays by torch's default of 0.01"
+    ),
     "optimizer.params.adam_w_mode": honoured("false: Adam with L2 instead of AdamW"),
     "optimizer.params.bias_correction": inert("on, as in torch", ON)
     + refused("torch's Adam always corrects its bias; remove the key"),

@@ -7,6 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dsengine.checkpoint import plain
 from dsengine.checkpoint.directory import read_latest
 from dsengine.checkpoint.errors import CheckpointError
@@ -16,6 +18,15 @@ from dsengine.checkpoint.save import Snapshot, collect, write
 from dsengine.checkpoint.state import TrainingState
 
 logger = getLogger("dsengine.checkpoint")
+
+
+def _thread() -> ThreadPoolExecutor:
+    """A thread begins on the first GPU: every rank would open a context there, and pay for it."""
+    name = "dsengine-checkpoint"
+    if not torch.cuda.is_available():
+        return ThreadPoolExecutor(1, name)
+    device = torch.cuda.current_device()
+    return ThreadPoolExecutor(1, name, initializer=torch.cuda.set_device, initargs=(device,))
 
 
 class Checkpointer:
@@ -70,7 +81,7 @@ class Checkpointer:
         if not self.asynchronous:
             return self._write(snapshot, root, save_latest)
         self.group.run(snapshot.stage, what)
-        self._thread = self._thread or ThreadPoolExecutor(1, "dsengine-checkpoint")
+        self._thread = self._thread or _thread()
         self._pending = self._thread.submit(self._write, snapshot, root, save_latest)
         return root / tag
 

@@ -20,8 +20,9 @@ class CheckpointGroup:
     the accelerator: hence a gloo group used by nobody else.
     """
 
-    def __init__(self) -> None:
-        self.distributed = dist.is_available() and dist.is_initialized()
+    def __init__(self, *, alone: bool = False) -> None:
+        """``alone``: this process by itself, whatever others there are."""
+        self.distributed = not alone and dist.is_available() and dist.is_initialized()
         self.process_group = _own_group() if self.distributed else None
         self.rank = dist.get_rank() if self.distributed else 0
         self.world_size = dist.get_world_size() if self.distributed else 1

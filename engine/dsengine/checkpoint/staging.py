@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from dsengine.shards import as_shard
+
 
 @torch.no_grad()
 def staged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -20,5 +22,4 @@ def _host_copy(tensor: Tensor) -> Tensor:
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     copy = torch.empty_like(local, device="cpu", pin_memory=local.is_cuda)
     copy.copy_(local, non_blocking=local.is_cuda)
-    # The constructor, not from_local: that would move the copy back to the mesh's device.
-    return DTensor(copy, tensor._spec, requires_grad=False) if isinstance(tensor, DTensor) else copy
+    return as_shard(copy, tensor) if isinstance(tensor, DTensor) else copy

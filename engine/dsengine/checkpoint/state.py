@@ -76,12 +76,11 @@ def local_tensor(tensor: Tensor) -> Tensor:
 @torch.no_grad()
 def copy_whole(target: Tensor, whole: Tensor) -> None:
     """Copy into ``target`` its part of ``whole``; no communication."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
+    from torch.distributed.tensor import DTensor
 
-    if not isinstance(target, DTensor):
+    from dsengine.shards import part_of
+
+    if isinstance(target, DTensor):
+        target.to_local().copy_(part_of(whole, target))
+    else:
         target.copy_(whole)
-        return
-    whole = whole.to(device=target.device, dtype=target.dtype)
-    mesh, placements = target.device_mesh, target.placements
-    placed = distribute_tensor(whole, mesh, placements, src_data_rank=None)
-    target.to_local().copy_(placed.to_local())

@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoint.names import named_shards
 from dsengine.checkpoint.state import TrainingState
+from dsengine.shards import whole_of
 
 
 def exported_dtype(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
@@ -27,7 +28,7 @@ def whole_tensors(
     """
     for name, tensor in tensors.items():
         cast = tensor.to(exported_dtype(tensor, dtype))
-        whole = cast.full_tensor() if isinstance(cast, DTensor) else cast
+        whole = whole_of(cast) if isinstance(cast, DTensor) else cast
         if keep:
             # A copy even on the host: the file must not follow a training that goes on.
             yield name, whole.to("cpu", copy=whole is tensor).contiguous()

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dsengine.comm.devices import device_for
 from dsengine.foreach import foreach_mul_, foreach_norm
 
 EPSILON = 1e-6
@@ -17,13 +18,14 @@ def global_norm(gradients: Sequence[Tensor], group: dist.ProcessGroup | None) ->
     """Return the 2-norm over all gradients; parts of them are summed over ``group``.
 
     Norms are taken per tensor in its own precision and summed in float64. Not finite when
-    any gradient is not.
+    any gradient is not. Some gradients may be on the device and others, of an offloaded
+    optimizer, on the host; the sum travels on the device where the group has one.
     """
-    if gradients:
-        norms = torch.stack(foreach_norm(gradients)).double()
-        total = norms.square_().sum()
-    else:
-        total = torch.zeros((), dtype=torch.float64, device=_device(group))
+    home = torch.device("cpu") if group is None else device_for(group)
+    total = torch.zeros((), dtype=torch.float64, device=home)
+    for alike in _by_device(gradients):
+        norms = torch.stack(foreach_norm(alike)).double()
+        total += norms.square_().sum().to(home)
     if group is not None:
         dist.all_reduce(total, group=group)
     return total.sqrt().item()
@@ -42,8 +44,8 @@ def scale_gradients(gradients: Sequence[Tensor], factor: float) -> None:
         foreach_mul_(gradients, factor)
 
 
-def _device(group: dist.ProcessGroup | None) -> torch.device:
-    """Where a collective of ``group`` expects its tensors."""
-    if group is not None and dist.get_backend(group) == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+def _by_device(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    found: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.device, []).append(tensor)
+    return list(found.values())

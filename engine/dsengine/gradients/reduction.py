@@ -87,7 +87,9 @@ class ScaledReduceScatter:
         if self.averaging.before != 1.0:
             input_tensor.mul_(self.averaging.before)
         sent = input_tensor.to(self.wire)
-        result = output_tensor if sent is input_tensor else output_tensor.to(sent.dtype)
+        result = output_tensor
+        if sent is not input_tensor:
+            result = torch.empty_like(output_tensor, dtype=sent.dtype)
         _reduce_scatter(result, sent, op=dist.ReduceOp.SUM, group=group)
         if result is not output_tensor:
             output_tensor.copy_(result)

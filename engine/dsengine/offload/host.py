@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 
 from dsengine.offload.settings import OffloadSettings
 from dsengine.offload.tiles import Tile, divide_into_tiles, host_share, stepping_only
-from dsengine.optimizers.binding import ELEMENTWISE, Binding
+from dsengine.optimizers.binding import Binding, is_elementwise
+from dsengine.shards import as_shard
 
 
 class HostBinding(Binding):
@@ -23,6 +24,9 @@ class HostBinding(Binding):
     can be divided so. Raises ValueError for any other.
     """
 
+    PINS_PARTS = True
+    """Whether the parts are pinned where the config pins memory; gradients always are then."""
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -30,7 +34,7 @@ class HostBinding(Binding):
         settings: OffloadSettings,
         host_masters: Mapping[str, Tensor],
     ) -> None:
-        if type(optimizer) not in ELEMENTWISE:
+        if not is_elementwise(type(optimizer)):
             raise ValueError(
                 f"{type(optimizer).__name__} cannot be offloaded: its update of one element needs "
                 "others. Use AdamW, Adam, SGD or Adagrad, or remove offload_optimizer"
@@ -61,7 +65,7 @@ class HostBinding(Binding):
         if on_host is not None and not on_device:
             return nn.Parameter(on_host, requires_grad=master.requires_grad)
         home = shard.device if on_device else torch.device("cpu")
-        pin = self._pin and home.type == "cpu"
+        pin = self._pin and self.PINS_PARTS and home.type == "cpu"
         part = torch.empty(shard.shape, dtype=torch.float32, device=home, pin_memory=pin)
         part.copy_(shard if on_host is None else on_host)
         return nn.Parameter(part, requires_grad=master.requires_grad)
@@ -159,8 +163,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def _sharded_like(part: Tensor, master: Tensor) -> Tensor:
-    # The constructor, not from_local: that would move the part to the mesh's device.
-    return DTensor(part, master._spec, requires_grad=False) if isinstance(master, DTensor) else part
+    return as_shard(part, master) if isinstance(master, DTensor) else part
 
 
 def _to_shard(value: Tensor, old: Tensor, new: Any) -> Tensor:

@@ -31,6 +31,9 @@ ELEMENT_BYTES = 4
 class NvmeBinding(HostBinding):
     """A HostBinding whose host tiles are in files between their updates."""
 
+    PINS_PARTS = False
+    """They leave for their files at once, and torch keeps what was pinned for ever."""
+
     def __init__(
         self,
         optimizer: Optimizer,

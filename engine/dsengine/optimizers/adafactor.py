@@ -16,8 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
-from torch.optim import Adafactor
+from torch.optim import Adafactor, Optimizer
 
+from dsengine.comm.devices import device_for
 from dsengine.optimizers.binding import Binding
 
 FACTORS = ("row_var", "col_var")
@@ -76,12 +77,15 @@ class _Update:
     def _own(self, rows: Tensor) -> Tensor:
         return rows[self.first : self.first + self.part.shape[0]]
 
-    def prepare(self, summed: Iterator[Tensor]) -> Tensor:
-        """Update the moments and decay the weights; return the change's squared norm here."""
+    def prepare(self, squared_norm: float, summed: Iterator[Tensor]) -> Tensor:
+        """Update the moments and decay the weights; return the change's squared norm here.
+
+        ``squared_norm`` is that of the whole parameter.
+        """
         group, state = self.group, self.state
         state["step"] += 1
         step, rate = float(state["step"]), float(group["lr"])
-        size = (float(next(summed)) / self.whole.numel()) ** 0.5
+        size = (squared_norm / self.whole.numel()) ** 0.5
         self.rate = max(group["eps"][1], size) * min(rate, step**-0.5)
         if group["weight_decay"]:
             self.part.mul_(1 - rate * group["weight_decay"])
@@ -120,18 +124,29 @@ class _Update:
 class AdafactorBinding(Binding):
     """Holds an Adafactor to this rank's parts of the masters, and steps it as on the whole."""
 
-    STEPS_PARTS: ClassVar = frozenset({Adafactor})
     WHOLE_STATES: ClassVar = frozenset(FACTORS)
+
+    @staticmethod
+    def steps_parts(kind: type[Optimizer]) -> bool:
+        return kind is Adafactor
 
     @torch.no_grad()
     def step(self) -> None:
         updates = list(self._updates())
         if not updates:
             return
-        summed = iter(self._summed([each for update in updates for each in update.squares()]))
-        norms = self._summed([update.prepare(summed) for update in updates])
+        squares = [update.squares() for update in updates]
+        summed = iter(self._summed([each for own in squares for each in own]))
+        sums = [[next(summed) for _ in own] for own in squares]
+        # All numbers are read at once: to read one is to wait for the device.
+        sizes = torch.cat([each[0] for each in sums]).tolist()
+        prepared = [
+            update.prepare(size, iter(each[1:]))
+            for update, size, each in zip(updates, sizes, sums, strict=True)
+        ]
+        norms = torch.cat(self._summed(prepared)).tolist()
         for update, norm in zip(updates, norms, strict=True):
-            update.apply(float(norm))
+            update.apply(norm)
 
     def _updates(self) -> Iterator[_Update]:
         shapes = {part: master.shape for master, part in self._pairs}
@@ -152,9 +167,10 @@ class AdafactorBinding(Binding):
 
     def _summed(self, tensors: list[Tensor]) -> list[Tensor]:
         mesh, axis = self._sharding()
-        flat = torch.cat(tensors)
-        dist.all_reduce(flat, group=mesh.get_group(axis))
-        return list(flat.split([each.numel() for each in tensors]))
+        group, flat = mesh.get_group(axis), torch.cat(tensors)
+        travels = flat.to(device_for(group))
+        dist.all_reduce(travels, group=group)
+        return list(travels.to(flat.device).split([each.numel() for each in tensors]))
 
     def _sharding(self) -> tuple[Any, int]:
         """The mesh and the axis along which masters are divided."""

@@ -11,6 +11,7 @@ for as long as it is entered.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from inspect import unwrap
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dsengine.optimizers.lion import Lion
+from dsengine.shards import as_shard
 
 ELEMENTWISE = frozenset(
     {
@@ -36,7 +38,22 @@ ELEMENTWISE = frozenset(
         Lion,
     }
 )
-"""Exact classes: a subclass may do anything."""
+"""Classes whose update of an element reads no other one."""
+
+
+def is_elementwise(kind: type[Optimizer]) -> bool:
+    """Whether one of ELEMENTWISE does the update: ``kind`` is it, or inherits it as it is.
+
+    A subclass that brings other defaults (``__init__``) or another ``zero_grad`` is as good; one
+    that changes anything else of the class may do anything.
+    """
+    return any(issubclass(kind, base) and not _changes(kind, base) for base in ELEMENTWISE)
+
+
+def _changes(kind: type[Optimizer], base: type[Optimizer]) -> bool:
+    own = [name for name, value in vars(base).items() if callable(value) and name != "__init__"]
+    # torch wraps ``step`` of a class when it is first built; what is inside is compared.
+    return any(unwrap(getattr(kind, name)) is not unwrap(getattr(base, name)) for name in own)
 
 
 class Binding:
@@ -45,8 +62,6 @@ class Binding:
     ``parts`` are by name; where the optimizer steps the masters themselves they are these.
     """
 
-    STEPS_PARTS: ClassVar[frozenset[type[Optimizer]]] = ELEMENTWISE
-    """Optimizers that are given plain parts."""
     WHOLE_STATES: ClassVar[frozenset[str]] = frozenset()
     """States that every rank holds whole, whatever their shape."""
 
@@ -55,11 +70,16 @@ class Binding:
         refuse_impossible(optimizer, divided=divided)
         self.optimizer = optimizer
         self.masters = masters
-        self.uses_parts = divided and type(optimizer) in self.STEPS_PARTS
+        self.uses_parts = divided and self.steps_parts(type(optimizer))
         self.parts: dict[str, nn.Parameter] = dict(masters)
         self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         if self.uses_parts:
             self._bind_parts()
+
+    @staticmethod
+    def steps_parts(kind: type[Optimizer]) -> bool:
+        """Whether such an optimizer is given plain parts."""
+        return is_elementwise(kind)
 
     def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> list[Tensor]:
         """Return what is measured, clipped and stepped of the reduced gradients."""
@@ -162,11 +182,4 @@ def _whole(value: Tensor, old: Tensor, new: Tensor) -> Tensor:
     """A state tensor shaped like the part becomes one sharded like the master."""
     if value.dim() == 0 or value.shape != old.shape or not isinstance(new, DTensor):
         return value
-    return DTensor.from_local(
-        value,
-        new.device_mesh,
-        new.placements,
-        run_check=False,
-        shape=new.shape,
-        stride=new.stride(),
-    )
+    return as_shard(value, new)

@@ -45,14 +45,17 @@ def build_optimizer(
 
     The groups of Muon are those of ``split_for_muon``.
 
-    ``Adam`` is AdamW unless ``adam_w_mode`` is false, as in DeepSpeed. Fused kernels are used
-    where PyTorch has them and the parameters do not choose otherwise. Raises ValueError for
-    an unknown name or parameter.
+    ``Adam`` is AdamW unless ``adam_w_mode`` is false, and neither decays weights unless told to,
+    as in DeepSpeed; ``torch_adam`` means torch's class with its own defaults. Fused kernels are
+    used where PyTorch has them and the parameters do not choose otherwise. Raises ValueError
+    for an unknown name or parameter.
     """
     if is_muon(name):
         return MuonWithAdam(groups, adam_w_mode=bool(params.get("adam_w_mode", True)))
     kind = _class(name, params)
     options = {key: value for key, value in params.items() if key not in NOT_OPTIONS}
+    if kind is torch.optim.AdamW and not params.get("torch_adam", False):
+        options.setdefault("weight_decay", 0.0)  # torch's own default is 0.01
     if "max_grad_norm" in options:
         raise ValueError(
             "optimizer.params.max_grad_norm is not an optimizer setting: use gradient_clipping"

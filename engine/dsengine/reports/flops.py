@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -32,10 +33,15 @@ class FlopsProfile:
         self._counter = FlopCounterMode(display=False)
         return _Timed(self._counter, self)
 
+    @property
+    def flops(self) -> int:
+        """What was counted: multiply-adds times two."""
+        assert self._counter is not None
+        return self._counter.get_total_flops()
+
     def report(self) -> str:
         """Return the table; FLOPs are multiply-adds times two, of one micro batch on one rank."""
-        assert self._counter is not None
-        total = self._counter.get_total_flops()
+        total = self.flops
         factor = 3.0 + float(self._settings.get("recompute_fwd_factor", 0.0))
         rate = total / self._seconds / 1e12 if self._seconds else 0.0
         parameters = sum(p.numel() for p in self._module.parameters())
@@ -82,9 +88,17 @@ class _Timed(AbstractContextManager[None]):
         self._started = 0.0
 
     def __enter__(self) -> None:
+        _finish_device()
         self._started = time.perf_counter()
         self._counter.__enter__()
 
     def __exit__(self, *failure: Any) -> None:
         self._counter.__exit__(*failure)
+        _finish_device()
         self._profile._seconds = time.perf_counter() - self._started
+
+
+def _finish_device() -> None:
+    """On a GPU a call returns when its work is queued, which says nothing of its time."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -49,6 +49,7 @@ class Throughput:
         self._samples = samples_per_step
         self._device = device
         self._synchronized = synchronized
+        self.epoch_count = 0
         self._boundaries = 0
         self._began = 0.0
         self._last = 0.0
@@ -58,6 +59,10 @@ class Throughput:
         self._last = time.perf_counter()
         if self._boundaries == WARM_STEPS:
             self._began = self._end()
+
+    def update_epoch_count(self) -> None:
+        """Count a pass over the data, as scripts tell at the end of one; rates go on."""
+        self.epoch_count += 1
 
     def avg_samples_per_sec(self) -> float:
         """The mean rate over all ranks; 0 while it is still warming up."""

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from dsconfig import Plan, UnitSchedule
 from dsengine.exchange import Reductions, UnitAllGather, UnitReduceScatter, can_exchange
@@ -30,8 +30,14 @@ from dsengine.sharding.arrival import on_device
 from dsengine.sharding.at_rest import UnitsAtRest
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
-from dsengine.sharding.internals import gather_asynchronously, reduce_again, sharded_entries
+from dsengine.sharding.internals import (
+    gather_asynchronously,
+    reduce_again,
+    reshard_within,
+    sharded_entries,
+)
 from dsengine.sharding.mesh import SHARD
+from dsengine.shards import as_shard, part_of
 from dsengine.zero.external import uses_external
 from dsengine.zero.handover import put_pieces, take_pieces
 from dsengine.zero.registry import remember
@@ -73,6 +79,8 @@ class FullySharded(Sharding):
         self._reduces = True
         if policy.is_mixed:
             _to_fp32(module)
+        self._reshard_meshes: dict[int, Any] = {}
+        """By number of ranks: where units reshard to fewer than all."""
         self.whole: list[FSDPModule] = []
         """Units that are whole at rest, one module for each."""
         heads = [self._shard_unit(unit) for unit in plan.units]
@@ -155,14 +163,18 @@ class FullySharded(Sharding):
     def _shard(
         self, modules: list[nn.Module], *, reshard_after_forward: bool | int, cast_inputs: bool
     ) -> None:
+        to_fewer = not isinstance(reshard_after_forward, bool)
+        known = self._reshard_meshes.get(reshard_after_forward) if to_fewer else None
         with on_device(modules, self._device):
             fully_shard(
                 modules if len(modules) > 1 else modules[0],  # type: ignore[arg-type]
                 mesh=self.mesh,
-                reshard_after_forward=reshard_after_forward,
+                reshard_after_forward=True if known else reshard_after_forward,
                 mp_policy=self._mixed_precision(cast_inputs),
                 offload_policy=self._offload_policy(),
             )
+        if to_fewer:
+            self._reshard_meshes[reshard_after_forward] = reshard_within(_unit(modules[0]), known)
 
     def _mixed_precision(self, cast_inputs: bool) -> MixedPrecisionPolicy:
         compute, reduce = self.policy.compute, self._reduce_dtype
@@ -275,8 +287,7 @@ class FullySharded(Sharding):
         master = self.masters[name]
         if not isinstance(master, DTensor):
             return tensor
-        tensor = tensor.to(master.device, copy=True)
-        return distribute_tensor(tensor, master.device_mesh, master.placements, src_data_rank=None)
+        return as_shard(part_of(tensor, master).to(master.device, copy=True), master)
 
 
 def _set_prefetch(units: Sequence[UnitSchedule], heads: Sequence[FSDPModule | None]) -> None:

@@ -7,6 +7,7 @@ uses a name of fully_shard that begins with an underscore.
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
@@ -75,6 +76,23 @@ def reduce_again(unit: FSDPModule) -> None:
         group.post_backward()
         group.finalize_backward()
         group._training_state = type(group._training_state).IDLE
+
+
+def reshard_within(unit: FSDPModule, mesh_info: Any = None) -> Any:
+    """Reshard ``unit`` after forward over ``mesh_info``, None for its own; return which it is.
+
+    Where units reshard to fewer ranks, ``fully_shard`` makes process groups for each of them. On
+    GPUs every one would open communicators, with buffers on the device, of its own.
+    """
+    for group in parameter_groups(unit):
+        if mesh_info is not None:
+            group.post_forward_mesh_info = mesh_info
+            for entry in group.fsdp_params:
+                entry.post_forward_mesh_info = mesh_info
+                shape = torch.empty(entry._orig_size, device="meta")
+                entry._init_sharded_post_forward_param_metadata(shape)
+        mesh_info = group.post_forward_mesh_info
+    return mesh_info
 
 
 def shard_of(entry: Any) -> Tensor:

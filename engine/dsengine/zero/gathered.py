@@ -11,11 +11,14 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
+from dsengine.shards import part_of, whole_of
 from dsengine.zero.partitioned import PartitionedParameter, partition, restore
+from dsengine.zero.pieces import group_for
 from dsengine.zero.registry import Held, Lookup
+from dsengine.zero.status import tell_available
 
 
 class WholeShard(DTensor):
@@ -95,12 +98,14 @@ class GatheredParameters:
         kind = type(shard)
         sharded = cast(DTensor, shard.detach())
         piece = cast(DTensor, shard)._local_tensor  # its version tells others of the change
-        whole = nn.Parameter(sharded.full_tensor().clone(), shard.requires_grad)
+        whole = nn.Parameter(whole_of(sharded).clone(), shard.requires_grad)
         _WHOLE[id(shard)] = whole
         cast(Any, shard).__class__ = WholeShard
+        tell_available(shard, True)
 
         def leave() -> None:
             cast(Any, shard).__class__ = kind
+            tell_available(shard, False)
             del _WHOLE[id(shard)]
             if self._modifier_rank is not None:
                 _take_from(whole.data, self._modifier_rank)
@@ -128,12 +133,10 @@ class GatheredParameters:
 
 def _take_from(whole: Tensor, rank: int | None) -> None:
     if rank is not None and dist.get_world_size() > 1:
-        dist.broadcast(whole, rank)
+        dist.broadcast(whole, rank, group=group_for(whole))
 
 
 @torch.no_grad()
 def _write_shard(shard: DTensor, piece: Tensor, whole: Tensor) -> None:
     """Copy this rank's part of ``whole`` into ``piece``, the memory of ``shard``."""
-    whole = whole.to(device=shard.device, dtype=shard.dtype)
-    placed = distribute_tensor(whole, shard.device_mesh, shard.placements, src_data_rank=None)
-    piece.copy_(placed.to_local())
+    piece.copy_(part_of(whole, shard))

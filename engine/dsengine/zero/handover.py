@@ -8,9 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoint.names import parameter_groups
+from dsengine.shards import part_of
 from dsengine.zero.external import inherit
 from dsengine.zero.partitioned import PartitionedParameter, gather, restore, retire
 
@@ -76,9 +77,7 @@ def put_pieces(
 def _local_piece(source: PartitionedParameter, target: DTensor, device: torch.device) -> Tensor:
     piece = source._piece
     if target.device_mesh.ndim > 1 or target.device_mesh.size() != dist.get_world_size():
-        whole = gather(source).to(device=device, dtype=target.dtype)
-        placed = distribute_tensor(whole, target.device_mesh, target.placements, src_data_rank=None)
-        return placed.to_local().contiguous()
+        return part_of(gather(source), target).to(device, target.dtype, copy=True).contiguous()
     return piece.to(device=device, dtype=target.dtype)
 
 

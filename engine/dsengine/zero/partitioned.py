@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dsengine.zero.pieces import group_for, piece_of, put_together
+from dsengine.zero.status import tell_divided, tell_whole
 
 _T: Any = torch.Tensor
 _SHAPE_QUESTIONS = {
@@ -98,6 +99,7 @@ class PartitionedParameter(nn.Parameter):
                 copy: Any = nn.Parameter(self.data.clone(), self.requires_grad)
                 copy.__class__ = PartitionedParameter
                 copy._piece, copy._like = self._piece.clone(), self._like
+                tell_divided(copy, self._like.shape)
             memo[id(self)] = copy
         return memo[id(self)]
 
@@ -137,6 +139,7 @@ def partition(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None
     cast(Any, parameter).__class__ = PartitionedParameter
     partitioned = cast(PartitionedParameter, parameter)
     partitioned._piece, partitioned._like = piece, like
+    tell_divided(parameter, like.shape)
 
 
 def is_piece(tensor: Tensor) -> bool:
@@ -161,6 +164,7 @@ def restore(parameter: PartitionedParameter) -> Tensor:
 def retire(parameter: PartitionedParameter) -> None:
     """Make it an ordinary, empty Parameter: its piece has gone elsewhere."""
     cast(Any, parameter).__class__ = nn.Parameter
+    tell_whole(parameter)
     del parameter._piece, parameter._like
 
 

@@ -12,6 +12,8 @@ from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoint.names import parameter_groups
 from dsengine.checkpoint.state import copy_whole
+from dsengine.shards import whole_of
+from dsengine.zero.status import tell_divided
 
 _ENGINES: WeakSet[nn.Module] = WeakSet()
 _MASTER = "_dsengine_master"
@@ -30,7 +32,7 @@ class Held:
         if self.gathered is parameter:
             return
         master = self.master.detach()
-        whole = master.full_tensor() if isinstance(master, DTensor) else master
+        whole = whole_of(master) if isinstance(master, DTensor) else master
         if parameter.data.shape == whole.shape:
             parameter.data.copy_(whole)
         else:
@@ -52,6 +54,9 @@ def remember(
     An original that a script still holds leads to its master from now on.
     """
     _ENGINES.add(root)
+    for master in masters.values():
+        if isinstance(master, DTensor):
+            tell_divided(master, master.shape)
     for original, name in originals.items():
         if name in masters and masters[name] is not original:
             setattr(original, _MASTER, masters[name])

@@ -1,0 +1,167 @@
+"""The device a script trains on: ``get_accelerator()``, as scripts ask DeepSpeed for it."""
+
+import os
+import resource
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+
+_KIB = 1024
+
+
+class Accelerator:
+    """CUDA devices (or ROCm's) by torch's own functions.
+
+    What is not defined here is looked up in ``torch.cuda``: ``memory_allocated``,
+    ``empty_cache``, ``manual_seed_all``, ``Stream``, ``get_rng_state`` ...
+    """
+
+    _name = "cuda"
+    _backend = "nccl"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.get_device_module(self._name), name)
+
+    def device_name(self, device_index: int | None = None) -> str:
+        """``cuda``, or ``cuda:1`` for device 1; what ``Tensor.to`` takes."""
+        return self._name if device_index is None else f"{self._name}:{device_index}"
+
+    def current_device_name(self) -> str:
+        return self.device_name(self.current_device())
+
+    def communication_backend_name(self) -> str:
+        return self._backend
+
+    def is_fp16_supported(self) -> bool:
+        return True
+
+    def supported_dtypes(self) -> list[torch.dtype]:
+        narrow = [torch.float16] if self.is_fp16_supported() else []
+        return [torch.float32, *narrow, *([torch.bfloat16] if self.is_bf16_supported() else [])]
+
+    def total_memory(self, device_index: int | None = None) -> int:
+        """Bytes of memory that a device has."""
+        return self.mem_get_info(device_index)[1]
+
+    def available_memory(self, device_index: int | None = None) -> int:
+        """Bytes that nobody has taken."""
+        return self.mem_get_info(device_index)[0]
+
+    def on_accelerator(self, tensor: torch.Tensor) -> bool:
+        return tensor.device.type == self._name
+
+    def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
+        """Return a copy from which transfers to the device need not wait."""
+        del align_bytes
+        return tensor.pin_memory()
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_pinned()
+
+    def is_synchronized_device(self) -> bool:
+        """Whether an operation is done when its call returns."""
+        return False
+
+    def range_push(self, message: str) -> None:
+        """Begin a range in the timeline of a profiler."""
+        torch.cuda.nvtx.range_push(message)
+
+    def range_pop(self) -> None:
+        torch.cuda.nvtx.range_pop()
+
+    def random(self) -> Any:
+        return torch.random
+
+
+class Host(Accelerator):
+    """The CPU. Its memory is the process's: resident bytes, peak of them since the start."""
+
+    _name = "cpu"
+    _backend = "gloo"
+
+    def device_name(self, device_index: int | None = None) -> str:
+        del device_index
+        return self._name
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def set_device(self, device_index: Any) -> None:
+        """Nothing: every process has the one CPU."""
+
+    def is_bf16_supported(self) -> bool:
+        return True
+
+    def is_synchronized_device(self) -> bool:
+        return True
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    manual_seed_all = manual_seed
+
+    def initial_seed(self) -> int:
+        return torch.initial_seed()
+
+    def get_rng_state(self, device_index: int | None = None) -> torch.Tensor:
+        del device_index
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor, device_index: int | None = None) -> None:
+        del device_index
+        torch.set_rng_state(state)
+
+    def stream(self, stream: Any) -> AbstractContextManager[None]:
+        del stream
+        return nullcontext()
+
+    def empty_cache(self) -> None:
+        """Nothing: freed memory goes back to the system."""
+
+    def memory_allocated(self, device_index: int | None = None) -> int:
+        """Resident bytes of this process."""
+        del device_index
+        with open("/proc/self/statm") as file:  # noqa: PTH123 - one line of numbers, often asked
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def max_memory_allocated(self, device_index: int | None = None) -> int:
+        """The most resident bytes since the process began; they cannot be reset."""
+        del device_index
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+
+    memory_reserved = memory_allocated
+    max_memory_reserved = max_memory_allocated
+
+    def reset_peak_memory_stats(self, device_index: int | None = None) -> None:
+        """Nothing: the system counts the peak from the start of the process."""
+
+    def mem_get_info(self, device_index: int | None = None) -> tuple[int, int]:
+        """Return (available, total) bytes of the machine."""
+        del device_index
+        page = os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
+
+    def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
+        """Return ``tensor``: there is no transfer to make ready for."""
+        del align_bytes
+        return tensor
+
+    def range_push(self, message: str) -> None:
+        """Nothing: ranges are marks in the timeline of a CUDA profiler."""
+
+    def range_pop(self) -> None:
+        """Nothing, as ``range_push``."""
+
+
+@cache
+def get_accelerator() -> Accelerator:
+    """Return the device on which engines of this process train."""
+    return Accelerator() if torch.cuda.is_available() else Host()
+
+
+__all__ = ["Accelerator", "Host", "get_accelerator"]

@@ -1,0 +1,1 @@
+"""Of DeepSpeed's compression library, the two helpers that training scripts import."""

@@ -1,0 +1,5 @@
+"""Loaders."""
+
+from dsengine.data import RepeatingLoader
+
+__all__ = ["RepeatingLoader"]

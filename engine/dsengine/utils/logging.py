@@ -1,0 +1,75 @@
+"""Lines of a script: one logger, and messages from chosen ranks only."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch.distributed as dist
+
+FORMAT = "[%(asctime)s] [%(levelname)s] %(message)s"
+
+
+class _StandardOutput(logging.StreamHandler[Any]):
+    """Writes to what is standard output when the line comes, not when the handler was made."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stdout)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stdout
+
+    @stream.setter
+    def stream(self, value: Any) -> None:
+        del value
+
+
+def _script_logger() -> logging.Logger:
+    """A logger of INFO and above on standard output; silent where logging is set up already."""
+    made = logging.getLogger("dsengine.script")
+    if not made.handlers:
+        handler = _StandardOutput()
+        handler.setFormatter(logging.Formatter(FORMAT))
+        made.addHandler(handler)
+        made.setLevel(logging.INFO)
+        made.propagate = False
+    return made
+
+
+logger = _script_logger()
+
+
+def log_dist(
+    message: object, ranks: Sequence[int] | None = None, level: int = logging.INFO
+) -> None:
+    """Log ``message`` on the named ranks: [-1] is all of them, none named is none.
+
+    Before a process group exists, every process logs.
+    """
+    if _speaks(ranks):
+        logger.log(level, "[Rank %d] %s", _rank(), message)
+
+
+def print_dist(message: object, ranks: Sequence[int] | None = None) -> None:
+    """Print ``message`` on the named ranks, as ``log_dist`` chooses them."""
+    if _speaks(ranks):
+        print(f"[Rank {_rank()}] {message}", flush=True)
+
+
+@cache
+def warning_once(message: str) -> None:
+    """Warn, but only the first time that this is the message."""
+    logger.warning(message)
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else -1
+
+
+def _speaks(ranks: Sequence[int] | None) -> bool:
+    return not dist.is_initialized() or -1 in (ranks or ()) or dist.get_rank() in (ranks or ())
+
+
+__all__ = ["log_dist", "logger", "print_dist", "warning_once"]

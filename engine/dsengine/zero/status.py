@@ -1,0 +1,47 @@
+"""What a divided parameter says of itself: ``ds_id``, ``ds_shape``, ``ds_numel``, ``ds_status``.
+
+Scripts written for stage 3 ask ``hasattr(p, "ds_id")`` whether a parameter is divided, and
+``p.ds_status`` whether it is whole just now, before they gather it. A parameter that is always
+whole has none of these, below stage 3 and within a unit that stays whole.
+"""
+
+from enum import Enum, auto
+from itertools import count
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+_numbers = count()
+
+
+class ZeroParamStatus(Enum):
+    """Whether a divided parameter is whole on this rank."""
+
+    AVAILABLE = auto()
+    NOT_AVAILABLE = auto()
+    INFLIGHT = auto()
+    """DeepSpeed's, for a gather that is not awaited; here nobody gets to see that."""
+
+
+def tell_divided(parameter: Tensor, shape: torch.Size) -> None:
+    """Let ``parameter``, of which this rank holds a part, answer scripts."""
+    told = cast(Any, parameter)
+    told.ds_id = next(_numbers)
+    told.ds_shape = shape
+    told.ds_numel = shape.numel()
+    told.ds_status = ZeroParamStatus.NOT_AVAILABLE
+
+
+def tell_available(parameter: Tensor, available: bool) -> None:
+    """Say whether a divided parameter is whole; nothing for one that never is divided."""
+    if hasattr(parameter, "ds_id"):
+        status = ZeroParamStatus.AVAILABLE if available else ZeroParamStatus.NOT_AVAILABLE
+        cast(Any, parameter).ds_status = status
+
+
+def tell_whole(parameter: Tensor) -> None:
+    """Take the answers back: ``parameter`` is an ordinary one from now on."""
+    for name in ("ds_id", "ds_shape", "ds_numel", "ds_status"):
+        if hasattr(parameter, name):
+            delattr(parameter, name)

@@ -1,0 +1,132 @@
+"""Scripts written for DeepSpeed train unchanged: only the lines that import it differ."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.loop_jobs import LOOPS, changed_imports
+from training.ranks import Ranks
+
+pytestmark = pytest.mark.engine
+STAGES = [0, 1, 2, 3]
+JOB = "training.loop_jobs:run_loop"
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(2) as running:
+        yield running
+
+
+def told(ranks: Ranks, script: str, *arguments: str) -> list[dict[str, Any]]:
+    """What the script tells on each rank."""
+    return ranks.run(JOB, script=script, package="dsengine", arguments=list(arguments))
+
+
+def config_file(folder: Path, stage: int, **more: Any) -> str:
+    path = folder / f"stage{stage}.json"
+    settings = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": stage}}
+    path.write_text(json.dumps(settings | more))
+    return str(path)
+
+
+def falls(losses: list[float], share: float) -> bool:
+    """Whether the last quarter is below ``share`` of the first, on average."""
+    quarter = max(1, len(losses) // 4)
+    return sum(losses[-quarter:]) < share * sum(losses[:quarter])
+
+
+@pytest.mark.parametrize("path", sorted(LOOPS.glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_only_lines_that_import_deepspeed_change(path: Path) -> None:
+    before = path.read_text().splitlines()
+    after = changed_imports(path.read_text()).splitlines()
+    changed = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
+    assert changed
+    for line, other in changed:
+        assert line.startswith(("import deepspeed", "from deepspeed"))
+        assert "import dsengine" in other or other.startswith("from dsengine")
+
+
+ADAMW = {"type": "AdamW", "params": {"lr": 1e-2}}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_images_with_the_loader_of_the_engine(
+    ranks: Ranks, tmp_path: Path, stage: int, precision: str
+) -> None:
+    block = {} if precision == "fp32" else {precision: {"enabled": True}}
+    config = config_file(tmp_path, stage, optimizer=ADAMW, **block)
+    for answer in told(ranks, "images", "--deepspeed", "--deepspeed_config", config):
+        assert falls(answer["losses"], 0.1)
+        assert answer["accuracy"] > 0.9
+        assert answer["rates"] == 1e-2
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_masked_words_go_on_where_they_were_saved(ranks: Ranks, tmp_path: Path, stage: int) -> None:
+    saved = ("--stage", str(stage), "--num_iterations", "24")
+    whole = told(ranks, "masked_words", *saved)
+    folder = str(tmp_path)
+    first = told(
+        ranks,
+        "masked_words",
+        *("--stage", str(stage), "--num_iterations", "16"),
+        *("--checkpoint_dir", folder, "--checkpoint_every", "16"),
+    )
+    second = told(ranks, "masked_words", *saved, "--load_checkpoint_dir", folder)
+    for one, before, after in zip(whole, first, second, strict=True):
+        assert one["losses"] == before["losses"] + after["losses"]
+        assert (one["steps"], one["rate"]) == (after["steps"], after["rate"])
+        assert falls(one["losses"], 0.9)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_masked_words_with_the_optimizer_on_the_host(ranks: Ranks, stage: int) -> None:
+    here = told(ranks, "masked_words", "--stage", str(stage))[0]
+    away = told(ranks, "masked_words", "--stage", str(stage), "--offload")[0]
+    assert away["losses"] == pytest.approx(here["losses"], rel=1e-6)
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+@pytest.mark.parametrize("stage", STAGES)
+def test_fine_tuning_ends_with_the_model_that_was_evaluated(
+    ranks: Ranks, tmp_path: Path, stage: int, lora: int
+) -> None:
+    arguments = ("--zero_stage", str(stage), "--lora_dim", str(lora))
+    for rank, answer in enumerate(
+        told(ranks, "finetune", *arguments, "--output_dir", str(tmp_path))
+    ):
+        start, *_, end = answer["perplexities"]
+        assert end < (0.9 if lora else 0.5) * start, rank
+        assert answer["saved_perplexity"] == pytest.approx(end, rel=1e-6)
+        assert math.isclose(answer["rates"][0], 0.0, abs_tol=1e-9)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_fine_tuning_on_the_host_is_the_same(ranks: Ranks, stage: int) -> None:
+    here = told(ranks, "finetune", "--zero_stage", str(stage))[0]
+    away = told(ranks, "finetune", "--zero_stage", str(stage), "--offload")[0]
+    assert away["losses"] == pytest.approx(here["losses"], rel=1e-6)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_two_engines_train_against_each_other(ranks: Ranks, tmp_path: Path, stage: int) -> None:
+    plain = told(ranks, "two_players", "--deepspeed_config", config_file(tmp_path, 0))[0]
+    config = config_file(tmp_path, stage)
+    answer = told(ranks, "two_players", "--engines_forget", "--deepspeed_config", config)[0]
+    assert answer["losses"] == pytest.approx(plain["losses"], rel=1e-5)
+    assert answer["steps"] == (12, 12)
+    assert answer["losses"][-1] != answer["losses"][1]
+
+
+@pytest.mark.parametrize("states", ["", "optim_states", "lp_params"])
+def test_states_leave_and_come_back_between_steps(ranks: Ranks, states: str) -> None:
+    chosen = ["--included_state", states] if states else []
+    for answer in told(ranks, "make_room", *chosen, "--pin_memory", "--non_blocking"):
+        assert falls(answer["losses"], 0.95)
+        assert min(answer["held"]) > 0

@@ -1,0 +1,33 @@
+"""Running the scripts of ``loops`` with one package or the other."""
+
+import gc
+import multiprocessing
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+LOOPS = Path(__file__).parent / "loops"
+
+
+def changed_imports(source: str) -> str:
+    """``source`` with dsengine in the place of deepspeed, on the lines that import it alone."""
+    source = re.sub(r"(?m)^(\s*)import deepspeed$", r"\1import dsengine as deepspeed", source)
+    return re.sub(r"(?m)^(\s*(?:import|from) )deepspeed\b", r"\1dsengine", source)
+
+
+def run_loop(script: str, package: str, arguments: list[str]) -> dict[str, Any]:
+    """What the script's main() returns on this rank, trained by ``package``."""
+    source = (LOOPS / f"{script}.py").read_text()
+    if package == "deepspeed":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        multiprocessing.current_process().daemon = False  # its loaders have workers
+        warnings.simplefilter("ignore")
+    else:
+        source = changed_imports(source)
+    names: dict[str, Any] = {"__name__": script}
+    exec(compile(source, f"{script}.py", "exec"), names)
+    told = names["main"](arguments)
+    gc.collect()
+    return told
