@@ -45,7 +45,7 @@ INSTEAD = {
     "pipe": _PIPELINE,
     "replace_transformer_layer": _INFERENCE,
     "runtime.data_pipeline": _CURRICULUM,
-    "runtime.fp16.onebit": "gradients are not compressed to a bit: use FusedAdam",
+    "runtime.fp16": "the config sets the loss scale; 1-bit optimizers are not built: use FusedAdam",
     "runtime.hybrid_engine": _HYBRID,
     "runtime.pipe": _PIPELINE,
     "runtime.sequence_parallel": _SEQUENCES,

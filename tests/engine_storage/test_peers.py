@@ -38,7 +38,8 @@ CASES = {
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Exit codes and output of each rank, by case; and where the cases wrote."""
     folder = tmp_path_factory.mktemp("peers")
-    path = os.pathsep.join([str(ROOT / "engine"), str(ROOT), str(ROOT / "tests")])
+    own = [str(ROOT / "engine"), str(ROOT), str(ROOT / "tests")]
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *own])
     cases = [*CASES, "hangs", "ends_well"]
     ran = subprocess.run(
         [sys.executable, str(WORKERS / "peers.py"), str(folder), *cases],

@@ -137,3 +137,43 @@ def test_no_plugin_of_pydantic_is_looked_for_and_programs_started_later_look_aga
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 False"
+
+
+ENGINE = {
+    "DeepSpeedEngine",
+    "Engine",
+    "Progress",
+    "RepeatingLoader",
+    "accelerator",
+    "add_config_arguments",
+    "checkpointing",
+    "comm",
+    "compression",
+    "describe",
+    "get_accelerator",
+    "init_distributed",
+    "initialize",
+    "log_dist",
+    "logger",
+    "measure",
+    "ops",
+    "print_measurement",
+    "profiling",
+    "runtime",
+    "schedules",
+    "simulate",
+    "utils",
+    "zero",
+}
+
+
+def test_the_engines_surface_is_exactly_this() -> None:
+    import dsengine
+
+    assert set(dsengine.__all__) == ENGINE
+    assert all(getattr(dsengine, name) is not None for name in ENGINE)
+
+
+def test_importing_the_engine_imports_no_framework() -> None:
+    loaded = modules_after("import dsengine; dsengine.__version__")
+    assert not loaded & {"torch", "pydantic", "numpy"}

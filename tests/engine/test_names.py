@@ -1,0 +1,386 @@
+"""The names that scripts import from deepspeed: what each of them is here, and what is refused."""
+
+import importlib
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dsengine
+from dsengine.accelerator import Accelerator, Host, get_accelerator
+from dsengine.checkpoint.utils import clone_tensors_for_torch_save
+from dsengine.ops.adagrad import DeepSpeedCPUAdagrad
+from dsengine.ops.adam import DeepSpeedCPUAdam, FusedAdam
+from dsengine.ops.lion import DeepSpeedCPULion, FusedLion
+from dsengine.optimizers.binding import is_elementwise
+from dsengine.optimizers.lion import Lion
+from dsengine.profiling.flops_profiler import get_model_profile
+from dsengine.refusals import INSTEAD
+from dsengine.runtime.utils import see_memory_usage
+from dsengine.utils import log_dist, logger, print_dist, recursive_getattr, recursive_setattr
+from dsengine.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+from training.jobs import config
+from training.ranks import Ranks
+
+ROOT = Path(__file__).parents[2]
+
+
+# What is there
+
+
+def documented() -> list[tuple[str, str]]:
+    """(module, name) of every import that docs/engine.md says works."""
+    text = (ROOT / "docs" / "engine.md").read_text()
+    section = text.split("## Coming from DeepSpeed")[1].split("\n## ")[0]
+    rows = re.findall(r"(?m)^\| `deepspeed([\w.]*)` \| (.+?) \|", section)
+    return [
+        (f"dsengine{module}", name)
+        for module, names in rows
+        for name in re.findall(r"`(\w+)`", names)
+    ]
+
+
+def test_every_documented_name_can_be_imported() -> None:
+    names = documented()
+    assert len(names) > 40
+    for module, name in names:
+        assert getattr(importlib.import_module(module), name) is not None, (module, name)
+
+
+def test_modules_are_reached_from_the_package_alone() -> None:
+    code = (
+        "import dsengine as deepspeed; deepspeed.ops.adam.FusedAdam; deepspeed.zero.Init; "
+        "deepspeed.runtime.zero.partition_parameters.ZeroParamStatus.NOT_AVAILABLE; "
+        "deepspeed.runtime.lr_schedules.WarmupLR; deepspeed.utils.zero_to_fp32; "
+        "deepspeed.utils.groups; deepspeed.accelerator.get_accelerator; deepspeed.get_accelerator"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_script_that_compares_releases_sees_one() -> None:
+    from packaging.version import Version
+
+    version = Version(dsengine.__version__)
+    assert Version("0.19.8") <= version < Version("0.19.9")
+    assert version.local is not None and version.local.startswith("dsengine")
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("name", INSTEAD)
+def test_a_refused_import_says_what_to_do_instead(name: str) -> None:
+    words = f"no counterpart of deepspeed.{name}".replace(".", r"\.")
+    with pytest.raises(ImportError, match=words) as refused:
+        importlib.import_module(f"dsengine.{name}.anything")
+    assert INSTEAD[name] in str(refused.value)
+
+
+def test_every_way_to_a_refused_name_ends_in_the_same_words() -> None:
+    with pytest.raises(ImportError, match="stage 3"):
+        from dsengine.moe.layer import MoE  # type: ignore[import-not-found] # noqa: F401
+    with pytest.raises(ImportError, match="stage 3"):
+        from dsengine import PipelineModule  # type: ignore[attr-defined] # noqa: F401
+    with pytest.raises(AttributeError, match=r"generate\(\)"):
+        dsengine.init_inference()  # type: ignore[attr-defined]
+    assert not hasattr(dsengine, "init_inference")
+
+
+def test_what_nobody_knows_is_an_ordinary_failure() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'dsengine.nonsense'"):
+        importlib.import_module("dsengine.nonsense")
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = dsengine.nonsense  # type: ignore[attr-defined]
+
+
+# Optimizers
+
+
+def stepped(kind: Any, **options: Any) -> torch.Tensor:
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(5, 3))
+    optimizer = kind([weight], **options)
+    for _ in range(5):
+        weight.grad = torch.randn(5, 3)
+        optimizer.step()
+    return weight.detach()
+
+
+COMMON = {"lr": 1e-2, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "like", "plain"),
+    [
+        (FusedAdam, {}, torch.optim.AdamW, {}),
+        (FusedAdam, {"adam_w_mode": False}, torch.optim.Adam, {}),
+        (DeepSpeedCPUAdam, {}, torch.optim.AdamW, {}),
+        (DeepSpeedCPUAdam, {"adamw_mode": False}, torch.optim.Adam, {}),
+        (DeepSpeedCPUAdagrad, {}, torch.optim.Adagrad, {}),
+        (FusedLion, {}, Lion, {}),
+        (DeepSpeedCPULion, {}, Lion, {}),
+    ],
+)
+def test_an_optimizer_updates_as_the_one_it_is(
+    kind: Any, options: dict[str, Any], like: Any, plain: dict[str, Any]
+) -> None:
+    ours, reference = stepped(kind, **COMMON, **options), stepped(like, **COMMON, **plain)
+    torch.testing.assert_close(ours, reference, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", [FusedAdam, DeepSpeedCPUAdam, DeepSpeedCPUAdagrad, FusedLion])
+def test_weights_do_not_decay_by_default(kind: Any) -> None:
+    torch.testing.assert_close(stepped(kind), stepped(kind, weight_decay=0.0), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "words"),
+    [
+        (FusedAdam, {"amsgrad": True}, "AMSGrad"),
+        (FusedAdam, {"bias_correction": False}, "bias_correction"),
+        (DeepSpeedCPUAdam, {"bias_correction": False}, "bias_correction"),
+        (DeepSpeedCPUAdam, {"fp32_optimizer_states": False}, "fp32_optimizer_states"),
+        (DeepSpeedCPUAdagrad, {"amsgrad": True}, "AMSGrad"),
+        (DeepSpeedCPULion, {"fp32_optimizer_states": False}, "fp32_optimizer_states"),
+    ],
+)
+def test_what_an_optimizer_cannot_do_is_refused_by_name(
+    kind: Any, option: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        kind([nn.Parameter(torch.zeros(1))], **option)
+
+
+@pytest.mark.parametrize("kind", [FusedAdam, FusedLion])
+def test_gradients_go_or_become_zero_as_was_said(kind: Any) -> None:
+    for set_grad_none in (True, False):
+        weight = nn.Parameter(torch.ones(2))
+        weight.grad = torch.ones(2)
+        kind([weight], set_grad_none=set_grad_none).zero_grad()
+        assert (weight.grad is None) is set_grad_none
+        assert set_grad_none or float(weight.grad.sum()) == 0.0  # type: ignore[union-attr]
+
+
+class Renamed(torch.optim.AdamW):
+    """Other defaults, the same update."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.5)
+
+
+class Changed(torch.optim.AdamW):
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+def test_a_subclass_that_leaves_the_update_alone_steps_parts() -> None:
+    parameter = [nn.Parameter(torch.zeros(1))]
+    kinds = [Renamed, FusedAdam, DeepSpeedCPUAdam, DeepSpeedCPUAdagrad, FusedLion]
+    for kind in kinds:
+        assert is_elementwise(kind)
+        kind(parameter)  # torch wraps ``step`` of the class now
+        assert is_elementwise(kind)
+    assert not is_elementwise(Changed)
+    assert not is_elementwise(torch.optim.Adafactor)
+
+
+# Devices, lines, helpers
+
+
+def test_the_accelerator_is_the_device_that_engines_use() -> None:
+    device = get_accelerator()
+    assert device is dsengine.get_accelerator()
+    assert isinstance(device, Host) is not torch.cuda.is_available()
+    assert torch.zeros(1).to(device.current_device_name()).device.type == device.device_name()
+    assert device.device_count() >= 1 and device.is_available()
+    assert 0 < device.memory_allocated() <= device.total_memory()
+    assert torch.float32 in device.supported_dtypes()
+    device.set_device(0)
+    device.synchronize()
+    device.empty_cache()
+
+
+def test_a_seed_given_to_the_accelerator_is_that_of_its_device() -> None:
+    device = get_accelerator()
+    numbers = []
+    for _ in range(2):
+        device.manual_seed_all(5)
+        numbers.append(torch.rand(3, device=device.device_name()).tolist())
+    assert numbers[0] == numbers[1]
+
+
+def test_cuda_devices_are_named_by_their_index() -> None:
+    assert Accelerator().device_name() == "cuda"
+    assert Accelerator().device_name(1) == "cuda:1"
+    assert Accelerator().max_memory_allocated == torch.cuda.max_memory_allocated
+    assert Accelerator().communication_backend_name() == "nccl"
+
+
+def test_without_a_process_group_everybody_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+    log_dist("a message", ranks=[0])
+    print_dist("another", ranks=[3])
+    logger.warning("a third")
+    log_dist("too small to tell", level=logging.DEBUG)
+    said = capsys.readouterr().out
+    assert re.search(r"\[INFO\] \[Rank -1\] a message\n", said)
+    assert "[Rank -1] another\n" in said and "[WARNING] a third\n" in said
+    assert "too small" not in said
+
+
+def test_memory_is_told_when_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    see_memory_usage("before")
+    assert capsys.readouterr().out == ""
+    see_memory_usage("before", force=True)
+    said = capsys.readouterr().out
+    assert said.startswith("before\n") and re.search(r"MA 0\.\d\d GiB Max_MA", said)
+
+
+def test_parts_of_a_module_by_name() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 3)), nn.ReLU())
+    assert recursive_getattr(model, "0.0.weight").shape == (3, 2)
+    replacement = nn.Linear(2, 5)
+    recursive_setattr(model, "0.0", replacement)
+    recursive_setattr(model, "1", replacement)
+    assert model[0][0] is replacement and model[1] is replacement  # type: ignore[index]
+
+
+def test_clones_hold_only_what_they_show(tmp_path: Path) -> None:
+    view = torch.zeros(1000)[:2]
+    cloned = clone_tensors_for_torch_save({"a": [view, 3], "b": (view,)})
+    assert cloned["a"][1] == 3 and torch.equal(cloned["b"][0], view)
+    assert cloned["a"][0].untyped_storage().nbytes() == 8
+    assert view.untyped_storage().nbytes() == 4000
+
+
+def test_a_profile_counts_multiply_adds() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    counted = get_model_profile(model, (2, 8), print_profile=False, as_string=False)
+    multiply_adds = 2 * (8 * 16 + 16 * 4)
+    assert counted == (2 * multiply_adds, multiply_adds, 8 * 16 + 16 + 16 * 4 + 4)
+    assert model.training
+    words = get_model_profile(model, args=[torch.zeros(2, 8)], print_profile=False)
+    assert words == ("768", "384", "212")
+
+
+def test_a_profile_goes_to_the_file_that_is_named(tmp_path: Path) -> None:
+    target = tmp_path / "profile.txt"
+    get_model_profile(nn.Linear(3, 4), (5, 3), output_file=str(target))
+    assert "120 FLOPs" in target.read_text()
+    with pytest.raises(ValueError, match="args or kwargs"):
+        get_model_profile(nn.Linear(3, 4))
+
+
+def test_leaf_modules_are_found_by_class_or_name() -> None:
+    from dsengine.utils import set_z3_leaf_modules
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    assert set_z3_leaf_modules(model, [nn.Linear]) == [model[0], model[2]]
+    assert set_z3_leaf_modules(model, ["ReLU"]) == [model[1]]
+    assert set_z3_leaf_modules(model, ["Conv2d"], raise_if_not_found=False) == []
+    with pytest.raises(ValueError, match="Conv2d"):
+        set_z3_leaf_modules(model, ["Conv2d"])
+
+
+def test_frozen_parameters_are_left_out_when_saving_not_when_reading() -> None:
+    with pytest.raises(ValueError, match="save_checkpoint"):
+        get_fp32_state_dict_from_zero_checkpoint("anywhere", exclude_frozen_parameters=True)
+
+
+# On ranks
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(2) as running:
+        yield running
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_parameter_says_whether_it_is_divided(ranks: Ranks, stage: int) -> None:
+    settings = config(stage, zero={"stage3_param_persistence_threshold": 0})
+    for told in ranks.run("training.name_jobs:statuses", settings=settings):
+        (rows, columns), elements, _ = told["built"]
+        assert elements == rows * columns
+        assert told["says nothing"] and told["ids"] and told["shapes"]
+        if stage == 3:
+            assert told["divided"] > 5
+            assert told["before"] and told["inside"] and told["after"]
+        else:
+            assert told["divided"] == 0 and told["whole"] > 5
+
+
+SETTINGS = {
+    "stage 1": config(1, 2),
+    "stage 2": config(2, 2),
+    "stage 3": config(3, 2),
+    "on the host": config(3, 2, zero={"offload_optimizer": {"device": "cpu"}}),
+}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", SETTINGS)
+def test_states_are_told_whole_and_alike_at_every_stage(ranks: Ranks, name: str) -> None:
+    job, reference = "training.name_jobs:whole_states", config(0, 2)
+    expected = ranks.run(job, settings=reference)[0]
+    assert len(expected["masters"]) > 5
+    for told in ranks.run(job, settings=SETTINGS[name]):
+        for kind in ("masters", "moments"):
+            for key, values in expected[kind].items():
+                assert told[kind][key] == pytest.approx(values, rel=1e-4, abs=1e-7), (kind, key)
+        for key, values in expected["gradients"][-1].items():
+            assert told["gradients"][-1][key] == pytest.approx(values, rel=1e-4, abs=1e-7), key
+        early = set(map(type, told["gradients"][0].values()))
+        assert (early == {type(None)}) is (name == "stage 1")
+        assert told["left"] == [None] * len(told["left"])
+        assert told["stranger"] is None
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_checkpoint_is_read_whole_by_one_process_alone(
+    ranks: Ranks, tmp_path: Path, stage: int
+) -> None:
+    job, settings = "training.name_jobs:whole_weights", config(stage, bf16={"enabled": True})
+    told = ranks.run(job, settings=settings, folder=str(tmp_path))[0]
+    assert told == {"equal": True, "fp32": True, "loaded": True}
+
+
+@pytest.mark.engine
+def test_the_optimizer_tells_overflow_and_scale(ranks: Ranks) -> None:
+    fp16 = {"enabled": True, "initial_scale_power": 8, "hysteresis": 1}
+    job = "training.name_jobs:told_optimizer"
+    rows = ranks.run(job, settings=config(1, fp16=fp16))[0]
+    assert rows == [(False, 256, 256), (False, 256, 256), (True, 128, 128), (False, 128, 128)]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "name",
+    [
+        "FusedAdam",
+        "FusedAdam L2",
+        "DeepSpeedCPUAdam",
+        "DeepSpeedCPUAdagrad",
+        "FusedLion",
+        "DeepSpeedCPULion",
+    ],
+)
+def test_optimizers_of_ops_train_alike_at_every_stage(ranks: Ranks, name: str) -> None:
+    job = "training.name_jobs:client_losses"
+    blocks = [config(stage) for stage in (0, 2, 3)]
+    blocks.append(config(2, zero={"offload_optimizer": {"device": "cpu"}}))
+    curves = [
+        ranks.run(job, settings={k: v for k, v in each.items() if k != "optimizer"}, name=name)[0]
+        for each in blocks
+    ]
+    assert curves[0][-1] < curves[0][0]
+    for curve in curves[1:]:
+        assert curve == pytest.approx(curves[0], rel=1e-5)

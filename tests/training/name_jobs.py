@@ -1,0 +1,134 @@
+"""Jobs about what scripts ask of parameters and checkpoints by DeepSpeed's names."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import dsengine as deepspeed
+from dsengine.runtime.zero.partition_parameters import ZeroParamStatus
+from dsengine.utils import (
+    safe_get_full_fp32_param,
+    safe_get_full_grad,
+    safe_get_full_optimizer_state,
+)
+from dsengine.utils.zero_to_fp32 import (
+    get_fp32_state_dict_from_zero_checkpoint,
+    load_state_dict_from_zero_checkpoint,
+)
+from training import models
+from training.jobs import window
+
+
+def statuses(settings: dict[str, Any]) -> dict[str, Any]:
+    """What parameters say before, inside and after a gather, and before the engine."""
+    with deepspeed.zero.Init(config_dict_or_path=settings):
+        model = models.tied()
+    weight = model.head.weight
+    built = (tuple(weight.ds_shape), weight.ds_numel, weight.ds_status)
+    engine, *_ = deepspeed.initialize(model=model, config=settings)
+    divided = [p for p in engine.module.parameters() if hasattr(p, "ds_id")]
+    whole = [p for p in engine.module.parameters() if not hasattr(p, "ds_id")]
+    before = {p.ds_status for p in divided}
+    with deepspeed.zero.GatheredParameters(divided):
+        inside = {p.ds_status for p in divided}
+        shapes = all(p.data.shape == p.ds_shape for p in divided)
+    told = {
+        "built": built,
+        "before": before == {ZeroParamStatus.NOT_AVAILABLE},
+        "inside": inside == {ZeroParamStatus.AVAILABLE},
+        "after": {p.ds_status for p in divided} == {ZeroParamStatus.NOT_AVAILABLE},
+        "shapes": shapes,
+        "ids": len({p.ds_id for p in divided}) == len(divided),
+        "divided": len(divided),
+        "whole": len(whole),
+        "says nothing": not any(hasattr(p, "ds_status") for p in whole),
+    }
+    engine.destroy()
+    return told
+
+
+def whole_states(settings: dict[str, Any]) -> dict[str, Any]:
+    """Master, gradient and moments of every trainable parameter after a window and a half."""
+    engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
+    window(engine, 0)
+    gradients: list[dict[str, Any]] = []
+    for micro in range(engine.gradient_accumulation_steps()):
+        engine.backward(engine(models.batch(1, micro, dist.get_rank())))
+        gradients.append({n: safe_get_full_grad(p) for n, p in _trained(engine)})
+        engine.step()
+    told = {
+        "gradients": [
+            {name: None if g is None else g.numpy() for name, g in each.items()}
+            for each in gradients
+        ],
+        "masters": {n: _numpy(safe_get_full_fp32_param(p)) for n, p in _trained(engine)},
+        "moments": {
+            n: _numpy(safe_get_full_optimizer_state(p, "exp_avg_sq")) for n, p in _trained(engine)
+        },
+        "left": [safe_get_full_grad(p) for _, p in _trained(engine)],
+        "stranger": safe_get_full_fp32_param(torch.nn.Parameter(torch.zeros(1))),
+    }
+    engine.destroy()
+    return told
+
+
+def _trained(engine: Any) -> list[tuple[str, Any]]:
+    """The parameters that some forward uses."""
+    named = engine.module.named_parameters()
+    return [(n, p) for n, p in named if p.requires_grad and "unused" not in n]
+
+
+def _numpy(tensor: torch.Tensor | None) -> Any:
+    return None if tensor is None else tensor.numpy()
+
+
+def whole_weights(settings: dict[str, Any], folder: str) -> dict[str, bool]:
+    """Whether a checkpoint read without an engine holds what the engine has trained."""
+    engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
+    window(engine, 0)
+    engine.save_checkpoint(folder)
+    trained = {n: safe_get_full_fp32_param(p) for n, p in _trained(engine)}
+    told = {}
+    if dist.get_rank() == 0:  # alone: no other rank takes part
+        weights = get_fp32_state_dict_from_zero_checkpoint(folder)
+        told["equal"] = all(torch.equal(weights[n], t) for n, t in trained.items())  # type: ignore[arg-type]
+        told["fp32"] = {t.dtype for t in weights.values()} == {torch.float32}
+        loaded = load_state_dict_from_zero_checkpoint(models.tied(seed=3), folder)
+        told["loaded"] = torch.equal(loaded.head.weight, weights["tokens.weight"])
+    dist.barrier()
+    engine.destroy()
+    return told
+
+
+def told_optimizer(settings: dict[str, Any]) -> list[tuple[bool, float, float]]:
+    """What the optimizer says of overflow and loss scale after each step."""
+    engine, optimizer, *_ = deepspeed.initialize(model=models.tied(), config=settings)
+    rows = [(optimizer.overflow, optimizer.cur_scale, optimizer.loss_scale)]
+    for step in range(3):
+        loss = engine(models.batch(step, 0, dist.get_rank()))
+        engine.backward(loss * (float("inf") if step == 1 else 1.0))
+        engine.step()
+        rows.append((optimizer.overflow, optimizer.cur_scale, optimizer.loss_scale))
+    engine.destroy()
+    return rows
+
+
+def client_losses(settings: dict[str, Any], name: str, steps: int = 4) -> list[float]:
+    """The curve with an optimizer of ``ops``, or one of torch's by the same arguments."""
+    from dsengine.ops import adagrad, adam, lion
+
+    kinds = {
+        "FusedAdam": lambda p: adam.FusedAdam(p, lr=1e-2, weight_decay=0.1),
+        "FusedAdam L2": lambda p: adam.FusedAdam(p, lr=1e-2, weight_decay=0.1, adam_w_mode=False),
+        "DeepSpeedCPUAdam": lambda p: adam.DeepSpeedCPUAdam(p, lr=1e-2, weight_decay=0.1),
+        "DeepSpeedCPUAdagrad": lambda p: adagrad.DeepSpeedCPUAdagrad(p, lr=1e-2),
+        "FusedLion": lambda p: lion.FusedLion(p, lr=1e-3, weight_decay=0.1),
+        "DeepSpeedCPULion": lambda p: lion.DeepSpeedCPULion(p, lr=1e-3, weight_decay=0.1),
+    }
+    model = models.tied()
+    optimizer = kinds[name](model.parameters())
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+    curve = [window(engine, step) for step in range(steps)]
+    engine.destroy()
+    return curve
