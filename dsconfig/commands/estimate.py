@@ -108,6 +108,8 @@ def estimate(
     )
     facts = memory_options.with_style(facts, recompute, attention, fused_kernels)
     facts = memory_options.with_trainable(facts, trainable)
+    if fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
+        raise UsageError("--fail-if-oom needs the card: give --device or --device-memory")
     if compat is not None:
         print_compat(facts, compat, output_format)
         return
@@ -123,8 +125,18 @@ def estimate(
         found = _calibrated(found, measured, measured_as)
     _write(found, plot, html)
     _show(found, facts, effective, program, output_format)
-    if fail_if_oom and not any(all(fit.fits for fit in option.fits) for option in found.options):
+    if fail_if_oom and not _any_fits(found, facts):
         raise typer.Exit(1)
+
+
+def _any_fits(found: "Estimate", facts: "Facts") -> bool:
+    """Whether one of the choices fits the card, and the main memory where that is known."""
+    from dsconfig.memory.fitting import host_misfit
+
+    return any(
+        all(fit.fits for fit in option.fits) and not host_misfit(option, facts)
+        for option in found.options
+    )
 
 
 def _estimate(facts: "Facts", effective: "Effective | None", runtime: "Runtime") -> "Estimate":
@@ -154,7 +166,12 @@ def _resolved(
     document = options.load(file, overrides)
     report = dsconfig.validate(document, facts, runtime=program, version=program.version)
     result = dsconfig.resolve(document, facts, runtime=program, version=program.version)
-    errors = report.errors + Report(result.diagnostics).errors
+    told = {(found.code, found.pointer, found.range) for found in report.errors}
+    errors = report.errors + tuple(
+        found
+        for found in Report(result.diagnostics).errors
+        if (found.code, found.pointer, found.range) not in told
+    )
     if errors or result.effective is None:
         shown = FileReport(document.name, document.text, Report(errors))
         typer.echo(render("full", [shown]))
@@ -177,13 +194,22 @@ def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
         raise UsageError(str(error)) from None
     if what not in ("allocated", "reserved", "visible"):
         raise UsageError(f"--measured-as: {what!r} is not allocated, reserved or visible")
-    calibration = calibrate(found.options[0], size, what=what)
+    try:
+        calibration = calibrate(found.options[0], size, what=what)
+    except ValueError as error:
+        raise UsageError(f"--measured: {error}") from None
     typer.echo(
         f"measured {size / 2**30:.2f} GiB, estimated {calibration.estimated_bytes / 2**30:.2f} "
         f"GiB: off by {calibration.error:+.1%}. From here on: activations x "
         f"{calibration.slope:.2f}, {calibration.constant_bytes / 2**30:+.2f} GiB",
         err=True,
     )
+    if calibration.slope < 0.5:
+        typer.echo(
+            "less than half of the activations: was it run with --recompute full, "
+            "--fused-kernels or a shorter --seq-len?",
+            err=True,
+        )
     return calibrated(found, calibration)
 
 
@@ -252,6 +278,9 @@ def print_limits(
     terminal.print_limits(found)
     if facts.model is not None and not (facts.training and facts.training.sequence_length):
         typer.echo("largest micro batch: give --seq-len", err=True)
+    uses_host = any(limit.option and limit.option.host.bytes for limit in found)
+    if uses_host and not (facts.host and facts.host.memory_bytes):
+        typer.echo("main memory is taken to be as large as needed: give --host-memory", err=True)
 
 
 def print_compat(facts: "Facts", program: str, output_format: str) -> None:
@@ -266,6 +295,8 @@ def print_compat(facts: "Facts", program: str, output_format: str) -> None:
     nodes = facts.nodes or 1
     hardware = (facts.world_size // nodes, nodes)
     largest = facts.model.largest_module or facts.model.largest_tensor or 0
+    if facts.model.assumed:
+        typer.echo(f"the largest layer is that of {facts.model.assumed[0]}", err=True)
     if output_format == "json":
         import json
 

@@ -9,7 +9,8 @@ import typer
 
 from dsconfig.commands.text_table import TextTable, paragraph
 from dsconfig.memory.buckets import HISTORY
-from dsconfig.memory.estimate import Estimate, Option
+from dsconfig.memory.estimate import Estimate, Option, TierMemory
+from dsconfig.memory.fitting import host_misfit
 from dsconfig.memory.render.words import bar, both, label, moved
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ BAR_WIDTH = 40
 def print_table(estimate: Estimate, facts: "Facts") -> None:
     """All usual choices: device, host, NVMe, what fits, and the communication buckets."""
     typer.echo(f"{_heading(estimate)}\n")
-    typer.echo(f"{_choices(estimate)}\n")
+    typer.echo(f"{_choices(estimate, facts)}\n")
     typer.echo(f"{_bars(estimate)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
     typer.echo(f"{paragraph(HISTORY)}\n")
@@ -50,9 +51,15 @@ def _heading(estimate: Estimate) -> str:
     where = f"{gpus} x {inputs['device']}" if inputs["device"] else f"{gpus} GPUs"
     on = f" on {nodes} nodes" if nodes and nodes > 1 else ""
     return (
-        f"{inputs['model']}: {inputs['parameters'] / 1e9:.3g}e9 parameters on {where}{on}, "
+        f"{inputs['model']}: {_scientific(inputs['parameters'])} parameters on {where}{on}, "
         f"{inputs['precision']}, {inputs['optimizer']}, {_program(inputs)}"
     )
+
+
+def _scientific(count: int) -> str:
+    """``13e9``, ``124e6``, ``1e12``: three digits before a power of a thousand."""
+    power = 3 * ((len(str(count)) - 1) // 3)
+    return f"{count / 10**power:.3g}e{power}" if power else str(count)
 
 
 def _program(inputs: Mapping[str, Any]) -> str:
@@ -61,14 +68,14 @@ def _program(inputs: Mapping[str, Any]) -> str:
     return str(inputs["runtime"]) + (f" (DeepSpeed {version})" if version else "")
 
 
-def _choices(estimate: Estimate) -> TextTable:
+def _choices(estimate: Estimate, facts: "Facts") -> TextTable:
     nvme = any(option.nvme.bytes for option in estimate.options)
     columns = [">stage", "moved off the GPU", ">peak per GPU", ">host per node"]
     table = TextTable(*columns, *([">NVMe per node"] if nvme else []), "fits")
     for option in estimate.options:
         cells = [str(option.stage), moved(option), both(option.device.peak_bytes)]
         cells += [both(option.host.bytes), *([both(option.nvme.bytes)] if nvme else [])]
-        table.add_row(*cells, _fits(option, known=bool(estimate.inputs["device"])))
+        table.add_row(*cells, _fits(option, facts))
     return table
 
 
@@ -82,18 +89,22 @@ def _bars(estimate: Estimate) -> TextTable:
     return table
 
 
-def _fits(option: Option, *, known: bool) -> str:
-    """Whether it fits the card, or the smallest cards it fits."""
+def _fits(option: Option, facts: "Facts") -> str:
+    """Whether it fits the card and the main memory known, or the smallest card it fits."""
     if not option.fits:
         return "?"
-    if known:
-        fit = option.fits[0]
-        spare = fit.headroom_bytes / 2**30
-        return f"yes, {spare:.1f} GiB left" if fit.fits else f"no, {-spare:.1f} GiB short"
     fitting = [fit for fit in option.fits if fit.fits]
+    if facts.device is not None and not fitting:
+        return f"no, {-option.fits[0].headroom_bytes / 2**30:.1f} GiB short"
     if not fitting:
         return "no known card"
-    return f"from {math.ceil(fitting[0].memory_bytes / 2**30)} GiB"
+    short = host_misfit(option, facts)
+    if short:
+        return f"no, {short}"
+    smallest = fitting[0]
+    if facts.device is not None:
+        return f"yes, {smallest.headroom_bytes / 2**30:.1f} GiB left"
+    return f"from {math.ceil(smallest.memory_bytes / 2**30)} GiB ({smallest.device})"
 
 
 def _buckets(estimate: Estimate) -> TextTable:
@@ -137,12 +148,12 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
 
 def print_limits(limits: "tuple[Limit, ...]") -> None:
     """What is the most that fits, with the choice that reaches it."""
-    table = TextTable("", ">at most", "with", ">peak per GPU", ">host per node")
+    table = TextTable("question", ">answer", "with", ">peak per GPU", ">host per node")
     for limit in limits:
         if limit.value is None or limit.option is None:
             table.add_row(limit.question, "none fits", "", "", "")
             continue
-        value = f"{limit.value / 1e9:.3g}e9" if limit.value >= 10**8 else f"{limit.value:,}"
+        value = _scientific(limit.value) if limit.value >= 10**7 else f"{limit.value:,}"
         option = limit.option
         sizes = both(option.device.peak_bytes), both(option.host.bytes)
         table.add_row(limit.question, value, limit.how, *sizes)
@@ -159,10 +170,11 @@ def print_depth(
     typer.echo(f"{_levels(option)}\n")
     for tier, held in (("host", option.host), ("NVMe", option.nvme)):
         if held.peak_bytes:
-            typer.echo(f"{_tier(tier, held)}\n")
+            short = host_misfit(option, facts) if tier == "host" else ""
+            typer.echo(f"{_tier(tier, held, short)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
     typer.echo(f"{paragraph(HISTORY)}\n")
-    if option.fits and not all(fit.fits for fit in option.fits):
+    if not all(fit.fits for fit in option.fits) or host_misfit(option, facts):
         typer.echo(f"{_changes(facts, effective, runtime)}\n")
     for line in _remarks(estimate, facts):
         typer.echo(paragraph(line))
@@ -210,7 +222,7 @@ def _levels(option: Option) -> TextTable:
     return table
 
 
-def _tier(name: str, held: Any) -> TextTable:
+def _tier(name: str, held: TierMemory, short: str) -> TextTable:
     table = TextTable(f"{name} memory", ">per node", "caused by", "formula")
     for part in held.components:
         table.add_row(part.name, both(part.bytes), part.pointer, part.formula)
@@ -219,6 +231,8 @@ def _tier(name: str, held: Any) -> TextTable:
         table.add_row("at most, while it is built", both(held.peak_bytes), "", "", bold=True)
     if held.pinned_bytes:
         table.add_row("page-locked, as allocated", both(held.pinned_bytes), "", "powers of two")
+    if short:
+        table.add_row("too much: out of memory", "", "", short, bold=True)
     return table
 
 

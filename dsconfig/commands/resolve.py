@@ -9,6 +9,7 @@ import typer
 
 from dsconfig.commands import fact_options, options
 from dsconfig.commands.errors import UsageError
+from dsconfig.commands.idle_flags import say_idle_flags
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -78,6 +79,8 @@ def resolve(
     facts = options.facts_from(**{name: given[name] for name in FACTS})
     document = options.load(file, overrides)
     result = resolved(document, facts, runtime, deepspeed_version)
+    if result.effective is not None:
+        say_idle_flags(result.effective, facts)
     asked = None if explain is None else asked_for(result, explain)
     if output is not None and str(output) != "-":
         write(result, output)

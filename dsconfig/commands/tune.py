@@ -97,9 +97,9 @@ def _write(winner: "Candidate", path: Path) -> None:
     import json
 
     from dsconfig.commands.errors import UsageError
-    from dsconfig.memory.tuning import config_of
+    from dsconfig.memory.written import config_of
 
-    text = json.dumps(config_of(winner), indent=4) + "\n"
+    text = json.dumps(config_of(winner.effective), indent=4) + "\n"
     if str(path) == "-":
         typer.echo(text, nl=False)
         return

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from dsconfig.memory.estimate import Component, DeviceMemory, Estimate, Option
+from dsconfig.memory.estimate import Component, DeviceMemory, Estimate, Option, Phase
+from dsconfig.memory.timeline import SHAPED
 
-SHAPED = frozenset({"activations", "logits and loss", "working set of one block"})
-"""Parts that kernels and shapes decide; everything else follows from the config exactly."""
+GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,8 @@ def calibrate(option: Option, measured_bytes: int, *, what: str = "visible") -> 
     """Split the gap between estimate and measurement.
 
     ``what`` says what was measured: ``allocated``, ``reserved`` or ``visible`` (nvidia-smi).
-    The gap goes to the part that grows with tokens as far as a factor from 0.5 to 2 takes it,
-    and what is left is a constant.
+    The gap goes to the part that grows with tokens as far as a factor from 0 to 2 takes it,
+    and what is left is a constant. Raises ValueError where that would leave nothing of a phase.
     """
     device = option.device
     estimated = {
@@ -39,12 +39,21 @@ def calibrate(option: Option, measured_bytes: int, *, what: str = "visible") -> 
     }[what]
     gap = measured_bytes - estimated
     loose = _loose(device)
-    slope = min(2.0, max(0.5, 1 + gap / loose)) if loose else 1.0
+    slope = min(2.0, max(0.0, 1 + gap / loose)) if loose else 1.0
+    # Another phase may be the highest once this one has shrunk.
+    phases = _phases(device, _scaled(device, slope)).values()
+    constant = device.peak_bytes + gap - max(phases)
+    if constant + min(phases) <= 0:
+        raise ValueError(
+            f"{measured_bytes / GIB:.2f} GiB, where {estimated / GIB:.2f} GiB are estimated, is "
+            "another run: the states of this config alone take more. Check --gpus and the file, "
+            "or say what was measured: --measured-as"
+        )
     return Calibration(
         measured_bytes=measured_bytes,
         estimated_bytes=estimated,
         slope=slope,
-        constant_bytes=gap - int(loose * (slope - 1)),
+        constant_bytes=constant,
     )
 
 
@@ -75,10 +84,7 @@ def _loose(device: DeviceMemory) -> int:
 def _corrected(option: Option, calibration: Calibration) -> Option:
     device = option.device
     components = _components(device, calibration)
-    phases = {
-        phase: sum(part.bytes for part in components if phase in part.phases)
-        for phase in device.phase_bytes
-    }
+    phases = _phases(device, components)
     peak_phase = max(phases, key=lambda phase: phases[phase])
     shift = phases[peak_phase] - device.peak_bytes
     visible = device.visible_bytes + shift
@@ -100,15 +106,27 @@ def _corrected(option: Option, calibration: Calibration) -> Option:
     return replace(option, device=changed, fits=fits)
 
 
-def _components(device: DeviceMemory, calibration: Calibration) -> tuple[Component, ...]:
-    """What grows with tokens times the slope, and the constant as a component of its own."""
-    slope = calibration.slope
-    scaled = tuple(
+def _phases(device: DeviceMemory, components: tuple[Component, ...]) -> dict[Phase, int]:
+    """Bytes held in each phase."""
+    return {
+        phase: sum(part.bytes for part in components if phase in part.phases)
+        for phase in device.phase_bytes
+    }
+
+
+def _scaled(device: DeviceMemory, slope: float) -> tuple[Component, ...]:
+    """The components with what grows with tokens times the slope."""
+    return tuple(
         replace(part, bytes=int(part.bytes * slope), formula=f"{part.formula}, x {slope:.2f}")
         if part.name in SHAPED
         else part
         for part in device.components
     )
+
+
+def _components(device: DeviceMemory, calibration: Calibration) -> tuple[Component, ...]:
+    """Those, and the constant as a component of its own."""
+    scaled = _scaled(device, calibration.slope)
     constant = Component(
         name="measured beyond the formulas",
         bytes=calibration.constant_bytes,

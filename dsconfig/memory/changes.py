@@ -1,53 +1,68 @@
 """What would make a config fit: single changes, cheapest in step time first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 from dsconfig.facts.facts import Facts
 from dsconfig.memory.activations import recompute_of
 from dsconfig.memory.answer import price
 from dsconfig.memory.choices import (
     USUAL,
-    Choice,
     choice_of,
     with_choice,
     with_micro_batch,
     with_recomputation,
 )
 from dsconfig.memory.estimate import Option
+from dsconfig.memory.fitting import misfit
 from dsconfig.memory.speed import step_time
+from dsconfig.memory.written import choice_edits
 from dsconfig.runtimes.base import Runtime
-from dsconfig.runtimes.effective import Effective, Tier
+from dsconfig.runtimes.effective import Effective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One edit of the config with what it brings.
+    """One edit of the config, or two (``parts``, in words), with what it brings.
 
     ``slowdown`` is the expected time per sample over today's; ``edits`` are values by pointer.
     """
 
-    what: str
+    parts: tuple[str, ...]
     edits: dict[str, Any]
     option: Option
     fits: bool
     saved_bytes: int
     slowdown: float
 
+    @property
+    def what(self) -> str:
+        return ", ".join(self.parts)
+
 
 def cheapest_changes(
     effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine", count: int = 3
 ) -> tuple[Change, ...]:
-    """The ``count`` cheapest changes that make it fit; if none does, those that save most."""
+    """The ``count`` cheapest changes that make it fit; if none does, those that save most.
+
+    Two changes together are offered only where neither alone fits and is as fast.
+    """
     judge = _Judge(effective, facts, runtime)
     lines = list(_candidates(effective, facts))
     found = [change for line in lines for change in judge.along(line)]
     if sum(change.fits for change in found) < count:
-        found += [change for line in _pairs(lines) for change in judge.along(line)]
+        alone = {change.what: change.slowdown for change in found if change.fits}
+        pairs = [change for line in _pairs(lines, facts) for change in judge.along(line)]
+        found += [pair for pair in pairs if not _is_needless(pair, alone)]
     fitting = sorted((each for each in found if each.fits), key=lambda each: each.slowdown)
     rest = sorted((each for each in found if not each.fits), key=lambda each: -each.saved_bytes)
     return tuple((fitting or rest)[:count])
+
+
+def _is_needless(pair: Change, alone: Mapping[str, float]) -> bool:
+    return any(alone.get(part, inf) <= pair.slowdown for part in pair.parts)
 
 
 class _Judge:
@@ -71,39 +86,47 @@ class _Judge:
                 return
 
     def _change(self, candidate: "Candidate") -> Change | None:
-        """The change with its price; None when it saves nothing."""
-        what, edits, changed = candidate
+        """The change with its price; None when it neither fits nor saves anything."""
+        changed = candidate.effective
         option = price(changed, self._facts, runtime=self._runtime)
         saved = self._peak - option.device.peak_bytes
-        if saved <= 0:
+        fits = not misfit(option, changed, self._facts)
+        if saved <= 0 and not fits:
             return None
         return Change(
-            what=what,
-            edits=edits,
+            parts=candidate.parts,
+            edits=candidate.edits,
             option=option,
-            fits=all(fit.fits for fit in option.fits),
+            fits=fits,
             saved_bytes=saved,
             slowdown=self._seconds(changed) / self._time,
         )
 
 
-Candidate = tuple[str, dict[str, Any], Effective]
+class Candidate(NamedTuple):
+    """Changes in words, their values by pointer, and the config with them."""
+
+    parts: tuple[str, ...]
+    edits: dict[str, Any]
+    effective: Effective
+
+
 Line = list[Candidate]
 """Changes of one kind, that which saves most first: what follows it cannot fit if it does not."""
 
 
-def _pairs(lines: list[Line]) -> Iterator[Line]:
+def _pairs(lines: list[Line], facts: Facts) -> Iterator[Line]:
     """A change of batch or recomputation together with one of stage and offload."""
     for line in lines:
-        if not line[0][0].startswith("stage"):
-            with_others = [[*_joined(each)] for each in line]
+        if not line[0].parts[0].startswith("stage"):
+            with_others = [[*_joined(each, facts)] for each in line]
             yield from map(list, zip(*with_others, strict=True))
 
 
-def _joined(candidate: Candidate) -> Iterator[Candidate]:
-    what, edits, changed = candidate
-    for other, more, both in _other_choices(changed):
-        yield f"{what}, {other}", {**edits, **more}, both
+def _joined(candidate: Candidate, facts: Facts) -> Iterator[Candidate]:
+    for other in _other_choices(candidate.effective, facts):
+        edits = {**candidate.edits, **other.edits}
+        yield Candidate((*candidate.parts, *other.parts), edits, other.effective)
 
 
 def _candidates(effective: Effective, facts: Facts) -> Iterator[Line]:
@@ -114,21 +137,25 @@ def _candidates(effective: Effective, facts: Facts) -> Iterator[Line]:
         settings: dict[str, Any] = {"/activation_checkpointing": {"partition_activations": False}}
         # A flag of the training script is stronger than the block in the file.
         if facts.training is None or "gradient_checkpointing" not in facts.training.arguments:
-            yield [("recompute activations", settings, with_recomputation(effective))]
-    for each in (*_smaller_buckets(effective), *_other_choices(effective)):
+            changed = with_recomputation(effective)
+            yield [Candidate(("recompute activations",), settings, changed)]
+    for each in (*_smaller_buckets(effective), *_other_choices(effective, facts)):
         yield [each]
 
 
 def _smaller_batches(effective: Effective) -> Iterator[Candidate]:
-    """Halve the micro batch, and double accumulation, so that the global batch stays."""
+    """Each proper divisor of the micro batch, with as much more accumulation: the same step."""
     batch = effective.batch
     if batch is None:
         return
-    micro, steps = batch.micro_batch, batch.accumulation
-    while micro > 1 and micro % 2 == 0:
-        micro, steps = micro // 2, steps * 2
-        edits = {"/train_micro_batch_size_per_gpu": micro, "/gradient_accumulation_steps": steps}
-        yield f"micro batch {micro}", edits, with_micro_batch(effective, micro, steps)
+    for parts in range(2, batch.micro_batch + 1):
+        micro, rest = divmod(batch.micro_batch, parts)
+        if not rest:
+            steps = batch.accumulation * parts
+            keys = {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
+            edits = {f"/{key}": value for key, value in keys.items()}
+            changed = with_micro_batch(effective, micro, steps)
+            yield Candidate((f"micro batch {micro}",), edits, changed)
 
 
 def _smaller_buckets(effective: Effective) -> Iterator[Candidate]:
@@ -138,29 +165,21 @@ def _smaller_buckets(effective: Effective) -> Iterator[Candidate]:
     if zero.reduce_bucket_size > 50_000_000:
         smaller = replace(zero, reduce_bucket_size=50_000_000)
         edits = {"/zero_optimization/reduce_bucket_size": 50_000_000}
-        yield "reduce bucket 5e7", edits, replace(effective, zero=smaller)
+        yield Candidate(("reduce bucket 5e7",), edits, replace(effective, zero=smaller))
     if zero.stage == 3 and zero.max_live_parameters > 100_000_000:
         smaller = replace(zero, max_live_parameters=100_000_000, max_reuse_distance=100_000_000)
         edits = {
             "/zero_optimization/stage3_max_live_parameters": 100_000_000,
             "/zero_optimization/stage3_max_reuse_distance": 100_000_000,
         }
-        yield "fewer live parameters (1e8)", edits, replace(effective, zero=smaller)
+        changed = replace(effective, zero=smaller)
+        yield Candidate(("fewer live parameters (1e8)",), edits, changed)
 
 
-def _other_choices(effective: Effective) -> Iterator[Candidate]:
+def _other_choices(effective: Effective, facts: Facts) -> Iterator[Candidate]:
     now = choice_of(effective)
     for choice in USUAL:
         if choice != now and choice.stage >= now.stage:
-            changed = replace(effective, zero=with_choice(effective.zero, choice))
-            yield choice.label, choice_edits(choice), changed
-
-
-def choice_edits(choice: Choice) -> dict[str, Any]:
-    """Values by pointer that turn a config to this choice."""
-    names = {Tier.HOST: "cpu", Tier.NVME: "nvme"}
-    edits: dict[str, Any] = {"/zero_optimization/stage": choice.stage}
-    for key, tier in (("offload_optimizer", choice.optimizer), ("offload_param", choice.params)):
-        if tier is not Tier.DEVICE:
-            edits[f"/zero_optimization/{key}"] = {"device": names[tier], "pin_memory": True}
-    return edits
+            zero = with_choice(effective.zero, choice, facts)
+            changed = replace(effective, zero=zero)
+            yield Candidate((choice.label,), choice_edits(zero), changed)

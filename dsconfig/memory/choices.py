@@ -36,6 +36,9 @@ class Choice:
         return ", ".join(parts)
 
 
+OPTIMIZER_BUFFERS, PARAMETER_BUFFERS = 4, 5
+"""DeepSpeed's defaults of buffer_count."""
+
 USUAL = (
     Choice(stage=0),
     Choice(stage=1),
@@ -67,7 +70,7 @@ def usual_config(facts: Facts, choice: Choice, *, micro_batch: int | None = None
             accumulation=accumulation,
             data_parallel=ranks,
         ),
-        zero=with_choice(Zero(overlap_comm=True), choice),
+        zero=with_choice(Zero(overlap_comm=True), choice, facts),
         numerics=Numerics(
             precision=precision, grad_accum_dtype=precision, communication_dtype=precision
         ),
@@ -75,13 +78,22 @@ def usual_config(facts: Facts, choice: Choice, *, micro_batch: int | None = None
     )
 
 
-def with_choice(zero: Zero, choice: Choice) -> Zero:
+def with_choice(zero: Zero, choice: Choice, facts: Facts) -> Zero:
     """The block with another stage and other tiers; what does not apply any more is dropped."""
-    optimizer = None if choice.optimizer is Tier.DEVICE else Offload(tier=choice.optimizer)
-    params = None
-    if choice.params is not Tier.DEVICE:
-        params = Offload(tier=choice.params, buffer_count=5)
-    return replace(zero, stage=choice.stage, offload_optimizer=optimizer, offload_param=params)
+    path = facts.host.nvme_path if facts.host else None
+
+    def offload(tier: Tier, count: int) -> Offload | None:
+        if tier is Tier.DEVICE:
+            return None
+        nvme_path = path if tier is Tier.NVME else None
+        return Offload(tier=tier, nvme_path=nvme_path, buffer_count=count)
+
+    return replace(
+        zero,
+        stage=choice.stage,
+        offload_optimizer=offload(choice.optimizer, OPTIMIZER_BUFFERS),
+        offload_param=offload(choice.params, PARAMETER_BUFFERS),
+    )
 
 
 def choice_of(effective: Effective) -> Choice:

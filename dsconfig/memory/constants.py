@@ -12,19 +12,22 @@ ml-engineering, training/performance and debug/pytorch)."""
 COMMUNICATOR_BYTES = int(1.0 * GIB)
 """NCCL buffers after the first collective with more than one rank (1 to 2 GiB, same source)."""
 
-CUBLAS_WORKSPACE_BYTES = int(8.125 * 2**20)
+MEBI = 2**20
+
+CUBLAS_WORKSPACE_BYTES = int(8.125 * MEBI)
 """Per handle and stream before Hopper (PyTorch's CUDA notes, CUBLAS_WORKSPACE_CONFIG)."""
 
-CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * 2**20
+CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * MEBI
 """The same on Hopper and later."""
+
+HIPBLAS_WORKSPACE_BYTES = 32 * MEBI
+"""The same on AMD (PyTorch's ATen/cuda/CublasHandlePool.cpp)."""
+
+HIPBLAS_WORKSPACE_CDNA3_BYTES = 128 * MEBI
+"""The same on AMD's gfx94x and gfx95x."""
 
 RESERVED_OVER_ALLOCATED = 1.05
 """Caching allocator with steady shapes: 1.02 to 1.10 (PyTorch's CUDA notes; published runs)."""
-
-RESERVED_RANGE = (1.02, 1.10)
-
-BLOCK_BYTES = 512
-"""Every device allocation is rounded up to this (PyTorch's CUDA caching allocator)."""
 
 
 def pinned(amount: int) -> int:
@@ -32,7 +35,12 @@ def pinned(amount: int) -> int:
     return 1 << (amount - 1).bit_length() if amount > 0 else 0
 
 
-def workspace_bytes(compute_capability: str | None) -> int:
-    """cuBLAS workspace of one process."""
-    major = int(float(compute_capability)) if compute_capability else 8
-    return CUBLAS_WORKSPACE_HOPPER_BYTES if major >= 9 else CUBLAS_WORKSPACE_BYTES
+def workspace_bytes(architecture: str | None) -> int:
+    """Workspace for matrix products of one process, by compute capability (8.0) or gfx name."""
+    if architecture is None:
+        return CUBLAS_WORKSPACE_BYTES
+    if architecture.startswith("gfx"):
+        recent = architecture.startswith(("gfx94", "gfx95"))
+        return HIPBLAS_WORKSPACE_CDNA3_BYTES if recent else HIPBLAS_WORKSPACE_BYTES
+    hopper = float(architecture) >= 9
+    return CUBLAS_WORKSPACE_HOPPER_BYTES if hopper else CUBLAS_WORKSPACE_BYTES

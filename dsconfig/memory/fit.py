@@ -1,20 +1,20 @@
 """The inverse questions: what is the most that fits, or the least that is needed?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
 from dsconfig.facts import Facts, TrainingFacts
 from dsconfig.memory.answer import price
 from dsconfig.memory.choices import (
     USUAL,
-    Choice,
     choice_of,
     usual_config,
     with_micro_batch,
     with_recomputation,
 )
 from dsconfig.memory.estimate import Option
+from dsconfig.memory.fitting import misfit
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective
 
@@ -24,19 +24,30 @@ SMALLEST_MODEL, LARGEST_MODEL = 10_000_000, 100_000_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """An answer with the choice that reaches it. ``value`` is None when nothing fits."""
+    """An answer with the config that reaches it and its price. ``value`` is None: nothing fits."""
 
     question: str
-    value: int | None
-    choice: Choice | None = None
-    recompute: bool = False
+    value: int | None = None
+    effective: Effective | None = None
     option: Option | None = None
 
     @property
+    def recompute(self) -> bool:
+        return self.effective is not None and self.effective.activation_checkpointing.enabled
+
+    @property
     def how(self) -> str:
-        if self.choice is None:
+        if self.effective is None:
             return ""
-        return self.choice.label + (", recomputing activations" if self.recompute else "")
+        again = ", recomputing activations" if self.recompute else ""
+        return choice_of(self.effective).label + again
+
+
+class _Found(NamedTuple):
+    """The first config that fits."""
+
+    effective: Effective
+    option: Option
 
 
 def limits(
@@ -78,20 +89,27 @@ class _Questions:
         )
 
     def fewest_gpus(self) -> Limit:
-        per_node = max(1, (self._facts.world_size or 8) // (self._facts.nodes or 1))
+        """In whole groups of ranks that tensor, sequence and pipeline degrees bind together."""
+        facts = self._facts
+        per_node = max(1, (facts.world_size or 8) // (facts.nodes or 1))
+        group = facts.tensor_parallel * facts.sequence_parallel * facts.pipeline_parallel
 
-        def facts_for(gpus: int) -> Facts:
-            return replace(self._facts, world_size=gpus, nodes=max(1, -(-gpus // per_node)))
+        def fitting(groups: int) -> _Found | None:
+            gpus = groups * group
+            nodes = max(1, -(-gpus // per_node))
+            return self._first_fitting(replace(facts, world_size=gpus, nodes=nodes))
 
-        degree = self._facts.tensor_parallel * self._facts.pipeline_parallel
-        gpus = max(1, degree * self._facts.sequence_parallel)
-        while gpus <= MAXIMUM_GPUS:
-            fitting = self._first_fitting(facts_for(gpus))
-            if fitting is not None:
-                low = max(1, gpus // 2)
-                return self._least(facts_for, low, gpus, degree)
-            gpus *= 2
-        return Limit(question="fewest GPUs", value=None)
+        low, high, best = 0, 1, fitting(1)
+        while best is None and high * group < MAXIMUM_GPUS:
+            low, high = high, 2 * high
+            best = fitting(high)
+        if best is None:
+            return Limit(question="fewest GPUs")
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = fitting(middle)
+            low, high, best = (middle, high, best) if found is None else (low, middle, found)
+        return Limit(question="fewest GPUs", value=high * group, **best._asdict())
 
     def largest_micro_batch(self) -> Limit:
         return self._most("largest micro batch", 1, 65_536, lambda _: self._facts, micro_batch=True)
@@ -106,18 +124,6 @@ class _Questions:
         found = self._most("longest sequence (tokens)", 1, 131_072, facts_for)
         return found if found.value is None else replace(found, value=found.value * 128)
 
-    def _least(self, facts_for: Callable[[int], Facts], low: int, high: int, step: int) -> Limit:
-        while high - low > step:
-            middle = (low + high) // 2 // step * step
-            if middle > low and self._first_fitting(facts_for(middle)) is not None:
-                high = middle
-            else:
-                low = max(middle, low + step)
-        best = low if self._first_fitting(facts_for(low)) is not None else high
-        fitting = self._first_fitting(facts_for(best))
-        assert fitting is not None
-        return Limit(question="fewest GPUs", value=best, **fitting)
-
     def _most(
         self,
         question: str,
@@ -128,12 +134,12 @@ class _Questions:
         micro_batch: bool = False,
         precision: float = 0.0,
     ) -> Limit:
-        def fitting(value: int) -> dict[str, Any] | None:
+        def fitting(value: int) -> _Found | None:
             return self._first_fitting(facts_for(value), value if micro_batch else None)
 
         best = fitting(low)
         if best is None:
-            return Limit(question=question, value=None)
+            return Limit(question=question)
         while high - low > max(1, int(low * precision)):
             # Halve the ratio while the range is wide, the distance once it is narrow.
             middle = int((low * high) ** 0.5) if high > 4 * low else (low + high) // 2
@@ -143,37 +149,22 @@ class _Questions:
                 high = middle
             else:
                 low, best = middle, found
-        return Limit(question=question, value=low, **best)
+        return Limit(question=question, value=low, **best._asdict())
 
-    def _first_fitting(self, facts: Facts, micro_batch: int | None = None) -> dict[str, Any] | None:
-        for choice, recompute, config in self._configs(facts, micro_batch):
+    def _first_fitting(self, facts: Facts, micro_batch: int | None = None) -> _Found | None:
+        for config in self._configs(facts, micro_batch):
             option = price(config, facts, runtime=self._runtime)
-            if all(fit.fits for fit in option.fits) and _host_holds(option, facts):
-                return {"choice": choice, "recompute": recompute, "option": option}
+            if not misfit(option, config, facts):
+                return _Found(config, option)
         return None
 
-    def _configs(
-        self, facts: Facts, micro_batch: int | None
-    ) -> list[tuple[Choice, bool, Effective]]:
-        """(choice, recomputes, config), fastest first."""
+    def _configs(self, facts: Facts, micro_batch: int | None) -> Iterator[Effective]:
+        """Fastest first."""
         if self._effective is not None:
-            config = self._effective
-            if micro_batch is not None:
-                config = with_micro_batch(config, micro_batch)
-            return [(choice_of(config), False, config)]
-        plain = [(choice, usual_config(facts, choice, micro_batch=micro_batch)) for choice in USUAL]
-        return [
-            (choice, recompute, with_recomputation(config) if recompute else config)
-            for choice, config in plain
-            for recompute in (False, True)
-        ]
-
-
-def _host_holds(option: Option, facts: Facts) -> bool:
-    """Main memory and disk are checked where they are known."""
-    host = facts.host
-    if host is None:
-        return True
-    if host.memory_bytes is not None and option.host.peak_bytes > host.memory_bytes:
-        return False
-    return host.nvme_bytes is None or option.nvme.bytes <= host.nvme_bytes
+            given = self._effective
+            yield given if micro_batch is None else with_micro_batch(given, micro_batch)
+            return
+        for choice in USUAL:
+            config = usual_config(facts, choice, micro_batch=micro_batch)
+            yield config
+            yield with_recomputation(config)

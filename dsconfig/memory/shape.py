@@ -4,7 +4,8 @@ from typing import Any
 
 from dsconfig.memory.estimate import Component, Estimate, Option, TierMemory
 from dsconfig.memory.fit import Limit
-from dsconfig.memory.tuning import Candidate, config_of
+from dsconfig.memory.tuning import Candidate
+from dsconfig.memory.written import config_of
 
 FORMAT_VERSION = "1.0"
 
@@ -59,6 +60,7 @@ def limits_data(limits: tuple[Limit, ...]) -> dict[str, Any]:
                 "question": limit.question,
                 "value": limit.value,
                 "recompute": limit.recompute,
+                "config": config_of(limit.effective) if limit.effective else None,
                 "option": option_data(limit.option) if limit.option else None,
             }
             for limit in limits
@@ -80,7 +82,7 @@ def candidates_data(candidates: tuple[Candidate, ...]) -> dict[str, Any]:
                 "accumulation": each.accumulation,
                 "recompute": each.recompute,
                 "bucket": each.bucket,
-                "config": config_of(each),
+                "config": config_of(each.effective),
                 "peak_bytes": each.option.device.peak_bytes,
                 "visible_bytes": each.option.device.visible_bytes,
                 "host_bytes": each.option.host.bytes,

@@ -25,7 +25,6 @@ NVME_GB = 3.0
 """GB/s of one NVMe drive, shared by the ranks of a node."""
 HOST_ADAM_ELEMENTS = 1.0e9
 """Elements per second and node of a vectorised Adam in main memory (28 bytes each, 30 GB/s)."""
-HOST_ADAM_BYTES = 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

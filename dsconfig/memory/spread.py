@@ -1,6 +1,6 @@
 """How far the truth may lie from the answer, where something was assumed."""
 
-from dsconfig.memory.timeline import Trace
+from dsconfig.memory.timeline import SHAPED, Trace
 from dsconfig.memory.workload import Workload
 
 
@@ -13,8 +13,7 @@ def spread(job: Workload, trace: Trace) -> tuple[int | None, int | None]:
     """
     if not job.model.assumed:
         return None, None
-    shaped = {"activations", "logits and loss", "working set of one block"}
     held = trace.parts[trace.peak_phase]
-    loose = sum(amount for part, amount in held.items() if part.name in shaped)
+    loose = sum(amount for part, amount in held.items() if part.name in SHAPED)
     tight = trace.peak - loose
     return int(tight * 0.97 + loose * 0.75), int(tight * 1.03 + loose * 1.25)

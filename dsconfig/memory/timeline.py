@@ -22,6 +22,9 @@ BUCKET_PARTS = frozenset(
 )
 """Names of the parts that communication alone is the cause of."""
 
+SHAPED = frozenset({"activations", "logits and loss", "working set of one block"})
+"""Parts that kernels and shapes decide; everything else follows from the config exactly."""
+
 
 class Part(NamedTuple):
     """What bytes are held for: name, the config key that causes them, formula, its source."""

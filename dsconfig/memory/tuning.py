@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dsconfig.facts import Facts, TrainingFacts
 from dsconfig.memory.answer import price
-from dsconfig.memory.changes import choice_edits
 from dsconfig.memory.choices import (
     USUAL,
     Choice,
@@ -14,6 +12,7 @@ from dsconfig.memory.choices import (
     with_recomputation,
 )
 from dsconfig.memory.estimate import Option
+from dsconfig.memory.fitting import misfit
 from dsconfig.memory.speed import StepTime, step_time
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective
@@ -34,7 +33,6 @@ class Candidate:
     effective: Effective
     option: Option
     time: StepTime
-    nvme_path: str | None = None
     reason: str = ""
 
     @property
@@ -106,7 +104,6 @@ def _candidate(
         effective=effective,
         option=price(effective, here, runtime=runtime),
         time=step_time(effective, here),
-        nvme_path=facts.host.nvme_path if facts.host else None,
     )
 
 
@@ -127,17 +124,7 @@ def _batches(facts: Facts) -> list[tuple[int, int]]:
 
 
 def _misfit(candidate: Candidate, facts: Facts) -> str:
-    option = candidate.option
-    for fit in option.fits:
-        if not fit.fits:
-            return f"{-fit.headroom_bytes / 2**30:.1f} GiB too much for {fit.device}"
-    host = facts.host
-    if host and host.memory_bytes is not None and option.host.peak_bytes > host.memory_bytes:
-        building = " to build the model" if option.host.peak_bytes > option.host.bytes else ""
-        return f"needs {option.host.peak_bytes / 2**30:.0f} GiB of main memory per node{building}"
-    if option.nvme.bytes and (host is None or host.nvme_path is None):
-        return "needs NVMe: give --nvme"
-    return ""
+    return misfit(candidate.option, candidate.effective, facts)
 
 
 def _slower(candidate: Candidate, best: Candidate | None) -> str:
@@ -160,40 +147,3 @@ def _slower(candidate: Candidate, best: Candidate | None) -> str:
     compute = best.time.compute / best.time.samples
     cause = max(causes, key=lambda name: causes[name] - base.get(name, compute))
     return f"{ratio:.2f}x the time per sample: {cause}"
-
-
-def config_of(candidate: Candidate) -> dict[str, Any]:
-    """The winner as a ds_config, ready to be written."""
-    precision = str(candidate.effective.numerics.precision)
-    config: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": candidate.micro_batch,
-        "gradient_accumulation_steps": candidate.accumulation,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
-        "gradient_clipping": 1.0,
-        "zero_optimization": _zero_block(candidate),
-    }
-    if precision != "fp32":
-        config[precision] = {"enabled": True}
-    if candidate.recompute:
-        config["activation_checkpointing"] = {"partition_activations": False}
-    return config
-
-
-def _zero_block(candidate: Candidate) -> dict[str, Any]:
-    """Stage, offload and buckets; only what has an effect at this stage."""
-    zero: dict[str, Any] = {}
-    for pointer, value in choice_edits(candidate.choice).items():
-        zero[pointer.rpartition("/")[2]] = value
-        if isinstance(value, dict) and value["device"] == "nvme" and candidate.nvme_path:
-            value["nvme_path"] = candidate.nvme_path
-    if candidate.choice.stage:
-        zero |= {
-            "overlap_comm": True,
-            "contiguous_gradients": True,
-            "reduce_bucket_size": candidate.bucket,
-        }
-    if candidate.choice.stage == 3:
-        zero["stage3_gather_16bit_weights_on_model_save"] = True
-    elif candidate.choice.stage:
-        zero["allgather_bucket_size"] = candidate.bucket
-    return zero

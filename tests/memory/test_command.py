@@ -187,3 +187,50 @@ def test_the_components_of_a_calibrated_estimate_add_up_to_it(config: str) -> No
     for phase, total in device["phases"].items():
         assert total == sum(p["bytes"] for p in device["components"] if phase in p["phases"])
     assert device["peak_bytes"] == device["phases"][device["peak_phase"]]
+
+
+def test_a_choice_that_main_memory_cannot_hold_does_not_fit(config: str) -> None:
+    flags = ("--gpus", "8", "--device", "a100-80gb", "--host-memory", "200GB")
+    done = run("estimate", "--params", "13e9", *flags)
+    assert "no, needs 387 GiB of main memory per node" in done.stdout
+    deep = ("estimate", config, "--model", "llama-2-13b", *flags, "--fail-if-oom")
+    done = run(*deep)
+    assert done.returncode == 1
+    assert "too much: out of memory" in done.stdout and "What would make it fit" in done.stdout
+
+
+def test_out_of_memory_is_of_a_card(config: str) -> None:
+    done = run("estimate", config, "--model", "gpt2", "--gpus", "2", "--fail-if-oom")
+    assert done.returncode == 2 and "--device" in done.stderr
+
+
+def test_an_error_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"zero_optimization": {')
+    done = run("estimate", str(path), "--model", "gpt2", "--gpus", "2")
+    assert done.returncode == 1 and done.stdout.count("error[") == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [("13e12", "13e12"), ("700M", "700e6"), ("13B", "13e9")]
+)
+def test_counts_are_written_in_thousands(count: str, said: str) -> None:
+    assert (
+        f": {said} parameters on 8 GPUs" in run("estimate", "--params", count, "--gpus", "8").stdout
+    )
+
+
+@pytest.mark.parametrize("command", ["resolve", "estimate", "plan"])
+def test_a_flag_that_the_file_overrules_is_named(command: str, config: str) -> None:
+    flags = ("--model", "gpt2", "--gpus", "2", "--micro-batch", "8")
+    done = run(command, config, *flags)
+    assert done.returncode == 0
+    assert "--micro-batch 8 has no effect: train_micro_batch_size_per_gpu is 4" in done.stderr
+
+
+def test_the_answers_of_the_inverse_come_with_their_configs() -> None:
+    flags = ("--fit", "--params", "13e9", "--gpus", "8", "--device", "h100")
+    done = run("estimate", *flags, "--output-format", "json")
+    limits = json.loads(done.stdout)["limits"]
+    assert all(limit["config"]["zero_optimization"]["stage"] in range(4) for limit in limits)
+    assert "give --host-memory" in run("estimate", *flags).stderr

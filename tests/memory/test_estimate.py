@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.facts import Facts, TrainingFacts
+from dsconfig.facts import Facts, TrainingFacts, catalogues
 from dsconfig.facts.gathering import gather
 from dsconfig.memory.answer import estimate, peak, price
 from dsconfig.memory.calibration import calibrate, calibrated
@@ -16,7 +16,8 @@ from dsconfig.memory.constants import pinned, workspace_bytes
 from dsconfig.memory.estimate import TierMemory
 from dsconfig.memory.fit import limits
 from dsconfig.memory.table import table
-from dsconfig.memory.tuning import config_of, tune
+from dsconfig.memory.tuning import tune
+from dsconfig.memory.written import config_of
 from dsconfig.runtimes.effective import Tier
 
 RUNTIMES = ("dsengine", "deepspeed")
@@ -123,6 +124,32 @@ def test_calibration_meets_the_measurement_and_says_by_how_much_it_was_off() -> 
     assert after == pytest.approx(visible * 1.1, rel=1e-6)
 
 
+def test_a_calibrated_estimate_meets_the_measurement_also_when_another_phase_becomes_the_peak() -> (
+    None
+):
+    found = estimate(usual_config(facts(), Choice(stage=2)), facts())
+    device = found.options[0].device
+    step = device.phase_bytes["step"]
+    assert device.peak_phase == "backward" and step < device.peak_bytes
+    calibration = calibrate(found.options[0], step - 2**30, what="allocated")
+    after = calibrated(found, calibration).options[0].device
+    assert after.peak_bytes == step - 2**30
+
+
+def test_a_measurement_below_the_states_is_of_another_run() -> None:
+    found = estimate(usual_config(facts(), Choice(stage=2)), facts())
+    with pytest.raises(ValueError, match="another run"):
+        calibrate(found.options[0], 2**30)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_card_of_the_catalogue_is_priced(runtime: str) -> None:
+    for card in catalogues.gpus():
+        here = facts(device=card["name"], model="gpt2")
+        option = price(usual_config(here, Choice(stage=2)), here, runtime=runtime)
+        assert option.fits[0].memory_bytes == card["memory_bytes_usable"], card["name"]
+
+
 def test_the_changes_offered_make_it_fit_cheapest_first() -> None:
     tight = facts(device="v100-32gb", precision="fp16")
     config = usual_config(tight, Choice(stage=1))
@@ -131,6 +158,35 @@ def test_the_changes_offered_make_it_fit_cheapest_first() -> None:
     assert len(offered) == 3
     assert all(change.fits for change in offered)
     assert [each.slowdown for each in offered] == sorted(each.slowdown for each in offered)
+
+
+def test_two_changes_are_offered_only_where_neither_alone_fits_and_is_as_fast() -> None:
+    here = facts(model="gpt2", host_memory="2GB")  # eight fp32 copies are 4 GB; one module is not
+    offered = cheapest_changes(usual_config(here, Choice(stage=2)), here)
+    assert offered[0].what == "stage 3" and offered[0].fits
+    assert all("stage 3" not in change.parts for change in offered[1:])
+
+
+def test_an_odd_micro_batch_is_divided_too() -> None:
+    here = facts(model="llama-2-7b", sequence_length=4096, micro_batch=9)
+    config = usual_config(here, Choice(stage=3))
+    keys = "/train_micro_batch_size_per_gpu", "/gradient_accumulation_steps"
+    batches = [
+        tuple(change.edits[key] for key in keys)
+        for change in cheapest_changes(config, here, count=50)
+        if keys[0] in change.edits
+    ]
+    assert batches and all(micro * steps == 9 for micro, steps in batches)
+
+
+def test_a_change_needs_the_disk_and_the_main_memory_it_uses() -> None:
+    here = facts(world_size=1, model="llama-2-70b", host_memory="256GiB")
+    config = usual_config(here, Choice(stage=2))
+    assert not any(change.fits for change in cheapest_changes(config, here))
+    with_disk = facts(world_size=1, model="llama-2-70b", host_memory="256GiB", nvme="/local")
+    offered = cheapest_changes(config, with_disk)
+    assert offered[0].fits
+    assert offered[0].edits["/zero_optimization/offload_param"]["nvme_path"] == "/local"
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -149,6 +205,27 @@ def test_the_limits_fit_and_one_step_further_does_not(runtime: str) -> None:
         assert (again.value is not None and again.value >= micro) == fits or fits
 
 
+@pytest.mark.parametrize(
+    "degrees",
+    [{"tensor_parallel": 4}, {"sequence_parallel": 4}, {"pipeline_parallel": 2}],
+    ids=lambda degrees: next(iter(degrees)),
+)
+def test_the_fewest_gpus_are_whole_groups_of_parallel_ranks(degrees: dict[str, int]) -> None:
+    here = facts(world_size=None, **degrees)
+    fewest = next(limit for limit in limits(here) if limit.question == "fewest GPUs")
+    assert fewest.value is not None and fewest.value % next(iter(degrees.values())) == 0
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_config_of_a_limit_is_accepted_and_fits(runtime: str) -> None:
+    for limit in limits(facts(), runtime=runtime)[1:3]:
+        assert limit.effective is not None and limit.option is not None
+        resolution = dsconfig.resolve(config_of(limit.effective), facts(), runtime=runtime)
+        assert resolution.ok
+    again = dsconfig.estimate(resolution, facts()).options[0]
+    assert again.device.peak_bytes == limit.option.device.peak_bytes
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_the_winner_of_the_search_fits_and_every_loser_has_a_reason(runtime: str) -> None:
     here = facts(micro_batch=None, global_batch=64, host_memory="512GB")
@@ -164,7 +241,7 @@ def test_the_winning_config_is_accepted_and_priced_alike() -> None:
 
     here = facts(micro_batch=None)
     winner = tune(here, runtime="deepspeed")[0]
-    resolution = dsconfig.resolve(config_of(winner), here, runtime="deepspeed")
+    resolution = dsconfig.resolve(config_of(winner.effective), here, runtime="deepspeed")
     assert resolution.ok
     again = dsconfig.estimate(resolution, here).options[0].device.peak_bytes
     assert again == winner.option.device.peak_bytes
@@ -181,7 +258,7 @@ def test_the_winning_config_is_accepted_and_priced_alike() -> None:
 )
 def test_the_winning_config_validates_without_a_remark(more: dict[str, Any]) -> None:
     winner = tune(gather(device="a100-80gb", sequence_length=2048, **more))[0]
-    config = config_of(winner)
+    config = config_of(winner.effective)
     assert not winner.reason
     assert [found.code for found in dsconfig.validate(config).diagnostics] == []
     for block in ("offload_optimizer", "offload_param"):
@@ -244,6 +321,14 @@ def test_a_model_that_main_memory_cannot_build_does_not_fit() -> None:
     assert any("to build the model" in each.reason for each in found if each.choice.stage == 2)
     assert not found[0].reason
     assert {each.choice.stage for each in found if "time" in each.reason} == {3}
+
+
+def test_a_disk_that_is_too_small_does_not_fit() -> None:
+    world = {"world_size": 1, "model": "llama-2-70b", "host_memory": "256GiB", "nvme": "/local"}
+    assert not tune(facts(**world, micro_batch=None))[0].reason
+    found = tune(facts(**world, micro_batch=None, nvme_size="100GB"))
+    assert any("of NVMe per node" in each.reason for each in found)
+    assert found[0].reason
 
 
 def test_on_a_cpu_the_model_is_counted_once() -> None:
