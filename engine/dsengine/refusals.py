@@ -19,13 +19,17 @@ _SEQUENCES = "a sequence is not divided among ranks: use activation_checkpointin
 _KERNELS = "there are no kernels to build: use torch's modules and scaled_dot_product_attention"
 _COMPRESSION = "use torch.ao.quantization, or prune before training"
 _CURRICULUM = "batches are what your loader makes of them: pass training_data or your own loader"
+_CONFIG = "dsconfig.read, dsconfig.validate and dsconfig.resolve are for reading a config"
+_ESTIMATE = "ask dsconfig estimate, with --compat deepspeed for the same figures"
 _HYBRID = "generate with engine.module.generate() in engine.eval(), on all ranks at stage 3"
 
 INSTEAD = {
+    "DeepSpeedConfig": _CONFIG,
     "DeepSpeedHybridEngine": _HYBRID,
     "DeepSpeedTransformerConfig": _KERNELS,
     "DeepSpeedTransformerLayer": _KERNELS,
     "InferenceEngine": _INFERENCE,
+    "OnDevice": 'torch.device is a context too: with torch.device("meta"): ...',
     "PipelineEngine": _PIPELINE,
     "PipelineModule": _PIPELINE,
     "autotuning": "dsconfig tune finds a config that fits",
@@ -44,12 +48,15 @@ INSTEAD = {
     "ops.transformer": _KERNELS,
     "pipe": _PIPELINE,
     "replace_transformer_layer": _INFERENCE,
+    "runtime.config": _CONFIG,
     "runtime.data_pipeline": _CURRICULUM,
     "runtime.fp16": "the config sets the loss scale; 1-bit optimizers are not built: use FusedAdam",
     "runtime.hybrid_engine": _HYBRID,
     "runtime.pipe": _PIPELINE,
     "runtime.sequence_parallel": _SEQUENCES,
     "runtime.tensor_parallel": _TENSORS,
+    "runtime.zero.stage3": _ESTIMATE,
+    "runtime.zero.stage_1_and_2": _ESTIMATE,
     "sequence": _SEQUENCES,
     "set_autotp_mode": _TENSORS,
     "tp_model_init": _TENSORS,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 import dsengine
 from dsengine.accelerator import Accelerator, Host, get_accelerator
@@ -27,7 +28,7 @@ from dsengine.runtime.utils import see_memory_usage
 from dsengine.utils import log_dist, logger, print_dist, recursive_getattr, recursive_setattr
 from dsengine.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from training.jobs import config
-from training.ranks import Ranks
+from training.ranks import RankError, Ranks
 
 ROOT = Path(__file__).parents[2]
 
@@ -351,6 +352,36 @@ def test_a_checkpoint_is_read_whole_by_one_process_alone(
     job, settings = "training.name_jobs:whole_weights", config(stage, bf16={"enabled": True})
     told = ranks.run(job, settings=settings, folder=str(tmp_path))[0]
     assert told == {"equal": True, "fp32": True, "loaded": True}
+
+
+needs_zeros = pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_reduce_scatter_unused_params"), reason="torch before 2.13"
+)
+
+
+@needs_zeros
+@pytest.mark.engine
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_ranks_may_take_different_experts_of_a_leaf(ranks: Ranks, stage: int) -> None:
+    job = "training.name_jobs:routed"
+    whole = ranks.run(job, settings=config(0))
+    divided = ranks.run(job, settings=config(stage))
+    for (leaves, curve), (_, expected) in zip(divided, whole, strict=True):
+        assert leaves == 2
+        assert curve == pytest.approx(expected, rel=1e-5)
+
+
+@needs_zeros
+@pytest.mark.engine
+def test_a_leaf_outside_of_the_blocks_is_refused_where_it_would_be_gathered_in_parts(
+    ranks: Ranks,
+) -> None:
+    job = "training.name_jobs:routed"
+    (_, expected), _ = ranks.run(job, settings=config(0), layers=1)
+    (_, curve), _ = ranks.run(job, settings=config(2), layers=1)
+    assert curve == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(RankError, match=r"'blocks\.0' is not gathered as one.*stage 2"):
+        ranks.run(job, settings=config(3), layers=1)
 
 
 @pytest.mark.engine

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 import dsengine as deepspeed
 from dsengine.runtime.zero.partition_parameters import ZeroParamStatus
@@ -67,10 +68,50 @@ def whole_states(settings: dict[str, Any]) -> dict[str, Any]:
             n: _numpy(safe_get_full_optimizer_state(p, "exp_avg_sq")) for n, p in _trained(engine)
         },
         "left": [safe_get_full_grad(p) for _, p in _trained(engine)],
-        "stranger": safe_get_full_fp32_param(torch.nn.Parameter(torch.zeros(1))),
+        "stranger": safe_get_full_fp32_param(nn.Parameter(torch.zeros(1))),
     }
     engine.destroy()
     return told
+
+
+class Experts(nn.Module):
+    """A block of which each input takes one expert."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, chosen: int) -> torch.Tensor:
+        return x + self.experts[chosen](x).tanh()
+
+
+class Routed(nn.Module):
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Experts() for _ in range(layers))
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor, chosen: int) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x, chosen)
+        return self.head(x).square().mean()
+
+
+def routed(settings: dict[str, Any], layers: int = 2) -> tuple[int, list[float]]:
+    """Leaf modules found, and the curve when every rank takes another expert in each step."""
+    torch.manual_seed(0)
+    model = Routed(layers)
+    leaves = deepspeed.utils.set_z3_leaf_modules(model, [Experts])
+    engine, *_ = deepspeed.initialize(model=model, config=settings)
+    curve = []
+    for step in range(6):
+        inputs = torch.ones(4, 8) * (1 + dist.get_rank())
+        loss = engine(inputs, (dist.get_rank() + step) % 2)
+        engine.backward(loss)
+        engine.step()
+        curve.append(loss.item())
+    engine.destroy()
+    return len(leaves), curve
 
 
 def _trained(engine: Any) -> list[tuple[str, Any]]:

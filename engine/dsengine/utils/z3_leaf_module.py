@@ -1,8 +1,10 @@
-"""Modules that stage 3 has to gather whole."""
+"""Modules of which each rank may use other parts, as the experts of a layer."""
 
 from collections.abc import Iterable
 
 from torch import nn
+
+from dsengine.zero.leaves import mark_leaf
 
 
 def set_z3_leaf_modules(
@@ -10,11 +12,11 @@ def set_z3_leaf_modules(
     leaf_module_classes: Iterable[type[nn.Module] | str],
     raise_if_not_found: bool = True,
 ) -> list[nn.Module]:
-    """Return the modules of the given classes (or class names) in ``model``.
+    """Mark and return the modules of the given classes (or class names), before ``initialize``.
 
-    Nothing is set: no hook stands on the modules inside a block of a repeated stack, which is
-    gathered as one whatever it holds. An expert that some rank does not use stops no other.
-    Raises ValueError where there is no such module.
+    Every parameter in them is reduced on all ranks at stages 1 to 3, as zeros where a rank has
+    not used it; one that no rank has used is then updated with a gradient of zero. At stage 3
+    they are gathered with the block in which they lie. Raises ValueError where there is none.
     """
     wanted = list(leaf_module_classes)
     found = [
@@ -25,6 +27,8 @@ def set_z3_leaf_modules(
     ]
     if not found and raise_if_not_found:
         raise ValueError(f"{type(model).__name__} has no module of the classes {wanted}")
+    for module in found:
+        mark_leaf(module)
     return found
 
 
