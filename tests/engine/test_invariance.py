@@ -81,9 +81,20 @@ def test_shards_within_groups_train_as_shards_over_all() -> None:
 
         reference = trained(0)
         assert trained(3) == pytest.approx(reference, rel=1e-6)
-        assert trained(3, zero_hpz_partition_size=2) == pytest.approx(reference, rel=1e-6)
+        # Without the distance nothing is resharded after forward: the model is so small.
+        hpz = {"zero_hpz_partition_size": 2, "stage3_max_reuse_distance": 0}
+        assert trained(3, **hpz) == pytest.approx(reference, rel=1e-6)
         for stage in (1, 3):
             assert trained(stage, mics_shard_size=2) == pytest.approx(reference, rel=1e-6)
+
+        # However many units reshard to two ranks, they do it in the same process groups.
+        one, four_blocks = (
+            four.run(
+                "training.collective_jobs:groups_made", config=config(3, zero=hpz), blocks=blocks
+            )[0]
+            for blocks in (1, 4)
+        )
+        assert one == four_blocks > 0
 
 
 def test_sparse_embedding_gradients_train_at_stage_0(ranks: Ranks) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from dsengine.peers import Farewell, RankFailedError, in_phase
+from dsengine.peers.farewell import End
+from dsengine.peers.here import HERE
 from engine_storage.ranks import ROOT, WORKERS
 
 pytestmark = pytest.mark.engine
@@ -126,3 +129,22 @@ def test_strangers_are_not_listened_to() -> None:
     assert heard == []
     hub.close()
     hub.thread.join(10)
+
+
+def test_what_a_phase_computed_after_an_abort_is_not_returned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A wait on the device for a collective that was aborted ends without an error."""
+    farewell = Farewell(rank=1, host="node-b", process=7, end=End.DIED)
+    monkeypatch.setattr("dsengine.peers.phases.standing_alarm", lambda: farewell.words)
+    monkeypatch.setattr(HERE, "aborted", False)
+    monkeypatch.setattr(HERE, "alarm", None)
+
+    @in_phase("step")
+    def step(aborts: bool) -> int:
+        HERE.alarm, HERE.aborted = farewell if aborts else None, aborts
+        return 3
+
+    assert step(False) == 3
+    with pytest.raises(RankFailedError, match="rank 1"):
+        step(True)

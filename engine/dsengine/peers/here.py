@@ -15,6 +15,8 @@ class Here:
         """Those of the engine whose phase began last."""
         self.alarm: Farewell | None = None
         """How the first rank failed, once one has."""
+        self.aborted = False
+        """Whether communicators were aborted: what a phase has computed since is worth nothing."""
         self.cause = ""
         """What the last phase raised; empty when it went well, or another one has begun."""
         self.failed_in = ""

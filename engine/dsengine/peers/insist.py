@@ -44,6 +44,7 @@ def _ends_within(seconds: float) -> bool:
 
 
 def _abort_communicators() -> None:
+    HERE.aborted = True  # first: a phase that waits may go on at once
     for group in list(dist.distributed_c10d._world.pg_names):
         try:
             group._get_backend(torch.device("cuda")).abort()

@@ -29,7 +29,10 @@ def in_phase(name: str, *, even_alone: bool = False) -> Callable[[Callable[P, R]
             try:
                 if HERE.alarm is not None and not even_alone:
                     _refuse()
-                return method(*args, **kwargs)
+                result = method(*args, **kwargs)
+                if HERE.aborted and not even_alone:
+                    _refuse()  # the device has gone on, with whatever was in its memory
+                return result
             except RankFailedError:
                 raise
             except Exception as error:

@@ -124,7 +124,7 @@ def standing_alarm() -> str | None:
         return None
     group = dist.group.WORLD if dist.is_initialized() else None
     if _watch is None or group is None or _watch.group() is not group:
-        HERE.alarm = None
+        HERE.alarm, HERE.aborted = None, False
         return None
     return HERE.alarm.words
 
@@ -140,7 +140,7 @@ def _current() -> Watch | None:
             _install()
         else:
             _watch.close()
-        HERE.alarm = None
+        HERE.alarm, HERE.aborted = None, False
         _watch = Watch(group, dist.distributed_c10d._get_default_store())
     return _watch
 

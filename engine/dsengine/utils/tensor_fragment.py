@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoint.names import clean_name
+from dsengine.shards import as_shard, whole_of
 
 if TYPE_CHECKING:
     from dsengine.engine import Engine
@@ -86,15 +87,8 @@ def _whole(engine: "Engine", name: str, part: Tensor) -> Tensor:
     part = part.detach()
     own = engine.stepped_part(name)
     if isinstance(master, DTensor) and not isinstance(part, DTensor) and part.shape == own.shape:
-        part = DTensor.from_local(
-            part.to(master.device),
-            master.device_mesh,
-            master.placements,
-            run_check=False,
-            shape=master.shape,
-            stride=master.stride(),
-        )
-    whole = part.full_tensor() if isinstance(part, DTensor) else part
+        part = as_shard(part, master)
+    whole = whole_of(part) if isinstance(part, DTensor) else part
     return whole.to(engine.device, torch.float32, copy=True)
 
 

@@ -1,0 +1,305 @@
+"""Where tensors are on a machine with GPUs, as far as that can be seen without one.
+
+Meshes of GPUs are made over a process group that does nothing, tensors of the device are fakes.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import dsengine
+from dsengine import progress
+from dsengine.checkpoint import checkpointer
+from dsengine.checkpoint.state import copy_whole
+from dsengine.comm.devices import device_for, settle_device
+from dsengine.fakes import Values
+from dsengine.gradients import global_norm
+from dsengine.offload import HostBinding, NvmeBinding, OffloadSettings
+from dsengine.optimizers.adafactor import AdafactorBinding
+from dsengine.optimizers.binding import Binding
+from dsengine.reports.flops import FlopsProfile
+from dsengine.shards import as_shard, part_of, whole_of
+
+RANK, WORLD = 5, 8
+
+
+@pytest.fixture
+def world() -> Iterator[None]:
+    dist.init_process_group("fake", rank=RANK, world_size=WORLD, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+class Cuda:
+    """What a process asks torch.cuda for, with notes of what it was told."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, current: int = 0, count: int = WORLD) -> None:
+        self.chosen: list[Any] = []
+        self.waits = 0
+        patch.setattr("torch.cuda.is_available", lambda: True)
+        patch.setattr("torch.cuda.current_device", lambda: current)
+        patch.setattr("torch.cuda.device_count", lambda: count)
+        patch.setattr("torch.cuda.set_device", self.chosen.append)
+        patch.setattr("torch.cuda.synchronize", self._wait)
+
+    def _wait(self, *_: Any) -> None:
+        self.waits += 1
+
+
+class OneDevice(TorchDispatchMode):
+    """Refuses what a kernel refuses: to compute with tensors of two devices."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        if "copy" not in func.__name__ and len({each.device for each in tensors}) > 1:
+            raise RuntimeError(f"{func} with tensors of two devices")
+        return func(*args, **(kwargs or {}))
+
+
+# Which device
+
+
+@pytest.mark.parametrize(
+    ("current", "count", "chosen"), [(0, 8, [5]), (0, 4, [1]), (0, 1, [0]), (3, 8, [])]
+)
+def test_a_rank_takes_its_own_gpu_unless_the_script_has_chosen(
+    world: None, monkeypatch: pytest.MonkeyPatch, current: int, count: int, chosen: list[int]
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", str(RANK))
+    cuda = Cuda(monkeypatch, current, count)
+    settle_device()
+    assert cuda.chosen == chosen
+
+
+def test_a_process_group_that_is_bound_to_a_gpu_decides(
+    world: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = Cuda(monkeypatch)
+    bound = torch.device("cuda", 6)
+    monkeypatch.setattr(dist.ProcessGroup, "bound_device_id", property(lambda _: bound))
+    settle_device()
+    assert cuda.chosen == [bound]
+
+
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [(["cuda"], "cuda:2"), (["cpu", "cuda"], "cuda:2"), (["cpu"], "cpu")],
+)
+def test_a_group_is_given_tensors_that_it_can_move(
+    monkeypatch: pytest.MonkeyPatch, moves: list[str], expected: str
+) -> None:
+    Cuda(monkeypatch, current=2)
+    group: Any = type("Group", (), {"_device_types": [torch.device(each) for each in moves]})()
+    assert device_for(group) == torch.device(expected)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert device_for(group) == torch.device("cpu")
+
+
+def test_initialize_sees_to_it(world: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settled() -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr("dsengine.initialization.settle_device", settled)
+    with pytest.raises(InterruptedError):
+        dsengine.initialize(model=nn.Linear(1, 1), config={})
+
+
+# The norm
+
+
+@pytest.mark.parametrize("on", [["cpu"], ["cuda"], ["cuda", "cpu"], []], ids=str)
+def test_the_norm_travels_on_the_device_wherever_gradients_are(
+    world: None, monkeypatch: pytest.MonkeyPatch, on: list[str]
+) -> None:
+    """Gradients of an offloaded optimizer are on the host, with ``ratio`` some are on both."""
+    home = torch.device("cuda", 0)
+    monkeypatch.setattr("dsengine.gradients.norm.device_for", lambda _: home)
+    sent: list[torch.device] = []
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, **_: sent.append(tensor.device))
+    with FakeTensorMode(), Values(), OneDevice():
+        gradients = [torch.ones(3, device=device) for device in on]
+        global_norm(gradients, dist.group.WORLD)
+    assert sent == [home]
+
+
+# Shards that rest on the host
+
+
+def offloaded(mesh: DeviceMesh, whole: Tensor) -> DTensor:
+    """This rank's part of ``whole`` on the host, as a shard over a mesh of GPUs."""
+    meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+    spec = DTensorSpec(mesh, (Shard(0),), tensor_meta=meta)
+    return DTensor(whole.chunk(WORLD)[RANK].clone(), spec, requires_grad=False)
+
+
+@pytest.fixture
+def shard(world: None) -> DTensor:
+    mesh = init_device_mesh("cuda", (WORLD,))
+    return offloaded(mesh, torch.arange(32.0).view(16, 2))
+
+
+def test_a_whole_tensor_is_cut_where_it_is(shard: DTensor) -> None:
+    whole = torch.arange(32.0).view(16, 2) + 100
+    assert torch.equal(part_of(whole, shard), whole[10:12])
+    copy_whole(shard, whole)
+    assert torch.equal(shard.to_local(), whole[10:12])
+    again = as_shard(shard.to_local().bfloat16(), shard)
+    assert again.shape == (16, 2)
+    assert again.dtype is again.to_local().dtype is torch.bfloat16
+    with pytest.raises(ValueError, match="shape"):
+        part_of(whole[:3], shard)
+
+
+def test_rows_that_do_not_divide_are_cut_as_torch_cuts_them(world: None) -> None:
+    mesh = init_device_mesh("cuda", (WORLD,))
+    for rows in (17, 41, 8):
+        whole = torch.arange(float(rows))
+        pieces = whole.chunk(WORLD)
+        meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        spec = DTensorSpec(mesh, (Shard(0),), tensor_meta=meta)
+        held = pieces[RANK] if len(pieces) > RANK else whole[:0]
+        like = DTensor(held, spec, requires_grad=False)
+        assert torch.equal(part_of(whole, like), held)
+
+
+def test_a_shard_that_rests_elsewhere_is_gathered_on_its_mesh_s_device(world: None) -> None:
+    """The other way round, for without CUDA no fake can be brought to a GPU."""
+    mesh = init_device_mesh("cpu", (WORLD,))
+    with FakeTensorMode():
+        whole = whole_of(offloaded(mesh, torch.zeros(16, 2, device="cuda")))
+    assert whole.device.type == "cpu"
+    assert whole.shape == (16, 2)
+
+
+def test_moments_of_offloaded_parameters_stay_on_the_host(shard: DTensor) -> None:
+    master = nn.Parameter(shard)
+    optimizer = torch.optim.AdamW([master], lr=0.1, fused=True)
+    binding = Binding(optimizer, {"weight": master})
+    binding.parts["weight"].grad = torch.ones(2, 2)
+    binding.step()
+    with binding.as_sharded():
+        moment = optimizer.state[master]["exp_avg"]
+        assert isinstance(moment, DTensor)
+        assert moment.to_local().device.type == "cpu"
+        assert moment.shape == (16, 2)
+    binding.parts["weight"].grad = torch.ones(2, 2)
+    binding.step()
+
+
+# Waiting for the device
+
+
+def test_adafactor_reads_from_the_device_twice_a_step(world: None) -> None:
+    """Once for all norms of parameters, once for all of updates; its steps are on the host."""
+    mesh = init_device_mesh("cpu", (WORLD,))
+    masters = {f"w{i}": nn.Parameter(offloaded(mesh, torch.ones(16, 3))) for i in range(4)}
+    optimizer = torch.optim.Adafactor(list(masters.values()), lr=0.1)
+    binding = AdafactorBinding(optimizer, masters)
+    for part in binding.parts.values():
+        part.grad = torch.ones_like(part)
+    with Reads() as reads:
+        binding.step()
+    assert reads.count == len(masters)
+
+
+class Reads(TorchDispatchMode):
+    """Counts tensors read one by one."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_flops_profiler_times_work_not_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda(monkeypatch)
+    module = nn.Linear(2, 2)
+    profile = FlopsProfile({}, module)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: time.sleep(0.01) or cuda._wait())
+    with profile.counting():
+        module(torch.ones(1, 2))
+        assert cuda.waits == 1
+    assert cuda.waits == 2
+    assert profile._seconds >= 0.01
+
+
+def test_a_log_reads_the_losses_that_it_prints(
+    world: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dist, "get_rank", lambda *_: 0)
+    engine: Any = type("Engine", (), {"global_steps": 0, "micro_steps": 0})()
+    engine.gradient_accumulation_steps, engine.get_lr = (lambda: 1), (lambda: [0.1])
+    with Reads() as reads, progress.Progress(engine, steps=100, tokens_per_step=1) as shown:
+        for _ in range(100):
+            engine.global_steps += 1
+            engine.micro_steps += 1
+            shown.update(torch.ones(()))
+    assert reads.count == len(capsys.readouterr().out.splitlines()) == 11
+
+
+# Host memory and threads
+
+
+def test_a_checkpoint_is_written_from_the_rank_s_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda(monkeypatch, current=RANK)
+    with checkpointer._thread() as thread:
+        thread.submit(int).result()
+    assert cuda.chosen == [RANK]
+
+
+@pytest.mark.parametrize(("kind", "pinned"), [(HostBinding, 1), (NvmeBinding, 0)])
+def test_parts_that_leave_for_files_are_not_pinned(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, kind: type[HostBinding], pinned: int
+) -> None:
+    """torch keeps pinned memory when it is freed: all the parts would stay in host memory."""
+    Cuda(monkeypatch)
+    asked: list[bool] = []
+    empty = torch.empty
+
+    def noted(*size: Any, pin_memory: bool = False, **more: Any) -> Tensor:
+        asked.append(pin_memory)
+        return empty(*size, **more)
+
+    monkeypatch.setattr(torch, "empty", noted)
+    weight = nn.Parameter(torch.ones(4))
+    settings = OffloadSettings(pin_memory=True, nvme_path=str(tmp_path))
+    binding = kind(torch.optim.AdamW([weight]), {"weight": weight}, settings, {})
+    assert sum(asked) == pinned
+    asked.clear()
+    binding.gradients(iter([("weight", torch.ones(4))]))
+    assert sum(asked) == 1
+    binding.close()
+
+
+def test_a_dry_run_does_not_depend_on_the_gpus_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import dsconfig
+    from dsengine.simulation import simulate
+
+    tree = dsconfig.gather(model="gpt2").model
+    facts = dsconfig.Facts(world_size=WORLD, model=tree)
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "zero_optimization": zero,
+    }
+    resolution = dsconfig.resolve(dsconfig.read(config), facts)
+    plan = dsconfig.plan(resolution, facts)
+    expected = simulate(plan, tree)
+    Cuda(monkeypatch)
+    assert simulate(plan, tree) == expected

@@ -1,0 +1,45 @@
+"""Runs that go the way of every backend but gloo: collectives in the place of direct exchange."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+import torch.distributed as dist
+
+import dsengine
+from training import jobs, models
+
+ASKED = ("dsengine.sharding.fully_sharded.can_exchange", "dsengine.sharding.at_rest.can_exchange")
+EXCHANGES = ("dsengine.sharding.at_rest.start_gather", "dsengine.exchange.reduce.Reductions.start")
+
+
+def _refused(*_: Any, **__: Any) -> NoReturn:
+    raise AssertionError("pieces were exchanged all the same")
+
+
+@contextmanager
+def collectives_only() -> Iterator[None]:
+    """Let engines that are built inside find no direct exchange."""
+    with ExitStack() as stack:
+        for name in ASKED:
+            stack.enter_context(patch(name, lambda *_: False))
+        for name in EXCHANGES:
+            stack.enter_context(patch(name, _refused))
+        yield
+
+
+def both_ways(config: dict[str, Any], steps: int = 4) -> tuple[list[float], list[float]]:
+    """The curve with direct exchange, and that with collectives."""
+    exchanged = jobs.losses(config, steps)
+    with collectives_only():
+        return exchanged, jobs.losses(config, steps)
+
+
+def groups_made(config: dict[str, Any], blocks: int) -> int:
+    """How many process groups an engine over so many blocks makes."""
+    before = len(dist.distributed_c10d._world.pg_map)
+    engine, *_ = dsengine.initialize(model=models.tied(blocks=blocks), config=config)
+    made = len(dist.distributed_c10d._world.pg_map) - before
+    engine.destroy()
+    return made
