@@ -272,6 +272,9 @@ REPORTS = [
 BLOCKS = config(0, activation_checkpointing={"partition_activations": False})
 PARAMS = {"params": {"lr": 0.1}}
 OTHERS = [
+    Case("zero_optimization.leaf_module.classes", ["Block"], "unused"),
+    Case("zero_optimization.leaf_module.names", ["blocks.1"], "unused"),
+    Case("zero_optimization.leaf_module.name_suffixes", ["cks.0"], "unused"),
     Case(
         "optimizer.type", "SGD", "optimizer", "AdamW", config(2, optimizer={"params": {"lr": 0.1}})
     ),

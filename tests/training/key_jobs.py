@@ -83,6 +83,7 @@ def _built(engine: Any) -> dict[str, Any]:
         "whole": [unit.modules for unit in plan.units if not unit.gather],
         "reshard": [unit.reshard_after_forward for unit in plan.units],
         "prefetch": [unit.prefetch for unit in plan.units],
+        "unused": [getattr(group, "reduce_scatter_unused_params", False) for group in groups],
         "parameters on": sorted({type(group.offload_policy).__name__ for group in groups}),
         "binding": type(binding).__name__,
         "tiles": tiles,

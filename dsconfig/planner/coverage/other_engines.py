@@ -1,6 +1,13 @@
 """Blocks that belong to engines of another kind: inert while off, refused when on."""
 
-from dsconfig.planner.coverage.rules import Condition, Rule, inert, refused
+from dsconfig.planner.coverage.rules import (
+    SHARDED,
+    Condition,
+    Rule,
+    honoured,
+    inert,
+    refused,
+)
 from dsconfig.runtimes.effective import Effective
 from dsconfig.source.pointer import lookup
 
@@ -56,7 +63,10 @@ FAMILIES: dict[str, Rule] = {
     "checkpoint.writer": _not_built("DeepSpeed's checkpoint writers", "use the async save"),
     "datastates_ckpt": _not_built("DataStates", "use the async save"),
     "zero_optimization.zenflow": _not_built("ZenFlow", "remove the block"),
-    "zero_optimization.leaf_module": inert("blocks are gathered whole already"),
+    "zero_optimization.leaf_module": honoured(
+        "names modules in which a rank may leave parameters unused: reduced as zeros", SHARDED
+    )
+    + inert("at stage 0 parameters that no rank has used are left alone"),
     "sparse_attention": _not_built("sparse attention", "remove the block"),
     "progressive_layer_drop": _not_built("progressive layer drop", "remove the block"),
     "curriculum_learning": _not_built("curriculum learning", "pass your own data loader"),

@@ -92,7 +92,8 @@ BLOCK = {
     + refused("quantised reduction is not built; remove the key"),
     "zenflow": inert("off", NULL) + refused("ZenFlow is not built; remove the block"),
     "leaf_module": inert("off", NULL)
-    + inert("units are chosen from the whole model, blocks are never split"),
+    + honoured("parameters in them that a rank has not used are reduced as zeros", SHARDED)
+    + inert("at stage 0 parameters that no rank has used are left alone"),
 }
 
 _DEPRECATED_PIN = "DeepSpeed drops it; write pin_memory in the offload block"

@@ -41,6 +41,7 @@ from dsengine.sharding.mesh import SHARD
 from dsengine.shards import as_shard, part_of
 from dsengine.zero.external import uses_external
 from dsengine.zero.handover import put_pieces, take_pieces
+from dsengine.zero.leaves import mark_configured
 from dsengine.zero.registry import remember
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -75,6 +76,7 @@ class FullySharded(Sharding):
         self._reduce_dtype = policy.reduced_from(whole_window=not self.reduces_every_micro_step)
         zero = plan.effective.zero
         self._offload = zero.offload_param if zero.stage == 3 else None
+        mark_configured(module, plan.effective.config)  # while classes have their own names
         built_in_pieces = take_pieces(module)
         self._defers = False
         self._reduces = True

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from dsengine.zero.leaves import mark_leaf
+from dsengine.zero.leaves import is_of_class, mark_leaf
 
 
 def set_z3_leaf_modules(
@@ -22,8 +22,10 @@ def set_z3_leaf_modules(
     found = [
         module
         for module in model.modules()
-        if type(module).__name__ in wanted
-        or any(isinstance(kind, type) and isinstance(module, kind) for kind in wanted)
+        if any(
+            is_of_class(module, kind) if isinstance(kind, str) else isinstance(module, kind)
+            for kind in wanted
+        )
     ]
     if not found and raise_if_not_found:
         raise ValueError(f"{type(model).__name__} has no module of the classes {wanted}")
