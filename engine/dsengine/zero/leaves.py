@@ -21,7 +21,8 @@ def is_of_class(module: nn.Module, name: str) -> bool:
 
 def mark_configured(root: nn.Module, config: Mapping[str, Any]) -> None:
     """Mark what ``zero_optimization.leaf_module`` of a ds_config names, if anything."""
-    settings = config.get("zero_optimization", {}).get("leaf_module")
+    block = config.get("zero_optimization")
+    settings = block.get("leaf_module") if isinstance(block, Mapping) else None
     if not settings:
         return
     classes, names, suffixes = (
