@@ -35,8 +35,9 @@ class Workload:
     weights: tuple[Weight, ...]
     ranks: int
     """Ranks that share one copy of the states (data-parallel, or the sharding group)."""
+    replicas: int
+    """Copies of the states: more than one where the sharding group is a part of the ranks."""
     ranks_per_node: int
-    nodes: int
     optimizer: OptimizerCost
     accumulation: int
     activations: Activations
@@ -84,6 +85,19 @@ class Workload:
         return sum(weight.elements for weight in self.weights if not weight.trainable)
 
     @property
+    def trained(self) -> int:
+        return sum(weight.elements for weight in self.trainable)
+
+    @property
+    def largest_trained(self) -> int:
+        return max((weight.elements for weight in self.trainable), default=0)
+
+    @property
+    def owned(self) -> int:
+        """Trainable elements of one rank's part."""
+        return self.shard(self.trained)
+
+    @property
     def mixed(self) -> bool:
         return self.effective.numerics.precision is not Precision.FP32
 
@@ -106,16 +120,16 @@ def workload(effective: Effective, facts: Facts, version: Version = NEWEST) -> W
     degree = max(1, facts.tensor_parallel * facts.pipeline_parallel)
     batch = effective.batch
     nodes = facts.nodes or max(1, -(-facts.world_size // 8))
-    ranks = max(1, facts.data_parallel or 1) * facts.sequence_parallel
-    if effective.zero.mics_shard_size > 0:
-        ranks = min(ranks, effective.zero.mics_shard_size)
+    together = max(1, facts.data_parallel or 1) * facts.sequence_parallel
+    group = effective.zero.mics_shard_size
+    ranks = min(together, group) if group > 0 else together
     return Workload(
         effective=effective,
         weights=weights_of(facts.model, degree),
         ranks=ranks,
+        replicas=together // ranks,
         ranks_per_node=max(1, -(-facts.world_size // nodes)),
-        nodes=nodes,
-        optimizer=optimizer_cost(effective.optimizer, facts.client_optimizer),
+        optimizer=_cost(effective, facts, facts.model),
         accumulation=batch.accumulation if batch else 1,
         activations=activations_of(effective, facts),
         model=facts.model,
@@ -124,6 +138,36 @@ def workload(effective: Effective, facts: Facts, version: Version = NEWEST) -> W
         built_width=_built_width(facts),
         on_cpu=facts.device is not None and facts.device.kind == "cpu",
     )
+
+
+def _cost(effective: Effective, facts: Facts, model: ModelTree) -> OptimizerCost:
+    """Of the configured optimizer; Muon has Adam's second moment for what is not a matrix."""
+    cost = optimizer_cost(effective.optimizer, facts.client_optimizer)
+    if effective.optimizer is None or effective.optimizer.type.lower() != "muon":
+        return cost
+    return replace(cost, states=cost.states + _share_of_adam(model))
+
+
+NOT_MUON = ("embed", "lm_head")
+"""Parts of names whose matrices both runtimes leave to Adam, as everything below two dimensions."""
+
+
+def _share_of_adam(model: ModelTree) -> float:
+    """The share of trainable elements that Muon leaves to Adam; 0 where names are not known."""
+    if model.root is None:
+        return 0.0
+    matrices = others = 0
+    seen: set[str] = set()
+    for name, tensor in model.root.named_parameters():
+        storage = tensor.storage or name
+        if storage in seen or not tensor.trainable:
+            continue
+        seen.add(storage)
+        if len(tensor.shape) > 1 and not any(part in name.lower() for part in NOT_MUON):
+            matrices += tensor.elements
+        else:
+            others += tensor.elements
+    return others / max(1, matrices + others)
 
 
 def _uses_zero_init(facts: Facts) -> bool:

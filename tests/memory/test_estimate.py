@@ -180,10 +180,10 @@ def test_an_odd_micro_batch_is_divided_too() -> None:
 
 
 def test_a_change_needs_the_disk_and_the_main_memory_it_uses() -> None:
-    here = facts(world_size=1, model="llama-2-70b", host_memory="256GiB")
+    here = facts(world_size=1, model="llama-2-70b", host_memory="512GiB")
     config = usual_config(here, Choice(stage=2))
     assert not any(change.fits for change in cheapest_changes(config, here))
-    with_disk = facts(world_size=1, model="llama-2-70b", host_memory="256GiB", nvme="/local")
+    with_disk = facts(world_size=1, model="llama-2-70b", host_memory="512GiB", nvme="/local")
     offered = cheapest_changes(config, with_disk)
     assert offered[0].fits
     assert offered[0].edits["/zero_optimization/offload_param"]["nvme_path"] == "/local"
@@ -252,7 +252,7 @@ def test_the_winning_config_is_accepted_and_priced_alike() -> None:
     [
         {"world_size": 8, "model": "llama-2-13b"},
         {"world_size": 8, "model": "llama-3.2-1b"},
-        {"world_size": 1, "model": "llama-2-70b", "host_memory": "256GiB", "nvme": "/local_nvme"},
+        {"world_size": 1, "model": "llama-2-70b", "host_memory": "512GiB", "nvme": "/local_nvme"},
     ],
     ids=["stage 3", "small", "nvme"],
 )
@@ -324,7 +324,7 @@ def test_a_model_that_main_memory_cannot_build_does_not_fit() -> None:
 
 
 def test_a_disk_that_is_too_small_does_not_fit() -> None:
-    world = {"world_size": 1, "model": "llama-2-70b", "host_memory": "256GiB", "nvme": "/local"}
+    world = {"world_size": 1, "model": "llama-2-70b", "host_memory": "512GiB", "nvme": "/local"}
     assert not tune(facts(**world, micro_batch=None))[0].reason
     found = tune(facts(**world, micro_batch=None, nvme_size="100GB"))
     assert any("of NVMe per node" in each.reason for each in found)

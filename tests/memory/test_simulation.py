@@ -29,6 +29,7 @@ def config(stage: int, precision: str = "bf16", accumulation: int = 1) -> dict[s
     ("stage", "precision", "accumulation", "ranks"),
     [
         (0, "bf16", 1, 2),
+        (0, "bf16", 1, 1),
         (0, "fp32", 4, 8),
         (1, "bf16", 1, 2),
         (1, "fp32", 2, 2),
@@ -47,6 +48,52 @@ def test_a_dry_run_agrees_with_the_estimate(
     device = dsconfig.estimate(resolution, facts).options[0].device
     for phase in ("forward", "backward", "step"):
         assert device.phase_bytes[phase] == pytest.approx(result["phases"][phase], rel=0.02), phase
+
+
+OFFLOADED = {"device": "cpu"}
+TILES = {"sub_group_size": 1_000_000, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}
+FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
+
+
+@pytest.mark.parametrize(
+    ("stage", "zero", "more"),
+    [
+        (2, {"mics_shard_size": 2}, {}),
+        (3, {"mics_shard_size": 2}, {}),
+        (2, TILES, {}),
+        (3, TILES, {}),
+        (2, {"offload_optimizer": OFFLOADED}, FP32_SUMS),
+        (3, {"offload_optimizer": OFFLOADED}, FP32_SUMS),
+        (3, {}, {"optimizer": {"type": "Lion", "params": {"lr": 1e-4}}}),
+        (3, {}, {"optimizer": {"type": "Adagrad", "params": {"lr": 1e-4}}}),
+        (3, {}, {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}),
+        (3, {}, {"optimizer": {"type": "Muon", "params": {"lr": 1e-4}}}),
+    ],
+    ids=[
+        "mics 2",
+        "mics 3",
+        "ratio 2",
+        "ratio 3",
+        "sums 2",
+        "sums 3",
+        "lion",
+        "adagrad",
+        "torch",
+        "muon",
+    ],
+)
+def test_a_dry_run_agrees_on_replicas_tiles_sums_and_optimizers(
+    stage: int, zero: dict[str, Any], more: dict[str, Any]
+) -> None:
+    facts = gather(world_size=8, model="gpt2")
+    chosen = config(stage) | more
+    chosen["zero_optimization"] = {"stage": stage, **zero}
+    resolution = dsconfig.resolve(chosen, facts)
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), "gpt2")
+    option = dsconfig.estimate(resolution, facts).options[0]
+    for phase in ("forward", "backward", "step"):
+        expected = option.device.phase_bytes[phase] + option.host.bytes // 8
+        assert expected == pytest.approx(result["phases"][phase], rel=0.02), phase
 
 
 @pytest.mark.parametrize(("stage", "precision"), [(1, "fp32"), (2, "bf16"), (3, "bf16")])

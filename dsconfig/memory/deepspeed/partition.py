@@ -26,7 +26,7 @@ class Partition:
     def largest(cls, job: Workload) -> "Partition":
         """The part of the rank that touches most; of rank 0 where all are alike."""
         alignment = _ALIGNMENT * job.ranks
-        flat = sum(weight.elements for weight in job.trainable)
+        flat = job.trained
         total = -(-flat // alignment) * alignment
         elements = total // job.ranks
         owners: dict[int, tuple[int, int]] = {}

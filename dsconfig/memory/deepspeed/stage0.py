@@ -13,7 +13,7 @@ ALL_REDUCE_ELEMENTS = 500_000_000
 def simulate(job: Workload) -> Trace:
     """One rank through creation, forward, backward and step."""
     line = Timeline()
-    owned = sum(weight.elements for weight in job.trainable)
+    owned = job.trained
     _create(job, line, owned)
     line.enter(Phase.FORWARD)
     if job.accumulation > 1:
@@ -55,7 +55,7 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
     line.blink(parts.FLAT_GRADIENT, owned * width)
     line.hold(parts.MASTER, owned * 4)
     line.hold(parts.ZERO_GRADIENT, owned * 4)
-    largest = max((weight.elements for weight in job.trainable), default=0)
+    largest = job.largest_trained
     if not job.optimizer.fused:
         # Tensor by tensor: a 16-bit zero gradient beside the fp32 one.
         line.hold(parts.FLAT_GRADIENT, owned * width)
@@ -67,7 +67,7 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
 
 
 def _step(job: Workload, line: Timeline, owned: int) -> None:
-    largest = max((weight.elements for weight in job.trainable), default=0)
+    largest = job.largest_trained
     if not job.mixed:
         line.blink(parts.TEMPORARIES, largest * 4 * job.optimizer.temporaries)
     elif job.optimizer.fused:

@@ -46,7 +46,7 @@ def _create(job: Workload, line: Timeline, partition: Partition) -> None:
     line.hold(parts.WEIGHTS, (trainable + job.frozen_elements) * width)
     line.blink(parts.FLAT_GRADIENT, trainable * width)
     if job.effective.zero.optimizer_tier is not Tier.DEVICE:
-        largest = max((weight.elements for weight in job.trainable), default=0)
+        largest = job.largest_trained
         line.hold(parts.OFFLOAD_SCRATCH, largest * width)
         return
     master = own * job.master_width
@@ -75,7 +75,7 @@ def _hold_accumulated(job: Workload, line: Timeline, partition: Partition) -> No
 def _test_overflow(job: Workload, line: Timeline) -> None:
     """One gradient after the other, before anything is flattened."""
     each = Release(job.version).overflow_bytes(job.effective.numerics)
-    largest = max((weight.elements for weight in job.trainable), default=0)
+    largest = job.largest_trained
     line.blink(parts.OVERFLOW_CHECK, each * largest)
 
 

@@ -17,6 +17,11 @@ SHARDS = Part(
     f"{_ZERO}/offload_optimizer",
     "w per element / ranks; the masters are on the host",
 )
+TILES = Part(
+    "fp32 weights and gradients of tiles",
+    f"{_ZERO}/offload_optimizer/ratio",
+    "4 + 4 per element of the tiles that stay on the device",
+)
 MOMENTS = Part("optimizer state", "/optimizer/type", "state bytes per owned element")
 WHOLE = Part("weights whole at rest", _STAGE, "w per element below stage 3")
 PERSISTENT = Part(

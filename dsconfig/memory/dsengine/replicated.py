@@ -1,6 +1,7 @@
 """Stage 0: DistributedDataParallel with gradients as views of its buckets."""
 
 from dsconfig.memory.dsengine import parts
+from dsconfig.memory.dsengine.optimizers import temporary_bytes
 from dsconfig.memory.estimate import Phase
 from dsconfig.memory.model_pass import run_backward, run_forward
 from dsconfig.memory.timeline import Timeline, Trace
@@ -13,10 +14,13 @@ MASTER_WIDTH = 4
 def simulate(job: Workload) -> Trace:
     """Every rank holds everything; in mixed precision an fp32 master beside the weights."""
     line = Timeline()
-    trained = sum(weight.elements for weight in job.trainable)
+    trained = job.trained
+    last = job.trainable[-1].elements if job.trainable else 0
     _create(job, line, trained)
-    line.enter(Phase.FORWARD)
+    if not job.optimizer.eager:
+        line.enter(Phase.FORWARD)
     line.hold(parts.MOMENTS, job.optimizer.state_bytes(trained))
+    line.enter(Phase.FORWARD)
     summed = job.accumulation > 1 or job.ranks == 1
     sums = _width_of_sums(job)
     if job.accumulation > 1:
@@ -44,11 +48,12 @@ def simulate(job: Workload) -> Trace:
     if sums:
         line.free(parts.KEPT_GRADIENTS)
     if job.mixed and sums != MASTER_WIDTH:
+        if job.ranks == 1 and not sums:  # views of no bucket: each goes once it has been cast
+            line.free(parts.KEPT_GRADIENTS, (trained - last) * job.width)
         line.hold(parts.STEP_GRADIENT, trained * MASTER_WIDTH)
         line.free(parts.KEPT_GRADIENTS)
         line.free(parts.SUMS)
-    largest = max((weight.elements for weight in job.trainable), default=0)
-    line.blink(parts.TEMPORARIES, largest * 4 * job.optimizer.temporaries)
+    line.blink(parts.TEMPORARIES, temporary_bytes(job, trained, job.largest_trained))
     line.free(parts.STEP_GRADIENT)
     line.free(parts.SUMS)
     line.free(parts.KEPT_GRADIENTS)

@@ -2,7 +2,9 @@
 
 from dsconfig.memory.dsengine import parts, replicated
 from dsconfig.memory.dsengine.groups import Group, groups_of, padded
+from dsconfig.memory.dsengine.optimizers import temporary_bytes
 from dsconfig.memory.dsengine.replicated import BROADCAST_BYTES
+from dsconfig.memory.dsengine.tiles import moves_masters, tiles
 from dsconfig.memory.dsengine.travel import Collectives, Exchange, held_width
 from dsconfig.memory.estimate import Phase
 from dsconfig.memory.model_pass import ActivationParts
@@ -31,8 +33,9 @@ class _Run:
         zero = job.effective.zero
         self._on_device = zero.optimizer_tier is Tier.DEVICE
         self._rests_on_device = zero.parameter_tier is Tier.DEVICE
-        # With the masters on the host, what stays on the device has the compute dtype.
-        self._shard_width = 4 if self._on_device else job.width
+        self._has_masters = self._on_device or not moves_masters(job)
+        # Without masters, what stays on the device has the compute dtype.
+        self._shard_width = 4 if self._has_masters else job.width
         self._keeps_gradients = zero.stage == 1 and job.accumulation > 1
         self._sums_shards = zero.stage >= 2 and job.accumulation > 1
         self._whole_part = parts.PERSISTENT if zero.stage == 3 else parts.WHOLE
@@ -40,6 +43,7 @@ class _Run:
         self._travel = (Exchange if exchanges else Collectives)(job, self._line)
         self._coming: set[int] = set()  # places of the groups whose gather is under way
         self._here: set[int] = set()
+        self._tiles_here = 0 if self._on_device else sum(tiles(job)[0])
 
     def trace(self) -> Trace:
         self._create()
@@ -76,6 +80,14 @@ class _Run:
                 self._here.add(place)
         self._settle()
         line.free(parts.BUILT)
+        line.hold(parts.TILES, self._tiles_here * 4)
+        if self._on_device and job.optimizer.eager:
+            self._hold_moments()
+
+    def _hold_moments(self) -> None:
+        trained = sum(group.trainable for group in self._groups)
+        state = self._job.optimizer.state_bytes(trained // self._job.ranks)
+        self._line.hold(parts.MOMENTS, state)
 
     def _cut(self, group: Group) -> None:
         master, shards = self._divided(group)
@@ -85,7 +97,7 @@ class _Run:
     def _divided(self, group: Group) -> tuple[int, int]:
         """Bytes of this rank's part of a unit: in fp32, in the compute dtype."""
         part, trained = group.whole // self._job.ranks, group.trainable // self._job.ranks
-        if self._on_device:
+        if self._has_masters:
             return part * 4, 0
         narrow = trained * self._shard_width if self._rests_on_device else 0
         return (part - trained) * 4, narrow
@@ -103,8 +115,10 @@ class _Run:
     def _hold_states(self) -> None:
         job, line = self._job, self._line
         trained = sum(group.trainable for group in self._groups)
-        if self._on_device:
-            line.hold(parts.MOMENTS, job.optimizer.state_bytes(trained // job.ranks))
+        if self._on_device and not job.optimizer.eager:
+            self._hold_moments()
+        line.hold(parts.TILES, self._tiles_here * 4)  # gradients, kept for the next step
+        line.hold(parts.MOMENTS, job.optimizer.state_bytes(self._tiles_here))
         if self._keeps_gradients:
             # Between passes gradients are kept as they will enter their reduction.
             line.hold(parts.KEPT_GRADIENTS, trained * held_width(job))
@@ -170,6 +184,7 @@ class _Run:
                 line.free(activations.working)
                 line.free(activations.kept, saved.per_block)
         self._travel.end_backward()
+        line.free(parts.REDUCE_OUTPUT)
         line.free(activations.kept)
         line.free(activations.outside)
         self._round_sums()
@@ -214,7 +229,8 @@ class _Run:
         shard = reduced * self._shard_width
         if not same:
             line.hold(parts.SHARDED_GRADIENTS, shard)
-        line.free(parts.REDUCE_OUTPUT)
+        if job.replicas == 1 or same:  # else it is summed over replicas, held until backward ends
+            line.free(parts.REDUCE_OUTPUT)
         if same:
             line.hold(parts.SHARDED_GRADIENTS, shard)
         if self._sums_shards or not self._rests_on_device:
@@ -233,8 +249,8 @@ class _Run:
     def _step(self) -> None:
         """Update the shards, let the gradients go, bring what is whole up to date in place."""
         line, job = self._line, self._job
-        largest = max((weight.elements for weight in job.trainable), default=0)
-        line.blink(parts.TEMPORARIES, job.shard(largest) * 4 * job.optimizer.temporaries)
+        here = job.owned if self._on_device else self._tiles_here
+        line.blink(parts.TEMPORARIES, temporary_bytes(job, here, job.shard(job.largest_trained)))
         line.free(parts.SHARDED_GRADIENTS)
         line.free(parts.KEPT_GRADIENTS)
         if job.ranks > 1:
