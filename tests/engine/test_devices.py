@@ -27,6 +27,8 @@ from dsengine.comm.devices import device_for, settle_device
 from dsengine.fakes import Values
 from dsengine.gradients import global_norm
 from dsengine.offload import HostBinding, NvmeBinding, OffloadSettings
+from dsengine.offload.host import _to_part
+from dsengine.optimizers import build_optimizer, rebind
 from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding
 from dsengine.reports.flops import FlopsProfile
@@ -53,6 +55,7 @@ class Cuda:
         patch.setattr("torch.cuda.device_count", lambda: count)
         patch.setattr("torch.cuda.set_device", self.chosen.append)
         patch.setattr("torch.cuda.synchronize", self._wait)
+        patch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
 
     def _wait(self, *_: Any) -> None:
         self.waits += 1
@@ -196,6 +199,30 @@ def test_moments_of_offloaded_parameters_stay_on_the_host(shard: DTensor) -> Non
         assert moment.shape == (16, 2)
     binding.parts["weight"].grad = torch.ones(2, 2)
     binding.step()
+
+
+def test_a_step_count_comes_along_where_the_kernel_wants_it_beside_the_parameter() -> None:
+    for fused, place in ((True, "meta"), (False, "cpu")):
+        weight = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.AdamW([weight], fused=fused)
+        weight.grad = torch.ones(2)
+        optimizer.step()
+        master = nn.Parameter(torch.ones(2, device="meta"))
+        rebind(optimizer, {weight: "w"}, {"w": master}, lambda _, tensor: tensor.to("meta"))
+        assert optimizer.state[master]["step"].device.type == place
+
+
+def test_a_step_count_follows_a_part_to_the_host() -> None:
+    part, master = torch.ones(2), torch.ones(2, device="meta")
+    assert _to_part(torch.ones(()), master, part).device.type == "cpu"
+    with pytest.raises(NotImplementedError, match="meta tensor"):  # a count there would be copied
+        _to_part(torch.zeros((), device="meta"), master, part)
+
+
+def test_adagrad_is_fused_where_every_torch_can() -> None:
+    for device, fused in (("cpu", True), ("meta", None)):
+        weight = nn.Parameter(torch.ones(2, device=device))
+        assert build_optimizer("Adagrad", {}, [{"params": [weight]}]).defaults["fused"] is fused
 
 
 # Waiting for the device

@@ -40,8 +40,9 @@ def clipping_factor(norm: float, clipping: float) -> float:
 
 @torch.no_grad()
 def scale_gradients(gradients: Sequence[Tensor], factor: float) -> None:
-    if factor != 1.0 and gradients:
-        foreach_mul_(gradients, factor)
+    if factor != 1.0:
+        for alike in _by_device(gradients):
+            foreach_mul_(alike, factor)
 
 
 def _by_device(tensors: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -173,7 +173,10 @@ def _to_shard(value: Tensor, old: Tensor, new: Any) -> Tensor:
 
 
 def _to_part(value: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """Return a state tensor's part, where the parameter's part is."""
-    del old
+    """Return a state tensor's part, where the parameter's part is.
+
+    A step count is there too, or on the host: fused kernels want it beside the parameter.
+    """
     part = local(value)
-    return part if part.dim() == 0 else part.to(new.device)
+    stays = part.dim() == 0 and part.device.type != old.device.type
+    return part if stays else part.to(new.device)

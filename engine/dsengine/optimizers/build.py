@@ -60,7 +60,7 @@ def build_optimizer(
         raise ValueError(
             "optimizer.params.max_grad_norm is not an optimizer setting: use gradient_clipping"
         )
-    if fuse and _may_fuse(kind, options):
+    if fuse and _may_fuse(kind, options, groups):
         options["fused"] = True
     try:
         return kind(groups, **options)
@@ -85,10 +85,12 @@ def _class(name: str, params: Mapping[str, Any]) -> type[Optimizer]:
     return kind
 
 
-def _may_fuse(kind: type[Optimizer], options: Mapping[str, Any]) -> bool:
+def _may_fuse(kind: type[Optimizer], options: Mapping[str, Any], groups: Groups) -> bool:
     if {"fused", "foreach", "differentiable"} & options.keys():
         return False
-    return kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+    if kind is torch.optim.Adagrad:  # before torch 2.13 it refuses parameters on a GPU
+        return all(each.device.type == "cpu" for group in groups for each in group["params"])
+    return kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 def as_groups(parameters: Iterable[Any]) -> Groups:

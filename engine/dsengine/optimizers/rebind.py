@@ -29,18 +29,24 @@ def rebind(
     Raises ValueError for a parameter that is not the model's, or stands in two groups.
     """
     seen: set[str] = set()
+    counted_on_device: set[str] = set()
     for index, group in enumerate(optimizer.param_groups):
         names = [_name(parameter, originals, index) for parameter in group["params"]]
         for name in names:
             if name in seen:
                 raise ValueError(f"parameter {name!r} stands twice in the optimizer's groups")
             seen.add(name)
+        if group.get("fused") or group.get("capturable"):
+            counted_on_device.update(names)
         group["params"] = [masters[name] for name in names]
     state = dict(optimizer.state)
     optimizer.state.clear()
     for parameter, entries in state.items():
         name = originals[parameter]
-        optimizer.state[masters[name]] = _divided(name, parameter, entries, divide)
+        divided = _divided(name, parameter, entries, divide)
+        if name in counted_on_device:
+            divided = {key: _moved(value, masters[name]) for key, value in divided.items()}
+        optimizer.state[masters[name]] = divided
 
 
 def _name(parameter: Tensor, originals: Mapping[Tensor, str], group: int) -> str:
@@ -63,6 +69,12 @@ def _divided(
         else value
         for key, value in entries.items()
     }
+
+
+def _moved(value: Any, master: Tensor) -> Any:
+    """A step count beside the master, which may have come to a GPU since it was begun."""
+    is_count = isinstance(value, Tensor) and value.dim() == 0
+    return value.to(master.device) if is_count else value
 
 
 def masters_of_groups(
