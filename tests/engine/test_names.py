@@ -361,13 +361,17 @@ needs_zeros = pytest.mark.skipif(
 
 @needs_zeros
 @pytest.mark.engine
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_ranks_may_take_different_experts_of_a_leaf(ranks: Ranks, stage: int) -> None:
-    job = "training.name_jobs:routed"
-    whole = ranks.run(job, settings=config(0))
-    divided = ranks.run(job, settings=config(stage))
+def test_ranks_may_take_different_experts(
+    ranks: Ranks, stage: int, accumulation: int, marked: bool
+) -> None:
+    job, steps = "training.name_jobs:routed", {"gradient_accumulation_steps": accumulation}
+    whole = ranks.run(job, settings=config(0, **steps), marked=marked)
+    divided = ranks.run(job, settings=config(stage, **steps), marked=marked)
     for (leaves, curve), (_, expected) in zip(divided, whole, strict=True):
-        assert leaves == 2
+        assert leaves == (2 if marked else 0)
         assert curve == pytest.approx(expected, rel=1e-5)
 
 

@@ -97,19 +97,22 @@ class Routed(nn.Module):
         return self.head(x).square().mean()
 
 
-def routed(settings: dict[str, Any], layers: int = 2) -> tuple[int, list[float]]:
+def routed(
+    settings: dict[str, Any], layers: int = 2, marked: bool = True
+) -> tuple[int, list[float]]:
     """Leaf modules found, and the curve when every rank takes another expert in each step."""
     torch.manual_seed(0)
     model = Routed(layers)
-    leaves = deepspeed.utils.set_z3_leaf_modules(model, [Experts])
+    leaves = deepspeed.utils.set_z3_leaf_modules(model, [Experts]) if marked else []
     engine, *_ = deepspeed.initialize(model=model, config=settings)
-    curve = []
+    curve, count = [], engine.gradient_accumulation_steps()
     for step in range(6):
-        inputs = torch.ones(4, 8) * (1 + dist.get_rank())
-        loss = engine(inputs, (dist.get_rank() + step) % 2)
-        engine.backward(loss)
-        engine.step()
-        curve.append(loss.item())
+        for micro in range(count):
+            inputs = torch.ones(4, 8) * (1 + dist.get_rank() + micro)
+            loss = engine(inputs, (dist.get_rank() + step + micro // 2) % 2)
+            engine.backward(loss)
+            engine.step()
+            curve.append(loss.item())
     engine.destroy()
     return len(leaves), curve
 

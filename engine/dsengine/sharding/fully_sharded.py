@@ -36,7 +36,7 @@ from dsengine.sharding.internals import (
     reshard_within,
     sharded_entries,
 )
-from dsengine.sharding.leaves import reduce_unused_of_leaves
+from dsengine.sharding.leaves import reduce_unused_of_leaves, reduce_unused_of_lists
 from dsengine.sharding.mesh import SHARD
 from dsengine.shards import as_shard, part_of
 from dsengine.zero.external import uses_external
@@ -90,6 +90,8 @@ class FullySharded(Sharding):
         if not isinstance(module, FSDPModule):
             self._shard([module], reshard_after_forward=False, cast_inputs=False)
         reduce_unused_of_leaves(module, self._units(), self.whole)
+        if zero.ignore_unused_parameters:
+            reduce_unused_of_lists(module, self._units())
         put_pieces(module, built_in_pieces, device)
         self._move_masters_to_host(plan)
         self._rest_in_files()

@@ -1,9 +1,11 @@
-"""Units with a module in them of which each rank may use other parts.
+"""Units with modules in them of which each rank may use other parts.
 
 [Note: what ranks have to do alike]
 A unit's gradients are reduced in one collective, of those parameters that have one. Where ranks
-have used different experts the pieces would not belong together; torch can put a zero in the
-place of each gradient that is not there. A gather is alike when the leaf lies in one unit.
+have used different experts the pieces would not belong together; torch (since 2.13) can put a
+zero in the place of each gradient that is not there. That costs nothing where every gradient is
+there, so units that hold a list of modules do it unasked, and those that a script or the config
+names as leaves do it or are refused. A gather is alike when the list lies in one unit.
 """
 
 from collections.abc import Sequence
@@ -23,23 +25,42 @@ def reduce_unused_of_leaves(
     Raises ValueError for a leaf that is gathered in several parts, or when torch has no zeros.
     """
     for name, leaf in leaves(root):
-        below = {id(module) for module in leaf.modules()}
-        own = [
-            unit
-            for unit in units
-            if any(id(entry._module_info.module) in below for entry in sharded_entries(unit))
-        ]
+        own = _units_of(leaf, units)
         if sum(unit not in whole for unit in own) > 1:
             raise ValueError(
                 f"leaf module {name!r} is not gathered as one, for it lies outside of the repeated "
                 "blocks: use zero_optimization.stage 2, where parameters stay whole"
             )
         for unit in own:
-            _reduce_unused(unit)
+            if not _reduce_unused(unit):
+                raise ValueError(
+                    "set_z3_leaf_modules and leaf_module need torch 2.13 at stages 1 to 3: or use "
+                    "stage 0"
+                )
 
 
-def _reduce_unused(unit: FSDPModule) -> None:
+def reduce_unused_of_lists(root: nn.Module, units: Sequence[FSDPModule]) -> None:
+    """Let each unit that holds a whole list of modules reduce every parameter, where torch can."""
+    for each in root.modules():
+        if isinstance(each, nn.ModuleList | nn.ModuleDict) and len(each) > 1:
+            own = _units_of(each, units)
+            if len(own) == 1:
+                _reduce_unused(own[0])
+
+
+def _units_of(module: nn.Module, units: Sequence[FSDPModule]) -> list[FSDPModule]:
+    """The units that parameters of ``module`` belong to."""
+    below = {id(each) for each in module.modules()}
+    return [
+        unit
+        for unit in units
+        if any(id(entry._module_info.module) in below for entry in sharded_entries(unit))
+    ]
+
+
+def _reduce_unused(unit: FSDPModule) -> bool:
+    """Whether this torch can."""
     switch = getattr(unit, "set_reduce_scatter_unused_params", None)
-    if switch is None:
-        raise ValueError("set_z3_leaf_modules needs torch 2.13 at stages 1 to 3: or use stage 0")
-    switch(True, recurse=False)
+    if switch is not None:
+        switch(True, recurse=False)
+    return switch is not None
