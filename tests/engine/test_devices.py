@@ -25,7 +25,7 @@ from dsengine.checkpoint import checkpointer
 from dsengine.checkpoint.state import copy_whole
 from dsengine.comm.devices import device_for, settle_device
 from dsengine.fakes import Values
-from dsengine.gradients import global_norm
+from dsengine.gradients import global_norm, scale_gradients
 from dsengine.offload import HostBinding, NvmeBinding, OffloadSettings
 from dsengine.offload.host import _to_part
 from dsengine.optimizers import build_optimizer, rebind
@@ -134,6 +134,7 @@ def test_the_norm_travels_on_the_device_wherever_gradients_are(
     with FakeTensorMode(), Values(), OneDevice():
         gradients = [torch.ones(3, device=device) for device in on]
         global_norm(gradients, dist.group.WORLD)
+        scale_gradients(gradients, 0.5)
     assert sent == [home]
 
 

@@ -88,7 +88,7 @@ def _class(name: str, params: Mapping[str, Any]) -> type[Optimizer]:
 def _may_fuse(kind: type[Optimizer], options: Mapping[str, Any], groups: Groups) -> bool:
     if {"fused", "foreach", "differentiable"} & options.keys():
         return False
-    if kind is torch.optim.Adagrad:  # before torch 2.13 it refuses parameters on a GPU
+    if kind is torch.optim.Adagrad:  # that of torch 2.11 refuses parameters on a GPU
         return all(each.device.type == "cpu" for group in groups for each in group["params"])
     return kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
