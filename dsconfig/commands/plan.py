@@ -110,4 +110,6 @@ def show_simulation(made: "Plan", facts: "Facts", output_format: str) -> None:
     if output_format == "json":
         typer.echo(json.dumps(result, indent=2))
     else:
-        console().print(simulation_table(result))
+        zero = made.effective.zero
+        offloads = bool(zero.offload_optimizer or zero.offload_param)
+        console().print(simulation_table(result, offloads=offloads))

@@ -8,7 +8,7 @@ parameter once: activations are not in its figures, everything the engine holds 
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dsconfig import ModelTree, Plan
+from dsconfig.runtimes.effective import Tier
 from dsengine.fakes import Values, stand_in
 from dsengine.memory import LiveBytes
 from dsengine.reports.communication import CommunicationLog
+from dsengine.sharding.arrival import undivided
 
 STEPS = 2
 """The second step has the optimizer's state, which the first one makes."""
@@ -41,11 +43,16 @@ def simulate(
 
     ``model``: a catalogue name, a tree, or what builds the module; with the last, ``loss`` runs
     one forward: it gets the engine and returns a scalar. ``device``: on ``cpu`` ranks exchange
-    as over gloo. Tensors of host and device are counted together. Raises ValueError for a model
-    whose tensors are not known, and where a process group is already running.
+    as over gloo, and the model is built in the same memory; elsewhere it comes from another one,
+    and is counted from its arrival on. What is offloaded is counted with the rest. Raises
+    ValueError for a model whose tensors are not known, for a plan that writes to NVMe, and where
+    a process group is already running.
     """
     if model is None:
         raise ValueError("a dry run needs the tensors of the model: give --model")
+    zero = plan.effective.zero
+    if Tier.NVME in (zero.optimizer_tier, zero.parameter_tier):
+        raise ValueError("a dry run writes no files: set the device of offload_* to cpu")
     if dist.is_initialized():
         raise ValueError("a dry run needs a process group of its own; one is already running")
     if not callable(model):
@@ -60,8 +67,8 @@ def simulate(
     ):
         # Nothing has an address here, so that what asks for one finds all in their places.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)
-        live.start("init")
-        _run(_quiet(plan), model(), loss or _stand_in_loss, live, sent)
+        engine = _initialized(_quiet(plan), model, live, device)
+        _train(engine, plan.batch.accumulation, loss or _stand_in_loss, live, sent)
     return {
         "world_size": plan.mesh.world_size,
         "phases": {phase: live.peaks[phase] for phase in PHASES},
@@ -69,21 +76,73 @@ def simulate(
     }
 
 
-def _run(
-    plan: Plan,
-    module: nn.Module,
+def _initialized(plan: Plan, build: Callable[[], nn.Module], live: LiveBytes, device: str) -> Any:
+    """The engine, measured from the building of the model on where main memory is the device."""
+    from dsengine.initialization import initialize
+
+    if device == "cpu":
+        live.start("init")
+        engine, *_ = initialize(model=build(), plan=plan)
+        return engine
+    module = build()
+    live.start("init")
+    with _apart():
+        engine, *_ = initialize(model=module, plan=plan)
+    return engine
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Main memory and device as two, where moving from one to the other would do nothing.
+
+    What arrives is a copy, which is gone when the tensors from before are back in main memory.
+    """
+    from dsengine import sharding
+    from dsengine.sharding import fully_sharded
+
+    divide_there, move_there = fully_sharded.on_device, sharding.move_and_agree
+
+    @contextmanager
+    def there_and_back(modules: Iterable[nn.Module], device: torch.device) -> Iterator[None]:
+        members = list(modules)
+        whole = undivided(members)
+        built = _copied(whole)
+        with divide_there(members, device):
+            yield
+        for parameter, data in zip(whole, built, strict=True):
+            parameter.data = data
+
+    def to_stay(module: nn.Module, device: torch.device) -> None:
+        _copied(undivided([module]))
+        move_there(module, device)
+
+    with (
+        _replaced(fully_sharded, "on_device", there_and_back),
+        _replaced(sharding, "move_and_agree", to_stay),
+    ):
+        yield
+
+
+def _copied(parameters: list[nn.Parameter]) -> list[Tensor]:
+    """Give each parameter a copy of its tensor; return the tensors from before."""
+    before = [parameter.data for parameter in parameters]
+    for parameter, data in zip(parameters, before, strict=True):
+        parameter.data = data.clone()
+    return before
+
+
+def _train(
+    engine: Any,
+    accumulation: int,
     loss_of: Callable[[Any], Tensor],
     live: LiveBytes,
     sent: CommunicationLog,
 ) -> None:
-    from dsengine.initialization import initialize
-
-    engine, *_ = initialize(model=module, plan=plan)
     for step in range(STEPS):
-        for micro in range(plan.batch.accumulation):
+        for micro in range(accumulation):
             last = step == STEPS - 1
             # As in the estimate, a phase is that of the micro batch that ends the window.
-            counted = last and micro == plan.batch.accumulation - 1
+            counted = last and micro == accumulation - 1
             with sent if last else nullcontext():
                 live.enter("forward" if counted else "before")
                 loss = loss_of(engine)

@@ -46,7 +46,7 @@ def test_a_dry_run_agrees_with_the_estimate(
     resolution = dsconfig.resolve(config(stage, precision, accumulation), facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), "gpt2")
     device = dsconfig.estimate(resolution, facts).options[0].device
-    for phase in ("forward", "backward", "step"):
+    for phase in ("init", "forward", "backward", "step"):
         assert device.phase_bytes[phase] == pytest.approx(result["phases"][phase], rel=0.02), phase
 
 
@@ -150,3 +150,23 @@ def test_models_whose_tensors_are_not_known_are_refused_with_a_reason() -> None:
     assert counted.model is not None
     with pytest.raises(ValueError, match="not known"):
         dsengine.simulate(plan, counted.model)
+
+
+def test_a_dry_run_writes_no_files() -> None:
+    facts = gather(world_size=2, model="gpt2")
+    chosen = config(3)
+    chosen["zero_optimization"]["offload_optimizer"] = {"device": "nvme", "nvme_path": "/local"}
+    plan = dsconfig.plan(dsconfig.resolve(chosen, facts), facts)
+    with pytest.raises(ValueError, match="writes no files"):
+        dsengine.simulate(plan, "gpt2")
+
+
+def test_a_model_built_in_main_memory_is_counted_there_only_where_that_is_the_device() -> None:
+    model = from_catalogue.model("gpt2")
+    peaks: dict[str, int] = {}
+    for device in ("cpu", "h100"):
+        facts = gather(world_size=8, model="gpt2", device=device)
+        plan = dsconfig.plan(dsconfig.resolve(config(3), facts), facts)
+        kind = "cpu" if device == "cpu" else "cuda"
+        peaks[device] = dsengine.simulate(plan, "gpt2", device=kind)["phases"]["init"]
+    assert peaks["cpu"] > 4 * model.parameters > 2 * peaks["h100"]

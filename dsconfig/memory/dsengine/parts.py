@@ -6,7 +6,9 @@ _ZERO = "/zero_optimization"
 _STAGE = f"{_ZERO}/stage"
 
 BUILT = Part("model as built", "", "fp32, before it is divided")
-BROADCAST = Part("broadcast of the first rank's weights", "", "at most 256 MiB at a time")
+BROADCAST = Part(
+    "broadcast of the first rank's weights", "", "tensors laid together, 256 MiB at a time"
+)
 MASTER = Part(
     "fp32 master weights",
     _STAGE,

@@ -1,13 +1,13 @@
 """Stage 0: DistributedDataParallel with gradients as views of its buckets."""
 
 from dsconfig.memory.dsengine import parts
+from dsconfig.memory.dsengine.arrival import broadcast_bytes
 from dsconfig.memory.dsengine.optimizers import temporary_bytes
 from dsconfig.memory.estimate import Phase
 from dsconfig.memory.model_pass import run_backward, run_forward
 from dsconfig.memory.timeline import Timeline, Trace
 from dsconfig.memory.workload import Workload
 
-BROADCAST_BYTES = 256 * 2**20
 MASTER_WIDTH = 4
 
 
@@ -69,7 +69,8 @@ def _width_of_sums(job: Workload) -> int:
 def _create(job: Workload, line: Timeline, trained: int) -> None:
     line.hold(parts.BUILT, job.elements * 4)
     if job.ranks > 1:
-        line.blink(parts.BROADCAST, min(job.elements * 4, BROADCAST_BYTES))
+        sizes = [weight.elements * 4 for weight in job.weights]
+        line.blink(parts.BROADCAST, broadcast_bytes(sizes))
     if not job.mixed:
         line.free(parts.BUILT)  # the same tensors from here on
     line.hold(parts.MASTER, job.elements * 4)

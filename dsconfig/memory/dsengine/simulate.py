@@ -1,9 +1,9 @@
 """One rank of dsengine at stages 1 to 3: units under ``fully_shard``."""
 
 from dsconfig.memory.dsengine import parts, replicated
+from dsconfig.memory.dsengine.arrival import broadcast_bytes
 from dsconfig.memory.dsengine.groups import Group, groups_of, padded
 from dsconfig.memory.dsengine.optimizers import temporary_bytes
-from dsconfig.memory.dsengine.replicated import BROADCAST_BYTES
 from dsconfig.memory.dsengine.tiles import moves_masters, tiles
 from dsconfig.memory.dsengine.travel import Collectives, Exchange, held_width
 from dsconfig.memory.estimate import Phase
@@ -70,7 +70,8 @@ class _Run:
             if not whole_model:
                 line.hold(parts.BUILT, group.whole * 4)
             if job.ranks > 1:
-                line.blink(parts.BROADCAST, min(group.whole * 4, BROADCAST_BYTES))
+                sizes = [job.weights[index].elements * 4 for index in group.weights]
+                line.blink(parts.BROADCAST, broadcast_bytes(sizes))
             self._cut(group)
             if not whole_model:
                 line.free(parts.BUILT)

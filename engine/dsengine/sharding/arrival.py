@@ -16,7 +16,7 @@ BROADCAST_BYTES = 256 * 1024**2
 
 def move_and_agree(module: nn.Module, device: torch.device) -> None:
     """Bring a whole model to the device, with the weights of rank 0 on every rank."""
-    whole = _undivided([module])
+    whole = undivided([module])
     for parameter in whole:
         parameter.data = parameter.data.to(device)
     move_buffers(module, device)
@@ -37,7 +37,7 @@ def on_device(modules: Iterable[nn.Module], device: torch.device) -> Iterator[No
     Inside, they are sharded. Afterwards the parameters from before, which a script may still
     hold, go back to the host: on the device they would keep the whole model beside its shards.
     """
-    whole = _undivided(modules)
+    whole = undivided(modules)
     for parameter in whole:
         parameter.data = parameter.data.to(device)
     broadcast_from_first_rank(whole)
@@ -57,7 +57,7 @@ def broadcast_from_first_rank(tensors: Iterable[Tensor]) -> None:
         )
 
 
-def _undivided(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+def undivided(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """The parameters that are still whole and real, each once."""
     found = {
         id(parameter): parameter
