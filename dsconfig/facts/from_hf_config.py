@@ -1,6 +1,6 @@
 """A model from its config.json: Hugging Face's, or a small one of the same kind."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -48,16 +48,21 @@ def _cached(path: str, _changed: int) -> ModelTree:
 def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
     """The model a config describes; nested text, thinker, decoder and encoder parts included.
 
-    Raises FactError when no part of it has a width and a depth.
+    Raises FactError when no part of it has a width and a depth, or it has no vocabulary.
     """
     part = language_part(config)
     if part is None:
         remedy = "it needs hidden_size and num_hidden_layers; else give --params"
         raise FactError("--model", f"{name} has no width and depth of a model; {remedy}")
     shape = architecture(part)
+    if not shape.vocab_size:
+        remedy = "its embedding is not known; add it, or give --params"
+        raise FactError("--model", f"{name} has no vocab_size: {remedy}")
     dtype = config.get("dtype") or config.get("torch_dtype") or part.get("torch_dtype")
     trained_in = dtype if dtype in ("bfloat16", "float16", "float32") else None
     tree = trees.from_architecture(name, shape, trained_in=trained_in) or _estimated(name, shape)
+    missing = tuple(_left_out(part, shape))
+    tree = replace(tree, assumed=(*tree.assumed, *missing)) if missing else tree
     if part is not config:
         note = "only the language model is counted; other towers of this config are not"
         tree = replace(tree, assumed=(*tree.assumed, note))
@@ -116,6 +121,14 @@ def _first(config: Mapping[str, Any], name: str) -> int | None:
             raise FactError("--model", f"{key} is {value!r}; it must be an integer above zero")
         return value
     return None
+
+
+def _left_out(config: Mapping[str, Any], shape: Architecture) -> Iterator[str]:
+    """Sizes that the config does not name, and what is taken for them."""
+    if _first(config, "heads") is None:
+        yield f"{shape.heads} heads (num_attention_heads is not given)"
+    if shape.gated_mlp and shape.intermediate_size is None and shape.expert_size is None:
+        yield f"feed-forward width {shape.width_of_mlp} (intermediate_size is not given)"
 
 
 def _is_gated(config: Mapping[str, Any]) -> bool:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dsconfig import ModelTree, Plan
-from dsconfig.runtimes.effective import Tier
 from dsengine.fakes import Values, stand_in
 from dsengine.memory import LiveBytes
 from dsengine.reports.communication import CommunicationLog
@@ -51,7 +50,7 @@ def simulate(
     if model is None:
         raise ValueError("a dry run needs the tensors of the model: give --model")
     zero = plan.effective.zero
-    if Tier.NVME in (zero.optimizer_tier, zero.parameter_tier):
+    if "nvme" in (zero.optimizer_tier, zero.parameter_tier):
         raise ValueError("a dry run writes no files: set the device of offload_* to cpu")
     if dist.is_initialized():
         raise ValueError("a dry run needs a process group of its own; one is already running")

@@ -97,3 +97,12 @@ def test_a_file_is_named_by_its_path(tmp_path):
 def test_a_model_of_countless_parts_is_refused_before_it_is_counted(name):
     with pytest.raises(FactError, match=r"--model: .*give --params"):
         from_hf_config.model({**LLAMA, name: 10**9})
+
+
+def test_a_config_without_a_vocabulary_is_refused_and_other_gaps_are_told():
+    without = {key: value for key, value in LLAMA.items() if key != "vocab_size"}
+    with pytest.raises(FactError, match="no vocab_size"):
+        from_hf_config.model(without)
+    gaps = ("num_attention_heads", "intermediate_size")
+    tree = from_hf_config.model({k: v for k, v in LLAMA.items() if k not in gaps})
+    assert all(any(gap in said for said in tree.assumed) for gap in gaps)
