@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dsconfig.commands.text_table import TextTable, paragraph
+from dsconfig.commands.text_table import TextTable, paragraph, terminal_width
 from dsconfig.memory.buckets import HISTORY
 from dsconfig.memory.estimate import Estimate, Option, TierMemory
 from dsconfig.memory.fitting import host_misfit
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
 
-BAR_WIDTH = 40
+BAR_WIDTH, NARROWEST_BAR = 40, 10
+ROOM_OF_SIZE = 16
+"""Columns for the gap before a bar and the size behind it."""
 
 
 def print_table(estimate: Estimate, facts: "Facts") -> None:
@@ -83,9 +85,11 @@ def _bars(estimate: Estimate) -> TextTable:
     """One bar per choice, all to one scale."""
     table = TextTable("peak per GPU", "")
     largest = max(option.device.peak_bytes for option in estimate.options)
+    names = max(len(label(option)) for option in estimate.options)
+    width = max(NARROWEST_BAR, min(BAR_WIDTH, terminal_width() - names - ROOM_OF_SIZE))
     for option in estimate.options:
         peak = option.device.peak_bytes
-        table.add_row(label(option), f"{bar(peak, largest, BAR_WIDTH)} {peak / 2**30:.1f} GiB")
+        table.add_row(label(option), f"{bar(peak, largest, width)} {peak / 2**30:.1f} GiB")
     return table
 
 

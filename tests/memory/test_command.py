@@ -234,3 +234,12 @@ def test_the_answers_of_the_inverse_come_with_their_configs() -> None:
     limits = json.loads(done.stdout)["limits"]
     assert all(limit["config"]["zero_optimization"]["stage"] in range(4) for limit in limits)
     assert "give --host-memory" in run("estimate", *flags).stderr
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+def test_a_bar_and_its_size_stay_on_one_line(columns: str) -> None:
+    command = [sys.executable, "-m", "dsconfig", "estimate", "--params", "13e9", "--gpus", "8"]
+    narrow = {**WIDE, "COLUMNS": columns}
+    done = subprocess.run(command, capture_output=True, text=True, env=narrow, check=False)
+    bars = done.stdout.partition("\npeak per GPU\n")[2].partition("\n\n")[0].splitlines()
+    assert len(bars) == 9 and all(line.endswith(" GiB") for line in bars)
