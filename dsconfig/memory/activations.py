@@ -11,6 +11,7 @@ from typing import Any
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture
 from dsconfig.memory.families import Family, Norm, family_of
+from dsconfig.memory.latent_attention import latent_attention
 from dsconfig.memory.loss import FUSED, PLAIN, fused_loss, plain_loss
 from dsconfig.runtimes.effective import Effective
 
@@ -77,25 +78,34 @@ def block_bytes(shape: Architecture, style: Style) -> BlockBytes:
     queries = shape.heads * shape.width_of_head / shape.hidden_size
     values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
     norms = _norms(family, shape, style, queries, values)
-    attention = style.width * (2 * queries + 2 * values)
-    if family.fused_rotary:
-        attention += style.width * (queries + values)
-        attention += style.width * values if style.flash else 0
+    attention = _attention(family, shape, style)
     quadratic = 0.0
-    if style.flash:
-        attention += 4 * shape.heads / shape.hidden_size  # log-sum-exp, fp32 per head
-        if scores_dropout and style.mask_width > 1:
-            # The CPU has no fused attention with dropout: scaled q and k, and the scores.
-            attention += style.width * (2 * queries + values)
-            quadratic = 12.0
-    else:
+    if not style.flash:
         quadratic = _scores(family, style, scores_dropout)
+    elif scores_dropout and style.mask_width > 1:
+        # The CPU has no fused attention with dropout: scaled q and k, and the scores.
+        attention += style.width * (2 * queries + values)
+        quadratic = 12.0
     masks = 2 * style.mask_width if dropout else 0
     return BlockBytes(
         linear=norms + attention + _mlp(family, shape, style) + masks,
         quadratic=quadratic,
         whole=norms + masks,
     )
+
+
+def _attention(family: Family, shape: Architecture, style: Style) -> float:
+    """Query, key, value and output; flash attention's log-sum-exp, fp32 per head."""
+    lengths = 4 * shape.heads / shape.hidden_size if style.flash else 0
+    if shape.extras.get("kv_lora_rank"):
+        return latent_attention(shape, style.width, flash=style.flash) + lengths
+    queries = shape.heads * shape.width_of_head / shape.hidden_size
+    values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
+    kept = style.width * (2 * queries + 2 * values)
+    if family.fused_rotary:
+        kept += style.width * (queries + values)
+        kept += style.width * values if style.flash else 0
+    return kept + lengths
 
 
 def _norms(
@@ -119,11 +129,19 @@ def _mlp(family: Family, shape: Architecture, style: Style) -> float:
     copies = family.mlp_copies
     if style.fused and copies > 2:
         copies -= 1 if shape.gated_mlp else 3  # the activated gate is rebuilt in backward
+    kept = style.width * copies * _inner_width(family, shape) / shape.hidden_size
     if shape.experts and shape.experts_per_token:
-        inner = (shape.expert_size or shape.width_of_mlp) * shape.experts_per_token
-        routed = 2 * shape.experts_per_token  # inputs and outputs, one row per chosen expert
-        return style.width * (copies * inner / shape.hidden_size + routed)
-    return style.width * copies * shape.width_of_mlp / shape.hidden_size
+        kept += style.width * 2 * shape.experts_per_token  # their inputs and outputs, a row each
+        kept += 4 if family.router_in_fp32 and style.width == 2 else 0
+    return kept
+
+
+def _inner_width(family: Family, shape: Architecture) -> int:
+    """Inner width of the MLP, or of all experts that work on a token."""
+    if not (shape.experts and shape.experts_per_token):
+        return shape.width_of_mlp
+    expert = shape.expert_size or shape.width_of_mlp
+    return expert * (shape.experts_per_token + family.shared_experts)
 
 
 def _scores(family: Family, style: Style, dropout: bool) -> float:
@@ -142,7 +160,7 @@ def operator_bytes(shape: Architecture, style: Style) -> float:
     """
     queries = shape.heads * shape.width_of_head / shape.hidden_size
     values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
-    inner = shape.width_of_mlp / shape.hidden_size
+    inner = _inner_width(family_of(shape), shape) / shape.hidden_size
     products = queries + values + inner + (1 if shape.gated_mlp else 0)
     return style.width * (1 + queries + products) + 4 * shape.heads / shape.hidden_size
 
@@ -214,7 +232,7 @@ def _activations(
     linear = block.whole + (block.linear - block.whole) / tensor
     scores = block.quadratic * shape.heads / tensor * length
     full = int(tokens * (hidden * linear + scores))
-    inner = shape.width_of_mlp / hidden * (1 if style.fused else 2)
+    inner = _inner_width(family_of(shape), shape) / hidden * (1 if style.fused else 2)
     temporaries = int(tokens * hidden * style.width * (2 + inner / tensor))
     kept, again, on_host = full, 0, 0
     if recompute == "selective":

@@ -33,6 +33,10 @@ class Family:
     mlp_copies: int = 4
     post_norms: bool = False
     """Two more norms, after attention and MLP, whose output feeds no matrix."""
+    shared_experts: int = 0
+    """Experts that work on every token, beside the chosen ones."""
+    router_in_fp32: bool = False
+    """The router reads an fp32 copy of the hidden states."""
     one_norm_input: bool = False
     """Attention and MLP run side by side on the same residual: one input is kept."""
     one_norm: bool = False
@@ -55,7 +59,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
     "qwen3_moe": _LLAMA,
-    "deepseek_v3": _LLAMA,
+    "deepseek_v3": Family(shared_experts=1, router_in_fp32=True),
     "phi3": Family(fused_rotary=True),
     "gemma2": Family(norm=Norm.GEMMA, post_norms=True, softcap=True),
     "gpt_neox": _NEOX,

@@ -1,6 +1,7 @@
 """What DeepSpeed allocates, replayed: one module for each way it holds its states."""
 
 from dsconfig.memory.deepspeed import bf16_optimizer, stage0, stage3, stage12
+from dsconfig.memory.deepspeed.muon import with_muon_momentum
 from dsconfig.memory.timeline import Trace
 from dsconfig.memory.workload import Workload
 from dsconfig.runtimes.effective import Precision, Tier
@@ -8,6 +9,7 @@ from dsconfig.runtimes.effective import Precision, Tier
 
 def simulate(job: Workload) -> Trace:
     """One rank of a DeepSpeed run, as its engine chooses the wrapper of the optimizer."""
+    job = with_muon_momentum(job)
     zero, numerics = job.effective.zero, job.effective.numerics
     if zero.stage == 0:
         return stage0.simulate(job)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from dsconfig.memory.deepspeed.muon import with_muon_momentum
 from dsconfig.memory.deepspeed.partition import Partition
 from dsconfig.memory.pieces import OPTIMIZER, PARAMETERS, Piece, piece
 from dsconfig.memory.workload import Workload
@@ -13,6 +14,7 @@ _ACCUMULATION = "/gradient_accumulation_steps"
 
 
 def on_host(job: Workload) -> list[Piece]:
+    job = with_muon_momentum(job)
     zero = job.effective.zero
     found: list[Piece] = []
     if zero.offload_optimizer is not None and zero.optimizer_tier is not Tier.DEVICE:
@@ -23,6 +25,7 @@ def on_host(job: Workload) -> list[Piece]:
 
 
 def on_nvme(job: Workload) -> list[Piece]:
+    job = with_muon_momentum(job)
     zero, own = job.effective.zero, job.owned
     found: list[Piece] = []
     if zero.optimizer_tier is Tier.NVME and is_swapped(job):
