@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isqrt
 from typing import Any, NamedTuple
 
 from dsconfig.facts.facts import Facts
@@ -148,14 +148,19 @@ def _smaller_batches(effective: Effective) -> Iterator[Candidate]:
     batch = effective.batch
     if batch is None:
         return
-    for parts in range(2, batch.micro_batch + 1):
-        micro, rest = divmod(batch.micro_batch, parts)
-        if not rest:
-            steps = batch.accumulation * parts
-            keys = {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
-            edits = {f"/{key}": value for key, value in keys.items()}
-            changed = with_micro_batch(effective, micro, steps)
-            yield Candidate((f"micro batch {micro}",), edits, changed)
+    for parts in _divisors(batch.micro_batch)[1:]:
+        micro, steps = batch.micro_batch // parts, batch.accumulation * parts
+        keys = {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
+        edits = {f"/{key}": value for key, value in keys.items()}
+        changed = with_micro_batch(effective, micro, steps)
+        yield Candidate((f"micro batch {micro}",), edits, changed)
+
+
+def _divisors(number: int) -> list[int]:
+    """All of them, the smallest first."""
+    low = [each for each in range(1, isqrt(number) + 1) if number % each == 0]
+    high = [number // each for each in reversed(low)]
+    return low + high[low[-1] == high[0] :]
 
 
 def _smaller_buckets(effective: Effective) -> Iterator[Candidate]:
