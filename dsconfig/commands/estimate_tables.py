@@ -147,6 +147,13 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
             f"Activations of micro batch {inputs['micro_batch']} x {inputs['sequence_length']} "
             "tokens are counted."
         )
+        training = facts.training
+        asked = training is not None and "gradient_checkpointing" in training.arguments
+        if inputs["recompute"] != "none" and not asked and inputs["runtime"] != "dsengine":
+            said.append(
+                "Blocks count as recomputed, as activation_checkpointing says; under "
+                f"{inputs['runtime']} the model or the script decides: --recompute none is without."
+            )
     return said
 
 

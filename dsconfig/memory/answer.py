@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from dsconfig.facts.facts import Facts
 from dsconfig.memory import constants
+from dsconfig.memory.activations import recompute_of
 from dsconfig.memory.buckets import bucket_rule_bytes
 from dsconfig.memory.estimate import DeviceMemory, Estimate, Fit, Option, Phase, TierMemory
 from dsconfig.memory.simulation import simulator_of
@@ -150,6 +151,7 @@ def inputs_of(
             "micro_batch": micro,
             "sequence_length": training.sequence_length if training else None,
             "accumulation": batch.accumulation if batch else 1,
+            "recompute": recompute_of(effective, facts),
             "overlap_comm": effective.zero.overlap_comm,
         }
     )

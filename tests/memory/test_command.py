@@ -243,3 +243,16 @@ def test_a_bar_and_its_size_stay_on_one_line(columns: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=narrow, check=False)
     bars = done.stdout.partition("\npeak per GPU\n")[2].partition("\n\n")[0].splitlines()
     assert len(bars) == 9 and all(line.endswith(" GiB") for line in bars)
+
+
+def test_recomputation_that_the_file_alone_asks_for_is_said_where_a_script_decides(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({**CONFIG, "activation_checkpointing": {}}))
+    where = ["--model", "llama-2-7b", "--gpus", "8", "--device", "h100-80gb", "--seq-len", "512"]
+    remark = "--recompute none is without"
+    assert remark in run("estimate", str(path), *where, "--runtime", "deepspeed").stdout
+    assert remark not in run("estimate", str(path), *where, "--runtime", "dsengine").stdout
+    told = run("estimate", str(path), *where, "--runtime", "deepspeed", "--recompute", "full")
+    assert remark not in told.stdout
