@@ -28,8 +28,10 @@ $(STAMPS)/interop: $(STAMPS)/setup
 run: $(STAMPS)/setup ## the main job, on real input
 	$(BIN)/python examples/tour.py
 
+# Tests that spawn training processes need both cores themselves; the others share them.
 test: $(STAMPS)/setup ## the test suite
-	$(BIN)/python -m pytest -m "not live and not browser"
+	$(BIN)/python -m pytest -n 2 -m "not engine and not live and not browser"
+	$(BIN)/python -m pytest -m "engine and not live and not browser"
 
 test-all: $(STAMPS)/interop ## the suite with the live oracles, and the browser where there is one
 	DS_ACCELERATOR=cpu $(BIN)/python -m pytest -m "live or browser"

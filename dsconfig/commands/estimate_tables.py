@@ -149,7 +149,7 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
         )
         training = facts.training
         asked = training is not None and "gradient_checkpointing" in training.arguments
-        if inputs["recompute"] != "none" and not asked and inputs["runtime"] != "dsengine":
+        if inputs["recompute"] != "none" and not asked and inputs["deepspeed_version"]:
             said.append(
                 "Blocks count as recomputed, as activation_checkpointing says; under "
                 f"{inputs['runtime']} the model or the script decides: --recompute none is without."
