@@ -1,25 +1,11 @@
 """Side by side with the DeepSpeed that is installed."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from training.jobs import config
 from training.ranks import Ranks
 
 pytestmark = [pytest.mark.engine, pytest.mark.live]
-
-
-@pytest.fixture(scope="module")
-def deepspeed() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def ours() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])

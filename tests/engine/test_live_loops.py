@@ -4,7 +4,6 @@ DeepSpeed compiles its optimizers for the CPU when they are first used, which ta
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,6 @@ from training.ranks import Ranks
 pytestmark = [pytest.mark.engine, pytest.mark.live]
 STAGES = [0, 1, 2, 3]
 COMPILING = 900.0
-
-
-@pytest.fixture(scope="module")
-def deepspeed() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def ours() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 class Both:
