@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsconfig.api import estimate, plan, read, resolve, validate
+    from dsconfig.cost.estimate import Estimate
     from dsconfig.facts import (
         Architecture,
         DeviceFacts,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         architecture_of,
         gather,
     )
-    from dsconfig.memory.estimate import Estimate
     from dsconfig.planner.model import Coverage, Plan, Status, UnitSchedule
     from dsconfig.report import Diagnostic, Effect, Report, Severity
     from dsconfig.resolver.resolution import LedgerEntry, Resolution
@@ -49,7 +49,7 @@ _HOME_OF = {
         "architecture_of",
         "gather",
     ),
-    "dsconfig.memory.estimate": ("Estimate",),
+    "dsconfig.cost.estimate": ("Estimate",),
     "dsconfig.planner.model": ("Coverage", "Plan", "Status", "UnitSchedule"),
     "dsconfig.report": ("Diagnostic", "Effect", "Report", "Severity"),
     "dsconfig.resolver.resolution": ("LedgerEntry", "Resolution"),

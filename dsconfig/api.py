@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from dsconfig.cost.estimate import Estimate
     from dsconfig.facts import Facts
-    from dsconfig.memory.estimate import Estimate
     from dsconfig.planner.model import Plan
     from dsconfig.report import Report
     from dsconfig.resolver.resolution import Resolution
@@ -85,7 +85,7 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
     Raises ValueError when the resolution has errors or the facts name no model, TypeError for
     a config that was not resolved and for facts of another kind.
     """
-    from dsconfig.memory.answer import estimate as estimate_effective
+    from dsconfig.cost.answer import estimate as estimate_effective
     from dsconfig.runtimes.effective import Effective
 
     facts = _facts(facts)

@@ -8,8 +8,8 @@ import typer
 from dsconfig.commands import fact_options, memory_options, options
 
 if TYPE_CHECKING:
+    from dsconfig.cost.estimate import Estimate
     from dsconfig.facts import Facts
-    from dsconfig.memory.estimate import Estimate
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
 
@@ -131,7 +131,7 @@ def estimate(
 
 def _any_fits(found: "Estimate", facts: "Facts") -> bool:
     """Whether one of the choices fits the card, and the main memory where that is known."""
-    from dsconfig.memory.fitting import host_misfit
+    from dsconfig.cost.fitting import host_misfit
 
     return any(
         all(fit.fits for fit in option.fits) and not host_misfit(option, facts)
@@ -144,10 +144,10 @@ def _estimate(facts: "Facts", effective: "Effective | None", runtime: "Runtime")
 
     try:
         if effective is not None:
-            from dsconfig.memory.answer import estimate as price_one
+            from dsconfig.cost.answer import estimate as price_one
 
             return price_one(effective, facts, runtime=runtime)
-        from dsconfig.memory.table import table
+        from dsconfig.cost.table import table
 
         return table(facts, runtime=runtime)
     except ValueError as error:
@@ -183,8 +183,8 @@ def _resolved(
 
 def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
     from dsconfig.commands.errors import UsageError
+    from dsconfig.cost.calibration import calibrate, calibrated
     from dsconfig.facts import sizes
-    from dsconfig.memory.calibration import calibrate, calibrated
 
     if len(found.options) != 1:
         raise UsageError("--measured needs the config that was run: give FILE")
@@ -218,11 +218,11 @@ def _write(found: "Estimate", plot: Path | None, html: Path | None) -> None:
 
     try:
         if plot is not None:
-            from dsconfig.memory.render.chart import write_chart
+            from dsconfig.cost.render.chart import write_chart
 
             write_chart(found, plot)
         if html is not None:
-            from dsconfig.memory.render.page import page
+            from dsconfig.cost.render.page import page
 
             html.write_text(page(found), encoding="utf-8")
     except OSError as error:
@@ -241,7 +241,7 @@ def _show(
     if output_format == "json":
         import json
 
-        from dsconfig.memory.shape import as_data
+        from dsconfig.cost.shape import as_data
 
         typer.echo(json.dumps(as_data(found), indent=2))
         return
@@ -258,7 +258,7 @@ def print_limits(
 ) -> None:
     """The inverse: what is the most that fits."""
     from dsconfig.commands.errors import UsageError
-    from dsconfig.memory.fit import limits
+    from dsconfig.cost.fit import limits
 
     try:
         found = limits(facts, effective, runtime=runtime)
@@ -269,7 +269,7 @@ def print_limits(
     if output_format == "json":
         import json
 
-        from dsconfig.memory.shape import limits_data
+        from dsconfig.cost.shape import limits_data
 
         typer.echo(json.dumps(limits_data(found), indent=2))
         return
@@ -286,7 +286,7 @@ def print_limits(
 def print_compat(facts: "Facts", program: str, output_format: str) -> None:
     """DeepSpeed's own tables for these facts, to the letter; as JSON their bytes."""
     from dsconfig.commands.errors import UsageError
-    from dsconfig.memory import compat
+    from dsconfig.cost import compat
 
     if program != "deepspeed":
         raise UsageError(f"--compat: {program!r} is unknown; write --compat deepspeed")

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dsconfig.commands.text_table import TextTable, paragraph, terminal_width
-from dsconfig.memory.buckets import HISTORY
-from dsconfig.memory.estimate import Estimate, Option, TierMemory
-from dsconfig.memory.fitting import host_misfit
-from dsconfig.memory.render.words import bar, both, label, moved
+from dsconfig.cost.buckets import HISTORY
+from dsconfig.cost.estimate import Estimate, Option, TierMemory
+from dsconfig.cost.fitting import host_misfit
+from dsconfig.cost.render.words import bar, both, label, moved
 
 if TYPE_CHECKING:
+    from dsconfig.cost.fit import Limit
+    from dsconfig.cost.tuning import Candidate
     from dsconfig.facts import Facts
-    from dsconfig.memory.fit import Limit
-    from dsconfig.memory.tuning import Candidate
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
 
@@ -129,7 +129,7 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
     if facts.device is None or facts.device.kind != "cpu":
         said.append("A card has to hold the peak, the allocator's rounding, the context and NCCL.")
     if inputs["deepspeed_version"] is not None:
-        from dsconfig.memory.deepspeed.releases import how_known
+        from dsconfig.cost.deepspeed.releases import how_known
         from dsconfig.schema.version import Version
 
         known = how_known(Version.parse(inputs["deepspeed_version"]))
@@ -248,7 +248,7 @@ def _tier(name: str, held: TierMemory, short: str) -> TextTable:
 
 
 def _changes(facts: "Facts", effective: "Effective", runtime: "Runtime") -> TextTable:
-    from dsconfig.memory.changes import cheapest_changes
+    from dsconfig.cost.changes import cheapest_changes
 
     changes = cheapest_changes(effective, facts, runtime=runtime)
     fits = bool(changes) and changes[0].fits

@@ -91,7 +91,7 @@ def _expected_memory(
     effective: Effective, facts: Facts, resolution: Resolution
 ) -> dict[str, object]:
     """Device bytes per rank by phase, from the estimator, in the program that was asked about."""
-    from dsconfig.memory.answer import estimate
+    from dsconfig.cost.answer import estimate
     from dsconfig.runtimes.base import runtime_of
 
     if facts.model is None:

@@ -13,7 +13,7 @@ LAYERS = [
     ("facts",),
     ("runtimes",),
     ("units",),
-    ("memory",),
+    ("cost",),
     ("resolver",),
     ("checks",),
     ("planner",),

@@ -88,7 +88,7 @@ UNUSED = {
     "dsconfig.facts.gathering": "facts that nobody gave",
     "dsconfig.facts.machine": "facts that nobody gave",
     "dsconfig.facts.training": "facts that nobody gave",
-    "dsconfig.memory": "an estimate",
+    "dsconfig.cost": "an estimate",
     "dsconfig.resolver": "values for auto",
     "dsconfig.planner": "a plan",
     "dsconfig.schema.catalogue": "the history of keys that all live",

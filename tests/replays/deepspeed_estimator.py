@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dsconfig.memory import compat
+from dsconfig.cost import compat
 from replays import Case
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import dsconfig
-from dsconfig.memory.estimate import Phase
+from dsconfig.cost.estimate import Phase
 from replays import Case
 
 TOLERANCE = 0.02

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import dsconfig
+from dsconfig.cost import compat
 from dsconfig.facts import catalogues, from_catalogue, from_count
-from dsconfig.memory import compat
 from replays import Case
 
 TOLERANCE = 0.12

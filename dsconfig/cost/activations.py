@@ -1,0 +1,279 @@
+"""Bytes that autograd keeps for backward, by closed form.
+
+Notation: s tokens, b samples, h hidden size, a heads, k key/value heads, d head size, f inner
+width of the MLP, v vocabulary, w bytes of the model dtype. Everything is per rank.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dsconfig.cost.families import Family, Norm, family_of
+from dsconfig.cost.latent_attention import latent_attention
+from dsconfig.cost.loss import FUSED, PLAIN, fused_loss, plain_loss
+from dsconfig.facts.facts import Facts
+from dsconfig.facts.model import Architecture
+from dsconfig.runtimes.effective import Effective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activations:
+    """Bytes of one micro batch on one rank.
+
+    ``per_block`` is kept from forward to backward (a checkpoint, with recomputation);
+    ``recomputed`` is rebuilt in backward for one block at a time; ``temporaries`` are
+    gradients of activations in the block being differentiated. ``logits_forward`` lives at
+    the end of forward, ``logits_backward`` at the start of backward. ``on_host`` are
+    checkpoints moved to host memory.
+    """
+
+    blocks: int = 0
+    per_block: int = 0
+    recomputed: int = 0
+    temporaries: int = 0
+    outside: int = 0
+    logits_forward: int = 0
+    logits_backward: int = 0
+    on_host: int = 0
+    tokens: int = 0
+    assumed: str = ""
+    formula: str = ""
+    loss_formula: str = ""
+    pointer: str = "/train_micro_batch_size_per_gpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockBytes:
+    """One block, in bytes per s*b*h: ``linear`` + ``quadratic`` * a * s / h.
+
+    ``whole`` is the part of ``linear`` that tensor parallelism does not divide.
+    """
+
+    linear: float
+    quadratic: float
+    whole: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How the model is run: kernels and recomputation."""
+
+    width: int = 2
+    flash: bool = True
+    fused: bool = False
+    """Fused norm, MLP and loss kernels (Liger and the like)."""
+    compiled: bool = False
+    """torch.compile: the loss reads 16-bit logits, without an fp32 copy of them."""
+    dropout: bool | None = None
+    """False: switched off, whatever the published config of the family says."""
+    mask_width: int = 1
+    """Bytes of a dropout mask element: 1 on CUDA; the model dtype on CPU."""
+
+
+def block_bytes(shape: Architecture, style: Style) -> BlockBytes:
+    """What one block keeps when nothing is recomputed."""
+    family = family_of(shape)
+    dropout = family.dropout and style.dropout is not False
+    scores_dropout = family.attention_dropout and style.dropout is not False
+    queries = shape.heads * shape.width_of_head / shape.hidden_size
+    values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
+    norms = _norms(family, shape, style, queries, values)
+    attention = _attention(family, shape, style)
+    quadratic = 0.0
+    if not style.flash:
+        quadratic = _scores(family, style, scores_dropout)
+    elif scores_dropout and style.mask_width > 1:
+        # The CPU has no fused attention with dropout: scaled q and k, and the scores.
+        attention += style.width * (2 * queries + values)
+        quadratic = 12.0
+    masks = 2 * style.mask_width if dropout else 0
+    return BlockBytes(
+        linear=norms + attention + _mlp(family, shape, style) + masks,
+        quadratic=quadratic,
+        whole=norms + masks,
+    )
+
+
+def _attention(family: Family, shape: Architecture, style: Style) -> float:
+    """Query, key, value and output; flash attention's log-sum-exp, fp32 per head."""
+    lengths = 4 * shape.heads / shape.hidden_size if style.flash else 0
+    if shape.extras.get("kv_lora_rank"):
+        return latent_attention(shape, style.width, flash=style.flash) + lengths
+    queries = shape.heads * shape.width_of_head / shape.hidden_size
+    values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
+    kept = style.width * (2 * queries + 2 * values)
+    if family.fused_rotary:
+        kept += style.width * (queries + values)
+        kept += style.width * values if style.flash else 0
+    return kept + lengths
+
+
+def _norms(
+    family: Family, shape: Architecture, style: Style, queries: float, values: float
+) -> float:
+    """Norms with what they feed, and their fp32 scales (one or two per token)."""
+    kind = Norm.LAYER if style.fused else family.norm
+    full, narrow = kind.value
+    kept = 4 * full + style.width * narrow
+    inputs = 1 if family.one_norm_input else 2
+    outputs = 1 if family.one_norm else 2
+    total = kept * inputs + style.width * outputs + 8 / shape.hidden_size
+    if family.post_norms:
+        total += 2 * kept + 8 / shape.hidden_size
+    if shape.query_key_norm:
+        total += kept * (queries + values)
+    return total
+
+
+def _mlp(family: Family, shape: Architecture, style: Style) -> float:
+    copies = family.mlp_copies
+    if style.fused and copies > 2:
+        copies -= 1 if shape.gated_mlp else 3  # the activated gate is rebuilt in backward
+    kept = style.width * copies * _inner_width(family, shape) / shape.hidden_size
+    if shape.experts and shape.experts_per_token:
+        kept += style.width * 2 * shape.experts_per_token  # their inputs and outputs, a row each
+        kept += 4 if family.router_in_fp32 and style.width == 2 else 0
+    return kept
+
+
+def _inner_width(family: Family, shape: Architecture) -> int:
+    """Inner width of the MLP, or of all experts that work on a token."""
+    if not (shape.experts and shape.experts_per_token):
+        return shape.width_of_mlp
+    expert = shape.expert_size or shape.width_of_mlp
+    return expert * (shape.experts_per_token + family.shared_experts)
+
+
+def _scores(family: Family, style: Style, dropout: bool) -> float:
+    """Eager attention: probabilities, in fp32 first where the family casts, a cap, a mask."""
+    cast = 4 if family.scores_in_fp32 and style.width == 2 else 0
+    capped = style.width if family.softcap else 0
+    masked = style.mask_width + style.width if dropout else 0
+    return cast + style.width + capped + masked
+
+
+def operator_bytes(shape: Architecture, style: Style) -> float:
+    """What is kept per s*b*h when attention and every other matrix product are.
+
+    The policy of torchtitan's and PyTorch's selective checkpointing: of query, key, value,
+    output, gate, up and down the odd ones; of a plain MLP the up projection.
+    """
+    queries = shape.heads * shape.width_of_head / shape.hidden_size
+    values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
+    inner = _inner_width(family_of(shape), shape) / shape.hidden_size
+    products = queries + values + inner + (1 if shape.gated_mlp else 0)
+    return style.width * (1 + queries + products) + 4 * shape.heads / shape.hidden_size
+
+
+def _arguments(facts: Facts) -> Mapping[str, Any]:
+    return facts.training.arguments if facts.training else {}
+
+
+def style_of(effective: Effective, facts: Facts) -> Style:
+    """Kernels as the training facts name them; flash attention where they say nothing."""
+    arguments = _arguments(facts)
+    width = effective.numerics.precision.bytes
+    on_cpu = facts.device is not None and facts.device.kind == "cpu"
+    dropout = None
+    if facts.model and facts.model.architecture:
+        dropout = facts.model.architecture.extras.get("dropout")
+    return Style(
+        width=width,
+        flash=str(arguments.get("attn_implementation", "sdpa")) != "eager",
+        fused=bool(arguments.get("use_liger_kernel", False)),
+        compiled=bool(arguments.get("torch_compile", False)),
+        dropout=None if dropout is None else bool(dropout),
+        mask_width=width if on_cpu else 1,
+    )
+
+
+def recompute_of(effective: Effective, facts: Facts) -> str:
+    """``none``, ``selective`` or ``full`` (each block).
+
+    ``selective`` rebuilds the attention scores of eager attention; with flash attention, which
+    keeps none, it keeps what PyTorch's policy keeps: attention and every other matrix product.
+    """
+    arguments = _arguments(facts)
+    asked = arguments.get("gradient_checkpointing")
+    if isinstance(asked, str) and asked in {"none", "selective", "full"}:
+        return asked
+    if asked is not None:
+        return "full" if asked else "none"
+    return "full" if effective.activation_checkpointing.enabled else "none"
+
+
+def activations_of(effective: Effective, facts: Facts) -> Activations:
+    """Activations of one micro batch; nothing when the sequence length is unknown."""
+    shape = facts.model.architecture if facts.model else None
+    length = facts.training.sequence_length if facts.training else None
+    batch = effective.batch.micro_batch if effective.batch else None
+    if batch is None and facts.training:
+        batch = facts.training.micro_batch_size
+    if shape is None or length is None or batch is None:
+        return Activations(assumed="no sequence length, micro batch or shape: none counted")
+    style = style_of(effective, facts)
+    tokens = length * batch // facts.sequence_parallel
+    recompute = recompute_of(effective, facts)
+    return _activations(effective, facts, shape, style, (tokens, length), recompute)
+
+
+def _activations(
+    effective: Effective,
+    facts: Facts,
+    shape: Architecture,
+    style: Style,
+    size: tuple[int, int],
+    recompute: str,
+) -> Activations:
+    tokens, length = size
+    tensor = facts.tensor_parallel
+    hidden = shape.hidden_size
+    block = block_bytes(shape, style)
+    linear = block.whole + (block.linear - block.whole) / tensor
+    scores = block.quadratic * shape.heads / tensor * length
+    full = int(tokens * (hidden * linear + scores))
+    inner = _inner_width(family_of(shape), shape) / hidden * (1 if style.fused else 2)
+    temporaries = int(tokens * hidden * style.width * (2 + inner / tensor))
+    kept, again, on_host = full, 0, 0
+    if recompute == "selective":
+        by_operator = tokens * hidden * operator_bytes(shape, style) / tensor
+        kept = int(by_operator if style.flash else tokens * hidden * linear)
+        again = full - kept
+    elif recompute == "full":
+        settings = effective.activation_checkpointing
+        split = tensor if settings.partition_activations else 1
+        kept, again = style.width * tokens * hidden // split, full
+        if settings.cpu_checkpointing:
+            kept, on_host = 0, kept * shape.layers
+    forward, backward = _loss(facts, shape, style, tokens)
+    return Activations(
+        blocks=max(1, shape.layers // facts.pipeline_parallel),
+        per_block=kept,
+        recomputed=again,
+        temporaries=temporaries,
+        outside=2 * style.width * tokens * hidden + 8 * tokens,
+        logits_forward=forward,
+        logits_backward=backward,
+        on_host=on_host,
+        tokens=tokens,
+        formula=_formula(block, recompute),
+        loss_formula=FUSED if style.fused else PLAIN,
+    )
+
+
+def _loss(facts: Facts, shape: Architecture, style: Style, tokens: int) -> tuple[int, int]:
+    """(end of forward, start of backward): logits, loss and what differentiates them."""
+    tensor = facts.tensor_parallel
+    if not style.fused:
+        return plain_loss(shape, style.width, tokens, tensor, fp32_copy=not style.compiled)
+    head = shape.vocab_size * shape.hidden_size
+    # Fewer trained parameters than the head has: adapters, and a head that stays as it is.
+    trains_head = facts.model is None or facts.model.trainable >= head
+    return fused_loss(shape, style.width, tokens, tensor, trains_head=trains_head)
+
+
+def _formula(block: BlockBytes, recompute: str) -> str:
+    if recompute == "full":
+        return "2sbh per block, one block rebuilt"
+    scores = f" + {block.quadratic:.0f}as/h" if block.quadratic else ""
+    return f"sbh({block.linear:.1f}{scores}) per block"

@@ -1,0 +1,157 @@
+"""From a config and facts to an Estimate."""
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from dsconfig.cost import constants
+from dsconfig.cost.activations import recompute_of
+from dsconfig.cost.buckets import bucket_rule_bytes
+from dsconfig.cost.estimate import DeviceMemory, Estimate, Fit, Option, Phase, TierMemory
+from dsconfig.cost.simulation import simulator_of
+from dsconfig.cost.spread import spread
+from dsconfig.cost.tiers import host_memory, nvme_memory
+from dsconfig.cost.timeline import Trace
+from dsconfig.cost.workload import Workload, workload
+from dsconfig.facts.facts import Facts
+from dsconfig.runtimes.base import Runtime, runtime_of
+from dsconfig.runtimes.effective import Effective, Tier
+
+_PLACES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
+"""Tiers in the words of ds_config."""
+
+
+def estimate(
+    effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine"
+) -> Estimate:
+    """Bytes on device, host and NVMe of one config, by component and phase.
+
+    Raises ValueError when the facts name no model or no number of devices.
+    """
+    option = price(effective, facts, runtime=runtime)
+    return Estimate(options=(option,), inputs=inputs_of(effective, facts, runtime))
+
+
+def peak(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine") -> int:
+    """Only the highest bytes allocated on one device: the quick form for searches."""
+    program = runtime_of(runtime)
+    return simulator_of(program)(workload(effective, facts, program.version)).peak
+
+
+def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine") -> Option:
+    """One choice of stage and offload, in full."""
+    program = runtime_of(runtime)
+    job = workload(effective, facts, program.version)
+    trace = simulator_of(program)(job)
+    zero = effective.zero
+    host = host_memory(job, is_deepspeed=program.ends_in_deepspeed)
+    device = _device(job, trace, facts, host)
+    return Option(
+        stage=zero.stage,
+        offload_optimizer=_PLACES[zero.optimizer_tier],
+        offload_param=_PLACES[zero.parameter_tier],
+        device=device,
+        host=host,
+        nvme=nvme_memory(job, is_deepspeed=program.ends_in_deepspeed),
+        bucket_rule_bytes=bucket_rule_bytes(zero),
+        bucket_allocated_bytes=trace.buckets,
+        fits=_fits(device, facts),
+    )
+
+
+def _device(job: Workload, trace: Trace, facts: Facts, host: TierMemory) -> DeviceMemory:
+    allocated = trace.peak
+    reserved, outside = _around(trace, facts)
+    if job.on_cpu:
+        outside = _with_host(job, trace, host) - trace.peak
+    low, high = spread(job, trace)
+    return DeviceMemory(
+        components=trace.components(),
+        phase_bytes=MappingProxyType(trace.peaks),
+        rest_bytes=MappingProxyType(trace.rests),
+        peak_bytes=allocated,
+        peak_phase=trace.peak_phase,
+        reserved_bytes=reserved,
+        visible_bytes=reserved + outside,
+        low_bytes=low,
+        high_bytes=high,
+    )
+
+
+def _with_host(job: Workload, trace: Trace, host: TierMemory) -> int:
+    """The most of one rank on a CPU, where what is moved to the host stays in the same memory.
+
+    While the model is built there are only the masters of it.
+    """
+    masters = sum(part.bytes for part in host.components if part.name == "master weights")
+    moved = dict.fromkeys(trace.peaks, host.bytes) | {Phase.INIT: masters}
+    return max(peak + moved[phase] // job.ranks_per_node for phase, peak in trace.peaks.items())
+
+
+def _around(trace: Trace, facts: Facts) -> tuple[int, int]:
+    """(reserved by the allocator, held outside it): on a CPU there is neither pool nor context."""
+    if facts.device is not None and facts.device.kind == "cpu":
+        return trace.peak, 0
+    capability = facts.device.compute_capability if facts.device else None
+    pool = trace.pooled + constants.workspace_bytes(capability)
+    communicators = constants.COMMUNICATOR_BYTES if (facts.world_size or 1) > 1 else 0
+    reserved = int(pool * constants.RESERVED_OVER_ALLOCATED)
+    return reserved, constants.CONTEXT_BYTES + communicators
+
+
+def _fits(device: DeviceMemory, facts: Facts) -> tuple[Fit, ...]:
+    """Against the card in the facts: reserved bytes, context and communicators must go in."""
+    if facts.device is None or facts.device.memory_bytes is None:
+        return ()
+    memory = facts.device.memory_bytes
+    headroom = memory - device.visible_bytes
+    return (
+        Fit(
+            device=facts.device.name,
+            memory_bytes=memory,
+            fits=headroom >= 0,
+            headroom_bytes=headroom,
+        ),
+    )
+
+
+def with_fits(option: Option, cards: list[tuple[str, int]]) -> Option:
+    """The option, judged against cards given as (name, usable bytes)."""
+    fits = tuple(
+        Fit(
+            device=name,
+            memory_bytes=memory,
+            fits=memory >= option.device.visible_bytes,
+            headroom_bytes=memory - option.device.visible_bytes,
+        )
+        for name, memory in cards
+    )
+    return replace(option, fits=fits)
+
+
+def inputs_of(
+    effective: Effective, facts: Facts, runtime: str | Runtime
+) -> MappingProxyType[str, object]:
+    """What went in, ready for JSON."""
+    model, training, batch = facts.model, facts.training, effective.batch
+    program = runtime_of(runtime)
+    micro = batch.micro_batch if batch else training.micro_batch_size if training else None
+    return MappingProxyType(
+        {
+            "runtime": program.name,
+            "deepspeed_version": str(program.version) if program.ends_in_deepspeed else None,
+            "model": model.name if model else None,
+            "parameters": model.parameters if model else None,
+            "trainable": model.trainable if model else None,
+            "assumed": list(model.assumed) if model else [],
+            "gpus": facts.world_size,
+            "nodes": facts.nodes,
+            "device": facts.device.name if facts.device else None,
+            "precision": str(effective.numerics.precision),
+            "optimizer": effective.optimizer.type if effective.optimizer else "AdamW (assumed)",
+            "micro_batch": micro,
+            "sequence_length": training.sequence_length if training else None,
+            "accumulation": batch.accumulation if batch else 1,
+            "recompute": recompute_of(effective, facts),
+            "overlap_comm": effective.zero.overlap_comm,
+        }
+    )

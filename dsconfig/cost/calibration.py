@@ -1,0 +1,137 @@
+"""Make the estimate fit one real run of this set-up."""
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from dsconfig.cost.estimate import Component, DeviceMemory, Estimate, Option, Phase
+from dsconfig.cost.timeline import SHAPED
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """``slope`` multiplies what grows with tokens, ``constant_bytes`` is added to the rest."""
+
+    measured_bytes: int
+    estimated_bytes: int
+    slope: float
+    constant_bytes: int
+
+    @property
+    def error(self) -> float:
+        """Signed error of the estimate before calibration, relative to the measurement."""
+        return self.estimated_bytes / self.measured_bytes - 1
+
+
+def calibrate(option: Option, measured_bytes: int, *, what: str = "visible") -> Calibration:
+    """Split the gap between estimate and measurement.
+
+    ``what`` says what was measured: ``allocated``, ``reserved`` or ``visible`` (nvidia-smi).
+    The gap goes to the part that grows with tokens as far as a factor from 0 to 2 takes it,
+    and what is left is a constant. Raises ValueError where that would leave nothing of a phase.
+    """
+    device = option.device
+    estimated = {
+        "allocated": device.peak_bytes,
+        "reserved": device.reserved_bytes,
+        "visible": device.visible_bytes,
+    }[what]
+    gap = measured_bytes - estimated
+    loose = _loose(device)
+    slope = min(2.0, max(0.0, 1 + gap / loose)) if loose else 1.0
+    # Another phase may be the highest once this one has shrunk.
+    phases = _phases(device, _scaled(device, slope)).values()
+    constant = device.peak_bytes + gap - max(phases)
+    if constant + min(phases) <= 0:
+        raise ValueError(
+            f"{measured_bytes / GIB:.2f} GiB, where {estimated / GIB:.2f} GiB are estimated, is "
+            "another run: the states of this config alone take more. Check --gpus and the file, "
+            "or say what was measured: --measured-as"
+        )
+    return Calibration(
+        measured_bytes=measured_bytes,
+        estimated_bytes=estimated,
+        slope=slope,
+        constant_bytes=constant,
+    )
+
+
+def calibrated(estimate: Estimate, calibration: Calibration) -> Estimate:
+    """The estimate with this correction in every option."""
+    options = tuple(_corrected(option, calibration) for option in estimate.options)
+    inputs = MappingProxyType(
+        {
+            **estimate.inputs,
+            "calibration": {
+                "slope": calibration.slope,
+                "constant_bytes": calibration.constant_bytes,
+                "error_before": calibration.error,
+            },
+        }
+    )
+    return replace(estimate, options=options, inputs=inputs)
+
+
+def _loose(device: DeviceMemory) -> int:
+    return sum(
+        part.bytes
+        for part in device.components
+        if part.name in SHAPED and device.peak_phase in part.phases
+    )
+
+
+def _corrected(option: Option, calibration: Calibration) -> Option:
+    device = option.device
+    components = _components(device, calibration)
+    phases = _phases(device, components)
+    peak_phase = max(phases, key=lambda phase: phases[phase])
+    shift = phases[peak_phase] - device.peak_bytes
+    visible = device.visible_bytes + shift
+    fits = tuple(
+        replace(fit, fits=fit.memory_bytes >= visible, headroom_bytes=fit.memory_bytes - visible)
+        for fit in option.fits
+    )
+    changed = replace(
+        device,
+        components=components,
+        phase_bytes=MappingProxyType(phases),
+        peak_bytes=phases[peak_phase],
+        peak_phase=peak_phase,
+        reserved_bytes=device.reserved_bytes + shift,
+        visible_bytes=visible,
+        low_bytes=None,
+        high_bytes=None,
+    )
+    return replace(option, device=changed, fits=fits)
+
+
+def _phases(device: DeviceMemory, components: tuple[Component, ...]) -> dict[Phase, int]:
+    """Bytes held in each phase."""
+    return {
+        phase: sum(part.bytes for part in components if phase in part.phases)
+        for phase in device.phase_bytes
+    }
+
+
+def _scaled(device: DeviceMemory, slope: float) -> tuple[Component, ...]:
+    """The components with what grows with tokens times the slope."""
+    return tuple(
+        replace(part, bytes=int(part.bytes * slope), formula=f"{part.formula}, x {slope:.2f}")
+        if part.name in SHAPED
+        else part
+        for part in device.components
+    )
+
+
+def _components(device: DeviceMemory, calibration: Calibration) -> tuple[Component, ...]:
+    """Those, and the constant as a component of its own."""
+    scaled = _scaled(device, calibration.slope)
+    constant = Component(
+        name="measured beyond the formulas",
+        bytes=calibration.constant_bytes,
+        pointer="",
+        phases=tuple(device.phase_bytes),
+        formula="calibration",
+    )
+    return (*scaled, constant) if constant.bytes else scaled

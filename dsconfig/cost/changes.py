@@ -1,0 +1,190 @@
+"""What would make a config fit: single changes, cheapest in step time first."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf, isqrt
+from typing import Any, NamedTuple
+
+from dsconfig.cost.activations import recompute_of
+from dsconfig.cost.answer import price
+from dsconfig.cost.choices import (
+    USUAL,
+    choice_of,
+    with_choice,
+    with_micro_batch,
+    with_recomputation,
+)
+from dsconfig.cost.estimate import Option
+from dsconfig.cost.fitting import misfit
+from dsconfig.cost.speed import step_time
+from dsconfig.cost.written import choice_edits
+from dsconfig.facts.facts import Facts
+from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.effective import Effective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One edit of the config, or two (``parts``, in words), with what it brings.
+
+    ``slowdown`` is the expected time per sample over today's; ``edits`` are values by pointer.
+    """
+
+    parts: tuple[str, ...]
+    edits: dict[str, Any]
+    option: Option
+    fits: bool
+    saved_bytes: int
+    slowdown: float
+
+    @property
+    def what(self) -> str:
+        return ", ".join(self.parts)
+
+
+def cheapest_changes(
+    effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine", count: int = 3
+) -> tuple[Change, ...]:
+    """The ``count`` cheapest changes that make it fit; if none does, those that save most.
+
+    Two changes together are offered only where neither alone fits and is as fast.
+    """
+    judge = _Judge(effective, facts, runtime)
+    lines = list(_candidates(effective, facts))
+    found = [change for line in lines for change in judge.along(line)]
+    if sum(change.fits for change in found) < count:
+        alone = {change.what: change.slowdown for change in found if change.fits}
+        pairs = [change for line in _pairs(lines, facts) for change in judge.along(line)]
+        found += [pair for pair in pairs if not _is_needless(pair, alone)]
+    fitting = sorted((each for each in found if each.fits), key=lambda each: each.slowdown)
+    rest = sorted((each for each in found if not each.fits), key=lambda each: -each.saved_bytes)
+    return tuple((fitting or rest)[:count])
+
+
+def _is_needless(pair: Change, alone: Mapping[str, float]) -> bool:
+    return any(alone.get(part, inf) <= pair.slowdown for part in pair.parts)
+
+
+class _Judge:
+    """Prices changes against the config as it is."""
+
+    def __init__(self, effective: Effective, facts: Facts, runtime: str | Runtime) -> None:
+        self._facts, self._runtime = facts, runtime
+        self._peak = price(effective, facts, runtime=runtime).device.peak_bytes
+        self._time = self._seconds(effective)
+
+    def _seconds(self, effective: Effective) -> float:
+        return step_time(effective, self._facts).seconds_per_sample if effective.batch else 1.0
+
+    def along(self, line: "Line") -> Iterator[Change]:
+        """The changes of one line that save bytes: from the farthest back to one too large."""
+        for candidate in line:
+            change = self._change(candidate)
+            if change is not None:
+                yield change
+            if change is None or not change.fits:
+                return
+
+    def _change(self, candidate: "Candidate") -> Change | None:
+        """The change with its price; None when it neither fits nor saves anything."""
+        changed = candidate.effective
+        option = price(changed, self._facts, runtime=self._runtime)
+        saved = self._peak - option.device.peak_bytes
+        fits = not misfit(option, changed, self._facts)
+        if saved <= 0 and not fits:
+            return None
+        return Change(
+            parts=candidate.parts,
+            edits=candidate.edits,
+            option=option,
+            fits=fits,
+            saved_bytes=saved,
+            slowdown=self._seconds(changed) / self._time,
+        )
+
+
+class Candidate(NamedTuple):
+    """Changes in words, their values by pointer, and the config with them."""
+
+    parts: tuple[str, ...]
+    edits: dict[str, Any]
+    effective: Effective
+
+
+Line = list[Candidate]
+"""Changes of one kind, that which saves most first: what follows it cannot fit if it does not."""
+
+
+def _pairs(lines: list[Line], facts: Facts) -> Iterator[Line]:
+    """A change of batch or recomputation together with one of stage and offload."""
+    for line in lines:
+        if not line[0].parts[0].startswith("stage"):
+            with_others = [[*_joined(each, facts)] for each in line]
+            yield from map(list, zip(*with_others, strict=True))
+
+
+def _joined(candidate: Candidate, facts: Facts) -> Iterator[Candidate]:
+    for other in _other_choices(candidate.effective, facts):
+        edits = {**candidate.edits, **other.edits}
+        yield Candidate((*candidate.parts, *other.parts), edits, other.effective)
+
+
+def _candidates(effective: Effective, facts: Facts) -> Iterator[Line]:
+    batches = list(_smaller_batches(effective))
+    if batches:
+        yield batches[::-1]
+    if recompute_of(effective, facts) != "full":
+        settings: dict[str, Any] = {"/activation_checkpointing": {"partition_activations": False}}
+        # A flag of the training script is stronger than the block in the file.
+        if facts.training is None or "gradient_checkpointing" not in facts.training.arguments:
+            changed = with_recomputation(effective)
+            yield [Candidate(("recompute activations",), settings, changed)]
+    for each in (*_smaller_buckets(effective), *_other_choices(effective, facts)):
+        yield [each]
+
+
+def _smaller_batches(effective: Effective) -> Iterator[Candidate]:
+    """Each proper divisor of the micro batch, with as much more accumulation: the same step."""
+    batch = effective.batch
+    if batch is None:
+        return
+    for parts in _divisors(batch.micro_batch)[1:]:
+        micro, steps = batch.micro_batch // parts, batch.accumulation * parts
+        keys = {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
+        edits = {f"/{key}": value for key, value in keys.items()}
+        changed = with_micro_batch(effective, micro, steps)
+        yield Candidate((f"micro batch {micro}",), edits, changed)
+
+
+def _divisors(number: int) -> list[int]:
+    """All of them, the smallest first."""
+    low = [each for each in range(1, isqrt(number) + 1) if number % each == 0]
+    high = [number // each for each in reversed(low)]
+    return low + high[low[-1] == high[0] :]
+
+
+def _smaller_buckets(effective: Effective) -> Iterator[Candidate]:
+    zero = effective.zero
+    if zero.stage == 0:
+        return
+    if zero.reduce_bucket_size > 50_000_000:
+        smaller = replace(zero, reduce_bucket_size=50_000_000)
+        edits = {"/zero_optimization/reduce_bucket_size": 50_000_000}
+        yield Candidate(("reduce bucket 5e7",), edits, replace(effective, zero=smaller))
+    if zero.stage == 3 and zero.max_live_parameters > 100_000_000:
+        smaller = replace(zero, max_live_parameters=100_000_000, max_reuse_distance=100_000_000)
+        edits = {
+            "/zero_optimization/stage3_max_live_parameters": 100_000_000,
+            "/zero_optimization/stage3_max_reuse_distance": 100_000_000,
+        }
+        changed = replace(effective, zero=smaller)
+        yield Candidate(("fewer live parameters (1e8)",), edits, changed)
+
+
+def _other_choices(effective: Effective, facts: Facts) -> Iterator[Candidate]:
+    now = choice_of(effective)
+    for choice in USUAL:
+        if choice != now and choice.stage >= now.stage:
+            zero = with_choice(effective.zero, choice, facts)
+            changed = replace(effective, zero=zero)
+            yield Candidate((choice.label,), choice_edits(zero), changed)

@@ -1,0 +1,23 @@
+"""What DeepSpeed allocates, replayed: one module for each way it holds its states."""
+
+from dsconfig.cost.deepspeed import bf16_optimizer, stage0, stage3, stage12
+from dsconfig.cost.deepspeed.muon import with_muon_momentum
+from dsconfig.cost.timeline import Trace
+from dsconfig.cost.workload import Workload
+from dsconfig.runtimes.effective import Precision, Tier
+
+
+def simulate(job: Workload) -> Trace:
+    """One rank of a DeepSpeed run, as its engine chooses the wrapper of the optimizer."""
+    job = with_muon_momentum(job)
+    zero, numerics = job.effective.zero, job.effective.numerics
+    if zero.stage == 0:
+        return stage0.simulate(job)
+    if zero.stage == 3:
+        return stage3.simulate(job)
+    bf16_with_fp32_sums = (
+        numerics.precision is Precision.BF16 and numerics.grad_accum_dtype is Precision.FP32
+    )
+    if zero.stage == 1 and bf16_with_fp32_sums and zero.optimizer_tier is Tier.DEVICE:
+        return bf16_optimizer.simulate(job)
+    return stage12.simulate(job)

@@ -1,0 +1,112 @@
+"""What one rank of DeepSpeed keeps in main memory and on NVMe for offloaded states."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from dsconfig.cost.deepspeed.muon import with_muon_momentum
+from dsconfig.cost.deepspeed.partition import Partition
+from dsconfig.cost.pieces import OPTIMIZER, PARAMETERS, Piece, piece
+from dsconfig.cost.workload import Workload
+from dsconfig.runtimes.effective import Offload, Tier
+
+MEBI = 2**20
+_ACCUMULATION = "/gradient_accumulation_steps"
+
+
+def on_host(job: Workload) -> list[Piece]:
+    job = with_muon_momentum(job)
+    zero = job.effective.zero
+    found: list[Piece] = []
+    if zero.offload_optimizer is not None and zero.optimizer_tier is not Tier.DEVICE:
+        found += _optimizer(job, zero.offload_optimizer)
+    if zero.offload_param is not None and zero.parameter_tier is not Tier.DEVICE:
+        found += _parameters(job, zero.offload_param)
+    return found
+
+
+def on_nvme(job: Workload) -> list[Piece]:
+    job = with_muon_momentum(job)
+    zero, own = job.effective.zero, job.owned
+    found: list[Piece] = []
+    if zero.optimizer_tier is Tier.NVME and is_swapped(job):
+        state = job.optimizer.state_bytes(own, job.state_width)
+        found.append(piece("master weights", own * 4, OPTIMIZER, "4 per owned element"))
+        found.append(piece("optimizer state", state, OPTIMIZER, "state per owned element"))
+        found.append(piece("gradients", own * 4, OPTIMIZER, "4 per owned element"))
+    if zero.parameter_tier is Tier.NVME:
+        amount = job.shard(job.elements) * job.width
+        found.append(piece("weights", amount, PARAMETERS, "w per owned element"))
+    return found
+
+
+def is_swapped(job: Workload) -> bool:
+    """Whether the optimizer's sub-groups are written out: those below 1 MiB are kept.
+
+    ``min_aio_bytes`` in its swap_tensor/optimizer_utils.py: the larger of 1 MiB and block_size.
+    """
+    aio = cast(Any, job.effective.config.get("aio"))
+    block = aio.get("block_size", MEBI) if isinstance(aio, Mapping) else MEBI  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    group = min(job.owned, job.effective.zero.sub_group_size)
+    return group * 4 >= max(MEBI, int(cast(int, block)))
+
+
+def _optimizer(job: Workload, offload: Offload) -> list[Piece]:
+    """Master, gradient, 16-bit staging and moments; a pool before NVMe."""
+    if offload.tier is Tier.NVME:
+        return [*_unswapped(job, offload.pin_memory), *_pool(job, offload)]
+    zero, own, pin = job.effective.zero, job.owned, offload.pin_memory
+    share, width = int(own * offload.ratio), job.master_width
+    state = job.optimizer.state_bytes(share, job.state_width)
+    # The passes of a window are added up here: in full what touches the owned part.
+    sums = zero.stage < 3 and job.accumulation > 1
+    summed = Partition.largest(job).touched * job.width if sums else 0
+    per_touched = "w per touched element"
+    found = [
+        piece("accumulated gradients", summed, _ACCUMULATION, per_touched, pinned=pin),
+        piece("master weights", share * width, OPTIMIZER, "4 per owned element", pinned=pin),
+        piece("gradients", share * width, OPTIMIZER, "4 per owned element", pinned=pin),
+        piece("16-bit staging", own * job.width, OPTIMIZER, "w per owned element", pinned=pin),
+        piece("optimizer state", state, OPTIMIZER, "state per owned element"),
+    ]
+    return [each for each in found if each.component.bytes]
+
+
+def _unswapped(job: Workload, pin: bool) -> list[Piece]:
+    """What stays in main memory beside the pool: fp32 gradients, and sub-groups too small."""
+    own, formula = job.owned, "4 per owned element, to the step"
+    kept = [piece("gradients", own * 4, OPTIMIZER, formula, pinned=pin)]
+    if not is_swapped(job):
+        state = job.optimizer.state_bytes(own, job.state_width)
+        small = "sub-groups below 1 MiB are not swapped"
+        group = "/zero_optimization/sub_group_size"
+        kept.append(piece("master weights", own * 4, group, small, pinned=pin))
+        kept.append(piece("optimizer state", state, group, small))
+    return kept
+
+
+def _pool(job: Workload, offload: Offload) -> list[Piece]:
+    own = job.owned
+    group = min(own, job.effective.zero.sub_group_size)
+    count = offload.buffer_count * (2 if offload.pipeline_read or offload.pipeline_write else 1)
+    shards, buffers = own * job.width, count * group * 4
+    formula = "buffer_count x largest sub-group x 4"
+    return [
+        piece(
+            "gradient shards", shards, OPTIMIZER, "w per owned element", pinned=offload.pin_memory
+        ),
+        piece("swap buffers", buffers, f"{OPTIMIZER}/buffer_count", formula, pinned=True),
+    ]
+
+
+def _parameters(job: Workload, offload: Offload) -> list[Piece]:
+    shards = job.shard(job.elements)
+    if offload.tier is Tier.HOST:
+        amount, formula = shards * job.width, "w per owned element"
+        return [piece("weights", amount, PARAMETERS, formula, pinned=offload.pin_memory)]
+    pool = offload.buffer_count * (offload.buffer_size or 100_000_000) * job.width
+    kept = min(shards, offload.max_in_cpu or 1_000_000_000) * job.width
+    formula = "buffer_count x size x w"
+    return [
+        piece("swap buffers", pool, f"{PARAMETERS}/buffer_size", formula, pinned=True),
+        piece("weights kept", kept, f"{PARAMETERS}/max_in_cpu", "max_in_cpu x w"),
+    ]

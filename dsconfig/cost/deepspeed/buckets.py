@@ -1,0 +1,154 @@
+"""Gradients on their way through the reduce buckets of stages 1 and 2.
+
+Each gradient is copied into the bucket and lives on as a view of it. When the next one does
+not fit, the bucket is reduced: slices that one rank owns in place, slices of several ranks
+through a flattened copy. Then the owned gradients move to the partition.
+"""
+
+from dsconfig.cost.deepspeed import parts
+from dsconfig.cost.deepspeed.partition import Partition
+from dsconfig.cost.deepspeed.releases import Release
+from dsconfig.cost.timeline import Timeline
+from dsconfig.cost.workload import Workload
+from dsconfig.runtimes.effective import Tier
+
+
+def gradient_width(job: Workload) -> int:
+    """Bytes per element of a gradient that waits: stage 1 sums in the accumulation dtype."""
+    sums_apart = job.effective.zero.stage == 1 and job.mixed
+    return job.accumulation_width if sums_apart else job.width
+
+
+def hold_buckets(job: Workload, line: Timeline) -> None:
+    """Allocate the buckets, whole, unless they are there already."""
+    zero = job.effective.zero
+    if zero.contiguous_gradients and not line.held(parts.BUCKET):
+        release = Release(job.version)
+        width = gradient_width(job) if release.sums_exactly else job.width
+        amount = release.bucket_elements(zero.reduce_bucket_size, zero.stage) * width
+        line.hold(parts.BUCKET, amount)
+        if zero.overlap_comm:
+            line.hold(parts.SECOND_BUCKET, amount)
+
+
+def free_buckets(line: Timeline) -> None:
+    line.free(parts.BUCKET)
+    line.free(parts.SECOND_BUCKET)
+
+
+class Buckets:
+    """State of the buckets during one backward pass of one rank."""
+
+    def __init__(self, job: Workload, line: Timeline, partition: Partition) -> None:
+        self._job, self._line, self._partition = job, line, partition
+        zero = job.effective.zero
+        self._size = zero.reduce_bucket_size
+        self._stage = zero.stage
+        self._overlap = zero.overlap_comm
+        self._contiguous = zero.contiguous_gradients
+        self._offloaded = zero.optimizer_tier is not Tier.DEVICE
+        self._width = gradient_width(job)
+        self._keeps = self._width != job.width and not partition.compact
+        """fp32 sums that are copied into a 16-bit bucket stay where they are until the step."""
+        self._fill: list[int] = []  # indices of the weights in the bucket
+        self._filled = 0  # elements in the bucket
+        self._late = self._stage == 1 and not self._overlap
+        self._waiting: list[int] = []
+        self._partition_made = False
+        hold_buckets(job, line)
+
+    def gradient(self, index: int) -> None:
+        """Autograd has made the gradient of one weight."""
+        elements = self._job.weights[index].elements
+        if self._width != self._job.width:
+            self._line.blink(parts.GRADIENTS, elements * self._job.width)
+        amount = elements * self._width
+        if self._stage == 1 and self._job.accumulation > 1:
+            self._line.blink(parts.GRADIENTS, amount)  # added to the sum of earlier passes
+        else:
+            self._line.hold(parts.GRADIENTS, amount)
+        if self._late:
+            self._waiting.append(index)
+        else:
+            self._put(index)
+
+    def _put(self, index: int) -> None:
+        elements = self._job.weights[index].elements
+        if self._filled + elements > self._size:
+            self._reduce()
+        self._fill.append(index)
+        self._filled += elements
+        if self._contiguous and elements <= self._size and not self._keeps:
+            self._line.free(parts.GRADIENTS, elements * self._width)
+
+    def _reduce(self, last: bool = False) -> None:
+        if not self._fill:
+            return
+        line, job = self._line, self._job
+        in_bucket = self._contiguous and self._filled <= self._size
+        copied = (not in_bucket and len(self._fill) > 1) or self._is_split()
+        line.free(parts.STAGING)
+        if self._partition.compact:
+            self._make_partition_if_owned()
+        in_bucket_width = job.width if self._keeps else self._width
+        if copied:
+            line.hold(parts.STAGING, self._filled * in_bucket_width)
+        if job.communication_width != in_bucket_width:
+            line.blink(parts.CAST, self._filled * job.communication_width)
+        if self._partition.compact and self._stage == 2:
+            largest = max(job.weights[index].elements for index in self._fill)
+            line.blink(parts.CAST, largest * job.accumulation_width)
+        line.free(parts.STAGING)
+        for index in self._fill:
+            self._settle(index, in_bucket)
+        if copied and self._overlap and self._stage == 2 and not last:
+            # With overlap the copy may outlive its reduction: gloo and the reduction stream
+            # let go of it when the next one starts.
+            line.hold(parts.STAGING, self._filled * self._width)
+        self._fill, self._filled = [], 0
+
+    def _make_partition_if_owned(self) -> None:
+        if not self._offloaded and any(self._partition.owns(index) for index in self._fill):
+            self._make_partition()
+
+    def _is_split(self) -> bool:
+        """Whether the bucket has slices of several ranks (or of several outputs)."""
+        if self._partition.compact:
+            return len(self._fill) > 1
+        ranks = [self._partition.owners[index] for index in self._fill]
+        return min(first for first, _ in ranks) != max(last for _, last in ranks)
+
+    def _settle(self, index: int, in_bucket: bool) -> None:
+        """After the reduction: to the partition, or gone."""
+        elements = self._job.weights[index].elements
+        amount = elements * self._width
+        owned = self._partition.owns(index)
+        if owned and self._contiguous and not self._offloaded:
+            self._make_partition()
+        if in_bucket:
+            return  # a view of the bucket: nothing of its own to free
+        moved = owned and self._contiguous and not self._offloaded and not self._keeps
+        dropped = self._stage == 2 and not owned
+        if moved or dropped or (self._offloaded and owned):
+            self._line.free(parts.GRADIENTS, amount)
+
+    def _make_partition(self) -> None:
+        if self._partition_made:
+            return
+        self._partition_made = True
+        partition = self._partition
+        if not partition.compact:
+            self._line.hold(parts.PARTITION, partition.touched * self._job.width)
+        elif not self._line.held(parts.PARTITION):
+            self._line.hold(parts.PARTITION, partition.elements * self._job.accumulation_width)
+
+    def finish(self) -> None:
+        """The end of backward: what waits is reduced, the buckets are freed."""
+        for index in sorted(self._waiting):
+            self._put(index)
+        self._reduce(last=True)
+        self._line.free(parts.STAGING)
+        if self._width == self._job.width or self._keeps:
+            free_buckets(self._line)  # else the sums are views of it until the step
+        if self._line.held(parts.ACCUMULATED) or self._keeps:
+            self._line.free(parts.PARTITION)  # added to what was there

@@ -1,0 +1,139 @@
+"""Stage 3's parameter coordinator: what is gathered when, and how long it stays.
+
+From the second iteration on DeepSpeed knows the order of modules. Before a module runs it
+gathers its parameters if they are not there, then fetches ahead along the recorded order, up
+to stage3_prefetch_bucket_size and never over stage3_max_live_parameters. After a module has
+run, its parameters stay if they are needed again within stage3_max_reuse_distance elements.
+"""
+
+from bisect import bisect_right
+from itertools import accumulate
+
+from dsconfig.cost.deepspeed import parts
+from dsconfig.cost.timeline import Timeline
+from dsconfig.cost.workload import Workload
+
+
+class Coordinator:
+    """Replays one iteration over ``order``, the sequence of modules run (a module may recur)."""
+
+    def __init__(
+        self, job: Workload, line: Timeline, modules: list[list[int]], order: list[int]
+    ) -> None:
+        zero = job.effective.zero
+        self._line, self._modules, self._order = line, modules, order
+        self._bytes = [weight.elements * job.width for weight in job.weights]
+        self._elements = [weight.elements for weight in job.weights]
+        self._quantized = zero.quantized_weights
+        self._group = max(1, zero.hpz_partition_size)
+        self._second: set[int] = set()  # weights whose secondary shard has been made
+        self._live_limit = zero.max_live_parameters
+        self._prefetch = zero.prefetch_bucket_size
+        self._reuse = zero.max_reuse_distance
+        self.persistent = persistent_weights(job)
+        self._state = ["away"] * len(job.weights)
+        for index in self.persistent:
+            self._state[index] = "here"
+        self._available = 0
+        self._step = 0
+        self._queue = 0  # next place in the recorded order to fetch ahead
+        self._promised = [-1] * len(job.weights)
+        # The last place for which the look-ahead has met the weight: until then it stays.
+        self._flying: dict[int, list[int]] = {}  # weight -> the gather it is part of
+        sizes = [sum(self._elements[i] for i in modules[module]) for module in order]
+        self._before = [0, *accumulate(sizes)]
+        self._uses: dict[int, list[int]] = {}
+        for place, module in enumerate(order):
+            self._uses.setdefault(module, []).append(place)
+
+    def fetch(self, module: int) -> None:
+        """The module is about to run: its parameters must be there."""
+        needed = self._modules[module]
+        missing = [index for index in needed if self._state[index] == "away"]
+        if missing:
+            self._gather(missing)
+        for index in needed:
+            if index in self._flying:
+                self._arrive(self._flying[index])
+        self._queue = max(self._queue, self._step + 1)
+        self._fetch_ahead()
+        self._step += 1
+
+    def release(self, module: int) -> None:
+        """The module has run; drop what is not needed again soon."""
+        uses = self._uses[module]
+        following = bisect_right(uses, self._step - 1)
+        if following < len(uses):
+            distance = self._before[uses[following]] - self._before[self._step]
+            if distance < self._reuse:
+                return
+        for index in self._modules[module]:
+            if self._promised[index] > self._step or index in self.persistent:
+                continue
+            if self._state[index] == "here":
+                self._state[index] = "away"
+                self._available -= self._elements[index]
+                self._line.free(parts.GATHERED, self._bytes[index])
+                self._keep_second(index)
+
+    def _keep_second(self, index: int) -> None:
+        """hpZ: when a parameter is first given up, the node keeps a part of it until the step."""
+        if self._group > 1 and index not in self._second:
+            self._second.add(index)
+            self._line.hold(parts.SECONDARY, -(-self._bytes[index] // self._group))
+
+    def _fetch_ahead(self) -> None:
+        if self._prefetch <= 0:
+            return
+        limit = min(self._live_limit - self._available, self._prefetch)
+        ahead: list[int] = []
+        fetched = 0
+        while self._queue < len(self._order) and fetched < limit:
+            for index in self._modules[self._order[self._queue]]:
+                self._promised[index] = self._queue
+                if self._state[index] == "away" and index not in ahead:
+                    ahead.append(index)
+                    fetched += self._elements[index]
+            self._queue += 1
+        if ahead:
+            self._gather(ahead)
+
+    def _gather(self, indices: list[int]) -> None:
+        """Start one gather: a buffer for all, filled on arrival."""
+        total = sum(self._bytes[index] for index in indices)
+        for index in indices:
+            self._state[index] = "flying"
+            self._flying[index] = indices
+            self._available += self._elements[index]
+        self._line.hold(parts.GATHER_COPY, self._on_the_wire(total))
+
+    def _arrive(self, indices: list[int]) -> None:
+        """The gather is done: parameters are copied out, unless there is only one."""
+        total = sum(self._bytes[index] for index in indices)
+        if len(indices) == 1:
+            self._line.free(parts.GATHER_COPY, self._on_the_wire(total))
+            self._line.hold(parts.GATHERED, total)
+        else:
+            self._line.hold(parts.GATHERED, total)
+            self._line.free(parts.GATHER_COPY, self._on_the_wire(total))
+        for index in indices:
+            self._state[index] = "here"
+            del self._flying[index]
+
+    def _on_the_wire(self, amount: int) -> int:
+        """8-bit gathers send one byte per element (and a scale for each group of them)."""
+        return amount // 2 + amount // 128 if self._quantized else amount
+
+
+def persistent_weights(job: Workload) -> frozenset[int]:
+    """Weights that are never divided between steps: small ones, up to a total."""
+    zero = job.effective.zero
+    total = 0
+    found: list[int] = []
+    for index, weight in enumerate(job.weights):
+        if weight.elements > zero.param_persistence_threshold:
+            continue
+        if total + weight.elements <= zero.model_persistence_threshold:
+            total += weight.elements
+            found.append(index)
+    return frozenset(found)

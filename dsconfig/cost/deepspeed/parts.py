@@ -1,0 +1,79 @@
+"""The components of a DeepSpeed run, each with the key that causes it."""
+
+from dsconfig.cost.timeline import Part
+
+_ZERO = "/zero_optimization"
+_STAGE = f"{_ZERO}/stage"
+
+WEIGHTS = Part("weights", _STAGE, "w per element; divided by the ranks at stage 3")
+CREATED = Part("model as built", "", "w per element, whole before it is divided: no zero.Init")
+MASTER = Part("fp32 master weights", _STAGE, "4 per owned element")
+MOMENTS = Part("optimizer state", "/optimizer/type", "state bytes per owned element")
+ZERO_GRADIENT = Part("zero gradient at creation", "", "4 per owned element, to create the state")
+GRADIENTS = Part("gradients", _STAGE, "w per element not yet reduced")
+PARTITION = Part(
+    "gradient partition", _STAGE, "every parameter that touches the owned part, in full"
+)
+GRADIENT_SHARDS = Part(
+    "gradient shards", _STAGE, "accumulation dtype per owned element, held between steps too"
+)
+BACKLOG = Part(
+    "gradients awaiting the reduce stream",
+    f"{_ZERO}/overlap_comm",
+    "up to three buckets on CUDA: one in work and two events outstanding",
+)
+GLOO_COPY = Part("gloo's copy of the bucket", "", "on CPU: reduce-scatter works on a copy")
+ACCUMULATED = Part("accumulated gradients", "/gradient_accumulation_steps", "a second partition")
+FULL_GRADIENTS = Part(
+    "fp32 gradients of all parameters", "/data_types/grad_accum_dtype", "4 per element, all ranks"
+)
+BUCKET = Part(
+    "reduce bucket",
+    f"{_ZERO}/reduce_bucket_size",
+    "reduce_bucket_size elements, allocated whole",
+)
+SECOND_BUCKET = Part(
+    "second reduce bucket", f"{_ZERO}/overlap_comm", "reduce_bucket_size elements once more"
+)
+STAGING = Part(
+    "flattened bucket",
+    f"{_ZERO}/reduce_bucket_size",
+    "what is in the bucket, during a reduction",
+    stream="reduce",
+)
+CAST = Part(
+    "bucket cast for communication",
+    "/communication_data_type",
+    "what is in the bucket, cast",
+    stream="reduce",
+)
+STEP_GRADIENT = Part("fp32 gradient for the step", "", "4 per element being updated")
+FLAT_GRADIENT = Part("flattened gradient", "", "every element being updated, flattened")
+TEMPORARIES = Part("optimizer temporaries", "/optimizer/type", "unfused kernels only")
+GATHERED = Part(
+    "gathered parameters",
+    f"{_ZERO}/stage3_max_reuse_distance",
+    "parameters whole around their use",
+    stream="gather",
+)
+PERSISTENT = Part(
+    "persistent parameters",
+    f"{_ZERO}/stage3_param_persistence_threshold",
+    "parameters below the threshold stay whole",
+    stream="gather",
+)
+GATHER_COPY = Part(
+    "gather buffer",
+    f"{_ZERO}/stage3_prefetch_bucket_size",
+    "what one gather fetches, once more",
+    stream="gather",
+)
+SECONDARY = Part(
+    "secondary shards (hpZ)",
+    f"{_ZERO}/zero_hpz_partition_size",
+    "w per element / zero_hpz_partition_size, from its first release to the step",
+)
+OFFLOAD_SCRATCH = Part("offload scratch", f"{_ZERO}/offload_optimizer", "w x the largest parameter")
+OVERFLOW_CHECK = Part(
+    "overflow test", "/fp16", "the largest gradient in fp32, its masks: 4 or 11 per element"
+)

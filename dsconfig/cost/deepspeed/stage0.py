@@ -1,0 +1,83 @@
+"""Stage 0: every rank holds everything."""
+
+from dsconfig.cost.deepspeed import parts
+from dsconfig.cost.estimate import Phase
+from dsconfig.cost.model_pass import run_backward, run_forward
+from dsconfig.cost.timeline import Timeline, Trace
+from dsconfig.cost.workload import Workload
+
+ALL_REDUCE_ELEMENTS = 500_000_000
+"""Fixed in DeepSpeed's engine; reduce_bucket_size is not used at stage 0."""
+
+
+def simulate(job: Workload) -> Trace:
+    """One rank through creation, forward, backward and step."""
+    line = Timeline()
+    owned = job.trained
+    _create(job, line, owned)
+    line.enter(Phase.FORWARD)
+    if job.accumulation > 1:
+        line.hold(parts.GRADIENTS, owned * job.width)
+    run_forward(job, line)
+    line.enter(Phase.BACKWARD)
+    kept = line.held(parts.GRADIENTS)
+
+    def differentiate(_: int, indices: list[int]) -> None:
+        for index in reversed(indices):
+            weight = job.weights[index]
+            if not weight.trainable:
+                continue
+            amount = weight.elements * job.width
+            if kept:
+                line.blink(parts.GRADIENTS, amount)
+            else:
+                line.hold(parts.GRADIENTS, amount)
+
+    run_backward(job, line, differentiate)
+    together = min(owned, ALL_REDUCE_ELEMENTS)
+    line.hold(parts.STAGING, together * job.width)
+    if job.communication_width != job.width:
+        line.blink(parts.CAST, together * job.communication_width)
+    line.free(parts.STAGING)
+    line.enter(Phase.STEP)
+    _step(job, line, owned)
+    return line.trace()
+
+
+def _create(job: Workload, line: Timeline, owned: int) -> None:
+    width = job.width
+    line.hold(parts.WEIGHTS, job.elements * width)
+    state = job.optimizer.state_bytes(owned, job.state_width)
+    if not job.mixed:
+        line.enter(Phase.FORWARD)
+        line.hold(parts.MOMENTS, state)
+        return
+    line.blink(parts.FLAT_GRADIENT, owned * width)
+    line.hold(parts.MASTER, owned * 4)
+    line.hold(parts.ZERO_GRADIENT, owned * 4)
+    largest = job.largest_trained
+    if not job.optimizer.fused:
+        # Tensor by tensor: a 16-bit zero gradient beside the fp32 one.
+        line.hold(parts.FLAT_GRADIENT, owned * width)
+    line.hold(parts.MOMENTS, state)
+    if not job.optimizer.fused:
+        line.blink(parts.TEMPORARIES, largest * 4 * (job.optimizer.temporaries + 1))
+    line.free(parts.FLAT_GRADIENT)
+    line.free(parts.ZERO_GRADIENT)
+
+
+def _step(job: Workload, line: Timeline, owned: int) -> None:
+    largest = job.largest_trained
+    if not job.mixed:
+        line.blink(parts.TEMPORARIES, largest * 4 * job.optimizer.temporaries)
+    elif job.optimizer.fused:
+        # A list of fp32 copies is flattened while the 16-bit gradients are still there.
+        line.hold(parts.STEP_GRADIENT, owned * 4)
+        line.hold(parts.FLAT_GRADIENT, owned * 4)
+        line.free(parts.FLAT_GRADIENT)
+        line.free(parts.STEP_GRADIENT)
+    else:
+        line.hold(parts.STEP_GRADIENT, owned * 4)
+        line.blink(parts.TEMPORARIES, largest * 4 * (job.optimizer.temporaries + 1))
+        line.free(parts.STEP_GRADIENT)
+    line.free(parts.GRADIENTS)

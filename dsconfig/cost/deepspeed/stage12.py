@@ -1,0 +1,105 @@
+"""Stages 1 and 2: weights whole, optimizer state divided; gradients go through buckets."""
+
+from dsconfig.cost.deepspeed import parts
+from dsconfig.cost.deepspeed.buckets import (
+    Buckets,
+    free_buckets,
+    gradient_width,
+    hold_buckets,
+)
+from dsconfig.cost.deepspeed.partition import Partition
+from dsconfig.cost.deepspeed.releases import Release
+from dsconfig.cost.estimate import Phase
+from dsconfig.cost.model_pass import run_backward, run_forward
+from dsconfig.cost.timeline import Timeline, Trace
+from dsconfig.cost.workload import Workload
+from dsconfig.runtimes.effective import Tier
+
+
+def simulate(job: Workload) -> Trace:
+    """The rank with the most to hold, from creation to the step."""
+    line = Timeline()
+    partition = Partition.largest(job)
+    _create(job, line, partition)
+    line.enter(Phase.FORWARD)
+    if job.accumulation > 1:
+        _hold_accumulated(job, line, partition)
+    run_forward(job, line)
+    line.enter(Phase.BACKWARD)
+    buckets = Buckets(job, line, partition)
+
+    def differentiate(_: int, indices: list[int]) -> None:
+        for index in reversed(indices):
+            if job.weights[index].trainable:
+                buckets.gradient(index)
+
+    run_backward(job, line, differentiate)
+    buckets.finish()
+    line.enter(Phase.STEP)
+    _step(job, line, partition)
+    return line.trace()
+
+
+def _create(job: Workload, line: Timeline, partition: Partition) -> None:
+    width, own = job.width, partition.elements
+    trainable = partition.total
+    line.hold(parts.WEIGHTS, (trainable + job.frozen_elements) * width)
+    line.blink(parts.FLAT_GRADIENT, trainable * width)
+    if job.effective.zero.optimizer_tier is not Tier.DEVICE:
+        largest = job.largest_trained
+        line.hold(parts.OFFLOAD_SCRATCH, largest * width)
+        return
+    master = own * job.master_width
+    line.hold(parts.MASTER, master)
+    line.blink(parts.FLAT_GRADIENT, own * width)
+    line.blink(parts.ZERO_GRADIENT, master)
+    state = job.optimizer.state_bytes(own, job.state_width)
+    if not job.optimizer.eager:
+        line.enter(Phase.FORWARD)
+    line.hold(parts.MOMENTS, state)
+
+
+def _hold_accumulated(job: Workload, line: Timeline, partition: Partition) -> None:
+    """What the earlier micro batches of the window have left."""
+    if job.effective.zero.optimizer_tier is not Tier.DEVICE:
+        return
+    if job.effective.zero.stage == 1:
+        hold_buckets(job, line)  # kept until the boundary
+        line.hold(parts.GRADIENTS, partition.total * gradient_width(job))
+    elif partition.compact:
+        line.hold(parts.PARTITION, partition.elements * job.accumulation_width)
+    else:
+        line.hold(parts.ACCUMULATED, partition.touched * job.width)
+
+
+def _test_overflow(job: Workload, line: Timeline) -> None:
+    """One gradient after the other, before anything is flattened."""
+    each = Release(job.version).overflow_bytes(job.effective.numerics)
+    largest = job.largest_trained
+    line.blink(parts.OVERFLOW_CHECK, each * largest)
+
+
+def _step(job: Workload, line: Timeline, partition: Partition) -> None:
+    """One parameter group, the worst case: flatten, cast to fp32, update."""
+    own = partition.elements
+    gradients = (parts.PARTITION, parts.GRADIENTS, parts.ACCUMULATED)
+    if job.effective.zero.optimizer_tier is not Tier.DEVICE:
+        for part in gradients:
+            line.free(part)
+        return
+    _test_overflow(job, line)
+    if partition.compact:
+        line.free(parts.PARTITION)  # it is the fp32 gradient
+        line.hold(parts.STEP_GRADIENT, own * job.master_width)
+    else:
+        width = gradient_width(job)
+        line.hold(parts.FLAT_GRADIENT, own * width)
+        if width != job.master_width:
+            line.hold(parts.STEP_GRADIENT, own * job.master_width)
+            line.free(parts.FLAT_GRADIENT)
+    for part in gradients:
+        line.free(part)
+    free_buckets(line)
+    line.blink(parts.TEMPORARIES, own * job.master_width * job.optimizer.temporaries)
+    line.free(parts.STEP_GRADIENT)
+    line.free(parts.FLAT_GRADIENT)

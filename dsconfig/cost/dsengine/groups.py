@@ -1,0 +1,147 @@
+"""The sharding units of a run as the simulation needs them: which weights, and how long whole."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dsconfig.cost.model_pass import stretches
+from dsconfig.cost.workload import Weight, Workload
+from dsconfig.units import (
+    Unit,
+    cap_of,
+    gathered_ahead,
+    kept_until_backward,
+    order_of_use,
+    persistent_units,
+    units,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One unit. Sizes in elements, padded as ``fully_shard`` pads the first dimension."""
+
+    weights: tuple[int, ...]
+    block: int
+    whole: int
+    trainable: int
+    last_gradient: int
+    """Elements of its last trainable parameter."""
+    gathered: bool = False
+    """Gathered around its use; else whole at rest."""
+    freed_after_forward: bool = False
+    ahead: tuple[int, ...] = ()
+    """Places, in order of use, of the groups that are gathered while this one computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A model divided into units, whatever the config says of when they are gathered.
+
+    ``used`` is the order of use in forward, ``sizes`` are elements by parameter name.
+    """
+
+    divided: tuple[Unit, ...]
+    used: tuple[int, ...]
+    sizes: Mapping[str, int]
+    groups: tuple[Group, ...]
+    """By index of the unit, as below stage 3."""
+
+
+_LAYOUTS: dict[tuple[int, int, int], tuple[tuple[Weight, ...], _Layout]] = {}
+
+
+def groups_of(job: Workload) -> tuple[Group, ...]:
+    """Units in order of use in forward."""
+    zero, layout = job.effective.zero, _layout(job)
+    divided, used = layout.divided, layout.used
+    if zero.stage != 3:
+        return tuple(layout.groups[index] for index in used)
+    persistent = persistent_units(divided, layout.sizes, zero)
+    kept = kept_until_backward(divided, used, zero)
+    place = {index: place for place, index in enumerate(used)}
+    return tuple(
+        replace(
+            layout.groups[index],
+            gathered=index not in persistent,
+            freed_after_forward=index not in persistent and index not in kept,
+            ahead=tuple(
+                place[each]
+                for each in gathered_ahead(divided, used, index, zero)
+                if each not in persistent
+            ),
+        )
+        for index in used
+    )
+
+
+def _layout(job: Workload) -> _Layout:
+    """Kept by identity of the weights, so that a search over configs divides a model once."""
+    cap = cap_of(job.effective.zero, job.model)
+    key = (id(job.weights), cap, job.ranks)
+    found = _LAYOUTS.get(key)
+    if found is None or found[0] is not job.weights:
+        if len(_LAYOUTS) > 64:
+            _LAYOUTS.clear()
+        found = _LAYOUTS[key] = (job.weights, _laid_out(job, cap))
+    return found[1]
+
+
+def _laid_out(job: Workload, cap: int) -> _Layout:
+    model = job.model
+    if model.root is None:
+        made = tuple((tuple(indices), block) for block, indices in stretches(job.weights))
+        divided = tuple(_unit(job, indices) for indices, _ in made)
+        used = tuple(range(len(divided)))
+    else:
+        divided = units(model, cap)
+        index_of = _indices(job)
+        inside = [tuple(index_of[name] for name in unit.parameters) for unit in divided]
+        made = tuple((each, job.weights[each[0]].block if each else -1) for each in inside)
+        used = tuple(order_of_use(model, divided))
+    sizes = {
+        name: job.weights[index].elements
+        for unit, (indices, _) in zip(divided, made, strict=True)
+        for name, index in zip(unit.parameters, indices, strict=True)
+    }
+    groups = tuple(_group(job, indices, block) for indices, block in made)
+    return _Layout(divided, used, sizes, groups)
+
+
+def padded(weight: Weight, ranks: int) -> int:
+    """Elements of a weight whose first dimension is rounded up to a multiple of the ranks."""
+    return -(-weight.rows // ranks) * ranks * (weight.elements // max(1, weight.rows))
+
+
+def _group(job: Workload, indices: tuple[int, ...], block: int) -> Group:
+    weights = [job.weights[index] for index in indices]
+    trained = [weight for weight in weights if weight.trainable]
+    return Group(
+        weights=indices,
+        block=block,
+        whole=sum(padded(weight, job.ranks) for weight in weights),
+        trainable=sum(padded(weight, job.ranks) for weight in trained),
+        last_gradient=trained[-1].elements if trained else 0,
+    )
+
+
+def _unit(job: Workload, indices: tuple[int, ...]) -> Unit:
+    weights = [job.weights[index] for index in indices]
+    return Unit(
+        modules=(),
+        elements=sum(weight.elements for weight in weights),
+        trainable_elements=sum(weight.elements for weight in weights if weight.trainable),
+        parameters=tuple(str(index) for index in indices),
+    )
+
+
+def _indices(job: Workload) -> dict[str, int]:
+    """Place of each parameter in the workload, by its first full name."""
+    assert job.model.root is not None
+    found: dict[str, int] = {}
+    storages: dict[str, int] = {}
+    for name, tensor in job.model.root.named_parameters():
+        storage = tensor.storage or name
+        if storage not in storages:
+            storages[storage] = len(storages)
+        found[name] = storages[storage]
+    return found

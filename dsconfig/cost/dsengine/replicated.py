@@ -1,0 +1,84 @@
+"""Stage 0: DistributedDataParallel with gradients as views of its buckets."""
+
+from dsconfig.cost.dsengine import parts
+from dsconfig.cost.dsengine.arrival import broadcast_bytes
+from dsconfig.cost.dsengine.optimizers import temporary_bytes
+from dsconfig.cost.estimate import Phase
+from dsconfig.cost.model_pass import run_backward, run_forward
+from dsconfig.cost.timeline import Timeline, Trace
+from dsconfig.cost.workload import Workload
+
+MASTER_WIDTH = 4
+
+
+def simulate(job: Workload) -> Trace:
+    """Every rank holds everything; in mixed precision an fp32 master beside the weights."""
+    line = Timeline()
+    trained = job.trained
+    last = job.trainable[-1].elements if job.trainable else 0
+    _create(job, line, trained)
+    if not job.optimizer.eager:
+        line.enter(Phase.FORWARD)
+    line.hold(parts.MOMENTS, job.optimizer.state_bytes(trained))
+    line.enter(Phase.FORWARD)
+    summed = job.accumulation > 1 or job.ranks == 1
+    sums = _width_of_sums(job)
+    if job.accumulation > 1:
+        line.hold(parts.KEPT_GRADIENTS, trained * job.width)
+        line.hold(parts.SUMS, trained * sums)
+    run_forward(job, line)
+    line.enter(Phase.BACKWARD)
+
+    def differentiate(_: int, indices: list[int]) -> None:
+        for index in reversed(indices):
+            weight = job.weights[index]
+            if not weight.trainable:
+                continue
+            amount = weight.elements * job.width
+            line.blink(parts.GRADIENTS, amount)
+            if job.ranks == 1 and job.accumulation == 1:
+                line.hold(parts.KEPT_GRADIENTS, amount)
+            elif summed and job.ranks > 1:
+                line.free(parts.KEPT_GRADIENTS, amount)  # from here on a view of the bucket
+            if job.accumulation == 1:
+                line.hold(parts.SUMS, weight.elements * sums)
+
+    run_backward(job, line, differentiate)
+    line.enter(Phase.STEP)
+    if sums:
+        line.free(parts.KEPT_GRADIENTS)
+    if job.mixed and sums != MASTER_WIDTH:
+        if job.ranks == 1 and not sums:  # views of no bucket: each goes once it has been cast
+            line.free(parts.KEPT_GRADIENTS, (trained - last) * job.width)
+        line.hold(parts.STEP_GRADIENT, trained * MASTER_WIDTH)
+        line.free(parts.KEPT_GRADIENTS)
+        line.free(parts.SUMS)
+    line.blink(parts.TEMPORARIES, temporary_bytes(job, trained, job.largest_trained))
+    line.free(parts.STEP_GRADIENT)
+    line.free(parts.SUMS)
+    line.free(parts.KEPT_GRADIENTS)
+    return line.trace()
+
+
+def _width_of_sums(job: Workload) -> int:
+    """Bytes per element of sums apart from the model's gradients; 0 where those are the sums."""
+    numerics = job.effective.numerics
+    return job.accumulation_width if numerics.grad_accum_dtype is not numerics.precision else 0
+
+
+def _create(job: Workload, line: Timeline, trained: int) -> None:
+    line.hold(parts.BUILT, job.elements * 4)
+    if job.ranks > 1:
+        sizes = [weight.elements * 4 for weight in job.weights]
+        line.blink(parts.BROADCAST, broadcast_bytes(sizes))
+    if not job.mixed:
+        line.free(parts.BUILT)  # the same tensors from here on
+    line.hold(parts.MASTER, job.elements * 4)
+    if job.mixed:
+        first = job.weights[0].elements * job.width
+        line.blink(parts.WHOLE, first)  # cast one by one, each fp32 original then goes
+    line.free(parts.BUILT)
+    if job.mixed:
+        line.hold(parts.WHOLE, job.elements * job.width)
+    if job.ranks > 1:
+        line.hold(parts.BUCKETS, trained * job.width)

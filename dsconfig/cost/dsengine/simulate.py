@@ -1,0 +1,269 @@
+"""One rank of dsengine at stages 1 to 3: units under ``fully_shard``."""
+
+from dsconfig.cost.dsengine import parts, replicated
+from dsconfig.cost.dsengine.arrival import broadcast_bytes
+from dsconfig.cost.dsengine.groups import Group, groups_of, padded
+from dsconfig.cost.dsengine.optimizers import temporary_bytes
+from dsconfig.cost.dsengine.tiles import moves_masters, tiles
+from dsconfig.cost.dsengine.travel import Collectives, Exchange, held_width
+from dsconfig.cost.estimate import Phase
+from dsconfig.cost.model_pass import ActivationParts
+from dsconfig.cost.timeline import Timeline, Trace
+from dsconfig.cost.workload import OUTSIDE, Workload
+from dsconfig.runtimes.effective import Precision, Tier
+
+PACKED_BELOW = 2**20
+"""Bytes of a whole parameter below which it is gathered together with others."""
+
+
+def simulate(job: Workload) -> Trace:
+    """Replay one rank from creation to the step."""
+    if job.effective.zero.stage == 0:
+        return replicated.simulate(job)
+    return _Run(job).trace()
+
+
+class _Run:
+    """One rank; ``order`` is the order of use in forward."""
+
+    def __init__(self, job: Workload) -> None:
+        self._job = job
+        self._line = Timeline()
+        self._groups = groups_of(job)
+        zero = job.effective.zero
+        self._on_device = zero.optimizer_tier is Tier.DEVICE
+        self._rests_on_device = zero.parameter_tier is Tier.DEVICE
+        self._has_masters = self._on_device or not moves_masters(job)
+        # Without masters, what stays on the device has the compute dtype.
+        self._shard_width = 4 if self._has_masters else job.width
+        self._keeps_gradients = zero.stage == 1 and job.accumulation > 1
+        self._sums_shards = zero.stage >= 2 and job.accumulation > 1
+        self._whole_part = parts.PERSISTENT if zero.stage == 3 else parts.WHOLE
+        exchanges = job.on_cpu and job.ranks > 1
+        self._travel = (Exchange if exchanges else Collectives)(job, self._line)
+        self._coming: set[int] = set()  # places of the groups whose gather is under way
+        self._here: set[int] = set()
+        self._tiles_here = 0 if self._on_device else sum(tiles(job)[0])
+
+    def trace(self) -> Trace:
+        self._create()
+        self._line.enter(Phase.FORWARD)
+        self._hold_states()
+        self._forward()
+        self._line.enter(Phase.BACKWARD)
+        self._backward()
+        self._line.enter(Phase.STEP)
+        self._step()
+        return self._line.trace()
+
+    def _create(self) -> None:
+        """Units come to the device one by one and are cut there.
+
+        On the CPU the device is the host: a model that was not built under zero.Init is there
+        whole until its shards are made.
+        """
+        job, line = self._job, self._line
+        whole_model = job.on_cpu and not job.builds_in_pieces
+        if whole_model:
+            line.hold(parts.BUILT, job.elements * 4)
+        for group in self._groups:
+            if not whole_model:
+                line.hold(parts.BUILT, group.whole * 4)
+            if job.ranks > 1:
+                sizes = [job.weights[index].elements * 4 for index in group.weights]
+                line.blink(parts.BROADCAST, broadcast_bytes(sizes))
+            self._cut(group)
+            if not whole_model:
+                line.free(parts.BUILT)
+        for place, group in enumerate(self._groups):
+            if not group.gathered:
+                self._travel.gather_to_stay(group, self._whole_part)
+                self._here.add(place)
+        self._settle()
+        line.free(parts.BUILT)
+        line.hold(parts.TILES, self._tiles_here * 4)
+        if self._on_device and job.optimizer.eager:
+            self._hold_moments()
+
+    def _hold_moments(self) -> None:
+        trained = sum(group.trainable for group in self._groups)
+        state = self._job.optimizer.state_bytes(trained // self._job.ranks)
+        self._line.hold(parts.MOMENTS, state)
+
+    def _cut(self, group: Group) -> None:
+        master, shards = self._divided(group)
+        self._line.hold(parts.MASTER, master)
+        self._line.hold(parts.SHARDS, shards)
+
+    def _divided(self, group: Group) -> tuple[int, int]:
+        """Bytes of this rank's part of a unit: in fp32, in the compute dtype."""
+        part, trained = group.whole // self._job.ranks, group.trainable // self._job.ranks
+        if self._has_masters:
+            return part * 4, 0
+        narrow = trained * self._shard_width if self._rests_on_device else 0
+        return (part - trained) * 4, narrow
+
+    def _settle(self) -> None:
+        """Parts of the dtype of what is whole at rest live inside it from here on."""
+        if not self._rests_on_device:
+            return
+        for group in self._groups:
+            if not group.gathered:
+                master, shards = self._divided(group)
+                self._line.free(parts.MASTER, 0 if self._job.mixed else master)
+                self._line.free(parts.SHARDS, shards if self._shard_width == self._job.width else 0)
+
+    def _hold_states(self) -> None:
+        job, line = self._job, self._line
+        trained = sum(group.trainable for group in self._groups)
+        if self._on_device and not job.optimizer.eager:
+            self._hold_moments()
+        line.hold(parts.TILES, self._tiles_here * 4)  # gradients, kept for the next step
+        line.hold(parts.MOMENTS, job.optimizer.state_bytes(self._tiles_here))
+        if self._keeps_gradients:
+            # Between passes gradients are kept as they will enter their reduction.
+            line.hold(parts.KEPT_GRADIENTS, trained * held_width(job))
+        if self._sums_shards and self._rests_on_device:
+            line.hold(parts.SHARDED_GRADIENTS, trained // job.ranks * self._shard_width)
+
+    def _forward(self) -> None:
+        line, job = self._line, self._job
+        activations = ActivationParts(job)
+        saved = job.activations
+        line.hold(activations.outside, saved.outside)
+        counted: set[int] = set()
+        for place, group in enumerate(self._groups):
+            self._bring(place, forward=True)
+            self._fetch(group.ahead)
+            if group.block != OUTSIDE and group.block not in counted:
+                counted.add(group.block)
+                line.hold(activations.kept, saved.per_block)
+            if group.freed_after_forward:
+                self._drop(place)
+        self._travel.end_forward()
+        missing = max(0, saved.blocks - len(counted))
+        line.hold(activations.kept, saved.per_block * missing)
+        line.hold(activations.logits, saved.logits_forward)
+
+    def _bring(self, place: int, *, forward: bool) -> None:
+        """Have a unit whole, waiting for its gather where that is under way."""
+        if place in self._here:
+            return
+        self._fetch((place,))
+        self._travel.arrive(self._groups[place], forward=forward)
+        self._coming.discard(place)
+        self._here.add(place)
+
+    def _fetch(self, places: tuple[int, ...]) -> None:
+        for place in places:
+            if place not in self._here and place not in self._coming:
+                self._travel.start_gather(self._groups[place])
+                self._coming.add(place)
+
+    def _drop(self, place: int) -> None:
+        group = self._groups[place]
+        if group.gathered and place in self._here:
+            self._line.free(parts.GATHERED, group.whole * self._job.width)
+            self._here.discard(place)
+
+    def _backward(self) -> None:
+        line, job = self._line, self._job
+        activations, saved = ActivationParts(job), job.activations
+        line.hold(activations.logits, max(0, saved.logits_backward - saved.logits_forward))
+        line.free(activations.logits)
+        done: set[int] = set()
+        for place in reversed(range(len(self._groups))):
+            group = self._groups[place]
+            self._bring(place, forward=False)
+            self._fetch(self._behind(place))
+            first = group.block != OUTSIDE and group.block not in done
+            if first:
+                done.add(group.block)
+                line.hold(activations.working, saved.recomputed + saved.temporaries)
+            self._gradients(place)
+            if first:
+                line.free(activations.working)
+                line.free(activations.kept, saved.per_block)
+        self._travel.end_backward()
+        line.free(parts.REDUCE_OUTPUT)
+        line.free(activations.kept)
+        line.free(activations.outside)
+        self._round_sums()
+
+    def _behind(self, place: int) -> tuple[int, ...]:
+        """What is gathered in backward while this unit computes: forward's order, reversed."""
+        asked = [each for each, group in enumerate(self._groups[:place]) if place in group.ahead]
+        if asked:
+            return tuple(reversed(asked))
+        return (place - 1,) if place else ()
+
+    def _gradients(self, place: int) -> None:
+        """The gradients of one unit appear and are reduced."""
+        line, job, group = self._line, self._job, self._groups[place]
+        if not group.trainable:
+            self._drop(place)
+            return
+        held = job.width
+        if self._keeps_gradients:
+            if held_width(job) != job.width:  # added to sums of a wider dtype
+                held = held_width(job)
+                line.blink(parts.GRADIENTS, group.trainable * job.width)
+            else:
+                line.blink(parts.GRADIENTS, group.last_gradient * job.width)
+            line.free(parts.KEPT_GRADIENTS, group.trainable * held)
+        line.hold(parts.GRADIENTS, group.trainable * held)
+        self._drop(place)
+        self._reduce(group, held)
+
+    def _reduce(self, group: Group, held: int) -> None:
+        """``held``: bytes per element of what is laid into the reduction's input."""
+        line, job = self._line, self._job
+        wire, same = held_width(job), held_width(job) == self._shard_width
+        self._travel.take_input(group.trainable)
+        left = (group.trainable - group.last_gradient) * held
+        line.free(parts.GRADIENTS, max(0, left))
+        reduced = group.trainable // job.ranks
+        line.hold(parts.REDUCE_OUTPUT, reduced * wire)
+        read_at_once = self._sums_shards or not self._rests_on_device or not same
+        alone = job.effective.zero.mics_shard_size <= 0
+        self._travel.reduce(group.trainable, may_wait=alone and not read_at_once)
+        shard = reduced * self._shard_width
+        if not same:
+            line.hold(parts.SHARDED_GRADIENTS, shard)
+        if job.replicas == 1 or same:  # else it is summed over replicas, held until backward ends
+            line.free(parts.REDUCE_OUTPUT)
+        if same:
+            line.hold(parts.SHARDED_GRADIENTS, shard)
+        if self._sums_shards or not self._rests_on_device:
+            line.free(parts.SHARDED_GRADIENTS, shard)  # added to the sum, or moved to the host
+        line.free(parts.GRADIENTS)
+
+    def _round_sums(self) -> None:
+        """A window's sum is kept to the precision of the accumulation dtype."""
+        job = self._job
+        narrow = job.effective.numerics.grad_accum_dtype is not Precision.FP32
+        summed = job.accumulation > 1 or job.communication_width != job.accumulation_width
+        if job.effective.zero.stage >= 2 and narrow and summed:
+            held = self._line.held(parts.SHARDED_GRADIENTS) // self._shard_width
+            self._line.blink(parts.ROUNDED, held * job.accumulation_width)
+
+    def _step(self) -> None:
+        """Update the shards, let the gradients go, bring what is whole up to date in place."""
+        line, job = self._line, self._job
+        here = job.owned if self._on_device else self._tiles_here
+        line.blink(parts.TEMPORARIES, temporary_bytes(job, here, job.shard(job.largest_trained)))
+        line.free(parts.SHARDED_GRADIENTS)
+        line.free(parts.KEPT_GRADIENTS)
+        if job.ranks > 1:
+            line.blink(parts.PACKED, self._small_bytes())
+
+    def _small_bytes(self) -> int:
+        """Whole parameters that are gathered in one flat buffer after an update."""
+        job = self._job
+        sizes = [
+            padded(job.weights[index], job.ranks) * job.width
+            for group in self._groups
+            if not group.gathered
+            for index in group.weights
+        ]
+        return sum(size for size in sizes if size < PACKED_BELOW)

@@ -1,0 +1,173 @@
+"""How units travel between ranks, and what is held on the way.
+
+[Note: what fully_shard holds]
+Gathering a unit: in mixed precision a cast of the shards, a flat output, then the parameters
+copied out of it. In forward the flat output lives until the next unit has arrived, in backward
+it goes at once. Reducing a unit: the input, which lives until the next unit is reduced, the
+last gradient of the unit, the output, and its fp32 cast when the wire is narrower. Everything
+else of the unit's gradients is gone by then.
+
+[Note: what the exchange over gloo holds]
+Flat buffers serve again from unit to unit, one that is too small makes room for a larger one,
+and all go when backward ends. A reduction that nothing waits for is finished when the next one
+starts: until then its input and the pieces received from the other ranks are in use.
+"""
+
+from dsconfig.cost.dsengine import parts
+from dsconfig.cost.dsengine.groups import Group
+from dsconfig.cost.timeline import Part, Timeline
+from dsconfig.cost.workload import Workload
+
+
+def held_width(job: Workload) -> int:
+    """Bytes per element of whole gradients until they are reduced.
+
+    At stage 1 they are those of a whole window, summed in the accumulation dtype where that is
+    wider than the wire.
+    """
+    wide = job.accumulation_width if job.effective.zero.stage == 1 else 0
+    return max(job.communication_width, wide)
+
+
+class Collectives:
+    """Gathers and reductions as ``fully_shard`` makes them, one flat buffer for each."""
+
+    def __init__(self, job: Workload, line: Timeline) -> None:
+        self._line = line
+        self._ranks = job.ranks
+        self._width = job.width
+        self._casts = job.mixed
+        self._held = held_width(job)
+        self._wire = job.communication_width
+        self._last = 0  # bytes of the flat output of the gather before
+
+    def gather_to_stay(self, group: Group, part: Part) -> None:
+        """Gather a unit once, through a buffer that goes at once."""
+        line, amount = self._line, group.whole * self._width
+        through = amount if self._ranks > 1 else 0
+        line.hold(parts.GATHER_BUFFER, through)
+        line.hold(part, amount)
+        line.free(parts.GATHER_BUFFER, through)
+
+    def start_gather(self, group: Group) -> None:
+        line, amount = self._line, group.whole * self._width
+        cast = amount // self._ranks if self._casts else 0
+        line.hold(parts.CAST_SHARDS, cast)
+        if self._ranks > 1:
+            self._take_output(group.whole)
+        line.free(parts.CAST_SHARDS)
+
+    def _take_output(self, elements: int) -> None:
+        self._line.hold(parts.GATHER_BUFFER, elements * self._width)
+
+    def arrive(self, group: Group, *, forward: bool) -> None:
+        """The gather is over: the parameters are copied out."""
+        line, amount = self._line, group.whole * self._width
+        line.hold(parts.GATHERED, amount)
+        line.free(parts.GATHER_BUFFER, self._last if forward else amount)
+        self._last = amount if forward else 0
+
+    def end_forward(self) -> None:
+        self._line.free(parts.GATHER_BUFFER, self._last)
+        self._last = 0
+
+    def take_input(self, elements: int) -> None:
+        """The gradients of a unit are about to be laid into one tensor."""
+        self._line.free(parts.REDUCE_INPUT)
+        self._line.hold(parts.REDUCE_INPUT, elements * self._held)
+
+    def reduce(self, elements: int, *, may_wait: bool) -> None:
+        """Reduce what has been laid there."""
+        if self._held != self._wire:
+            self._line.blink(parts.CAST_INPUT, elements * self._wire)
+
+    def end_backward(self) -> None:
+        self._line.free(parts.REDUCE_INPUT)
+        self._line.free(parts.GATHER_BUFFER)
+
+
+class Exchange(Collectives):
+    """Pieces sent from rank to rank, over gloo."""
+
+    def __init__(self, job: Workload, line: Timeline) -> None:
+        super().__init__(job, line)
+        self._gathers = _Buffers(line, parts.GATHER_BUFFER, self._width)
+        self._arriving: list[int] = []
+        self._arrived: list[int] = []
+        self._inputs = _Buffers(line, parts.EXCHANGED, self._held)
+        self._pieces = self._inputs  # one pool for each dtype
+        if self._held != self._wire:
+            self._pieces = _Buffers(line, parts.EXCHANGED, self._wire)
+        self._lent = 0
+        self._cast = 0
+        self._under_way: list[tuple[_Buffers, int]] = []
+
+    def _take_output(self, elements: int) -> None:
+        self._reclaim()
+        self._arriving.append(self._gathers.take(elements))
+
+    def _reclaim(self) -> None:
+        for buffer in self._arrived:
+            self._gathers.give(buffer)
+        self._arrived.clear()
+
+    def arrive(self, group: Group, *, forward: bool) -> None:
+        self._line.hold(parts.GATHERED, group.whole * self._width)
+        if self._arriving:
+            self._arrived.append(self._arriving.pop(0))
+
+    def end_forward(self) -> None:
+        """The buffers stay for backward."""
+
+    def take_input(self, elements: int) -> None:
+        self._lent = self._inputs.take(elements)
+
+    def reduce(self, elements: int, *, may_wait: bool) -> None:
+        cast = elements * self._wire if self._held != self._wire else 0
+        self._line.hold(parts.CAST_INPUT, cast)
+        self._finish()
+        self._cast = cast
+        for _ in range(self._ranks - 1):
+            self._under_way.append((self._pieces, self._pieces.take(elements // self._ranks)))
+        self._under_way.append((self._inputs, self._lent))
+        if not may_wait:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._line.free(parts.CAST_INPUT, self._cast)
+        self._cast = 0
+        while self._under_way:
+            buffers, size = self._under_way.pop()
+            buffers.give(size)
+
+    def end_backward(self) -> None:
+        self._finish()
+        self._inputs.clear()
+        self._pieces.clear()
+        self._reclaim()
+        self._gathers.clear()
+
+
+class _Buffers:
+    """Sizes, in elements, of the buffers that nobody uses."""
+
+    def __init__(self, line: Timeline, part: Part, width: int) -> None:
+        self._line, self._part, self._width = line, part, width
+        self._free: list[int] = []
+
+    def take(self, elements: int) -> int:
+        """The size of the buffer that serves for ``elements``."""
+        for place, size in enumerate(self._free):
+            if size >= elements:
+                return self._free.pop(place)
+        self.clear()
+        self._line.hold(self._part, elements * self._width)
+        return elements
+
+    def give(self, size: int) -> None:
+        self._free.append(size)
+
+    def clear(self) -> None:
+        for size in self._free:
+            self._line.free(self._part, size * self._width)
+        self._free.clear()

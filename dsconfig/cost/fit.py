@@ -1,0 +1,170 @@
+"""The inverse questions: what is the most that fits, or the least that is needed?"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from dsconfig.cost.answer import price
+from dsconfig.cost.choices import (
+    USUAL,
+    choice_of,
+    usual_config,
+    with_micro_batch,
+    with_recomputation,
+)
+from dsconfig.cost.estimate import Option
+from dsconfig.cost.fitting import misfit
+from dsconfig.facts import Facts, TrainingFacts
+from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.effective import Effective
+
+MAXIMUM_GPUS = 65_536
+SMALLEST_MODEL, LARGEST_MODEL = 10_000_000, 100_000_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """An answer with the config that reaches it and its price. ``value`` is None: nothing fits."""
+
+    question: str
+    value: int | None = None
+    effective: Effective | None = None
+    option: Option | None = None
+
+    @property
+    def recompute(self) -> bool:
+        return self.effective is not None and self.effective.activation_checkpointing.enabled
+
+    @property
+    def how(self) -> str:
+        if self.effective is None:
+            return ""
+        again = ", recomputing activations" if self.recompute else ""
+        return choice_of(self.effective).label + again
+
+
+class _Found(NamedTuple):
+    """The first config that fits."""
+
+    effective: Effective
+    option: Option
+
+
+def limits(
+    facts: Facts, effective: Effective | None = None, *, runtime: str | Runtime = "dsengine"
+) -> tuple[Limit, ...]:
+    """Every inverse question the facts allow; the micro batch only for a known sequence length.
+
+    With a config only its own choice is tried; else all usual ones, the fastest first that
+    reaches the best value. Raises ValueError when the card's memory is unknown.
+    """
+    if facts.device is None or facts.device.memory_bytes is None:
+        raise ValueError("--fit needs the card: give --device or --device-memory")
+    ask = _Questions(facts, effective, runtime)
+    found: list[Limit] = []
+    if facts.world_size is not None and effective is None:
+        found.append(ask.largest_model())
+    if facts.model is not None:
+        found.append(ask.fewest_gpus())
+    if facts.model is not None and facts.world_size is not None:
+        if facts.training is not None and facts.training.sequence_length is not None:
+            found.append(ask.largest_micro_batch())
+        found.append(ask.longest_sequence())
+    return tuple(found)
+
+
+class _Questions:
+    def __init__(self, facts: Facts, effective: Effective | None, runtime: str | Runtime) -> None:
+        self._facts, self._effective, self._runtime = facts, effective, runtime
+
+    def largest_model(self) -> Limit:
+        """In parameters, to 1 %; the shape is that of a Llama-like decoder of the size."""
+        from dsconfig.facts import from_count
+
+        def facts_for(size: int) -> Facts:
+            return replace(self._facts, model=from_count.model(size))
+
+        return self._most(
+            "largest model (parameters)", SMALLEST_MODEL, LARGEST_MODEL, facts_for, precision=0.01
+        )
+
+    def fewest_gpus(self) -> Limit:
+        """In whole groups of ranks that tensor, sequence and pipeline degrees bind together."""
+        facts = self._facts
+        per_node = max(1, (facts.world_size or 8) // (facts.nodes or 1))
+        group = facts.tensor_parallel * facts.sequence_parallel * facts.pipeline_parallel
+
+        def fitting(groups: int) -> _Found | None:
+            gpus = groups * group
+            nodes = max(1, -(-gpus // per_node))
+            return self._first_fitting(replace(facts, world_size=gpus, nodes=nodes))
+
+        low, high, best = 0, 1, fitting(1)
+        while best is None and high * group < MAXIMUM_GPUS:
+            low, high = high, 2 * high
+            best = fitting(high)
+        if best is None:
+            return Limit(question="fewest GPUs")
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = fitting(middle)
+            low, high, best = (middle, high, best) if found is None else (low, middle, found)
+        return Limit(question="fewest GPUs", value=high * group, **best._asdict())
+
+    def largest_micro_batch(self) -> Limit:
+        return self._most("largest micro batch", 1, 65_536, lambda _: self._facts, micro_batch=True)
+
+    def longest_sequence(self) -> Limit:
+        """In tokens, to a multiple of 128."""
+
+        def facts_for(units: int) -> Facts:
+            training = self._facts.training or TrainingFacts(micro_batch_size=1)
+            return replace(self._facts, training=replace(training, sequence_length=units * 128))
+
+        found = self._most("longest sequence (tokens)", 1, 131_072, facts_for)
+        return found if found.value is None else replace(found, value=found.value * 128)
+
+    def _most(
+        self,
+        question: str,
+        low: int,
+        high: int,
+        facts_for: Callable[[int], Facts],
+        *,
+        micro_batch: bool = False,
+        precision: float = 0.0,
+    ) -> Limit:
+        def fitting(value: int) -> _Found | None:
+            return self._first_fitting(facts_for(value), value if micro_batch else None)
+
+        best = fitting(low)
+        if best is None:
+            return Limit(question=question)
+        while high - low > max(1, int(low * precision)):
+            # Halve the ratio while the range is wide, the distance once it is narrow.
+            middle = int((low * high) ** 0.5) if high > 4 * low else (low + high) // 2
+            middle = min(max(middle, low + 1), high - 1)
+            found = fitting(middle)
+            if found is None:
+                high = middle
+            else:
+                low, best = middle, found
+        return Limit(question=question, value=low, **best._asdict())
+
+    def _first_fitting(self, facts: Facts, micro_batch: int | None = None) -> _Found | None:
+        for config in self._configs(facts, micro_batch):
+            option = price(config, facts, runtime=self._runtime)
+            if not misfit(option, config, facts):
+                return _Found(config, option)
+        return None
+
+    def _configs(self, facts: Facts, micro_batch: int | None) -> Iterator[Effective]:
+        """Fastest first."""
+        if self._effective is not None:
+            given = self._effective
+            yield given if micro_batch is None else with_micro_batch(given, micro_batch)
+            return
+        for choice in USUAL:
+            config = usual_config(facts, choice, micro_batch=micro_batch)
+            yield config
+            yield with_recomputation(config)

@@ -1,0 +1,112 @@
+"""The machine form of an estimate."""
+
+from typing import Any
+
+from dsconfig.cost.estimate import Component, Estimate, Option, TierMemory
+from dsconfig.cost.fit import Limit
+from dsconfig.cost.tuning import Candidate
+from dsconfig.cost.written import config_of
+
+FORMAT_VERSION = "1.0"
+
+
+def as_data(estimate: Estimate) -> dict[str, Any]:
+    """``{"format_version", "inputs", "options"}``, all sizes in bytes."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "inputs": dict(estimate.inputs),
+        "options": [option_data(option) for option in estimate.options],
+    }
+
+
+def option_data(option: Option) -> dict[str, Any]:
+    device = option.device
+    return {
+        "stage": option.stage,
+        "offload_optimizer": option.offload_optimizer,
+        "offload_param": option.offload_param,
+        "device": {
+            "peak_bytes": device.peak_bytes,
+            "peak_phase": str(device.peak_phase),
+            "low_bytes": device.low_bytes,
+            "high_bytes": device.high_bytes,
+            "reserved_bytes": device.reserved_bytes,
+            "visible_bytes": device.visible_bytes,
+            "phases": {str(phase): count for phase, count in device.phase_bytes.items()},
+            "components": [_component(component) for component in device.components],
+        },
+        "host": _tier(option.host),
+        "nvme": _tier(option.nvme),
+        "bucket_rule_bytes": option.bucket_rule_bytes,
+        "bucket_allocated_bytes": option.bucket_allocated_bytes,
+        "fits": [
+            {
+                "device": fit.device,
+                "memory_bytes": fit.memory_bytes,
+                "fits": fit.fits,
+                "headroom_bytes": fit.headroom_bytes,
+            }
+            for fit in option.fits
+        ],
+    }
+
+
+def limits_data(limits: tuple[Limit, ...]) -> dict[str, Any]:
+    """The answers of the inverse questions; ``value`` is null where nothing fits."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "limits": [
+            {
+                "question": limit.question,
+                "value": limit.value,
+                "recompute": limit.recompute,
+                "config": config_of(limit.effective) if limit.effective else None,
+                "option": option_data(limit.option) if limit.option else None,
+            }
+            for limit in limits
+        ],
+    }
+
+
+def candidates_data(candidates: tuple[Candidate, ...]) -> dict[str, Any]:
+    """The search, the winner first; ``reason`` is empty for the winner only."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "candidates": [
+            {
+                "label": each.label,
+                "reason": each.reason,
+                "seconds_per_step": each.time.seconds,
+                "seconds_per_sample": each.time.seconds_per_sample,
+                "micro_batch": each.micro_batch,
+                "accumulation": each.accumulation,
+                "recompute": each.recompute,
+                "bucket": each.bucket,
+                "config": config_of(each.effective),
+                "peak_bytes": each.option.device.peak_bytes,
+                "visible_bytes": each.option.device.visible_bytes,
+                "host_bytes": each.option.host.bytes,
+                "nvme_bytes": each.option.nvme.bytes,
+            }
+            for each in candidates
+        ],
+    }
+
+
+def _component(component: Component) -> dict[str, Any]:
+    return {
+        "name": component.name,
+        "bytes": component.bytes,
+        "pointer": component.pointer,
+        "phases": [str(phase) for phase in component.phases],
+        "formula": component.formula,
+    }
+
+
+def _tier(tier: TierMemory) -> dict[str, Any]:
+    return {
+        "bytes": tier.bytes,
+        "peak_bytes": tier.peak_bytes,
+        "pinned_bytes": tier.pinned_bytes,
+        "components": [_component(component) for component in tier.components],
+    }

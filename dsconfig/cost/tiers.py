@@ -1,0 +1,75 @@
+"""Host memory and NVMe, bytes per node."""
+
+from dataclasses import replace
+
+from dsconfig.cost.constants import pinned
+from dsconfig.cost.deepspeed import below as deepspeed
+from dsconfig.cost.dsengine import below as dsengine
+from dsconfig.cost.estimate import Component, Phase, TierMemory
+from dsconfig.cost.pieces import piece
+from dsconfig.cost.workload import Workload
+from dsconfig.runtimes.effective import Tier
+
+
+def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
+    """What one node keeps in main memory for offloaded states, and the pinned part of it.
+
+    With DeepSpeed the model it was given has left for the device before any state is made; in
+    dsengine the fp32 masters are made beside it.
+    """
+    found = deepspeed.on_host(job) if is_deepspeed else dsengine.on_host(job)
+    if job.activations.on_host:
+        pointer = "/activation_checkpointing/cpu_checkpointing"
+        found.append(piece("checkpoints", job.activations.on_host, pointer, "2sbh L", pinned=True))
+    ranks = job.ranks_per_node
+    components = tuple(_times(each.component, ranks) for each in found)
+    rounded = sum(pinned(each.component.bytes) * ranks for each in found if each.pinned)
+    total = sum(component.bytes for component in components)
+    built, updating = _times(_built(job), ranks), _times(_temporaries(job), ranks)
+    beside = 0 if is_deepspeed else dsengine.built_beside(job) * ranks
+    peak = max(total + updating.bytes, built.bytes + beside)
+    passing = tuple(each for each in (built, updating) if each.bytes)
+    components = (*passing, *components)
+    return TierMemory(components=components, bytes=total, peak_bytes=peak, pinned_bytes=rounded)
+
+
+def nvme_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
+    """What one node keeps on disk."""
+    found = deepspeed.on_nvme(job) if is_deepspeed else dsengine.on_nvme(job)
+    components = tuple(_times(each.component, job.ranks_per_node) for each in found)
+    total = sum(component.bytes for component in components)
+    return TierMemory(components=components, bytes=total, peak_bytes=total)
+
+
+def _built(job: Workload) -> Component:
+    """The model on its way to the device: whole, or under zero.Init one module at a time.
+
+    On the CPU it never leaves, and is counted there.
+    """
+    elements, formula = job.elements, f"{job.built_width} per element, whole on every rank"
+    if job.builds_in_pieces:
+        elements = job.model.largest_module or max(each.elements for each in job.weights)
+        formula = f"{job.built_width} per element of the largest module, under zero.Init"
+    amount = 0 if job.on_cpu else elements * job.built_width
+    return Component(
+        name="model as built", bytes=amount, pointer="", phases=(Phase.INIT,), formula=formula
+    )
+
+
+def _temporaries(job: Workload) -> Component:
+    """What an optimizer without a fused kernel holds while it updates states in main memory."""
+    offload = job.effective.zero.offload_optimizer
+    on_host = offload is not None and offload.tier is Tier.HOST
+    share = int(job.owned * offload.ratio) if offload is not None and on_host else 0
+    return Component(
+        name="optimizer temporaries",
+        bytes=share * 4 * job.optimizer.temporaries,
+        pointer="/optimizer/type",
+        phases=(Phase.STEP,),
+        formula="unfused kernels only",
+    )
+
+
+def _times(component: Component, ranks: int) -> Component:
+    formula = f"{component.formula}, {ranks} ranks"
+    return replace(component, bytes=component.bytes * ranks, formula=formula)

@@ -1,0 +1,169 @@
+"""A simulated run of one rank: what is held when, and the highest moment of each phase.
+
+The peak of a phase is a maximum over moments, never a sum over components, so allocations
+and releases are replayed in the order in which the runtime makes them.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dsconfig.cost.estimate import Component, Phase
+
+BUCKET_PARTS = frozenset(
+    {
+        "reduce bucket",
+        "second reduce bucket",
+        "flattened bucket",
+        "bucket cast for communication",
+        "gather buffer",
+        "reduce-scatter input",
+        "reduce-scatter output",
+    }
+)
+"""Names of the parts that communication alone is the cause of."""
+
+SHAPED = frozenset({"activations", "logits and loss", "working set of one block"})
+"""Parts that kernels and shapes decide; everything else follows from the config exactly."""
+
+
+class Part(NamedTuple):
+    """What bytes are held for: name, the config key that causes them, formula, its source."""
+
+    name: str
+    pointer: str
+    formula: str = ""
+    source: str = ""
+    stream: str = "compute"
+    """CUDA stream it is allocated on: the caching allocator keeps a pool for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Bytes at the highest moment and at the end of each phase, and what made up the highest."""
+
+    peaks: dict[Phase, int]
+    rests: dict[Phase, int]
+    parts: dict[Phase, dict[Part, int]]
+    pools: dict[str, int]
+    """Highest bytes of each stream's own allocations since the cache was last emptied."""
+    pooled_before: int
+    """The same together, up to the last moment at which the cache was emptied."""
+    buckets: int
+    """Most that buckets and their copies hold together, which need not be when the peak is."""
+
+    @property
+    def peak_phase(self) -> Phase:
+        return max(self.peaks, key=lambda phase: self.peaks[phase])
+
+    @property
+    def peak(self) -> int:
+        return max(self.peaks.values())
+
+    @property
+    def pooled(self) -> int:
+        """The streams' own peaks together: what one has freed, another cannot use."""
+        return max(self.pooled_before, sum(self.pools.values()))
+
+    def components(self) -> tuple[Component, ...]:
+        """For each phase the components add up to its peak, to the byte."""
+        phases_of: dict[tuple[Part, int], list[Phase]] = {}
+        for phase, held in self.parts.items():
+            for part, amount in held.items():
+                if amount:
+                    phases_of.setdefault((part, amount), []).append(phase)
+        return tuple(
+            Component(
+                name=part.name,
+                bytes=amount,
+                pointer=part.pointer,
+                phases=tuple(phases),
+                formula=part.formula,
+                source=part.source,
+            )
+            for (part, amount), phases in phases_of.items()
+        )
+
+
+class Timeline:
+    """Collects allocations and releases; bytes of the same part are counted together.
+
+    What is held only grows until something is released, so the highest moments are looked for
+    just before a release, and at the end of a phase: a search replays thousands of timelines.
+    """
+
+    def __init__(self) -> None:
+        self.phase = Phase.INIT
+        self.total = 0
+        self._held: dict[Part, int] = {}
+        self._peaks: dict[Phase, int] = {}
+        self._rests: dict[Phase, int] = {}
+        self._parts: dict[Phase, dict[Part, int]] = {}
+        self._streams: dict[str, int] = {}
+        self._pools: dict[str, int] = {}
+        self._pooled_before = 0
+        self._bucket_bytes = self._bucket_peak = 0
+
+    def enter(self, phase: Phase) -> None:
+        """End the current phase and begin the next with what is held."""
+        self._note_peak()
+        self._rests[self.phase] = self.total
+        self.phase = phase
+
+    def hold(self, part: Part, amount: int) -> None:
+        if not amount:
+            return
+        self._held[part] = self._held.get(part, 0) + amount
+        self.total += amount
+        stream = part.stream
+        self._streams[stream] = self._streams.get(stream, 0) + amount
+        if part.name in BUCKET_PARTS:
+            self._bucket_bytes += amount
+
+    def free(self, part: Part, amount: int | None = None) -> None:
+        """Release ``amount`` bytes of a part, or all of it."""
+        held = self._held.get(part, 0)
+        released = held if amount is None or amount > held else amount
+        if not released:
+            return
+        if self.total > self._peaks.get(self.phase, -1):
+            self._note_peak()
+        stream = part.stream
+        if self._streams[stream] > self._pools.get(stream, 0):
+            self._pools[stream] = self._streams[stream]
+        self._held[part] = held - released
+        self.total -= released
+        self._streams[stream] -= released
+        if part.name in BUCKET_PARTS:
+            self._bucket_peak = max(self._bucket_peak, self._bucket_bytes)
+            self._bucket_bytes -= released
+
+    def blink(self, part: Part, amount: int) -> None:
+        """Hold for a moment."""
+        self.hold(part, amount)
+        self.free(part, amount)
+
+    def empty_cache(self) -> None:
+        """The allocator gives back what is not in use: every stream begins anew."""
+        self._note_pools()
+        self._pooled_before = max(self._pooled_before, sum(self._pools.values()))
+        self._pools = {}
+
+    def _note_pools(self) -> None:
+        for stream, amount in self._streams.items():
+            self._pools[stream] = max(amount, self._pools.get(stream, 0))
+
+    def held(self, part: Part) -> int:
+        return self._held.get(part, 0)
+
+    def _note_peak(self) -> None:
+        if self.total > self._peaks.get(self.phase, -1):
+            self._peaks[self.phase] = self.total
+            self._parts[self.phase] = dict(self._held)
+
+    def trace(self) -> Trace:
+        self._note_peak()
+        self._rests[self.phase] = self.total
+        self._note_pools()
+        buckets = max(self._bucket_peak, self._bucket_bytes)
+        before = self._pooled_before
+        return Trace(self._peaks, self._rests, self._parts, self._pools, before, buckets)

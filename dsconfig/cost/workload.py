@@ -1,0 +1,259 @@
+"""What one rank has to hold and do, digested from config and facts for the simulations."""
+
+from dataclasses import dataclass, replace
+
+from dsconfig.cost.activations import Activations, activations_of
+from dsconfig.cost.optimizers import OptimizerCost, optimizer_cost
+from dsconfig.facts.facts import Facts
+from dsconfig.facts.model import ModelTree
+from dsconfig.runtimes.effective import Effective, Precision
+from dsconfig.schema.version import NEWEST, Version
+
+OUTSIDE = -1
+MOST_PARAMETERS = 10**15
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One parameter tensor. ``block`` is the index of its block in the stack, or OUTSIDE;
+    weights of one ``module`` are needed together.
+    """
+
+    elements: int
+    trainable: bool = True
+    block: int = OUTSIDE
+    module: int = 0
+    rows: int = 1
+    """Size of the first dimension, along which ``fully_shard`` divides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Everything the simulations of a runtime read. Sizes in elements, widths in bytes."""
+
+    effective: Effective
+    weights: tuple[Weight, ...]
+    ranks: int
+    """Ranks that share one copy of the states (data-parallel, or the sharding group)."""
+    replicas: int
+    """Copies of the states: more than one where the sharding group is a part of the ranks."""
+    ranks_per_node: int
+    optimizer: OptimizerCost
+    accumulation: int
+    activations: Activations
+    model: ModelTree
+    version: Version = NEWEST
+    """The release of DeepSpeed, where the runtime ends in it."""
+    builds_in_pieces: bool = False
+    """Under zero.Init: no rank ever holds the whole model."""
+    built_width: int = 4
+    """Bytes of an element as the model is built or loaded, before anything is cast."""
+    on_cpu: bool = False
+    """The processor is the device, and gloo the communication library."""
+
+    @property
+    def width(self) -> int:
+        return self.effective.numerics.precision.bytes
+
+    @property
+    def communication_width(self) -> int:
+        return self.effective.numerics.communication_dtype.bytes
+
+    @property
+    def accumulation_width(self) -> int:
+        return self.effective.numerics.grad_accum_dtype.bytes
+
+    @property
+    def master_width(self) -> int:
+        numerics = self.effective.numerics
+        return 2 if numerics.master_weights_16bit and numerics.precision.bytes == 2 else 4
+
+    @property
+    def state_width(self) -> int:
+        return 2 if self.effective.numerics.optimizer_states_16bit else self.master_width
+
+    @property
+    def elements(self) -> int:
+        return sum(weight.elements for weight in self.weights)
+
+    @property
+    def trainable(self) -> tuple[Weight, ...]:
+        return tuple(weight for weight in self.weights if weight.trainable)
+
+    @property
+    def frozen_elements(self) -> int:
+        return sum(weight.elements for weight in self.weights if not weight.trainable)
+
+    @property
+    def trained(self) -> int:
+        return sum(weight.elements for weight in self.trainable)
+
+    @property
+    def largest_trained(self) -> int:
+        return max((weight.elements for weight in self.trainable), default=0)
+
+    @property
+    def owned(self) -> int:
+        """Trainable elements of one rank's part."""
+        return self.shard(self.trained)
+
+    @property
+    def mixed(self) -> bool:
+        return self.effective.numerics.precision is not Precision.FP32
+
+    def shard(self, elements: int) -> int:
+        """Elements of one rank's part, rounded up."""
+        return -(-elements // self.ranks)
+
+
+def workload(effective: Effective, facts: Facts, version: Version = NEWEST) -> Workload:
+    """Digest config and facts. Raises ValueError when the model or world size is unknown."""
+    if facts.model is None:
+        raise ValueError("the model is unknown: give --model or --params")
+    if facts.world_size is None:
+        raise ValueError("the number of devices is unknown: give --gpus")
+    if facts.model.parameters > MOST_PARAMETERS:
+        raise ValueError(
+            f"--params: {facts.model.parameters:.3g} parameters are beyond any model; write a "
+            "count like 13e9, 13B or 700M"
+        )
+    degree = max(1, facts.tensor_parallel * facts.pipeline_parallel)
+    batch = effective.batch
+    nodes = facts.nodes or max(1, -(-facts.world_size // 8))
+    together = max(1, facts.data_parallel or 1) * facts.sequence_parallel
+    group = effective.zero.mics_shard_size
+    ranks = min(together, group) if group > 0 else together
+    return Workload(
+        effective=effective,
+        weights=weights_of(facts.model, degree),
+        ranks=ranks,
+        replicas=together // ranks,
+        ranks_per_node=max(1, -(-facts.world_size // nodes)),
+        optimizer=_cost(effective, facts, facts.model),
+        accumulation=batch.accumulation if batch else 1,
+        activations=activations_of(effective, facts),
+        model=facts.model,
+        version=version,
+        builds_in_pieces=effective.zero.stage == 3 and _uses_zero_init(facts),
+        built_width=_built_width(facts),
+        on_cpu=facts.device is not None and facts.device.kind == "cpu",
+    )
+
+
+def _cost(effective: Effective, facts: Facts, model: ModelTree) -> OptimizerCost:
+    """Of the configured optimizer; Muon has Adam's second moment for what is not a matrix."""
+    cost = optimizer_cost(effective.optimizer, facts.client_optimizer)
+    if effective.optimizer is None or effective.optimizer.type.lower() != "muon":
+        return cost
+    return replace(cost, states=cost.states + _share_of_adam(model))
+
+
+NOT_MUON = ("embed", "lm_head")
+"""Parts of names whose matrices both runtimes leave to Adam, as everything below two dimensions."""
+
+
+def _share_of_adam(model: ModelTree) -> float:
+    """The share of trainable elements that Muon leaves to Adam; 0 where names are not known."""
+    if model.root is None:
+        return 0.0
+    matrices = others = 0
+    seen: set[str] = set()
+    for name, tensor in model.root.named_parameters():
+        storage = tensor.storage or name
+        if storage in seen or not tensor.trainable:
+            continue
+        seen.add(storage)
+        if len(tensor.shape) > 1 and not any(part in name.lower() for part in NOT_MUON):
+            matrices += tensor.elements
+        else:
+            others += tensor.elements
+    return others / max(1, matrices + others)
+
+
+def _uses_zero_init(facts: Facts) -> bool:
+    """Usual at stage 3 (Hugging Face does it by itself); the argument ``zero_init`` says no."""
+    return facts.training is None or bool(facts.training.arguments.get("zero_init", True))
+
+
+def _built_width(facts: Facts) -> int:
+    """fp32, unless ``dtype`` (once ``torch_dtype``) of ``from_pretrained`` is one of 16 bits."""
+    if facts.training is None:
+        return 4
+    arguments = facts.training.arguments
+    dtype = str(arguments.get("dtype") or arguments.get("torch_dtype") or "")
+    return 2 if dtype.removeprefix("torch.") in {"bfloat16", "float16", "bf16", "fp16"} else 4
+
+
+_CACHE: dict[tuple[int, int], tuple[ModelTree, tuple[Weight, ...]]] = {}
+
+
+def weights_of(model: ModelTree, degree: int = 1) -> tuple[Weight, ...]:
+    """The tensors of a model in registration order, shared storage once, divided by ``degree``.
+
+    Trees are frozen and large: the answer is kept by identity, so that a search over
+    hundreds of configs walks the tree once.
+    """
+    key = (id(model), degree)
+    found = _CACHE.get(key)
+    if found is None or found[0] is not model:
+        if len(_CACHE) > 32:
+            _CACHE.clear()
+        made = tuple(_from_tree(model)) if model.root is not None else _from_counts(model)
+        divided = tuple(
+            replace(weight, elements=max(1, weight.elements // degree)) for weight in made
+        )
+        found = _CACHE[key] = (model, made if degree == 1 else divided)
+    return found[1]
+
+
+def _from_tree(model: ModelTree) -> list[Weight]:
+    assert model.root is not None
+    blocks: dict[str, int] = {}
+    for module in model.root.walk():
+        inside = any(module.name.startswith(f"{name}.") for name in list(blocks)[-1:])
+        if module.repeated and not inside:
+            blocks[module.name] = len(blocks)
+    found: list[Weight] = []
+    seen: set[str] = set()
+    current = OUTSIDE
+    prefix = "\0"
+    for place, module in enumerate(model.root.walk()):
+        if module.name in blocks:
+            current, prefix = blocks[module.name], f"{module.name}."
+        elif not module.name.startswith(prefix):
+            current, prefix = OUTSIDE, "\0"
+        for tensor in module.parameters:
+            storage = tensor.storage or f"{module.name}.{tensor.name}"
+            if storage not in seen:
+                seen.add(storage)
+                rows = tensor.shape[0] if tensor.shape else 1
+                found.append(Weight(tensor.elements, tensor.trainable, current, place, rows))
+    return found
+
+
+def _shape_of_counts(model: ModelTree) -> tuple[int, int]:
+    shape = model.architecture
+    layers = shape.layers if shape else 32
+    outer = shape.vocab_size * shape.hidden_size if shape else model.parameters // 100
+    return layers, min(outer, model.parameters // 4)
+
+
+def _from_counts(model: ModelTree) -> tuple[Weight, ...]:
+    """Embedding, equal blocks of seven matrices, head: only the sum is known for certain."""
+    layers, outer = _shape_of_counts(model)
+    block, rest = divmod(model.parameters - 2 * outer, layers)
+    matrices = [block * share // 24 for share in (2, 2, 2, 2, 5, 5)]
+    matrices.append(block - sum(matrices))
+    # Where only the sum of trainable elements is known: adapters of equal size in every block.
+    adapter = model.trainable // layers if model.trainable < model.parameters else 0
+    first = max(1, outer + rest - adapter * layers)
+    weights = [Weight(first, not adapter, rows=first)]
+    for index in range(layers):
+        weights += [
+            Weight(elements, not adapter, index, len(weights) + place, elements)
+            for place, elements in enumerate(matrices)
+        ]
+        if adapter:
+            weights.append(Weight(adapter, True, index, len(weights), adapter))
+    weights.append(Weight(outer, not adapter, OUTSIDE, len(weights), outer))
+    return tuple(weights)

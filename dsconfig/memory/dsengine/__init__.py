@@ -1,5 +1,0 @@
-"""What our own engine allocates, replayed from the way ``fully_shard`` works."""
-
-from dsconfig.memory.dsengine.simulate import simulate
-
-__all__ = ["simulate"]

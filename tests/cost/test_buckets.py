@@ -1,0 +1,55 @@
+"""The 4.5x rule: a documented bound beside the prediction, never inside it."""
+
+from dataclasses import replace
+
+import pytest
+
+from dsconfig.cost.answer import price
+from dsconfig.cost.buckets import bucket_rule_bytes
+from dsconfig.cost.choices import USUAL, usual_config
+from dsconfig.cost.table import table
+from dsconfig.facts.gathering import gather
+from dsconfig.runtimes.effective import Zero
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(500_000_000, 9_000_000_000), (200_000_000, 3_600_000_000)]
+)
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_the_published_sizes_to_the_byte(stage: int, size: int, expected: int) -> None:
+    zero = Zero(stage=stage, overlap_comm=True, reduce_bucket_size=size, allgather_bucket_size=size)
+    assert bucket_rule_bytes(zero) == expected
+
+
+def test_without_overlap_the_factor_is_one() -> None:
+    assert bucket_rule_bytes(Zero(stage=2)) == 2_000_000_000
+
+
+def test_stage_0_has_no_buckets() -> None:
+    assert bucket_rule_bytes(Zero(stage=0, overlap_comm=True)) == 0
+
+
+def test_absent_keys_count_with_their_defaults() -> None:
+    """13e9 parameters on 8 GPUs without further flags: 9.00 GB at every stage above 0."""
+    found = table(gather(world_size=8, params="13e9"))
+    assert {option.bucket_rule_bytes for option in found.options if option.stage} == {9_000_000_000}
+
+
+@pytest.mark.parametrize("runtime", ["dsengine", "deepspeed"])
+def test_the_allgather_bucket_never_enters_the_peak(runtime: str) -> None:
+    facts = gather(world_size=8, params="13e9")
+    for choice in USUAL:
+        config = usual_config(facts, choice)
+        other = replace(config, zero=replace(config.zero, allgather_bucket_size=10**6))
+        peaks = [price(each, facts, runtime=runtime).device.peak_bytes for each in (config, other)]
+        assert peaks[0] == peaks[1]
+
+
+def test_deepspeed_allocates_one_bucket_more_with_overlap() -> None:
+    facts = gather(world_size=8, params="13e9")
+    config = usual_config(facts, USUAL[3])
+    plain = replace(config, zero=replace(config.zero, overlap_comm=False))
+    peaks = [price(each, facts, runtime="deepspeed").device for each in (config, plain)]
+    step = "second reduce bucket"
+    assert any(part.name == step and part.bytes == 10**9 for part in peaks[0].components)
+    assert all(part.name != step for part in peaks[1].components)

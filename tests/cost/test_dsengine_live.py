@@ -1,0 +1,97 @@
+"""dsengine tells the truth about itself: live bytes of real runs on 2 ranks, within 2 %.
+
+Each real run is held against the estimate, and against the dry run of the same model.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import dsconfig
+import dsengine
+from cost import live_jobs
+from training.ranks import Ranks
+
+pytestmark = pytest.mark.engine
+TOLERANCE = 0.02
+LEAN = {
+    "stage3_param_persistence_threshold": 0,
+    "stage3_max_reuse_distance": 0,
+    "stage3_prefetch_bucket_size": 0,
+}
+"""Every unit is gathered around its use and freed after it."""
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(2) as running:
+        yield running
+
+
+def config(stage: int, precision: str, accumulation: int, **zero: Any) -> dict[str, Any]:
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": accumulation,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": stage, **zero},
+        **({} if precision == "fp32" else {precision: {"enabled": True}}),
+    }
+
+
+FACTS = dsconfig.Facts(
+    world_size=2,
+    nodes=1,
+    device=dsconfig.DeviceFacts(name="cpu", kind="cpu"),
+    model=dsengine.describe(live_jobs.Model()),
+    training=dsconfig.TrainingFacts(arguments={"zero_init": False}),
+)
+
+
+def dry_run(chosen: dict[str, Any], rank: int = 0) -> dict[str, Any]:
+    plan = dsconfig.plan(dsconfig.resolve(chosen, FACTS), FACTS)
+    return dsengine.simulate(plan, live_jobs.Model, loss=live_jobs.loss_of, rank=rank, device="cpu")
+
+
+def check(ranks: Ranks, chosen: dict[str, Any]) -> None:
+    """Estimate and dry run against the real run, by rank and phase."""
+    expected = dsconfig.estimate(dsconfig.resolve(chosen, FACTS), FACTS).options[0].device
+    for rank, real in enumerate(ranks.run("memory.live_jobs:measured", config=chosen)):
+        peaks, rests = real["peaks"], real["rests"]
+        assert dict(expected.phase_bytes) == pytest.approx(peaks, rel=TOLERANCE), "peaks"
+        assert dict(expected.rest_bytes) == pytest.approx(rests, rel=TOLERANCE), "between phases"
+        dry = dry_run(chosen, rank)["phases"]
+        assert dry == pytest.approx(peaks, rel=TOLERANCE), f"dry run of rank {rank}"
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_each_phase_is_predicted_and_the_dry_run_holds_what_the_real_run_holds(
+    ranks: Ranks, stage: int, precision: str, accumulation: int
+) -> None:
+    check(ranks, config(stage, precision, accumulation))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_units_that_are_freed_after_forward_are_predicted(ranks: Ranks, precision: str) -> None:
+    check(ranks, config(3, precision, 1, **LEAN))
+
+
+def test_communication_in_fp32_is_predicted(ranks: Ranks) -> None:
+    check(ranks, {**config(2, "bf16", 1), "communication_data_type": "fp32"})
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_sums_in_fp32_are_predicted(ranks: Ranks, stage: int, accumulation: int) -> None:
+    sums = {"data_types": {"grad_accum_dtype": "fp32"}}
+    check(ranks, config(stage, "bf16", accumulation) | sums)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_the_dry_run_sends_what_the_real_run_sends(ranks: Ranks, stage: int) -> None:
+    for chosen in (config(stage, "bf16", 4), config(stage, "fp32", 1, **LEAN)):
+        for rank, real in enumerate(ranks.run("memory.live_jobs:sent", config=chosen)):
+            assert dry_run(chosen, rank)["traffic"] == real

@@ -1,0 +1,394 @@
+"""What every estimate keeps to."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig.cost.answer import estimate, peak, price
+from dsconfig.cost.calibration import calibrate, calibrated
+from dsconfig.cost.changes import cheapest_changes
+from dsconfig.cost.choices import USUAL, Choice, usual_config, with_micro_batch
+from dsconfig.cost.constants import pinned, workspace_bytes
+from dsconfig.cost.estimate import TierMemory
+from dsconfig.cost.fit import limits
+from dsconfig.cost.table import table
+from dsconfig.cost.tuning import tune
+from dsconfig.cost.written import config_of
+from dsconfig.facts import Facts, TrainingFacts, catalogues
+from dsconfig.facts.gathering import gather
+from dsconfig.runtimes.effective import Tier
+
+RUNTIMES = ("dsengine", "deepspeed")
+
+
+def facts(**changes: object) -> Facts:
+    given: dict[str, object] = {
+        "world_size": 8,
+        "model": "llama-2-7b",
+        "device": "a100-80gb",
+        "micro_batch": 1,
+        "sequence_length": 2048,
+    }
+    return gather(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("choice", USUAL, ids=lambda choice: choice.label)
+def test_components_add_up_to_each_phase_and_the_peak_is_the_largest(
+    runtime: str, choice: Choice
+) -> None:
+    device = price(usual_config(facts(), choice), facts(), runtime=runtime).device
+    for phase, total in device.phase_bytes.items():
+        held = sum(part.bytes for part in device.components if phase in part.phases)
+        assert held == total
+    assert device.peak_bytes == max(device.phase_bytes.values())
+    assert device.peak_bytes == device.phase_bytes[device.peak_phase]
+    assert device.peak_bytes < device.reserved_bytes < device.visible_bytes
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_each_component_names_its_key_or_is_not_caused_by_one(runtime: str) -> None:
+    for choice in USUAL:
+        for part in price(
+            usual_config(facts(), choice), facts(), runtime=runtime
+        ).device.components:
+            assert part.formula
+            assert not part.pointer or part.pointer.startswith("/")
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("choice", USUAL, ids=lambda choice: choice.label)
+def test_more_ranks_never_need_more_and_more_tokens_never_less(
+    runtime: str, choice: Choice
+) -> None:
+    config = usual_config(facts(), choice)
+    fewer, more = (peak(config, facts(world_size=size), runtime=runtime) for size in (8, 64))
+    assert more <= fewer
+    bigger = with_micro_batch(config, 2)
+    assert peak(bigger, facts(), runtime=runtime) >= peak(config, facts(), runtime=runtime)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_recomputation_saves_activations(runtime: str) -> None:
+    config = usual_config(facts(), Choice(stage=3))
+    plain = peak(config, facts(), runtime=runtime)
+    arguments = {"gradient_checkpointing": True}
+    training = facts().training
+    assert training is not None
+    lean = replace(facts(), training=replace(training, arguments=arguments))
+    assert peak(config, lean, runtime=runtime) < plain
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_frozen_parameters_have_no_states(runtime: str) -> None:
+    model = facts().model
+    assert model is not None
+    adapters = replace(model, trainable=model.parameters // 1000, root=None)
+    few = replace(facts(), model=adapters)
+    config = usual_config(facts(), Choice(stage=2))
+    held = {part.name: part.bytes for part in price(config, few, runtime=runtime).device.components}
+    assert held["optimizer state"] <= 8 * adapters.trainable / 8 + 8 * 400
+
+
+def test_a_count_alone_gives_a_range_and_a_known_model_does_not() -> None:
+    counted = table(gather(world_size=8, params="7e9")).options[0].device
+    assert counted.low_bytes is not None and counted.high_bytes is not None
+    assert counted.low_bytes < counted.peak_bytes < counted.high_bytes
+    assert table(facts()).options[0].device.low_bytes is None
+
+
+def test_offloaded_states_are_on_the_host_18_bytes_per_parameter() -> None:
+    config = usual_config(facts(), Choice(stage=2, optimizer=Tier.HOST))
+    model = facts().model
+    assert model is not None
+    option = price(config, facts(), runtime="deepspeed")
+    assert option.host.bytes == pytest.approx(18 * model.parameters, rel=1e-6)
+    assert option.host.pinned_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"), [(0, 0), (1, 1), (5, 8), (2**30, 2**30), (5_100_000_000, 2**33)]
+)
+def test_pinned_memory_comes_in_powers_of_two(asked: int, taken: int) -> None:
+    assert pinned(asked) == taken
+
+
+def test_calibration_meets_the_measurement_and_says_by_how_much_it_was_off() -> None:
+    found = estimate(usual_config(facts(), Choice(stage=3)), facts())
+    visible = found.options[0].device.visible_bytes
+    calibration = calibrate(found.options[0], visible * 11 // 10)
+    assert calibration.error == pytest.approx(-1 / 11, rel=1e-6)
+    after = calibrated(found, calibration).options[0].device.visible_bytes
+    assert after == pytest.approx(visible * 1.1, rel=1e-6)
+
+
+def test_a_calibrated_estimate_meets_the_measurement_also_when_another_phase_becomes_the_peak() -> (
+    None
+):
+    found = estimate(usual_config(facts(), Choice(stage=2)), facts())
+    device = found.options[0].device
+    step = device.phase_bytes["step"]
+    assert device.peak_phase == "backward" and step < device.peak_bytes
+    calibration = calibrate(found.options[0], step - 2**30, what="allocated")
+    after = calibrated(found, calibration).options[0].device
+    assert after.peak_bytes == step - 2**30
+
+
+def test_a_measurement_below_the_states_is_of_another_run() -> None:
+    found = estimate(usual_config(facts(), Choice(stage=2)), facts())
+    with pytest.raises(ValueError, match="another run"):
+        calibrate(found.options[0], 2**30)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_card_of_the_catalogue_is_priced(runtime: str) -> None:
+    for card in catalogues.gpus():
+        here = facts(device=card["name"], model="gpt2")
+        option = price(usual_config(here, Choice(stage=2)), here, runtime=runtime)
+        assert option.fits[0].memory_bytes == card["memory_bytes_usable"], card["name"]
+
+
+def test_the_changes_offered_make_it_fit_cheapest_first() -> None:
+    tight = facts(device="v100-32gb", precision="fp16")
+    config = usual_config(tight, Choice(stage=1))
+    assert not price(config, tight, runtime="deepspeed").fits[0].fits
+    offered = cheapest_changes(config, tight, runtime="deepspeed")
+    assert len(offered) == 3
+    assert all(change.fits for change in offered)
+    assert [each.slowdown for each in offered] == sorted(each.slowdown for each in offered)
+
+
+def test_two_changes_are_offered_only_where_neither_alone_fits_and_is_as_fast() -> None:
+    here = facts(model="gpt2", host_memory="2GB")  # eight fp32 copies are 4 GB; one module is not
+    offered = cheapest_changes(usual_config(here, Choice(stage=2)), here)
+    assert offered[0].what == "stage 3" and offered[0].fits
+    assert all("stage 3" not in change.parts for change in offered[1:])
+
+
+def test_an_odd_micro_batch_is_divided_too() -> None:
+    here = facts(model="llama-2-7b", sequence_length=4096, micro_batch=9)
+    config = usual_config(here, Choice(stage=3))
+    keys = "/train_micro_batch_size_per_gpu", "/gradient_accumulation_steps"
+    batches = [
+        tuple(change.edits[key] for key in keys)
+        for change in cheapest_changes(config, here, count=50)
+        if keys[0] in change.edits
+    ]
+    assert batches and all(micro * steps == 9 for micro, steps in batches)
+
+
+def test_a_change_needs_the_disk_and_the_main_memory_it_uses() -> None:
+    here = facts(world_size=1, model="llama-2-70b", host_memory="512GiB")
+    config = usual_config(here, Choice(stage=2))
+    assert not any(change.fits for change in cheapest_changes(config, here))
+    with_disk = facts(world_size=1, model="llama-2-70b", host_memory="512GiB", nvme="/local")
+    offered = cheapest_changes(config, with_disk)
+    assert offered[0].fits
+    assert offered[0].edits["/zero_optimization/offload_param"]["nvme_path"] == "/local"
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_limits_fit_and_one_step_further_does_not(runtime: str) -> None:
+    answers = {limit.question: limit for limit in limits(facts(), runtime=runtime)}
+    assert set(answers) == {
+        "largest model (parameters)",
+        "fewest GPUs",
+        "largest micro batch",
+        "longest sequence (tokens)",
+    }
+    largest = answers["largest micro batch"].value
+    assert largest is not None
+    for micro, fits in ((largest, True), (largest + 1, False)):
+        again = limits(facts(micro_batch=micro), runtime=runtime)[2]
+        assert (again.value is not None and again.value >= micro) == fits or fits
+
+
+@pytest.mark.parametrize(
+    "degrees",
+    [{"tensor_parallel": 4}, {"sequence_parallel": 4}, {"pipeline_parallel": 2}],
+    ids=lambda degrees: next(iter(degrees)),
+)
+def test_the_fewest_gpus_are_whole_groups_of_parallel_ranks(degrees: dict[str, int]) -> None:
+    here = facts(world_size=None, **degrees)
+    fewest = next(limit for limit in limits(here) if limit.question == "fewest GPUs")
+    assert fewest.value is not None and fewest.value % next(iter(degrees.values())) == 0
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_config_of_a_limit_is_accepted_and_fits(runtime: str) -> None:
+    for limit in limits(facts(), runtime=runtime)[1:3]:
+        assert limit.effective is not None and limit.option is not None
+        resolution = dsconfig.resolve(config_of(limit.effective), facts(), runtime=runtime)
+        assert resolution.ok
+    again = dsconfig.estimate(resolution, facts()).options[0]
+    assert again.device.peak_bytes == limit.option.device.peak_bytes
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_winner_of_the_search_fits_and_every_loser_has_a_reason(runtime: str) -> None:
+    here = facts(micro_batch=None, global_batch=64, host_memory="512GB")
+    found = tune(here, runtime=runtime)
+    winner, losers = found[0], found[1:]
+    assert not winner.reason and all(fit.fits for fit in winner.option.fits)
+    assert winner.micro_batch * winner.accumulation * 8 == 64
+    assert losers and all(loser.reason for loser in losers)
+
+
+def test_the_winning_config_is_accepted_and_priced_alike() -> None:
+    import dsconfig
+
+    here = facts(micro_batch=None)
+    winner = tune(here, runtime="deepspeed")[0]
+    resolution = dsconfig.resolve(config_of(winner.effective), here, runtime="deepspeed")
+    assert resolution.ok
+    again = dsconfig.estimate(resolution, here).options[0].device.peak_bytes
+    assert again == winner.option.device.peak_bytes
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"world_size": 8, "model": "llama-2-13b"},
+        {"world_size": 8, "model": "llama-3.2-1b"},
+        {"world_size": 1, "model": "llama-2-70b", "host_memory": "512GiB", "nvme": "/local_nvme"},
+    ],
+    ids=["stage 3", "small", "nvme"],
+)
+def test_the_winning_config_validates_without_a_remark(more: dict[str, Any]) -> None:
+    winner = tune(gather(device="a100-80gb", sequence_length=2048, **more))[0]
+    config = config_of(winner.effective)
+    assert not winner.reason
+    assert [found.code for found in dsconfig.validate(config).diagnostics] == []
+    for block in ("offload_optimizer", "offload_param"):
+        if "nvme" in more:
+            assert config["zero_optimization"][block]["nvme_path"] == "/local_nvme"
+
+
+def test_buckets_count_also_when_activations_make_the_peak_at_another_moment() -> None:
+    short, long = (
+        table(gather(world_size=8, model="llama-2-13b", sequence_length=length))
+        for length in (None, 4096)
+    )
+    for one, other in zip(short.options, long.options, strict=True):
+        assert one.bucket_allocated_bytes == other.bucket_allocated_bytes
+        assert bool(one.stage) == bool(one.bucket_allocated_bytes)
+
+
+def test_an_estimate_of_a_broken_config_says_who_tells_the_reason() -> None:
+    world = gather(params="1e9", world_size=2)
+    broken = dsconfig.resolve({"train_batch_size": 2, "zero_optimization": {"stage": "x"}}, world)
+    with pytest.raises(ValueError, match="not resolved: validate says what is wrong"):
+        dsconfig.estimate(broken, world)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_rank_builds_the_whole_model_in_main_memory_unless_under_zero_init(
+    runtime: str,
+) -> None:
+    model = facts().model
+    assert model is not None
+
+    def host(choice: Choice, **arguments: object) -> TierMemory:
+        training = replace(facts().training or TrainingFacts(), arguments=arguments)
+        here = replace(facts(), training=training)
+        return price(usual_config(here, choice), here, runtime=runtime).host
+
+    whole = 8 * 4 * model.parameters
+    assert host(Choice(stage=1)).peak_bytes == whole
+    assert host(Choice(stage=1)).bytes == 0
+    assert host(Choice(stage=1), dtype="bfloat16").peak_bytes == whole // 2
+    assert host(Choice(stage=3), zero_init=False).peak_bytes == whole
+    assert host(Choice(stage=3)).peak_bytes == 8 * 4 * (model.largest_module or 0)
+
+
+def test_states_in_main_memory_stand_beside_the_model_in_dsengine_and_follow_it_in_deepspeed() -> (
+    None
+):
+    offloaded = Choice(stage=2, optimizer=Tier.HOST)
+    ours, theirs = (
+        price(usual_config(facts(), offloaded), facts(), runtime=runtime).host
+        for runtime in RUNTIMES
+    )
+    masters = next(part.bytes for part in ours.components if part.name == "master weights")
+    assert ours.peak_bytes == theirs.peak_bytes + masters
+
+
+def test_a_model_that_main_memory_cannot_build_does_not_fit() -> None:
+    here = facts(host_memory="128GiB")  # eight copies of 7e9 parameters in fp32 are 201 GiB
+    found = tune(here)
+    assert any("to build the model" in each.reason for each in found if each.choice.stage == 2)
+    assert not found[0].reason
+    assert {each.choice.stage for each in found if "time" in each.reason} == {3}
+
+
+def test_a_disk_that_is_too_small_does_not_fit() -> None:
+    world = {"world_size": 1, "model": "llama-2-70b", "host_memory": "512GiB", "nvme": "/local"}
+    assert not tune(facts(**world, micro_batch=None))[0].reason
+    found = tune(facts(**world, micro_batch=None, nvme_size="100GB"))
+    assert any("of NVMe per node" in each.reason for each in found)
+    assert found[0].reason
+
+
+def test_on_a_cpu_the_model_is_counted_once() -> None:
+    here = facts(device="cpu", device_memory="64GiB", world_size=1, model="gpt2")
+    option = price(usual_config(here, Choice(stage=1)), here)
+    assert option.host.peak_bytes == 0
+    assert option.device.phase_bytes["init"] > 0
+
+
+def test_on_a_cpu_what_is_moved_to_the_host_stays_in_the_same_memory() -> None:
+    here = facts(device="cpu", device_memory="64GiB", world_size=2, model="gpt2")
+    option = price(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
+    assert option.host.bytes > 0
+    held = option.device.phase_bytes
+    assert (
+        option.device.visible_bytes >= max(held["backward"], held["step"]) + option.host.bytes // 2
+    )
+    assert option.device.visible_bytes <= option.device.peak_bytes + option.host.bytes // 2
+    assert option.fits[0].headroom_bytes == 64 * 2**30 - option.device.visible_bytes
+
+
+def test_a_model_that_is_not_built_in_pieces_goes_to_the_device_whole_and_leaves_no_cache() -> None:
+    """DeepSpeed's stage 3: reserved is the larger of creation and training, not their sum."""
+    choice = usual_config(facts(), Choice(stage=3))
+    pieces = price(choice, facts(), runtime="deepspeed").device
+    training = replace(facts().training or TrainingFacts(), arguments={"zero_init": False})
+    here = replace(facts(), training=training)
+    model = here.model
+    assert model is not None
+    whole = price(choice, here, runtime="deepspeed").device
+    assert whole.phase_bytes["init"] > 2 * model.parameters
+    assert whole.phase_bytes["backward"] == pieces.phase_bytes["backward"]
+    assert whole.reserved_bytes == max(
+        pieces.reserved_bytes,
+        int(1.05 * (whole.phase_bytes["init"] + workspace_bytes("8.0"))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("stage", "offload", "momentum"), [(1, None, 2), (2, None, 2), (2, "cpu", 4), (3, "cpu", 2)]
+)
+def test_muons_momentum_has_the_dtype_it_has_in_deepspeed(
+    stage: int, offload: str | None, momentum: int
+) -> None:
+    """As seen in runs of DeepSpeed 0.19.8 in bf16: 2 bytes, 4 where stages 1 and 2 offload."""
+    zero: dict[str, Any] = {"stage": stage, "reduce_scatter": False}
+    if offload:
+        zero["offload_optimizer"] = {"device": offload}
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "Muon", "params": {"lr": 1e-3}},
+        "zero_optimization": zero,
+    }
+    given = facts()
+    resolution = dsconfig.resolve(config, given, runtime="deepspeed")
+    option = dsconfig.estimate(resolution, given).options[0]
+    tier, ranks = (option.host, 1) if offload else (option.device, 8)
+    state = max(part.bytes for part in tier.components if part.name == "optimizer state")
+    assert given.model is not None
+    tables = 2 * 32000 * 4096 + 65 * 4096  # embedding, head and norms: Adam's two moments
+    matrices = given.model.parameters - tables
+    assert state == pytest.approx((tables * 8 + matrices * momentum) / ranks, rel=0.001)

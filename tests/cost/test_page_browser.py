@@ -1,0 +1,91 @@
+"""The report page in a real browser: bars, legend and table are drawn, without a network."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dsconfig.cost.estimate import Phase
+from dsconfig.cost.render.page import page
+from dsconfig.cost.table import table
+from dsconfig.facts.gathering import gather
+
+BROWSER = next(
+    (
+        path
+        for name in ("chromium", "chromium-browser", "google-chrome", "headless_shell")
+        if (path := shutil.which(name))
+    ),
+    None,
+)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed"),
+]
+
+REPORT = table(gather(world_size=8, params="13e9", device="a100-80gb"))
+
+
+def opened(report: Path, script: str = "") -> str:
+    """The page as it stands after ``script`` has been run in it."""
+    report.write_text(page(REPORT) + f"<script>{script}</script>", encoding="utf-8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    done = subprocess.run(
+        [str(BROWSER), *flags, report.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_the_page_draws_a_bar_and_a_row_for_every_choice(tmp_path: Path) -> None:
+    drawn = opened(tmp_path / "report.html")
+    assert drawn.count('class="row"') == len(REPORT.options)
+    assert drawn.count("<tr>") == len(REPORT.options) + 1
+    assert "stage 3, optimizer + parameters to CPU" in drawn
+
+
+def test_a_click_on_a_column_sorts_the_table_and_another_one_turns_it_round(tmp_path: Path) -> None:
+    up = opened(tmp_path / "up.html", "document.querySelectorAll('th')[1].click();")
+    down = opened(
+        tmp_path / "down.html",
+        "for (const _ of [1, 2]) document.querySelectorAll('th')[1].click();",
+    )
+    peaks = sorted({option.device.peak_bytes for option in REPORT.options})
+    assert sorted_peaks(up) == [f"{peak / 1e9:.2f} GB" for peak in peaks]
+    assert sorted_peaks(down) == [f"{peak / 1e9:.2f} GB" for peak in reversed(peaks)]
+
+
+def sorted_peaks(drawn: str) -> list[str]:
+    """The second column from the top, each figure once."""
+    rows = re.findall(r"<tr><td[^>]*>[^<]*</td><td[^>]*>([\d.]+ GB)", drawn)
+    return list(dict.fromkeys(rows))
+
+
+def test_a_bar_says_its_formula_and_key_under_the_pointer(tmp_path: Path) -> None:
+    move = "new MouseEvent('mousemove', {clientX: 10, clientY: 10})"
+    drawn = opened(
+        tmp_path / "report.html", f"document.querySelector('.stack i').dispatchEvent({move});"
+    )
+    first = REPORT.options[0].device
+    widest = max(
+        (part for part in first.components if first.peak_phase in part.phases),
+        key=lambda part: part.bytes,
+    )
+    tip = re.search(r'id="tip"[^>]*>([^<]*)<', drawn)
+    assert tip is not None
+    assert tip[1].startswith(widest.name)
+    assert widest.formula in tip[1]
+    assert f"key {widest.pointer}" in tip[1]
+
+
+def test_a_phase_button_redraws_the_bars_for_that_phase(tmp_path: Path) -> None:
+    press = "[...document.querySelectorAll('#phases button')].find(b => b.textContent == 'init')"
+    drawn = opened(tmp_path / "report.html", f"{press}.click();")
+    figures = re.findall(r'class="figure">([\d.]+) GiB', drawn)
+    expected = [option.device.phase_bytes[Phase.INIT] / 2**30 for option in REPORT.options]
+    assert figures == [f"{value:.1f}" for value in expected]

@@ -1,0 +1,99 @@
+"""Bytes kept per layer by experts and latent attention, beside transformers' own models.
+
+Small models of both kinds, on the CPU: what a layer more keeps for backward, by its storages.
+Routing tables grow with the number of experts and not with the width: at these sizes they are
+most of the tolerance.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from dsconfig.cost.activations import Style, block_bytes
+from dsconfig.facts import from_hf_config
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.live
+
+LENGTH, BATCH = 128, 2
+SIZES: Mapping[str, Any] = {
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 512,
+    "max_position_embeddings": 512,
+    "num_experts_per_tok": 4,
+}
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "mixtral": {"intermediate_size": 512, "num_local_experts": 8},
+    "qwen3_moe": {
+        "intermediate_size": 688,
+        "moe_intermediate_size": 192,
+        "num_experts": 16,
+        "head_dim": 32,
+    },
+    "deepseek_v3": {
+        "num_key_value_heads": 8,
+        "intermediate_size": 688,
+        "moe_intermediate_size": 192,
+        "n_routed_experts": 16,
+        "n_shared_experts": 1,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 0,
+        "q_lora_rank": 64,
+        "kv_lora_rank": 48,
+        "qk_rope_head_dim": 16,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 32,
+    },
+}
+
+
+def kept(model: Any) -> int:
+    """Bytes of the storages that autograd saves in one forward, the model's own apart."""
+    own = {each.untyped_storage().data_ptr() for each in (*model.parameters(), *model.buffers())}
+    saved: dict[int, Any] = {}
+
+    def save(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage
+        return tensor
+
+    ids = torch.randint(0, model.config.vocab_size, (BATCH, LENGTH))
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    assert loss.requires_grad
+    return sum(storage.nbytes() for storage in saved.values())
+
+
+@pytest.fixture(name="build")
+def _build() -> Callable[..., Any]:
+    transformers = pytest.importorskip("transformers")
+
+    def build(family: str, layers: int, dtype: Any) -> Any:
+        torch.manual_seed(0)
+        config = transformers.AutoConfig.for_model(
+            family, **{**SIZES, **MODELS[family]}, num_hidden_layers=layers
+        )
+        return transformers.AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation="sdpa"
+        ).train()
+
+    return build
+
+
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("family", MODELS)
+def test_a_layer_of_experts_keeps_what_transformers_keeps(
+    build: Callable[..., Any], family: str, width: int
+) -> None:
+    dtype = torch.bfloat16 if width == 2 else torch.float32
+    fewer, more = build(family, 2, dtype), build(family, 4, dtype)
+    measured = (kept(more) - kept(fewer)) / 2
+    shape = from_hf_config.model(more.config.to_dict()).architecture
+    assert shape is not None
+    block = block_bytes(shape, Style(width=width))
+    assert block.linear * BATCH * LENGTH * shape.hidden_size == pytest.approx(measured, rel=0.02)
