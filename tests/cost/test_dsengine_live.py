@@ -57,7 +57,7 @@ def dry_run(chosen: dict[str, Any], rank: int = 0) -> dict[str, Any]:
 def check(ranks: Ranks, chosen: dict[str, Any]) -> None:
     """Estimate and dry run against the real run, by rank and phase."""
     expected = dsconfig.estimate(dsconfig.resolve(chosen, FACTS), FACTS).options[0].device
-    for rank, real in enumerate(ranks.run("memory.live_jobs:measured", config=chosen)):
+    for rank, real in enumerate(ranks.run("cost.live_jobs:measured", config=chosen)):
         peaks, rests = real["peaks"], real["rests"]
         assert dict(expected.phase_bytes) == pytest.approx(peaks, rel=TOLERANCE), "peaks"
         assert dict(expected.rest_bytes) == pytest.approx(rests, rel=TOLERANCE), "between phases"
@@ -93,5 +93,5 @@ def test_sums_in_fp32_are_predicted(ranks: Ranks, stage: int, accumulation: int)
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_the_dry_run_sends_what_the_real_run_sends(ranks: Ranks, stage: int) -> None:
     for chosen in (config(stage, "bf16", 4), config(stage, "fp32", 1, **LEAN)):
-        for rank, real in enumerate(ranks.run("memory.live_jobs:sent", config=chosen)):
+        for rank, real in enumerate(ranks.run("cost.live_jobs:sent", config=chosen)):
             assert dry_run(chosen, rank)["traffic"] == real
