@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = [
+    ("lazily",),
     ("report",),
     ("schema",),
     ("source",),

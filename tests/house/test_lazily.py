@@ -1,0 +1,88 @@
+"""Modules that are found now and run when they are first used."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dsconfig.lazily import lazily
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that counts as part of dsconfig for the length of a test."""
+    import dsconfig
+
+    monkeypatch.setattr(dsconfig, "__path__", [*dsconfig.__path__, str(tmp_path)])
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("dsconfig.tried_")]:
+        del sys.modules[name]
+
+
+def test_a_module_runs_when_it_is_used_and_only_once(package: Path) -> None:
+    (package / "tried_once.py").write_text("import sys\nsys.tried = getattr(sys, 'tried', 0) + 1\n")
+    try:
+        with lazily():
+            from dsconfig import tried_once
+        assert not hasattr(sys, "tried")
+        assert tried_once.sys is sys
+        assert tried_once.sys.tried == 1
+        assert type(tried_once) is ModuleType
+    finally:
+        del sys.tried  # type: ignore[attr-defined]
+
+
+def test_a_fault_in_the_module_shows_where_it_is_used(package: Path) -> None:
+    (package / "tried_fault.py").write_text("1 / 0\n")
+    with lazily():
+        from dsconfig import tried_fault
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            _ = tried_fault.anything
+
+
+def test_a_module_sees_itself_while_it_runs(package: Path) -> None:
+    (package / "tried_self.py").write_text(
+        "a = 1\nfrom dsconfig import tried_self\nb = tried_self.a + 1\n"
+    )
+    with lazily():
+        from dsconfig import tried_self
+    assert tried_self.b == 2
+
+
+def test_no_thread_sees_half_a_module(package: Path) -> None:
+    (package / "tried_threads.py").write_text(
+        "import dsconfig\ndsconfig.tried_gate.wait(5)\nlast = 'here'\n"
+    )
+    import dsconfig
+
+    gate = threading.Event()
+    dsconfig.tried_gate = gate  # type: ignore[attr-defined]
+    try:
+        with lazily():
+            from dsconfig import tried_threads
+        seen: list[str] = []
+        threads = [
+            threading.Thread(target=lambda: seen.append(tried_threads.last)) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        gate.set()
+        for thread in threads:
+            thread.join()
+        assert seen == ["here"] * 4
+    finally:
+        del dsconfig.tried_gate  # type: ignore[attr-defined]
+
+
+def test_other_packages_are_left_alone() -> None:
+    code = (
+        "import sys\nfrom dsconfig.lazily import lazily\n"
+        "with lazily():\n    import colorsys\n"
+        "assert 'rgb_to_hsv' in vars(colorsys)\nassert len(sys.meta_path) == before\n"
+    )
+    code = code.replace("from dsconfig", "before = len(sys.meta_path)\nfrom dsconfig", 1)
+    subprocess.run([sys.executable, "-c", code], check=True)
