@@ -6,6 +6,7 @@ from dsconfig.cost.activations import Activations, activations_of
 from dsconfig.cost.optimizers import OptimizerCost, optimizer_cost
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import ModelTree
+from dsconfig.mesh import Mesh, ranks_per_node
 from dsconfig.runtimes.effective import Effective, Precision
 from dsconfig.schema.version import NEWEST, Version
 
@@ -33,10 +34,8 @@ class Workload:
 
     effective: Effective
     weights: tuple[Weight, ...]
-    ranks: int
-    """Ranks that share one copy of the states (data-parallel, or the sharding group)."""
-    replicas: int
-    """Copies of the states: more than one where the sharding group is a part of the ranks."""
+    mesh: Mesh
+    """Of a sharded run, whatever the stage: at stage 0 its ranks exchange all they hold."""
     ranks_per_node: int
     optimizer: OptimizerCost
     accumulation: int
@@ -50,6 +49,16 @@ class Workload:
     """Bytes of an element as the model is built or loaded, before anything is cast."""
     on_cpu: bool = False
     """The processor is the device, and gloo the communication library."""
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that share one copy of the states (data-parallel, or the sharding group)."""
+        return self.mesh.state_ranks
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the states: more than one where the sharding group is a part of the ranks."""
+        return self.mesh.replicate
 
     @property
     def width(self) -> int:
@@ -103,7 +112,7 @@ class Workload:
 
     def shard(self, elements: int) -> int:
         """Elements of one rank's part, rounded up."""
-        return -(-elements // self.ranks)
+        return self.mesh.part(elements)
 
 
 def workload(effective: Effective, facts: Facts, version: Version = NEWEST) -> Workload:
@@ -119,16 +128,19 @@ def workload(effective: Effective, facts: Facts, version: Version = NEWEST) -> W
         )
     degree = max(1, facts.tensor_parallel * facts.pipeline_parallel)
     batch = effective.batch
-    nodes = facts.nodes or max(1, -(-facts.world_size // 8))
-    together = max(1, facts.data_parallel or 1) * facts.sequence_parallel
-    group = effective.zero.mics_shard_size
-    ranks = min(together, group) if group > 0 else together
+    ranks = Mesh.over(
+        facts.world_size,
+        sharded=True,
+        group=effective.zero.mics_shard_size,
+        tensor=facts.tensor_parallel,
+        sequence=facts.sequence_parallel,
+        pipeline=facts.pipeline_parallel,
+    )
     return Workload(
         effective=effective,
         weights=weights_of(facts.model, degree),
-        ranks=ranks,
-        replicas=together // ranks,
-        ranks_per_node=max(1, -(-facts.world_size // nodes)),
+        mesh=ranks,
+        ranks_per_node=ranks_per_node(facts.world_size, facts.nodes),
         optimizer=_cost(effective, facts, facts.model),
         accumulation=batch.accumulation if batch else 1,
         activations=activations_of(effective, facts),

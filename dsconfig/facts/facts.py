@@ -8,6 +8,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig import mesh
+
 if TYPE_CHECKING:
     from dsconfig.facts.machine import DeviceFacts, HostFacts
     from dsconfig.facts.model import ModelTree
@@ -42,5 +47,9 @@ class Facts:
     def data_parallel(self) -> int | None:
         if self.world_size is None:
             return None
-        degree = self.tensor_parallel * self.sequence_parallel * self.pipeline_parallel
-        return self.world_size // degree
+        return mesh.data_parallel_ranks(
+            self.world_size,
+            tensor=self.tensor_parallel,
+            sequence=self.sequence_parallel,
+            pipeline=self.pipeline_parallel,
+        )

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from dsconfig import mesh
 from dsconfig.facts import checked, sizes
 from dsconfig.facts.errors import FactError
 from dsconfig.facts.facts import Facts
@@ -14,7 +15,6 @@ from dsconfig.facts.machine import DeviceFacts, HostFacts
 from dsconfig.facts.model import ModelTree
 from dsconfig.facts.training import TrainingFacts
 
-_GPUS_PER_NODE = 8
 _MOST_RANKS = 10_000_000
 """Far above any machine that exists; more is a slip of the keyboard."""
 _PRECISIONS = ("fp32", "fp16", "bf16")
@@ -68,8 +68,8 @@ def _facts(given: Mapping[str, Any]) -> Facts:
     degrees = {name: given[name] for name in _DEGREES}
     _check_ranks(ranks, nodes, degrees)
     if ranks is not None and nodes is None:
-        nodes = -(-ranks // _GPUS_PER_NODE)
-        origins["nodes"] = f"assumed: {_GPUS_PER_NODE} GPUs a node; --nodes says otherwise"
+        nodes = mesh.nodes_for(ranks)
+        origins["nodes"] = f"assumed: {mesh.PER_NODE} GPUs a node; --nodes says otherwise"
     own = {name: given[flag] for name, flag in _TRAINING.items()}
     for name in _WHOLE:
         checked.above_zero(own[name], _FLAG_OF[name])
@@ -77,7 +77,7 @@ def _facts(given: Mapping[str, Any]) -> Facts:
         checked.not_negative(own[name], _FLAG_OF[name])
     own["precision"] = _precision(given["precision"])
     device = given["device"]
-    ranks_of_node = -(-ranks // nodes) if ranks and nodes else 1
+    ranks_of_node = mesh.ranks_per_node(ranks, nodes) if ranks else 1
     return Facts(
         world_size=ranks,
         nodes=nodes,

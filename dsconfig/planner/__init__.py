@@ -1,6 +1,7 @@
 """The Plan: one training run, decided."""
 
-from dsconfig.planner.model import Coverage, Mesh, Plan, Status, UnitSchedule
+from dsconfig.mesh import Mesh
+from dsconfig.planner.model import Coverage, Plan, Status, UnitSchedule
 from dsconfig.planner.plan import PlanError, make_plan
 from dsconfig.planner.serialise import from_json, to_dict, to_json
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from dsconfig.mesh import Mesh
 from dsconfig.runtimes.effective import Batch, Effective
 
 FORMAT_VERSION = "1.0"
@@ -24,16 +25,6 @@ class Coverage:
     pointer: str
     status: Status
     by: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mesh:
-    """Ranks. ``shard`` ranks hold one copy of the states; ``replicate`` copies exist."""
-
-    world_size: int
-    data_parallel: int
-    shard: int
-    replicate: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """From a Resolution to a Plan."""
 
 from dsconfig.facts import Facts, ModelTree
+from dsconfig.mesh import Mesh
 from dsconfig.planner.coverage import coverage
-from dsconfig.planner.model import Mesh, Plan, UnitSchedule
+from dsconfig.planner.model import Plan, UnitSchedule
 from dsconfig.planner.schedule import schedule
 from dsconfig.planner.traffic import traffic
 from dsconfig.report import Diagnostic, Severity
@@ -26,7 +27,7 @@ def make_plan(resolution: Resolution, facts: Facts) -> Plan:
     PlanError when the resolution has errors, or when batch or world size are not settled.
     """
     effective, batch = _settled(resolution)
-    mesh = mesh_of(effective.zero, batch.data_parallel, facts.world_size or batch.data_parallel)
+    mesh = mesh_of(effective.zero, facts)
     planned = unit_schedule(effective.zero, facts.model)
     trainable = facts.model.trainable if facts.model else 0
     return Plan(
@@ -56,21 +57,21 @@ def _settled(resolution: Resolution) -> tuple[Effective, Batch]:
     return resolution.effective, resolution.effective.batch
 
 
-def mesh_of(zero: Zero, data_parallel: int, world_size: int) -> Mesh:
+def mesh_of(zero: Zero, facts: Facts) -> Mesh:
     """Which ranks shard and which replicate."""
-    shard = data_parallel if zero.stage > 0 else 1
-    if zero.stage > 0 and zero.mics_shard_size > 0:
-        shard = min(zero.mics_shard_size, data_parallel)
-        if data_parallel % shard:
-            raise PlanError(
-                f"zero_optimization.mics_shard_size = {shard} does not divide the"
-                f" {data_parallel} data-parallel ranks; use a divisor"
-            )
-    return Mesh(
-        world_size=world_size,
-        data_parallel=data_parallel,
-        shard=shard,
-        replicate=data_parallel // shard,
+    ranks, group = facts.data_parallel or 1, zero.mics_shard_size
+    if zero.stage > 0 and 0 < group < ranks and ranks % group:
+        raise PlanError(
+            f"zero_optimization.mics_shard_size = {group} does not divide the"
+            f" {ranks} data-parallel ranks; use a divisor"
+        )
+    return Mesh.over(
+        facts.world_size or 1,
+        sharded=zero.stage > 0,
+        group=group,
+        tensor=facts.tensor_parallel,
+        sequence=facts.sequence_parallel,
+        pipeline=facts.pipeline_parallel,
     )
 
 

@@ -4,7 +4,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from dsconfig.planner.model import FORMAT_VERSION, Coverage, Mesh, Plan, Status, UnitSchedule
+from dsconfig.mesh import Mesh
+from dsconfig.planner.model import FORMAT_VERSION, Coverage, Plan, Status, UnitSchedule
 from dsconfig.runtimes.effective import Batch, Effective, Offload, Tier, effective
 
 

@@ -6,7 +6,8 @@ all-reduce twice that (Rajbhandari et al. 2020, arXiv:1910.02054, section 7).
 
 from collections.abc import Mapping, Sequence
 
-from dsconfig.planner.model import Mesh, UnitSchedule
+from dsconfig.mesh import Mesh
+from dsconfig.planner.model import UnitSchedule
 from dsconfig.runtimes.effective import Effective
 
 
@@ -22,7 +23,7 @@ def traffic(
     gradient_bytes = trainable * numerics.communication_dtype.bytes
     weight_bytes = numerics.precision.bytes
     if zero.stage == 0:
-        return {"all_reduce": 2 * _ring(gradient_bytes, mesh.data_parallel)}
+        return {"all_reduce": 2 * _ring(gradient_bytes, mesh.gradient_ranks)}
     reductions = 1 if zero.stage == 1 else accumulation
     elements = sum(unit.elements for unit in units)
     gathered = elements * weight_bytes
@@ -30,11 +31,11 @@ def traffic(
         gathered = sum(_gathers(unit, accumulation) * unit.elements for unit in units)
         gathered *= weight_bytes
     sent = {
-        "all_gather": _ring(gathered, mesh.shard),
-        "reduce_scatter": _ring(reductions * gradient_bytes, mesh.shard),
+        "all_gather": _ring(gathered, mesh.state_ranks),
+        "reduce_scatter": _ring(reductions * gradient_bytes, mesh.state_ranks),
     }
     if mesh.replicate > 1:
-        share = reductions * gradient_bytes // mesh.shard
+        share = reductions * gradient_bytes // mesh.state_ranks
         sent["all_reduce"] = 2 * _ring(share, mesh.replicate)
     return sent
 

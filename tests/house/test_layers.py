@@ -11,6 +11,7 @@ LAYERS = [
     ("report",),
     ("schema",),
     ("source",),
+    ("mesh",),
     ("facts",),
     ("runtimes",),
     ("units",),

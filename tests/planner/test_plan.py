@@ -118,13 +118,13 @@ def test_what_is_not_a_plan_is_refused(text: str) -> None:
     ],
 )
 def test_the_mesh(zero: Zero, expected: tuple[int, int]) -> None:
-    mesh = mesh_of(zero, 8, 8)
+    mesh = mesh_of(zero, Facts(world_size=8))
     assert (mesh.shard, mesh.replicate) == expected
 
 
 def test_a_shard_group_must_divide_the_ranks() -> None:
     with pytest.raises(PlanError, match="mics_shard_size"):
-        mesh_of(Zero(stage=3, mics_shard_size=3), 8, 8)
+        mesh_of(Zero(stage=3, mics_shard_size=3), Facts(world_size=8))
 
 
 def test_a_config_without_a_batch_cannot_be_planned() -> None:
