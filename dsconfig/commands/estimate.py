@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import fact_options, memory_options, options
+from dsconfig.commands import memory_options, options
 
 if TYPE_CHECKING:
     from dsconfig.cost.estimate import Estimate
@@ -42,26 +42,11 @@ FailIfOom = Annotated[
 ]
 
 
+@options.with_facts()
 def estimate(
     file: File = None,
-    gpus: options.WorldSize = None,
-    nodes: options.Nodes = None,
-    device: options.Device = None,
-    device_memory: fact_options.DeviceMemory = None,
-    model: options.Model = None,
-    params: options.Params = None,
-    training_args: options.TrainingArgs = None,
-    micro_batch: options.MicroBatch = None,
-    global_batch: options.GlobalBatch = None,
-    accumulation: fact_options.Accumulation = None,
-    seq_len: options.SequenceLength = None,
-    precision: fact_options.PrecisionName = None,
-    host_memory: options.HostMemory = None,
-    nvme: fact_options.Nvme = None,
-    nvme_size: fact_options.NvmeSize = None,
-    tensor_parallel: fact_options.TensorParallel = 1,
-    sequence_parallel: fact_options.SequenceParallel = 1,
-    pipeline_parallel: fact_options.PipelineParallel = 1,
+    *,
+    facts: "Facts",
     recompute: memory_options.Recompute = None,
     attention: memory_options.Attention = None,
     fused_kernels: memory_options.FusedKernels = False,
@@ -86,26 +71,6 @@ def estimate(
 
     if output_format not in FORMATS:
         raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
-    facts = options.facts_from(
-        world_size=gpus,
-        nodes=nodes,
-        device=device,
-        device_memory=device_memory,
-        model=model,
-        params=params,
-        training_args=training_args,
-        micro_batch=micro_batch,
-        global_batch=global_batch,
-        accumulation=accumulation,
-        sequence_length=seq_len,
-        precision=precision,
-        host_memory=host_memory,
-        nvme=nvme,
-        nvme_size=nvme_size,
-        tensor_parallel=tensor_parallel,
-        sequence_parallel=sequence_parallel,
-        pipeline_parallel=pipeline_parallel,
-    )
     facts = memory_options.with_style(facts, recompute, attention, fused_kernels)
     facts = memory_options.with_trainable(facts, trainable)
     if fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):

@@ -3,8 +3,11 @@
 Every annotated type here is one flag with one meaning everywhere.
 """
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -88,6 +91,46 @@ HostMemory = Annotated[
     typer.Option("--host-memory", help="Main memory per node: 512GiB.", rich_help_panel=FACTS),
 ]
 
+DeviceMemory = Annotated[
+    str | None,
+    typer.Option("--device-memory", help="Memory of one card: 80GiB.", rich_help_panel=FACTS),
+]
+Accumulation = Annotated[
+    int | None,
+    typer.Option("--accumulation", help="Passes per optimizer step.", rich_help_panel=FACTS),
+]
+PrecisionName = Annotated[
+    str | None, typer.Option("--precision", help="fp32, fp16 or bf16.", rich_help_panel=FACTS)
+]
+LearningRate = Annotated[
+    float | None, typer.Option("--learning-rate", help="Peak rate.", rich_help_panel=FACTS)
+]
+TotalSteps = Annotated[
+    int | None,
+    typer.Option("--total-steps", help="Optimizer steps of the run.", rich_help_panel=FACTS),
+]
+WarmupSteps = Annotated[
+    float | None,
+    typer.Option("--warmup-steps", help="Steps, or a share below 1.", rich_help_panel=FACTS),
+]
+Nvme = Annotated[
+    str | None,
+    typer.Option("--nvme", help="Directory on NVMe for offloading.", rich_help_panel=FACTS),
+]
+NvmeSize = Annotated[
+    str | None,
+    typer.Option("--nvme-size", help="Free space there per node: 2TB.", rich_help_panel=FACTS),
+]
+TensorParallel = Annotated[
+    int, typer.Option("--tensor-parallel", help="Degree.", rich_help_panel=FACTS)
+]
+SequenceParallel = Annotated[
+    int, typer.Option("--sequence-parallel", help="Degree.", rich_help_panel=FACTS)
+]
+PipelineParallel = Annotated[
+    int, typer.Option("--pipeline-parallel", help="Degree.", rich_help_panel=FACTS)
+]
+
 
 def load(source: str, overrides: list[str] | None = None) -> "Document":
     """Read a config for a command. Raises UsageError when there is nothing to read."""
@@ -122,6 +165,56 @@ def program(runtime: str | None, version: str | None) -> "Runtime":
         return runtime_of(runtime or "dsengine", release)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def every_fact(
+    world_size: WorldSize = None,
+    nodes: Nodes = None,
+    device: Device = None,
+    device_memory: DeviceMemory = None,
+    model: Model = None,
+    params: Params = None,
+    training_args: TrainingArgs = None,
+    accelerate_config: AccelerateConfig = None,
+    micro_batch: MicroBatch = None,
+    global_batch: GlobalBatch = None,
+    accumulation: Accumulation = None,
+    sequence_length: SequenceLength = None,
+    precision: PrecisionName = None,
+    learning_rate: LearningRate = None,
+    total_steps: TotalSteps = None,
+    warmup_steps: WarmupSteps = None,
+    host_memory: HostMemory = None,
+    nvme: Nvme = None,
+    nvme_size: NvmeSize = None,
+    tensor_parallel: TensorParallel = 1,
+    sequence_parallel: SequenceParallel = 1,
+    pipeline_parallel: PipelineParallel = 1,
+) -> "Facts":
+    """All flags about facts, under the names that ``dsconfig.gather`` has for them."""
+    return facts_from(**locals())
+
+
+def with_facts(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the named flags about facts, or all, in the place of its ``facts``."""
+    flags = signature(every_fact).parameters
+    taken = {name: flags[name] for name in names or flags}
+
+    def around(command: Callable[..., None]) -> Callable[..., None]:
+        own = signature(command)
+
+        @wraps(command)
+        def called(**given: Any) -> None:
+            facts = facts_from(**{name: given.pop(name) for name in taken})
+            command(**given, facts=facts)
+
+        rest = [each for each in own.parameters.values() if each.name != "facts"]
+        keywords = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (*rest, *taken.values())]
+        called.__signature__ = own.replace(parameters=keywords)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in keywords}
+        return called
+
+    return around
 
 
 def facts_from(**flags: object) -> "Facts":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import fact_options, options
+from dsconfig.commands import options
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -18,20 +18,11 @@ Simulate = Annotated[
 ]
 
 
+@options.with_facts()
 def plan(
     file: options.ConfigFile,
-    gpus: options.WorldSize = None,
-    nodes: options.Nodes = None,
-    device: options.Device = None,
-    device_memory: fact_options.DeviceMemory = None,
-    model: options.Model = None,
-    params: options.Params = None,
-    training_args: options.TrainingArgs = None,
-    micro_batch: options.MicroBatch = None,
-    global_batch: options.GlobalBatch = None,
-    seq_len: options.SequenceLength = None,
-    precision: fact_options.PrecisionName = None,
-    host_memory: options.HostMemory = None,
+    *,
+    facts: "Facts",
     overrides: options.Overrides = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
@@ -44,20 +35,6 @@ def plan(
     from dsconfig.commands.prepare import FOUND, planned
     from dsconfig.planner import Status
 
-    facts = options.facts_from(
-        world_size=gpus,
-        nodes=nodes,
-        device=device,
-        device_memory=device_memory,
-        model=model,
-        params=params,
-        training_args=training_args,
-        micro_batch=micro_batch,
-        global_batch=global_batch,
-        sequence_length=seq_len,
-        precision=precision,
-        host_memory=host_memory,
-    )
     document = options.load(file, overrides)
     made = planned(document, facts, runtime or "dsengine", deepspeed_version)
     say_idle_flags(made.effective, facts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from dsconfig.commands import fact_options, options
+from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.idle_flags import say_idle_flags
 
@@ -27,41 +27,15 @@ Out = Annotated[
 FORMATS = ("full", "json")
 MOST_NAMED = 3
 """Keys of one name that are told apart in a message."""
-FACTS = (
-    *("world_size", "nodes", "device", "device_memory", "model", "params", "training_args"),
-    *("accelerate_config", "micro_batch", "global_batch", "accumulation", "sequence_length"),
-    *("precision", "learning_rate", "total_steps", "warmup_steps", "host_memory", "nvme"),
-    *("nvme_size", "tensor_parallel", "sequence_parallel", "pipeline_parallel"),
-)
-"""Parameters of the command that go to ``facts.gather`` under the same name."""
 PIPED_WIDTH = 120
 """Columns when nobody looks at a screen; COLUMNS overrides it."""
 
 
+@options.with_facts()
 def resolve(
     file: options.ConfigFile,
-    world_size: options.WorldSize = None,
-    nodes: options.Nodes = None,
-    device: options.Device = None,
-    device_memory: fact_options.DeviceMemory = None,
-    model: options.Model = None,
-    params: options.Params = None,
-    training_args: options.TrainingArgs = None,
-    accelerate_config: options.AccelerateConfig = None,
-    micro_batch: options.MicroBatch = None,
-    global_batch: options.GlobalBatch = None,
-    accumulation: fact_options.Accumulation = None,
-    sequence_length: options.SequenceLength = None,
-    precision: fact_options.PrecisionName = None,
-    learning_rate: fact_options.LearningRate = None,
-    total_steps: fact_options.TotalSteps = None,
-    warmup_steps: fact_options.WarmupSteps = None,
-    host_memory: options.HostMemory = None,
-    nvme: fact_options.Nvme = None,
-    nvme_size: fact_options.NvmeSize = None,
-    tensor_parallel: fact_options.TensorParallel = 1,
-    sequence_parallel: fact_options.SequenceParallel = 1,
-    pipeline_parallel: fact_options.PipelineParallel = 1,
+    *,
+    facts: "Facts",
     overrides: options.Overrides = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
@@ -73,10 +47,8 @@ def resolve(
 
     Exit code 1 when something is left open or contradictory.
     """
-    given = dict(locals())
     if output_format not in FORMATS:
         raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
-    facts = options.facts_from(**{name: given[name] for name in FACTS})
     document = options.load(file, overrides)
     result = resolved(document, facts, runtime, deepspeed_version)
     if result.effective is not None:

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import fact_options, memory_options, options
+from dsconfig.commands import memory_options, options
 
 if TYPE_CHECKING:
     from dsconfig.cost.tuning import Candidate
+    from dsconfig.facts import Facts
 
 FORMATS = ("full", "json")
 SHOWN = 12
@@ -19,23 +20,10 @@ Out = Annotated[
 ShowAll = Annotated[bool, typer.Option("--all", help="List every candidate.")]
 
 
+@options.with_facts()
 def tune(
-    gpus: options.WorldSize = None,
-    nodes: options.Nodes = None,
-    device: options.Device = None,
-    device_memory: fact_options.DeviceMemory = None,
-    model: options.Model = None,
-    params: options.Params = None,
-    micro_batch: options.MicroBatch = None,
-    global_batch: options.GlobalBatch = None,
-    seq_len: options.SequenceLength = None,
-    precision: fact_options.PrecisionName = None,
-    host_memory: options.HostMemory = None,
-    nvme: fact_options.Nvme = None,
-    nvme_size: fact_options.NvmeSize = None,
-    tensor_parallel: fact_options.TensorParallel = 1,
-    sequence_parallel: fact_options.SequenceParallel = 1,
-    pipeline_parallel: fact_options.PipelineParallel = 1,
+    *,
+    facts: "Facts",
     attention: memory_options.Attention = None,
     fused_kernels: memory_options.FusedKernels = False,
     trainable: memory_options.Trainable = None,
@@ -55,24 +43,6 @@ def tune(
     if output_format not in FORMATS:
         raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
     program = options.program(runtime, deepspeed_version)
-    facts = options.facts_from(
-        world_size=gpus,
-        nodes=nodes,
-        device=device,
-        device_memory=device_memory,
-        model=model,
-        params=params,
-        micro_batch=micro_batch,
-        global_batch=global_batch,
-        sequence_length=seq_len,
-        precision=precision,
-        host_memory=host_memory,
-        nvme=nvme,
-        nvme_size=nvme_size,
-        tensor_parallel=tensor_parallel,
-        sequence_parallel=sequence_parallel,
-        pipeline_parallel=pipeline_parallel,
-    )
     if facts.training is None or facts.training.sequence_length is None:
         raise UsageError("tune needs the length of a sample: give --seq-len")
     facts = memory_options.with_style(facts, None, attention, fused_kernels)
