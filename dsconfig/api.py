@@ -50,13 +50,15 @@ def validate(
     from dsconfig.checks import check
     from dsconfig.report import Report
     from dsconfig.report.report import in_order
-    from dsconfig.source.ignores import without_ignored
 
     document = read(document)
     found = check(document, _facts(facts), runtime=runtime, version=_version(version))
-    # One program's view leaves rules asleep, so idle requests are told in the whole view only.
-    kept = without_ignored(document, found, report_unused=runtime is None)
-    return Report(in_order(kept))
+    if document.may_ignore:
+        from dsconfig.source.ignores import without_ignored
+
+        # One program's view leaves rules asleep, so idle requests are told in the whole view only.
+        found = without_ignored(document, found, report_unused=runtime is None)
+    return Report(in_order(found))
 
 
 def resolve(

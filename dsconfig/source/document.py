@@ -7,6 +7,11 @@ from typing import Any, NamedTuple
 
 from dsconfig.report import Diagnostic, Range
 
+SECTION = "$dsconfig"
+"""A block of ours in the config: findings to ignore, and remarks."""
+REMARKS = "remarks"
+"""What people write about their config, beside ``ignore``: read by nobody."""
+
 
 class Format(StrEnum):
     JSON = "json"
@@ -61,6 +66,12 @@ class Document(NamedTuple):
     has_mark: bool = False
     is_unreadable: bool = False
     is_broken: bool = False
+
+    @property
+    def may_ignore(self) -> bool:
+        """Whether findings to ignore may be named, in the section or in comments."""
+        held: object = self.value
+        return (isinstance(held, dict) and SECTION in held) or "dsconfig:" in (self.text or "")
 
     def range(self, pointer: str, *, key: bool = False) -> Range | None:
         """The place of a value (or of its key); of the nearest enclosing entry if it is absent."""

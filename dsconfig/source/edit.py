@@ -7,14 +7,16 @@ Each builder answers with the edits, or with an empty tuple where there is no te
 import json
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dsconfig.lazily import lazily
 from dsconfig.report import Applicability, Edit, Fix
 from dsconfig.source.document import Document, Format
 from dsconfig.source.lines import LineIndex
+from dsconfig.source.pointer import lookup, split
 
-if TYPE_CHECKING:
-    from dsconfig.source.layout import Layout
+with lazily():
+    from dsconfig.source import layout
 
 Edits = tuple[Edit, ...]
 EDITABLE = (Format.JSON, Format.HJSON)
@@ -64,8 +66,6 @@ def insert_entry(document: Document, parent: str, key: str, value: Any) -> Edits
 
 def move_entry(document: Document, pointer: str, parent: str, new_name: str | None = None) -> Edits:
     """Move an entry into the object at ``parent``, making that object if it is absent."""
-    from dsconfig.source.pointer import lookup, split
-
     missing = object()
     value = lookup(document.value, pointer, missing)
     layout = _layout(document)
@@ -125,12 +125,10 @@ def apply_fixes(text: str, fixes: Iterable[Fix]) -> tuple[str, int]:
     return apply_edits(text, chosen), count
 
 
-def _layout(document: Document) -> "Layout | None":
+def _layout(document: Document) -> "layout.Layout | None":
     if document.text is None or document.format not in EDITABLE:
         return None
-    from dsconfig.source.layout import Layout
-
-    return Layout(document.text, document.spans)
+    return layout.Layout(document.text, document.spans)
 
 
 def _overlap(ordered: Sequence[Edit]) -> bool:

@@ -1,9 +1,18 @@
-"""What the reader itself has to say: one function per code."""
+"""What the reader itself has to say: one function per code; and how a finding is named."""
 
 from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Position, Range, Severity
 
 UNREADABLE = "DSC001"
 SYNTAX = "DSC002"
+NEVER_IGNORED = (UNREADABLE, SYNTAX)
+
+
+def matches(selector: str, found: Diagnostic) -> bool:
+    """Whether a code, a prefix of one or a rule's name speaks of this finding."""
+    wanted = selector.strip()
+    if wanted[:3].upper() == "DSC":
+        return found.code.startswith(wanted.upper())
+    return wanted.lower() == found.name
 
 
 def unreadable(message: str, help: str) -> Diagnostic:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dsconfig.lazily import lazily
 from dsconfig.report import Diagnostic, Fix, Range
 from dsconfig.source import findings
 from dsconfig.source.depth import DEEPEST
@@ -13,6 +14,9 @@ from dsconfig.source.pointer import split
 from dsconfig.source.reader import read_hjson
 from dsconfig.source.spans import Spans
 from dsconfig.source.strict import departure_from_json
+
+with lazily():
+    from dsconfig.source import templates
 
 KINDS = {"list": "a list", "str": "a text", "bool": "a switch", "NoneType": "null"}
 PLACEHOLDER_MARKS = ("$", "{{", "{%", "<", "%(", "@", "__")
@@ -35,9 +39,7 @@ def document_from_text(
     placeholders: frozenset[str] = frozenset()
     refused = bool(reading.problems)
     if refused or reading.bare_texts or any(mark in source for mark in PLACEHOLDER_MARKS):
-        from dsconfig.source.templates import filled_in
-
-        reading, placeholders = filled_in(source, reading)
+        reading, placeholders = templates.filled_in(source, reading)
     spans = Spans(source, reading.places)
     found = list(_findings(reading, spans, placeholders, in_file=not decoded))
     departure = departure_from_json(f"\ufeff{source}" if has_mark else source)

@@ -5,7 +5,7 @@ ds.json``, or the config itself below that key. Values are PyYAML's, because acc
 transformers read with it: ``5e8`` without a dot is a text there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -47,8 +47,11 @@ class _Found:
     duplicates: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
 
 
-def document_from_yaml(text: str, name: str, *, follow: bool = True) -> Document:
-    """The ds_config in a YAML text, with positions in that text; or the one it names."""
+def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -> Document:
+    """The ds_config in a YAML text, with positions in that text; or the one it names.
+
+    ``read`` reads a file that the YAML names.
+    """
     try:
         import yaml
     except ImportError:
@@ -73,8 +76,8 @@ def document_from_yaml(text: str, name: str, *, follow: bool = True) -> Document
     if holder is None:
         return _without_config(text, name, value)
     place = (holder.start_mark.index, holder.end_mark.index)
-    if isinstance(value, str) and follow:
-        return _follow(text, name, value, place)
+    if isinstance(value, str):
+        return _follow(text, name, value, place, read)
     found = _Found()
     _walk(holder, "", (-1, -1), text, found)
     spans = Spans(text, found.places)
@@ -164,10 +167,10 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _follow(text: str, name: str, target: str, place: tuple[int, int]) -> Document:
+def _follow(
+    text: str, name: str, target: str, place: tuple[int, int], read: Callable[[Path], Document]
+) -> Document:
     """The file a YAML names: from the working directory, as programs do, or beside the YAML."""
-    from dsconfig.source.reading import read
-
     for path in (Path(target), Path(name).parent / target):
         if path.is_file():
             return read(path)

@@ -5,36 +5,27 @@ HJSON also ``// dsconfig: ignore[DSC412]`` behind an entry, or alone on the line
 A selector is a code, the start of one (``DSC4``), or a rule's name.
 """
 
-from collections.abc import Iterable
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
-from dsconfig.report import Diagnostic
-from dsconfig.source.document import Document
-from dsconfig.source.findings import SYNTAX, UNREADABLE
+from dsconfig.report import Diagnostic, Effect, Position, Range, Severity
+from dsconfig.source.document import REMARKS, SECTION, Document
+from dsconfig.source.findings import NEVER_IGNORED, matches
 from dsconfig.source.pointer import lookup
+from dsconfig.source.spans import line_index
 
-SECTION = "$dsconfig"
-REMARKS = "remarks"
-"""What people write about their config, beside ``ignore``: read by nobody."""
-NEVER_IGNORED = (UNREADABLE, SYNTAX)
-
-
-def matches(selector: str, found: Diagnostic) -> bool:
-    """Whether a code, a prefix of one or a rule's name speaks of this finding."""
-    wanted = selector.strip()
-    if wanted[:3].upper() == "DSC":
-        return found.code.startswith(wanted.upper())
-    return wanted.lower() == found.name
+DIRECTIVE = re.compile(r"(?://|#|/\*)[ \t]*dsconfig:[ \t]*ignore(?:\[([^\]\r\n]*)\])?")
+UNUSED = "DSC010"
+MALFORMED = "DSC011"
 
 
 def without_ignored(
     document: Document, found: Iterable[Diagnostic], *, report_unused: bool = True
 ) -> tuple[Diagnostic, ...]:
     """The findings that the file does not ask to ignore, and one for each idle request."""
-    in_values = lookup(document.value, f"/{SECTION}") is not None
-    if not in_values and "dsconfig:" not in (document.text or ""):
-        return tuple(found)
-    from dsconfig.source.ignore_requests import requests, unused
-
     ignores, malformed = requests(document)
     kept: list[Diagnostic] = []
     for diagnostic in found:
@@ -45,3 +36,147 @@ def without_ignored(
             ignore.used = True
     idle = (ignore for ignore in ignores.all if report_unused and not ignore.used)
     return (*kept, *malformed, *map(unused, idle))
+
+
+@dataclass(slots=True)
+class Ignore:
+    """One selector, where it stands, and the lines it is about (None: the whole file)."""
+
+    selector: str
+    pointer: str
+    place: Range | None
+    lines: frozenset[int] | None = None
+    used: bool = False
+
+    def covers(self, found: Diagnostic) -> bool:
+        """Whether a finding on one of its lines is meant."""
+        return not self.selector or matches(self.selector, found)
+
+
+class Ignores:
+    """The requests of a file, by the lines they are about."""
+
+    def __init__(self, ignores: Sequence[Ignore]) -> None:
+        self.all = ignores
+        self._whole_file = [ignore for ignore in ignores if ignore.lines is None]
+        self._by_line: dict[int, list[Ignore]] = {}
+        for ignore in ignores:
+            for line in ignore.lines or ():
+                self._by_line.setdefault(line, []).append(ignore)
+
+    def covering(self, found: Diagnostic) -> list[Ignore]:
+        """The requests that speak of a finding."""
+        line = found.range.start.line if found.range else 0
+        near = (*self._whole_file, *self._by_line.get(line, ()))
+        return [ignore for ignore in near if ignore.covers(found)]
+
+
+def requests(document: Document) -> tuple[Ignores, list[Diagnostic]]:
+    ignores: list[Ignore] = []
+    malformed: list[Diagnostic] = []
+    value = document.value
+    if isinstance(value, dict) and SECTION in value:
+        section = cast("dict[str, Any]", value)[SECTION]
+        ignores, malformed = _from_section(document, section)
+    if document.text is not None and "dsconfig:" in document.text:
+        ignores += _from_comments(document)
+    return Ignores(ignores), malformed
+
+
+def _from_section(document: Document, section: Any) -> tuple[list[Ignore], list[Diagnostic]]:
+    pointer = f"/{SECTION}"
+    if not isinstance(section, dict):
+        return [], [
+            _malformed(document, pointer, f'{SECTION} must be an object like {{"ignore": []}}')
+        ]
+    entries = cast("dict[str, Any]", section)
+    malformed = [
+        _malformed(
+            document, f"{pointer}/{key}", f"{SECTION}.{key} is not known; ignore and remarks are"
+        )
+        for key in entries
+        if key not in ("ignore", REMARKS)
+    ]
+    listed = entries.get("ignore", [])
+    if not isinstance(listed, list):
+        message = f"{SECTION}.ignore must be a list of codes"
+        return [], [*malformed, _malformed(document, f"{pointer}/ignore", message)]
+    ignores: list[Ignore] = []
+    for index, selector in enumerate(cast("list[Any]", listed)):
+        here = f"{pointer}/ignore/{index}"
+        if isinstance(selector, str) and selector.strip():
+            ignores.append(Ignore(selector, here, document.range(here)))
+        else:
+            malformed.append(_malformed(document, here, "an ignored rule is a code like DSC412"))
+    return ignores, malformed
+
+
+def _from_comments(document: Document) -> Iterator[Ignore]:
+    """The directives in comments; what stands inside a value is no comment."""
+    text = document.text or ""
+    lines = line_index(text, document.spans)
+    texts = _places_of_texts(document)
+    for match in DIRECTIVE.finditer(text):
+        place = lines.range(*match.span())
+        if _lies_within(place.start, texts):
+            continue
+        line = place.start.line
+        alone = not text[lines.starts[line - 1] : match.start()].strip()
+        about = frozenset((line, line + 1)) if alone else frozenset((line,))
+        for selector in _selectors(match[1]):
+            yield Ignore(selector, "", place, about)
+
+
+def _selectors(listed: str | None) -> Sequence[str]:
+    """The selectors in brackets; no brackets mean every rule, the empty selector."""
+    if listed is None:
+        return ("",)
+    return [selector.strip() for selector in listed.split(",") if selector.strip()]
+
+
+def _places_of_texts(document: Document) -> list[Range]:
+    """Where keys and text values stand, in order; what is written in them is no comment."""
+    places = [span.key for span in document.spans.values() if span.key is not None]
+    places += [
+        span.value
+        for pointer, span in document.spans.items()
+        if isinstance(lookup(document.value, pointer), str)
+    ]
+    return sorted(places)
+
+
+def _lies_within(position: Position, places: Sequence[Range]) -> bool:
+    """Whether a position lies in one of the places, which are in order and apart."""
+    at = bisect_right(places, position, key=lambda place: place.start)
+    return at > 0 and position < places[at - 1].end
+
+
+def unused(ignore: Ignore) -> Diagnostic:
+    what = (
+        f"nothing here is found by {ignore.selector}"
+        if ignore.selector
+        else "nothing is found here"
+    )
+    return Diagnostic(
+        code=UNUSED,
+        name="unused-ignore",
+        effect=Effect.STYLE,
+        severity=Severity.WARNING,
+        message=f"{what}, so there is nothing to ignore; the request hides later findings",
+        pointer=ignore.pointer,
+        range=ignore.place,
+        help="delete the request",
+    )
+
+
+def _malformed(document: Document, pointer: str, message: str) -> Diagnostic:
+    return Diagnostic(
+        code=MALFORMED,
+        name="malformed-ignore",
+        effect=Effect.INERT,
+        severity=Severity.WARNING,
+        message=f"{message}; it is not heeded",
+        pointer=pointer,
+        range=document.range(pointer),
+        help=f'write "{SECTION}": {{"ignore": ["DSC412"]}}',
+    )

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dsconfig.lazily import lazily
 from dsconfig.report import Diagnostic
 from dsconfig.source import findings, origin
 from dsconfig.source.depth import DEEPEST, is_too_deep
 from dsconfig.source.document import Document, Format
 from dsconfig.source.from_text import document_from_text, unreadable
+
+with lazily():
+    from dsconfig.source import from_python, from_yaml
 
 STDIN = "-"
 BY_SUFFIX = {
@@ -99,13 +103,9 @@ def _from_origin(found: origin.Text | Diagnostic, name: str, wanted: Format | No
     if isinstance(found, Diagnostic):
         return unreadable(name, None, found)
     if wanted is Format.YAML:
-        from dsconfig.source.from_yaml import document_from_yaml
-
-        return document_from_yaml(found.content, name)
+        return from_yaml.document_from_yaml(found.content, name, read)
     if wanted is Format.PYTHON:
-        from dsconfig.source.from_python import document_from_python
-
-        return document_from_python(found.content, name)
+        return from_python.document_from_python(found.content, name)
     return document_from_text(found.content, name, has_mark=found.has_mark)
 
 

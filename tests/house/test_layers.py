@@ -1,27 +1,28 @@
 """The house: who may import whom, and what nobody may import."""
 
 import ast
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = [
-    ("lazily",),
+    ("lazily", "generated"),
     ("report",),
     ("schema",),
     ("source",),
     ("mesh",),
     ("facts",),
     ("runtimes",),
-    ("units",),
+    ("units", "mesh"),
     ("cost",),
     ("resolver",),
     ("checks",),
     ("planner",),
     ("api", "__init__"),
     ("commands",),
-    ("__main__",),
+    ("__main__", "generate"),
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FOREIGN = {"torch", "transformers", "deepspeed", "accelerate"}
@@ -37,6 +38,119 @@ def imported(path: Path) -> set[str]:
             names.add(node.module)
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
+
+
+def dotted_name(path: Path, root: Path) -> str:
+    """The module a file is, as an import names it."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_when_it_runs(path: Path, modules: Container[str]) -> set[str]:
+    """Modules of the package that a file imports, put off or not; not those for types alone."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(each)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for statement in node.body
+        for each in ast.walk(statement)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {name if name in modules else node.module for name in names}
+    return {name for name in found if name in modules}
+
+
+def circles(imports: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
+    """Groups of files each of which leads back to itself."""
+    reached: dict[str, set[str]] = {}
+    for start in imports:
+        seen: set[str] = set()
+        waiting = list(imports[start])
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting += imports[name]
+        reached[start] = seen
+    groups = {
+        tuple(sorted(each for each in reached[name] if name in reached[each]))
+        for name in imports
+        if name in reached[name]
+    }
+    return sorted(groups)
+
+
+@pytest.mark.parametrize("folder", ["dsconfig", "engine/dsengine"])
+def test_no_files_import_each_other(folder: str) -> None:
+    top = (ROOT / folder).parent
+    files = {dotted_name(path, top): path for path in (ROOT / folder).rglob("*.py")}
+    imports = {name: imports_when_it_runs(path, files) - {name} for name, path in files.items()}
+    assert set(circles(imports)) <= CIRCLES_LEFT
+
+
+CIRCLES_LEFT = {
+    ("dsconfig.planner.model", "dsconfig.planner.serialise"),
+    ("dsconfig.report.render", "dsconfig.report.render.color"),
+}
+"""None may be added."""
+
+
+def test_circles_are_seen_wherever_an_import_stands(tmp_path: Path) -> None:
+    put_off = "with lazily():\n    from p import b\n"
+    inside = "def f():\n    if f:\n        from p.c import g\n        g()\n"
+    only_types = "if TYPE_CHECKING:\n    from p import a\n    from p.d import x\n"
+    (tmp_path / "p").mkdir()
+    for name, text in {"a": put_off, "b": inside, "c": "import p.a", "d": only_types}.items():
+        (tmp_path / "p" / f"{name}.py").write_text(text)
+    files = {dotted_name(path, tmp_path): path for path in tmp_path.rglob("*.py")}
+    imports = {name: imports_when_it_runs(path, files) for name, path in files.items()}
+    assert circles(imports) == [("p.a", "p.b", "p.c")]
+
+
+def test_one_way_to_put_imports_off() -> None:
+    """``lazily`` in dsconfig; the public surfaces alone load names when they are asked for."""
+    maps = {
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if any(
+            isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
+            for node in ast.parse(path.read_text()).body
+        )
+    }
+    assert maps - {"dsconfig/__init__.py"} <= MAPS_LEFT
+
+
+MAPS_LEFT = {
+    "dsconfig/cost/__init__.py",
+    "dsconfig/facts/__init__.py",
+    "dsconfig/runtimes/effective/__init__.py",
+    "dsconfig/schema/__init__.py",
+}
+"""Packages that still load names by a map of their own; none may be added."""
+
+
+def test_imports_inside_functions_become_fewer() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in SOURCES
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert len(found) <= MOST_IN_FUNCTIONS, "import at the top, put off by `lazily` if need be"
+
+
+MOST_IN_FUNCTIONS = 230
+"""A ratchet: lower it whenever there are fewer."""
 
 
 def room_of(path: Path) -> str:

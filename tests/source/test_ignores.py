@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 import dsconfig
-from dsconfig.source import ignore_requests, read
+from dsconfig.source import ignores, read
 from dsconfig.source.ignores import without_ignored
 from dsconfig.source.pointer import lookup
 
@@ -84,7 +84,7 @@ def test_looking_up_requests_takes_one_look_at_each_entry(monkeypatch: pytest.Mo
         next(looks)
         return lookup(value, pointer)
 
-    monkeypatch.setattr(ignore_requests, "lookup", looked_up)
+    monkeypatch.setattr(ignores, "lookup", looked_up)
     entries = ",\n".join(f'"no_such_{n}": {n} // dsconfig: ignore[DSC021]\n' for n in range(40))
     document = read(f'{{"train_batch_size": 8,\n{entries}}}\n')
     found = [each for each in dsconfig.validate(document).diagnostics if each.code == "DSC021"]

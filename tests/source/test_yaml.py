@@ -41,7 +41,7 @@ def test_a_named_file_that_is_missing_is_told_at_its_name(tmp_path: Path) -> Non
 
 
 def test_an_embedded_config_has_pyyaml_values_and_places() -> None:
-    document = document_from_yaml(TRAINER, "train.yaml")
+    document = document_from_yaml(TRAINER, "train.yaml", read)
     assert document.format is Format.YAML
     assert document.value["zero_optimization"] == {"stage": 3, "reduce_bucket_size": "5e8"}
     place = document.range("/zero_optimization/reduce_bucket_size")
@@ -51,14 +51,14 @@ def test_an_embedded_config_has_pyyaml_values_and_places() -> None:
 
 
 def test_a_yaml_that_is_a_config_itself() -> None:
-    document = document_from_yaml("train_batch_size: 8\n", "ds.yaml")
+    document = document_from_yaml("train_batch_size: 8\n", "ds.yaml", read)
     assert document.value == {"train_batch_size": 8}
 
 
 def test_repeated_keys_merges_and_odd_values() -> None:
     text = "base: &b {stage: 2}\ndeepspeed:\n  fp16: {}\n  fp16: {enabled: yes}\n"
     text += "  zero_optimization: {<<: *b, 1: x}\n  steps_per_print: 2024-01-01\n"
-    document = document_from_yaml(text, "x.yaml")
+    document = document_from_yaml(text, "x.yaml", read)
     assert [found.code for found in document.diagnostics] == ["DSC003"]
     assert document.value["fp16"] == {"enabled": True}
     assert document.value["zero_optimization"] == {"stage": 2, "1": "x"}
@@ -82,12 +82,12 @@ def test_repeated_keys_merges_and_odd_values() -> None:
     ],
 )
 def test_one_finding_for_a_yaml_without_a_config(text: str, code: str) -> None:
-    (found,) = document_from_yaml(text, "x.yaml").diagnostics
+    (found,) = document_from_yaml(text, "x.yaml", read).diagnostics
     assert found.code == code
 
 
 def test_aliases_do_not_explode() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
-    document = document_from_yaml("\n".join(lines), "bomb.yaml")
+    document = document_from_yaml("\n".join(lines), "bomb.yaml", read)
     assert document.is_unreadable

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from dsconfig.commands.starter.choosing import AUTO, Starter
-from dsconfig.source.ignores import REMARKS, SECTION
+from dsconfig.source.document import REMARKS, SECTION
 from dsconfig.source.pointer import join
 
 INDENT = "  "

@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 from dsconfig.commands.errors import UsageError
 from dsconfig.report import Diagnostic
-from dsconfig.source.ignores import NEVER_IGNORED, matches
+from dsconfig.source.findings import NEVER_IGNORED, matches
 
 SELECTOR = r"(?i:DSC)\d{0,3}|(?!(?i:DSC)\d)[a-zA-Z]\w*(?:-\w+)+"
 """A code, the start of one, or a kebab name."""
 
 
 class Selection(NamedTuple):
-    """Selectors as ``ignores.matches`` reads them; no ``select`` selects everything."""
+    """Selectors as ``findings.matches`` reads them; no ``select`` selects everything."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
