@@ -87,7 +87,7 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
     Raises ValueError when the resolution has errors or the facts name no model, TypeError for
     a config that was not resolved and for facts of another kind.
     """
-    from dsconfig.cost.answer import estimate as estimate_effective
+    from dsconfig.cost.pricing import estimate as estimate_effective
     from dsconfig.runtimes.effective import Effective
 
     facts = _facts(facts)

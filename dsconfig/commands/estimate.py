@@ -96,7 +96,7 @@ def estimate(
 
 def _any_fits(found: "Estimate", facts: "Facts") -> bool:
     """Whether one of the choices fits the card, and the main memory where that is known."""
-    from dsconfig.cost.fitting import host_misfit
+    from dsconfig.cost.search import host_misfit
 
     return any(
         all(fit.fits for fit in option.fits) and not host_misfit(option, facts)
@@ -109,10 +109,10 @@ def _estimate(facts: "Facts", effective: "Effective | None", runtime: "Runtime")
 
     try:
         if effective is not None:
-            from dsconfig.cost.answer import estimate as price_one
+            from dsconfig.cost.pricing import estimate as price_one
 
             return price_one(effective, facts, runtime=runtime)
-        from dsconfig.cost.table import table
+        from dsconfig.cost.search import table
 
         return table(facts, runtime=runtime)
     except ValueError as error:
@@ -183,11 +183,11 @@ def _write(found: "Estimate", plot: Path | None, html: Path | None) -> None:
 
     try:
         if plot is not None:
-            from dsconfig.cost.render.chart import write_chart
+            from dsconfig.cost.pictures import write_chart
 
             write_chart(found, plot)
         if html is not None:
-            from dsconfig.cost.render.page import page
+            from dsconfig.cost.pictures import page
 
             html.write_text(page(found), encoding="utf-8")
     except OSError as error:
@@ -206,7 +206,7 @@ def _show(
     if output_format == "json":
         import json
 
-        from dsconfig.cost.shape import as_data
+        from dsconfig.cost.rendering import as_data
 
         typer.echo(json.dumps(as_data(found), indent=2))
         return
@@ -223,7 +223,7 @@ def print_limits(
 ) -> None:
     """The inverse: what is the most that fits."""
     from dsconfig.commands.errors import UsageError
-    from dsconfig.cost.fit import limits
+    from dsconfig.cost.limits import limits
 
     try:
         found = limits(facts, effective, runtime=runtime)
@@ -234,7 +234,7 @@ def print_limits(
     if output_format == "json":
         import json
 
-        from dsconfig.cost.shape import limits_data
+        from dsconfig.cost.rendering import limits_data
 
         typer.echo(json.dumps(limits_data(found), indent=2))
         return

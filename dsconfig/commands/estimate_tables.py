@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dsconfig.commands.text_table import TextTable, paragraph, terminal_width
-from dsconfig.cost.buckets import HISTORY
 from dsconfig.cost.estimate import Estimate, Option, TierMemory
-from dsconfig.cost.fitting import host_misfit
-from dsconfig.cost.render.words import bar, both, label, moved
+from dsconfig.cost.pricing import HISTORY
+from dsconfig.cost.rendering import bar, both, label, moved
+from dsconfig.cost.search import host_misfit
 
 if TYPE_CHECKING:
-    from dsconfig.cost.fit import Limit
-    from dsconfig.cost.tuning import Candidate
+    from dsconfig.cost.limits import Limit
+    from dsconfig.cost.search import Candidate
     from dsconfig.facts import Facts
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
@@ -248,7 +248,7 @@ def _tier(name: str, held: TierMemory, short: str) -> TextTable:
 
 
 def _changes(facts: "Facts", effective: "Effective", runtime: "Runtime") -> TextTable:
-    from dsconfig.cost.changes import cheapest_changes
+    from dsconfig.cost.remedies import cheapest_changes
 
     changes = cheapest_changes(effective, facts, runtime=runtime)
     fits = bool(changes) and changes[0].fits

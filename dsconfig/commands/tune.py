@@ -8,7 +8,7 @@ import typer
 from dsconfig.commands import memory_options, options
 
 if TYPE_CHECKING:
-    from dsconfig.cost.tuning import Candidate
+    from dsconfig.cost.search import Candidate
     from dsconfig.facts import Facts
 
 FORMATS = ("full", "json")
@@ -38,7 +38,7 @@ def tune(
     Exit code 1 when nothing fits.
     """
     from dsconfig.commands.errors import UsageError
-    from dsconfig.cost.tuning import tune as search
+    from dsconfig.cost.search import tune as search
 
     if output_format not in FORMATS:
         raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
@@ -67,7 +67,7 @@ def _write(winner: "Candidate", path: Path) -> None:
     import json
 
     from dsconfig.commands.errors import UsageError
-    from dsconfig.cost.written import config_of
+    from dsconfig.cost.choices import config_of
 
     text = json.dumps(config_of(winner.effective), indent=4) + "\n"
     if str(path) == "-":
@@ -83,7 +83,7 @@ def _show(found: "tuple[Candidate, ...]", show_all: bool, output_format: str) ->
     if output_format == "json":
         import json
 
-        from dsconfig.cost.shape import candidates_data
+        from dsconfig.cost.rendering import candidates_data
 
         typer.echo(json.dumps(candidates_data(found), indent=2))
         return

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsconfig.cost.families import Family, Norm, family_of
-from dsconfig.cost.latent_attention import latent_attention
-from dsconfig.cost.loss import FUSED, PLAIN, fused_loss, plain_loss
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture
 from dsconfig.runtimes.effective import Effective
@@ -277,3 +275,55 @@ def _formula(block: BlockBytes, recompute: str) -> str:
         return "2sbh per block, one block rebuilt"
     scores = f" + {block.quadratic:.0f}as/h" if block.quadratic else ""
     return f"sbh({block.linear:.1f}{scores}) per block"
+
+
+def latent_attention(shape: Architecture, width: int, *, flash: bool) -> float:
+    """Bytes per token and hidden unit, with ``width`` bytes an element.
+
+    Queries and keys have their rotary and their other part put together: copies. Values are a
+    view of what the up projection makes, whose other half stays with them under flash attention;
+    written out, attention copies them. The output is copied for the last projection. Each low
+    rank keeps its norm's fp32 input, normalised value and output. Held to transformers 5.23.
+    """
+    sizes = shape.extras
+    rotary, plain = int(sizes["qk_rope_head_dim"]), int(sizes["qk_nope_head_dim"])
+    value = int(sizes["v_head_dim"])
+    per_head = 2 * (rotary + plain) + (plain + 3 * value if flash else 2 * value)
+    ranks = [int(sizes[name]) for name in ("kv_lora_rank", "q_lora_rank") if sizes.get(name)]
+    low = sum((4 + 2 * width) * rank + 4 for rank in ranks)
+    return (width * shape.heads * per_head + low) / shape.hidden_size
+
+
+PLAIN = "s b v, 16-bit and fp32 copies"
+FUSED = "w(vh + sbh), a chunk of logits, (w + 4)vh while its gradient is added"
+
+
+def plain_loss(
+    shape: Architecture, width: int, tokens: int, tensor: int, *, fp32_copy: bool = True
+) -> tuple[int, int]:
+    """Logits w, their fp32 copy 4, log-softmax 4; then the fp32 gradient 4 and its cast w."""
+    values = tokens * shape.vocab_size // tensor
+    cast = width if width == 2 else 0
+    forward = values * ((8 if fp32_copy else 4) + cast)
+    return forward, forward + values * (4 + cast)
+
+
+def fused_loss(
+    shape: Architecture, width: int, tokens: int, tensor: int, *, trains_head: bool = True
+) -> tuple[int, int]:
+    """Head and loss in one kernel: no logits, but the gradients, which forward computes already.
+
+    Tokens go through in chunks, about v/h of them, as many tokens each as the next power of
+    two. Each chunk makes its logits while the last one's are still there; then its share of
+    the head's gradient, and the fp32 copy of that which is added. To the byte what
+    liger-kernel 0.8.0 allocates (ops/fused_linear_cross_entropy.py, alike since 0.6.2).
+    """
+    head = shape.vocab_size * shape.hidden_size // tensor if trains_head else 0
+    chunks = -(-shape.vocab_size // shape.hidden_size)
+    chunk = min(tokens, 1 << (-(-tokens // chunks) - 1).bit_length())
+    logits = chunk * shape.vocab_size // tensor * width
+    before = logits if chunk < tokens else 0
+    share = head * (width + (4 if width == 2 else 0))
+    gradients = width * (head + tokens * shape.hidden_size)
+    loss_and_mask = 5 * tokens
+    return gradients + loss_and_mask + logits + max(before, share), gradients

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from dsconfig.cost.constants import pinned
-from dsconfig.cost.deepspeed import below as deepspeed
-from dsconfig.cost.dsengine import below as dsengine
+from dsconfig.cost.deepspeed import host_tier as deepspeed
+from dsconfig.cost.dsengine import host_tier as dsengine
 from dsconfig.cost.estimate import Component, Phase, TierMemory
+from dsconfig.cost.hardware import pinned
 from dsconfig.cost.pieces import piece
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier

@@ -92,7 +92,7 @@ def _expected_memory(
     effective: Effective, facts: Facts, resolution: Resolution
 ) -> dict[str, object]:
     """Device bytes per rank by phase, from the estimator, in the program that was asked about."""
-    from dsconfig.cost.answer import estimate
+    from dsconfig.cost.pricing import estimate
     from dsconfig.runtimes.base import runtime_of
 
     if facts.model is None:

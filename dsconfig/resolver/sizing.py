@@ -103,7 +103,7 @@ def _price(settings: Effective, facts: Facts, runtime: Runtime) -> Need:
     On a card as nvidia-smi would show it, context and communicators included. Once one
     program does not fit, the others are not asked any more.
     """
-    from dsconfig.cost import price
+    from dsconfig.cost.pricing import price
 
     capacity = facts.device.memory_bytes if facts.device else None
     most = Need(0, 0, 0)

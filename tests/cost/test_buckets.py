@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dsconfig.cost.answer import price
-from dsconfig.cost.buckets import bucket_rule_bytes
 from dsconfig.cost.choices import USUAL, usual_config
-from dsconfig.cost.table import table
+from dsconfig.cost.pricing import bucket_rule_bytes, price
+from dsconfig.cost.search import table
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.effective import Zero
 

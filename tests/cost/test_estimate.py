@@ -6,16 +6,14 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.cost.answer import estimate, peak, price
 from dsconfig.cost.calibration import calibrate, calibrated
-from dsconfig.cost.changes import cheapest_changes
-from dsconfig.cost.choices import USUAL, Choice, usual_config, with_micro_batch
-from dsconfig.cost.constants import pinned, workspace_bytes
+from dsconfig.cost.choices import USUAL, Choice, config_of, usual_config, with_micro_batch
 from dsconfig.cost.estimate import TierMemory
-from dsconfig.cost.fit import limits
-from dsconfig.cost.table import table
-from dsconfig.cost.tuning import tune
-from dsconfig.cost.written import config_of
+from dsconfig.cost.hardware import pinned, workspace_bytes
+from dsconfig.cost.limits import limits
+from dsconfig.cost.pricing import estimate, peak, price
+from dsconfig.cost.remedies import cheapest_changes
+from dsconfig.cost.search import table, tune
 from dsconfig.facts import Facts, TrainingFacts, catalogues
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.effective import Tier

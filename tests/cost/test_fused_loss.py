@@ -6,7 +6,7 @@ Recorded in the Triton interpreter on the CPU, by the storages that its operator
 
 import pytest
 
-from dsconfig.cost.loss import fused_loss
+from dsconfig.cost.activations import fused_loss
 from dsconfig.facts.model import Architecture
 
 RECORDED = (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dsconfig.cost.estimate import Phase
-from dsconfig.cost.render.page import page
-from dsconfig.cost.table import table
+from dsconfig.cost.pictures import page
+from dsconfig.cost.search import table
 from dsconfig.facts.gathering import gather
 
 BROWSER = next(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dsconfig.cost.render.chart import COLOURS, title
-from dsconfig.cost.table import table
+from dsconfig.cost.pictures import COLOURS, title
+from dsconfig.cost.search import table
 from dsconfig.facts.gathering import gather
 
 

@@ -1,6 +1,6 @@
 """What DeepSpeed allocates, replayed: one module for each way it holds its states."""
 
-from dsconfig.cost.deepspeed import bf16_optimizer, stage0, stage3, stage12
+from dsconfig.cost.deepspeed import stage0, stage3, stage12
 from dsconfig.cost.deepspeed.muon import with_muon_momentum
 from dsconfig.cost.timeline import Trace
 from dsconfig.cost.workload import Workload
@@ -19,5 +19,5 @@ def simulate(job: Workload) -> Trace:
         numerics.precision is Precision.BF16 and numerics.grad_accum_dtype is Precision.FP32
     )
     if zero.stage == 1 and bf16_with_fp32_sums and zero.optimizer_tier is Tier.DEVICE:
-        return bf16_optimizer.simulate(job)
+        return stage12.simulate_fp32_sums(job)
     return stage12.simulate(job)

@@ -2,8 +2,7 @@
 
 from dsconfig.cost.deepspeed import parts
 from dsconfig.cost.estimate import Phase
-from dsconfig.cost.model_pass import run_backward, run_forward
-from dsconfig.cost.timeline import Timeline, Trace
+from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward
 from dsconfig.cost.workload import Workload
 
 ALL_REDUCE_ELEMENTS = 500_000_000

@@ -4,8 +4,7 @@ from dsconfig.cost.deepspeed import parts
 from dsconfig.cost.deepspeed.coordinator import Coordinator, persistent_weights
 from dsconfig.cost.deepspeed.releases import Release
 from dsconfig.cost.estimate import Phase
-from dsconfig.cost.model_pass import run_backward, run_forward
-from dsconfig.cost.timeline import Timeline, Trace
+from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, stretches
 from dsconfig.cost.workload import OUTSIDE, Workload
 from dsconfig.runtimes.effective import Tier
 
@@ -122,8 +121,6 @@ class _ModelPass:
 
     def _order(self) -> list[int]:
         """Modules as they run in one iteration: forward, then backward by stretches."""
-        from dsconfig.cost.model_pass import stretches
-
         place = self._place()
         order = list(range(len(self._modules)))
         for block, indices in list(stretches(self._job.weights))[::-1]:

@@ -1,5 +1,5 @@
 """What our own engine allocates, replayed from the way ``fully_shard`` works."""
 
-from dsconfig.cost.dsengine.simulate import simulate
+from dsconfig.cost.dsengine.sharded import simulate
 
 __all__ = ["simulate"]

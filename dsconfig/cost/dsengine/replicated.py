@@ -1,11 +1,10 @@
 """Stage 0: DistributedDataParallel with gradients as views of its buckets."""
 
 from dsconfig.cost.dsengine import parts
-from dsconfig.cost.dsengine.arrival import broadcast_bytes
+from dsconfig.cost.dsengine.collectives import broadcast_bytes
 from dsconfig.cost.dsengine.optimizers import temporary_bytes
 from dsconfig.cost.estimate import Phase
-from dsconfig.cost.model_pass import run_backward, run_forward
-from dsconfig.cost.timeline import Timeline, Trace
+from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward
 from dsconfig.cost.workload import Workload
 
 MASTER_WIDTH = 4

@@ -1,10 +1,13 @@
 """The estimate as a picture: one stacked bar per choice (matplotlib, loaded only here)."""
 
+import json
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from dsconfig.cost.estimate import Estimate, Option
-from dsconfig.cost.render.words import label
+from dsconfig.cost.pricing import HISTORY
+from dsconfig.cost.rendering import as_data, label
 
 FORMATS = (".png", ".svg", ".pdf")
 COLOURS = (
@@ -96,3 +99,21 @@ def at_peak_names(options: list[Option]) -> list[str]:
         for name, amount in at_peak(option).items():
             largest[name] = max(amount, largest.get(name, 0))
     return sorted(largest, key=lambda name: -largest[name])
+
+
+TEMPLATE = Path(__file__).with_name("page.html")
+
+
+def page(estimate: Estimate) -> str:
+    """HTML with stacked bars by choice and phase, formulas on hover, and a sortable table."""
+    data = as_data(estimate)
+    for shown, option in zip(data["options"], estimate.options, strict=True):
+        shown["label"] = label(option)
+    # "</" would end the script element early, whatever it stands in.
+    payload = json.dumps({**data, "colours": COLOURS}).replace("</", "<\\/")
+    return (
+        TEMPLATE.read_text(encoding="utf-8")
+        .replace("@@TITLE@@", escape(title(estimate)))
+        .replace("@@HISTORY@@", escape(HISTORY))
+        .replace("@@DATA@@", payload)
+    )

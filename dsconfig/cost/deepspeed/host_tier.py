@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from dsconfig.cost.deepspeed.buckets import Partition
 from dsconfig.cost.deepspeed.muon import with_muon_momentum
-from dsconfig.cost.deepspeed.partition import Partition
 from dsconfig.cost.pieces import OPTIMIZER, PARAMETERS, Piece, piece
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier

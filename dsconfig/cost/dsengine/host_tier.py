@@ -5,7 +5,7 @@ the parts and moments of a tile are one file (``dsengine.offload.nvme``); parame
 files that the kernel pages (``dsengine.offload.mapped``).
 """
 
-from dsconfig.cost.dsengine.tiles import moves_masters, tiles
+from dsconfig.cost.dsengine.sharding import moves_masters, tiles
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.pieces import OPTIMIZER, PARAMETERS, Piece, piece
 from dsconfig.cost.workload import Workload

@@ -1,20 +1,18 @@
 """From a config and facts to an Estimate."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
 
-from dsconfig.cost import constants
+from dsconfig.cost import hardware
 from dsconfig.cost.activations import recompute_of
-from dsconfig.cost.buckets import bucket_rule_bytes
 from dsconfig.cost.estimate import DeviceMemory, Estimate, Fit, Option, Phase, TierMemory
-from dsconfig.cost.simulation import simulator_of
-from dsconfig.cost.spread import spread
 from dsconfig.cost.tiers import host_memory, nvme_memory
-from dsconfig.cost.timeline import Trace
+from dsconfig.cost.timeline import SHAPED, Trace
 from dsconfig.cost.workload import Workload, workload
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime, runtime_of
-from dsconfig.runtimes.effective import Effective, Tier
+from dsconfig.runtimes.effective import Effective, Tier, Zero
 
 _PLACES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
 """Tiers in the words of ds_config."""
@@ -92,10 +90,10 @@ def _around(trace: Trace, facts: Facts) -> tuple[int, int]:
     if facts.device is not None and facts.device.kind == "cpu":
         return trace.peak, 0
     capability = facts.device.compute_capability if facts.device else None
-    pool = trace.pooled + constants.workspace_bytes(capability)
-    communicators = constants.COMMUNICATOR_BYTES if (facts.world_size or 1) > 1 else 0
-    reserved = int(pool * constants.RESERVED_OVER_ALLOCATED)
-    return reserved, constants.CONTEXT_BYTES + communicators
+    pool = trace.pooled + hardware.workspace_bytes(capability)
+    communicators = hardware.COMMUNICATOR_BYTES if (facts.world_size or 1) > 1 else 0
+    reserved = int(pool * hardware.RESERVED_OVER_ALLOCATED)
+    return reserved, hardware.CONTEXT_BYTES + communicators
 
 
 def _fits(device: DeviceMemory, facts: Facts) -> tuple[Fit, ...]:
@@ -155,3 +153,47 @@ def inputs_of(
             "overlap_comm": effective.zero.overlap_comm,
         }
     )
+
+
+def simulator_of(runtime: str | Runtime) -> Callable[[Workload], Trace]:
+    """The replay of a runtime's allocations. Raises ValueError for an unknown runtime."""
+    if runtime_of(runtime).ends_in_deepspeed:
+        from dsconfig.cost import deepspeed
+
+        return deepspeed.simulate
+    from dsconfig.cost import dsengine
+
+    return dsengine.simulate
+
+
+def spread(job: Workload, trace: Trace) -> tuple[int | None, int | None]:
+    """(low, high) bytes of the peak; (None, None) where nothing was assumed.
+
+    States follow from the count alone, to a few percent of padding and layout; what depends
+    on shapes (activations, logits, gathered layers) may be a quarter off in another shape of
+    the same size.
+    """
+    if not job.model.assumed:
+        return None, None
+    held = trace.parts[trace.peak_phase]
+    loose = sum(amount for part, amount in held.items() if part.name in SHAPED)
+    tight = trace.peak - loose
+    return int(tight * 0.97 + loose * 0.75), int(tight * 1.03 + loose * 1.25)
+
+
+HISTORY = (
+    "The 4.5x rule was literal in DeepSpeed 0.3.x (Sep 2020 to May 2021: two ZeRO-2 buffers of "
+    "4.5 x reduce_bucket_size halves) and is false since 0.4.0; kept as a safe bound."
+)
+
+
+def bucket_rule_bytes(zero: Zero) -> int:
+    """Bytes that the published rule sets aside for communication; 0 at stage 0.
+
+    (allgather_bucket_size + reduce_bucket_size) x 2 bytes x (4.5 with overlap_comm, else 1).
+    It is a bound to plan with, never a part of a predicted peak.
+    """
+    if zero.stage == 0:
+        return 0
+    bucket_bytes = (zero.allgather_bucket_size + zero.reduce_bucket_size) * 2
+    return bucket_bytes * 9 // 2 if zero.overlap_comm else bucket_bytes

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from dsconfig.cost.answer import price
 from dsconfig.cost.choices import (
     USUAL,
     Choice,
     usual_config,
     with_recomputation,
 )
-from dsconfig.cost.estimate import Option
-from dsconfig.cost.fitting import misfit
-from dsconfig.cost.speed import StepTime, step_time
+from dsconfig.cost.estimate import Estimate, Option
+from dsconfig.cost.pricing import inputs_of, price, with_fits
+from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts import Facts, TrainingFacts
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective
@@ -147,3 +147,57 @@ def _slower(candidate: Candidate, best: Candidate | None) -> str:
     compute = best.time.compute / best.time.samples
     cause = max(causes, key=lambda name: causes[name] - base.get(name, compute))
     return f"{ratio:.2f}x the time per sample: {cause}"
+
+
+GIB = 2**30
+
+
+def misfit(option: Option, effective: Effective, facts: Facts) -> str:
+    """What it has too little of, in words; empty where it fits all that is known."""
+    for fit in option.fits:
+        if not fit.fits:
+            return f"{-fit.headroom_bytes / GIB:.1f} GiB too much for {fit.device}"
+    return host_misfit(option, facts) or _nvme_misfit(option, effective, facts)
+
+
+def host_misfit(option: Option, facts: Facts) -> str:
+    """The same for main memory alone, building the model included."""
+    memory = facts.host.memory_bytes if facts.host else None
+    if memory is None or option.host.peak_bytes <= memory:
+        return ""
+    building = " to build the model" if option.host.peak_bytes > option.host.bytes else ""
+    return f"needs {option.host.peak_bytes / GIB:.0f} GiB of main memory per node{building}"
+
+
+def _nvme_misfit(option: Option, effective: Effective, facts: Facts) -> str:
+    """Disk is there where the config or the facts name a directory on it."""
+    if not option.nvme.bytes:
+        return ""
+    host, zero = facts.host, effective.zero
+    blocks = (zero.offload_optimizer, zero.offload_param)
+    named = any(block is not None and block.nvme_path for block in blocks)
+    if not named and (host is None or host.nvme_path is None):
+        return "needs NVMe: give --nvme"
+    short = host and host.nvme_bytes is not None and option.nvme.bytes > host.nvme_bytes
+    return f"needs {option.nvme.bytes / GIB:.0f} GiB of NVMe per node" if short else ""
+
+
+def table(facts: Facts, *, runtime: str | Runtime = "dsengine") -> Estimate:
+    """Every usual choice priced, each judged against the card given, or all known cards.
+
+    Raises ValueError when the facts name no model or no number of devices.
+    """
+    options = [price(usual_config(facts, choice), facts, runtime=runtime) for choice in USUAL]
+    if facts.device is None:
+        options = [with_fits(option, list(known_cards())) for option in options]
+    inputs = inputs_of(usual_config(facts, USUAL[-1]), facts, runtime)
+    return Estimate(options=tuple(options), inputs=inputs)
+
+
+@lru_cache(maxsize=1)
+def known_cards() -> tuple[tuple[str, int], ...]:
+    """(name, usable bytes) of the catalogue, smallest first."""
+    from dsconfig.facts import catalogues
+
+    cards = [(card["name"], card["memory_bytes_usable"]) for card in catalogues.gpus()]
+    return tuple(sorted(cards, key=lambda card: card[1]))

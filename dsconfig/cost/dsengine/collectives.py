@@ -13,8 +13,11 @@ and all go when backward ends. A reduction that nothing waits for is finished wh
 starts: until then its input and the pieces received from the other ranks are in use.
 """
 
+from collections.abc import Iterable
+from itertools import pairwise
+
 from dsconfig.cost.dsengine import parts
-from dsconfig.cost.dsengine.groups import Group
+from dsconfig.cost.dsengine.sharding import Group
 from dsconfig.cost.timeline import Part, Timeline
 from dsconfig.cost.workload import Workload
 
@@ -171,3 +174,23 @@ class _Buffers:
         for size in self._free:
             self._line.free(self._part, size * self._width)
         self._free.clear()
+
+
+BROADCAST_BYTES = 256 * 2**20
+
+
+def broadcast_bytes(sizes: Iterable[int]) -> int:
+    """Most bytes of copies, for tensors of ``sizes`` bytes in their order.
+
+    PyTorch's ``_broadcast_coalesced`` lays tensors together until there are BROADCAST_BYTES, and
+    has two such broadcasts under way; a tensor alone is sent as it is.
+    """
+    copies: list[int] = [0]
+    together = count = 0
+    for size in sizes:
+        together, count = together + size, count + 1
+        if together >= BROADCAST_BYTES:
+            copies.append(together if count > 1 else 0)
+            together = count = 0
+    copies.append(together if count > 1 else 0)
+    return max(first + second for first, second in pairwise(copies))

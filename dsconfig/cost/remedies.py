@@ -6,18 +6,18 @@ from math import inf, isqrt
 from typing import Any, NamedTuple
 
 from dsconfig.cost.activations import recompute_of
-from dsconfig.cost.answer import price
 from dsconfig.cost.choices import (
     USUAL,
+    choice_edits,
     choice_of,
     with_choice,
     with_micro_batch,
     with_recomputation,
 )
 from dsconfig.cost.estimate import Option
-from dsconfig.cost.fitting import misfit
-from dsconfig.cost.speed import step_time
-from dsconfig.cost.written import choice_edits
+from dsconfig.cost.pricing import price
+from dsconfig.cost.search import misfit
+from dsconfig.cost.step_time import step_time
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective

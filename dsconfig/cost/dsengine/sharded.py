@@ -1,14 +1,11 @@
 """One rank of dsengine at stages 1 to 3: units under ``fully_shard``."""
 
 from dsconfig.cost.dsengine import parts, replicated
-from dsconfig.cost.dsengine.arrival import broadcast_bytes
-from dsconfig.cost.dsengine.groups import Group, groups_of, padded
+from dsconfig.cost.dsengine.collectives import Collectives, Exchange, broadcast_bytes, held_width
 from dsconfig.cost.dsengine.optimizers import temporary_bytes
-from dsconfig.cost.dsengine.tiles import moves_masters, tiles
-from dsconfig.cost.dsengine.travel import Collectives, Exchange, held_width
+from dsconfig.cost.dsengine.sharding import Group, groups_of, moves_masters, padded, tiles
 from dsconfig.cost.estimate import Phase
-from dsconfig.cost.model_pass import ActivationParts
-from dsconfig.cost.timeline import Timeline, Trace
+from dsconfig.cost.timeline import ActivationParts, Timeline, Trace
 from dsconfig.cost.workload import OUTSIDE, Workload
 from dsconfig.runtimes.effective import Precision, Tier
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from dsconfig.cost.answer import price
 from dsconfig.cost.choices import (
     USUAL,
     choice_of,
@@ -13,7 +12,8 @@ from dsconfig.cost.choices import (
     with_recomputation,
 )
 from dsconfig.cost.estimate import Option
-from dsconfig.cost.fitting import misfit
+from dsconfig.cost.pricing import price
+from dsconfig.cost.search import misfit
 from dsconfig.facts import Facts, TrainingFacts
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective
