@@ -15,7 +15,7 @@ LAYERS = [
     ("mesh",),
     ("facts",),
     ("runtimes",),
-    ("units", "mesh"),
+    ("units",),
     ("cost",),
     ("resolver",),
     ("checks",),
