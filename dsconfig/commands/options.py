@@ -11,6 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import dsconfig
+from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.facts import gathering
+    from dsconfig.runtimes import base
+    from dsconfig.schema import installed
+    from dsconfig.schema import version as releases
+    from dsconfig.source import override
+
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.runtimes.base import Runtime
@@ -134,10 +145,6 @@ PipelineParallel = Annotated[
 
 def load(source: str, overrides: list[str] | None = None) -> "Document":
     """Read a config for a command. Raises UsageError when there is nothing to read."""
-    import dsconfig
-    from dsconfig.commands.errors import UsageError
-    from dsconfig.source import with_overrides
-
     if not source.strip():
         raise UsageError(f"{source!r} names no file; name the config, or - for stdin")
     document = dsconfig.read(source)
@@ -145,7 +152,7 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
     if unreadable:
         raise UsageError(f"{document.name}: {unreadable[0].message}")
     try:
-        return with_overrides(document, overrides or [])
+        return override.with_overrides(document, overrides or [])
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -155,14 +162,11 @@ def program(runtime: str | None, version: str | None) -> "Runtime":
 
     Raises UsageError for one that is unknown.
     """
-    from dsconfig.commands.errors import UsageError
-    from dsconfig.runtimes.base import runtime_of
-    from dsconfig.schema.installed import installed_or_newest
-    from dsconfig.schema.version import Version
-
     try:
-        release = installed_or_newest() if version is None else Version.parse(version)
-        return runtime_of(runtime or "dsengine", release)
+        release = (
+            installed.installed_or_newest() if version is None else releases.Version.parse(version)
+        )
+        return base.runtime_of(runtime or "dsengine", release)
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -219,10 +223,7 @@ def with_facts(*names: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 def facts_from(**flags: object) -> "Facts":
     """Facts from command-line flags. Raises UsageError with the flag and the remedy."""
-    from dsconfig.commands.errors import UsageError
-    from dsconfig.facts import gather
-
     try:
-        return gather(**flags)  # type: ignore[arg-type]
+        return gathering.gather(**flags)  # type: ignore[arg-type]
     except ValueError as error:
         raise UsageError(str(error)) from None

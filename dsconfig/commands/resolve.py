@@ -1,15 +1,28 @@
 """``dsconfig resolve FILE``: every "auto" replaced, every value traced to its cause."""
 
 import json
+import os
+import shutil
+import sys
 from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+import dsconfig
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.idle_flags import say_idle_flags
+from dsconfig.lazily import lazily
+from dsconfig.report import FileReport, Report
+from dsconfig.source.pointer import dotted, from_dotted, lookup
+
+with lazily():
+    from dsconfig.commands import ledger_table
+    from dsconfig.commands.explained import names
+    from dsconfig.report import render
+    from dsconfig.report.render import as_json as machine_form
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -72,8 +85,6 @@ def resolved(
     document: "Document", facts: "Facts", runtime: str | None, version: str | None
 ) -> "Resolution":
     """Resolve. Raises UsageError for an unknown runtime or version."""
-    import dsconfig
-
     try:
         return dsconfig.resolve(document, facts, runtime=runtime or "dsengine", version=version)
     except ValueError as error:
@@ -85,9 +96,6 @@ def asked_for(result: "Resolution", name: str) -> str:
 
     Raises UsageError, with the nearest name, where there is no such key.
     """
-    from dsconfig.commands.explained.names import keys_named
-    from dsconfig.source.pointer import from_dotted, lookup
-
     told = {told.pointer for told in (*result.ledger, *result.diagnostics)}
 
     def is_here(path: str) -> bool:
@@ -96,7 +104,7 @@ def asked_for(result: "Resolution", name: str) -> str:
 
     if is_here(name):
         return from_dotted(name)
-    found = [key.path for key in keys_named(name)]
+    found = [key.path for key in names.keys_named(name)]
     meant = [path for path in found if is_here(path)] or found
     if len(meant) == 1:
         return from_dotted(meant[0])
@@ -109,8 +117,6 @@ def shape(result: "Resolution", only: str | None = None) -> dict[str, Any]:
 
     With ``only``, ledger and diagnostics are those of the key at that pointer alone.
     """
-    from dsconfig.report.render.as_json import diagnostic_data
-
     return {
         "format_version": "1.0",
         "runtime": result.runtime,
@@ -127,7 +133,9 @@ def shape(result: "Resolution", only: str | None = None) -> dict[str, Any]:
             if only in (None, entry.pointer)
         ],
         "diagnostics": [
-            diagnostic_data(found) for found in result.diagnostics if only in (None, found.pointer)
+            machine_form.diagnostic_data(found)
+            for found in result.diagnostics
+            if only in (None, found.pointer)
         ],
     }
 
@@ -160,11 +168,8 @@ def write(result: "Resolution", path: Path) -> None:
 
 def explanation(result: "Resolution", pointer: str) -> str:
     """The ledger entry of the key at a pointer, or what else is known of it."""
-    from dsconfig.commands.ledger_table import explained, shown
-    from dsconfig.source.pointer import dotted, lookup
-
     entries = [entry for entry in result.ledger if entry.pointer == pointer]
-    said = [explained(entry) for entry in entries]
+    said = [ledger_table.explained(entry) for entry in entries]
     said += [
         f"{found.code} {found.message}\n  help: {found.help}"
         for found in result.diagnostics
@@ -174,24 +179,16 @@ def explanation(result: "Resolution", pointer: str) -> str:
         return "\n".join(said)
     value = lookup(result.config, pointer)
     if value is not None:
-        return f"{dotted(pointer)} = {shown(value)}: as the file says; nothing was filled in"
+        shown = ledger_table.shown(value)
+        return f"{dotted(pointer)} = {shown}: as the file says; nothing was filled in"
     return f"{dotted(pointer)} is not in the config, and no rule fills it in"
 
 
 def show(result: "Resolution", file: str, text: str | None) -> None:
     """The ledger, then the findings."""
-    import os
-    import shutil
-    import sys
-
-    from dsconfig.commands.ledger_table import ledger
-
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
-    typer.echo(ledger(result, width, colour=colour))
+    typer.echo(ledger_table.ledger(result, width, colour=colour))
     if result.diagnostics:
-        from dsconfig.report import FileReport, Report
-        from dsconfig.report.render import render
-
         typer.echo()
-        typer.echo(render("full", [FileReport(file, text, Report(result.diagnostics))]))
+        typer.echo(render.render("full", [FileReport(file, text, Report(result.diagnostics))]))
