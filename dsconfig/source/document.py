@@ -1,11 +1,13 @@
-"""A config as it was written: its values, and where each of them stands."""
+"""A config as it was written: its values, where each stands, and what the reader found."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dsconfig.report import Diagnostic, Range
+from dsconfig.source import findings
+from dsconfig.source.pointer import DEEPEST
 
 SECTION = "$dsconfig"
 """A block of ours in the config: findings to ignore, and remarks."""
@@ -83,3 +85,82 @@ class Document(NamedTuple):
                 return None
             pointer = pointer.rpartition("/")[0]
             key = True
+
+
+KINDS = {"list": "a list", "str": "a text", "bool": "a switch", "NoneType": "null"}
+
+
+def finish(
+    name: str,
+    text: str | None,
+    form: Format,
+    value: Any,
+    *,
+    spans: Mapping[str, Span] | None = None,
+    found: Sequence[Diagnostic] = (),
+    placeholders: frozenset[str] = frozenset(),
+    refused: bool = False,
+    departure: Departure | None = None,
+    has_mark: bool = False,
+    is_broken: bool = False,
+) -> Document:
+    """A document, with the findings that every format shares."""
+    spans = spans or {}
+    found = list(found)
+    is_object = isinstance(value, dict)
+    if not is_object:
+        kind = KINDS.get(type(value).__name__, "a number")
+        found.append(findings.not_an_object(kind, spans[""].value if "" in spans else None))
+    if placeholders:
+        found.append(findings.template(len(placeholders), refused=refused))
+    return Document(
+        name=name,
+        value=value,
+        format=form,
+        text=text,
+        spans=spans,
+        diagnostics=tuple(found),
+        is_template=bool(placeholders),
+        placeholders=placeholders,
+        departure=departure,
+        has_mark=has_mark,
+        is_broken=is_broken or not is_object,
+    )
+
+
+def unreadable(name: str, text: str | None, why: Diagnostic) -> Document:
+    """A document that holds nothing but the reason."""
+    return Document(
+        name=name, value={}, format=Format.HJSON, text=text, diagnostics=(why,), is_unreadable=True
+    )
+
+
+def too_deep() -> Diagnostic:
+    message = f"this is nested more than {DEEPEST} levels deep; Python's readers stop with an error"
+    return findings.unreadable(message, "a config needs three or four levels")
+
+
+TELLING_KEYS = frozenset(
+    (
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "zero_optimization",
+        "zero_allow_untested_optimizer",
+        "gradient_clipping",
+        "steps_per_print",
+        "wall_clock_breakdown",
+        "activation_checkpointing",
+        "fp16",
+        "bf16",
+        "flops_profiler",
+        "communication_data_type",
+        "prescale_gradients",
+    )
+)
+"""Top-level keys that other programs' configs seldom have."""
+
+
+def telling(keys: Iterable[object]) -> int:
+    """How many of the keys speak for a ds_config."""
+    return sum(isinstance(key, str) and key in TELLING_KEYS for key in keys)

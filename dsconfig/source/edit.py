@@ -12,8 +12,8 @@ from typing import Any
 from dsconfig.lazily import lazily
 from dsconfig.report import Applicability, Edit, Fix
 from dsconfig.source.document import Document, Format
-from dsconfig.source.lines import LineIndex
 from dsconfig.source.pointer import lookup, split
+from dsconfig.source.positions import LineIndex
 
 with lazily():
     from dsconfig.source import layout

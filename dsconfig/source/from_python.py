@@ -6,13 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsconfig.source import findings
-from dsconfig.source.document import Document, Format
-from dsconfig.source.from_text import finish, too_deep, unreadable
-from dsconfig.source.lines import LineIndex
-from dsconfig.source.parsed import Offsets
+from dsconfig.source.document import Document, Format, finish, telling, too_deep, unreadable
 from dsconfig.source.pointer import escape
-from dsconfig.source.shapes import telling
-from dsconfig.source.spans import Spans
+from dsconfig.source.positions import LineIndex, Offsets, Spans
 
 LARGEST_POWER = 128
 """Exponents above this are not worked out."""

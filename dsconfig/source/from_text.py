@@ -1,24 +1,20 @@
 """HJSON or JSON text as a Document."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from dsconfig.lazily import lazily
 from dsconfig.report import Diagnostic, Fix, Range
 from dsconfig.source import findings
-from dsconfig.source.depth import DEEPEST
-from dsconfig.source.document import Departure, Document, Format, Span
-from dsconfig.source.parsed import Reading
+from dsconfig.source.cursor import Parsed
+from dsconfig.source.document import Departure, Document, Format, finish, too_deep, unreadable
+from dsconfig.source.hjson import read_hjson
 from dsconfig.source.pointer import split
-from dsconfig.source.reader import read_hjson
-from dsconfig.source.spans import Spans
-from dsconfig.source.strict import departure_from_json
+from dsconfig.source.positions import LineIndex, Spans
 
 with lazily():
     from dsconfig.source import templates
 
-KINDS = {"list": "a list", "str": "a text", "bool": "a switch", "NoneType": "null"}
 PLACEHOLDER_MARKS = ("$", "{{", "{%", "<", "%(", "@", "__")
 """What a template cannot do without, so that ordinary files pay nothing."""
 NUMBER_WORDS = ("NaN", "Infinity", "-Infinity")
@@ -33,100 +29,50 @@ def document_from_text(
     A file is read with its line ends turned into LF, as Python's ``open`` does.
     """
     source = text if decoded or "\r" not in text else text.replace("\r\n", "\n").replace("\r", "\n")
-    reading = read_hjson(source, skip_mark=not has_mark)
-    if reading.too_deep:
+    parsed = read_hjson(source, skip_mark=not has_mark)
+    if parsed.too_deep:
         return unreadable(name, text, too_deep())
     placeholders: frozenset[str] = frozenset()
-    refused = bool(reading.problems)
-    if refused or reading.bare_texts or any(mark in source for mark in PLACEHOLDER_MARKS):
-        reading, placeholders = templates.filled_in(source, reading)
-    spans = Spans(source, reading.places)
-    found = list(_findings(reading, spans, placeholders, in_file=not decoded))
+    refused = bool(parsed.problems)
+    if refused or parsed.bare_texts or any(mark in source for mark in PLACEHOLDER_MARKS):
+        parsed, placeholders = templates.filled_in(source, parsed)
+    spans = Spans(source, parsed.places)
+    found = list(_findings(parsed, spans, placeholders, in_file=not decoded))
     departure = departure_from_json(f"\ufeff{source}" if has_mark else source)
     return finish(
         name,
         text,
         Format.BASE64 if decoded else Format.HJSON if departure else Format.JSON,
-        reading.value,
+        parsed.value,
         spans=spans,
         found=found,
         placeholders=placeholders,
         refused=refused,
         departure=departure,
         has_mark=has_mark,
-        is_broken=bool(reading.problems) or reading.is_blank,
+        is_broken=bool(parsed.problems) or parsed.is_blank,
     )
-
-
-def finish(
-    name: str,
-    text: str | None,
-    form: Format,
-    value: Any,
-    *,
-    spans: Mapping[str, Span] | None = None,
-    found: Sequence[Diagnostic] = (),
-    placeholders: frozenset[str] = frozenset(),
-    refused: bool = False,
-    departure: Departure | None = None,
-    has_mark: bool = False,
-    is_broken: bool = False,
-) -> Document:
-    """A document, with the findings that every format shares."""
-    spans = spans or {}
-    found = list(found)
-    is_object = isinstance(value, dict)
-    if not is_object:
-        kind = KINDS.get(type(value).__name__, "a number")
-        found.append(findings.not_an_object(kind, spans[""].value if "" in spans else None))
-    if placeholders:
-        found.append(findings.template(len(placeholders), refused=refused))
-    return Document(
-        name=name,
-        value=value,
-        format=form,
-        text=text,
-        spans=spans,
-        diagnostics=tuple(found),
-        is_template=bool(placeholders),
-        placeholders=placeholders,
-        departure=departure,
-        has_mark=has_mark,
-        is_broken=is_broken or not is_object,
-    )
-
-
-def unreadable(name: str, text: str | None, why: Diagnostic) -> Document:
-    """A document that holds nothing but the reason."""
-    return Document(
-        name=name, value={}, format=Format.HJSON, text=text, diagnostics=(why,), is_unreadable=True
-    )
-
-
-def too_deep() -> Diagnostic:
-    message = f"this is nested more than {DEEPEST} levels deep; Python's readers stop with an error"
-    return findings.unreadable(message, "a config needs three or four levels")
 
 
 def _findings(
-    reading: Reading, spans: Spans, placeholders: frozenset[str], *, in_file: bool
+    parsed: Parsed, spans: Spans, placeholders: frozenset[str], *, in_file: bool
 ) -> Iterator[Diagnostic]:
     told: set[str] = set(placeholders)
-    bare = {pointer: start for pointer, start, _ in reading.bare_texts}
-    for problem in reading.problems:
+    bare = {pointer: start for pointer, start, _ in parsed.bare_texts}
+    for problem in parsed.problems:
         place = spans.lines.range(problem.start, problem.end)
         told.add(problem.pointer)
         help, fix = (
             _remedy(spans, bare[problem.pointer]) if problem.pointer in bare else (None, None)
         )
         yield findings.syntax_error(problem.message, problem.pointer, place, help, fix)
-    for pointer, start, end in reading.duplicates:
+    for pointer, start, end in parsed.duplicates:
         place = spans.lines.range(start, end)
         key = split(pointer)[-1]
         yield findings.duplicate_key(key, pointer, place, in_file=in_file)
-    if reading.is_blank:
+    if parsed.is_blank:
         yield findings.empty_text("the file")
-    for pointer, start, end in reading.bare_texts:
+    for pointer, start, end in parsed.bare_texts:
         if pointer and pointer not in told:
             yield from _bare_text(spans, pointer, start, end)
 
@@ -158,3 +104,36 @@ def _bare_text(spans: Spans, pointer: str, start: int, end: int) -> Iterator[Dia
         content = PYTHON_WORDS.get(word) or json.dumps(word, ensure_ascii=not word.isprintable())
         fix = findings.replacement(token, content) if only_comma else None
         yield findings.swallowed_line(pointer, place, value, fix)
+
+
+def departure_from_json(text: str) -> Departure | None:
+    """The first place that ``json.loads`` refuses; None where it reads the text."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        place = LineIndex(text).range(error.pos, error.pos + 1)
+        return Departure(place, _why(text, error))
+    except ValueError as error:  # an integer of more digits than Python reads
+        return Departure(LineIndex(text).range(0, 0), str(error))
+    return None
+
+
+def _why(text: str, error: json.JSONDecodeError) -> str:
+    """The construct that strict JSON does not have, in words."""
+    rest = text[error.pos : error.pos + 2]
+    before = text[: error.pos].rstrip()[-1:]
+    if not text.strip():
+        return "an empty text"
+    if rest.startswith("\ufeff"):
+        return "a byte order mark"
+    if rest.startswith("#") or rest in ("//", "/*"):
+        return "a comment"
+    if before == "," and rest[:1] in ("}", "]"):
+        return "a trailing comma"
+    if error.msg.startswith("Expecting property name"):
+        return "a trailing comma" if rest[:1] == "}" else "a key without double quotes"
+    if error.msg.startswith("Expecting ','"):
+        return "a missing comma"
+    if error.msg.startswith("Expecting value"):
+        return "a value without quotes" if rest[:1] != "'" else "single quotes"
+    return error.msg[:1].lower() + error.msg[1:]

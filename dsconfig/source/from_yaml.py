@@ -12,12 +12,9 @@ from typing import Any, cast
 
 from dsconfig.report import Diagnostic
 from dsconfig.source import findings
-from dsconfig.source.document import Document, Format
-from dsconfig.source.from_text import finish, too_deep, unreadable
-from dsconfig.source.parsed import Offsets
+from dsconfig.source.document import Document, Format, finish, telling, too_deep, unreadable
 from dsconfig.source.pointer import escape
-from dsconfig.source.shapes import telling
-from dsconfig.source.spans import Spans
+from dsconfig.source.positions import Offsets, Spans
 
 Node = Any
 """A node of PyYAML, which has no types of its own."""

@@ -15,7 +15,7 @@ from dsconfig.report import Diagnostic, Effect, Position, Range, Severity
 from dsconfig.source.document import REMARKS, SECTION, Document
 from dsconfig.source.findings import NEVER_IGNORED, matches
 from dsconfig.source.pointer import lookup
-from dsconfig.source.spans import line_index
+from dsconfig.source.positions import line_index
 
 DIRECTIVE = re.compile(r"(?://|#|/\*)[ \t]*dsconfig:[ \t]*ignore(?:\[([^\]\r\n]*)\])?")
 UNUSED = "DSC010"

@@ -6,8 +6,7 @@ from typing import Any
 
 from dsconfig.report import Edit, Position
 from dsconfig.source.document import Span
-from dsconfig.source.lines import LINE_END
-from dsconfig.source.spans import line_index
+from dsconfig.source.positions import LINE_END, line_index
 from dsconfig.source.tokens import TokenError, end_of_line, skip
 
 INDENT = "    "

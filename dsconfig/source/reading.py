@@ -2,21 +2,34 @@
 
 import base64
 import binascii
+import errno
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsconfig.lazily import lazily
 from dsconfig.report import Diagnostic
-from dsconfig.source import findings, origin
-from dsconfig.source.depth import DEEPEST, is_too_deep
-from dsconfig.source.document import Document, Format
-from dsconfig.source.from_text import document_from_text, unreadable
+from dsconfig.source import findings
+from dsconfig.source.document import Document, Format, unreadable
+from dsconfig.source.from_text import document_from_text
+from dsconfig.source.pointer import DEEPEST, is_too_deep
 
 with lazily():
     from dsconfig.source import from_python, from_yaml
 
+LARGEST_BYTES = 64 * 2**20
+"""Inputs above this size (64 MiB) are refused; a ds_config has some kilobytes."""
+
+WORDS = {
+    errno.ENOENT: ("there is no such file", "check the path"),
+    errno.ENOTDIR: ("there is no such file", "check the path"),
+    errno.EACCES: ("you may not read this file", "give yourself read permission"),
+    errno.EPERM: ("you may not read this file", "give yourself read permission"),
+    errno.ELOOP: ("this is a link that leads to itself", "name the file itself"),
+    errno.ENAMETOOLONG: ("this is too long to be a file name", "check the path"),
+}
 STDIN = "-"
 BY_SUFFIX = {
     ".yaml": Format.YAML,
@@ -25,6 +38,13 @@ BY_SUFFIX = {
     ".json": Format.JSON,
     ".hjson": Format.HJSON,
 }
+
+
+class Text(NamedTuple):
+    """Text that was found. ``has_mark`` says that a byte order mark was taken off."""
+
+    content: str
+    has_mark: bool = False
 
 
 def read(
@@ -72,15 +92,15 @@ def _read_string(source: str, name: str | None, wanted: Format | None) -> Docume
     if content.strip() and _exists(source):
         return _read_path(Path(source), name, wanted)
     if is_text:
-        return _from_origin(origin.Text(content, has_mark=mark), name or "<text>", wanted)
+        return _from_origin(Text(content, has_mark=mark), name or "<text>", wanted)
     return _decode_base64(source, name) or _read_path(Path(source), name, wanted)
 
 
 def _read_stdin(name: str, wanted: Format | None) -> Document:
     """A file's text, or base64, which has no brace: that is how launchers hand configs on."""
-    found = origin.read_stdin()
+    found = read_stdin()
     wanted = wanted or BY_SUFFIX.get(Path(name).suffix.lower())
-    if isinstance(found, origin.Text) and wanted is None and "{" not in found.content:
+    if isinstance(found, Text) and wanted is None and "{" not in found.content:
         decoded = _decode_base64(found.content.strip(), name)
         if decoded is not None:
             return decoded
@@ -96,10 +116,10 @@ def _exists(source: str) -> bool:
 
 def _read_path(path: Path, name: str | None, wanted: Format | None) -> Document:
     wanted = wanted or BY_SUFFIX.get(path.suffix.lower())
-    return _from_origin(origin.read_path(path), name or str(path), wanted)
+    return _from_origin(read_path(path), name or str(path), wanted)
 
 
-def _from_origin(found: origin.Text | Diagnostic, name: str, wanted: Format | None) -> Document:
+def _from_origin(found: Text | Diagnostic, name: str, wanted: Format | None) -> Document:
     if isinstance(found, Diagnostic):
         return unreadable(name, None, found)
     if wanted is Format.YAML:
@@ -124,3 +144,56 @@ def _bad_base64() -> Diagnostic:
     return findings.unreadable(
         "this is not base64 of UTF-8 text", "encode the config with base64.urlsafe_b64encode"
     )
+
+
+# --- bytes from a file or a pipe, and why there are none
+
+
+def read_path(path: Path) -> Text | Diagnostic:
+    """The text of a file, or the one finding that says why there is none."""
+    try:
+        if path.is_dir():
+            message = "this is a directory, not a config"
+            return findings.unreadable(message, "name a file in it, or validate it whole")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        return _failure(error)
+    return decode(data)
+
+
+def read_stdin() -> Text | Diagnostic:
+    """The text on standard input."""
+    try:
+        return decode(sys.stdin.buffer.read(LARGEST_BYTES + 1))
+    except (OSError, ValueError, AttributeError) as error:
+        return _failure(error)
+
+
+def decode(data: bytes) -> Text | Diagnostic:
+    """UTF-8 text without its byte order mark."""
+    if len(data) > LARGEST_BYTES:
+        limit = LARGEST_BYTES // 2**20
+        message = f"this is larger than {limit} MiB, so it is no config"
+        return findings.unreadable(message, "name the config itself")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return _not_text(data, error)
+    mark = text.startswith("\ufeff")
+    return Text(text[1:] if mark else text, has_mark=mark)
+
+
+def _not_text(data: bytes, error: UnicodeDecodeError) -> Diagnostic:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        message = "this is UTF-16 text; DeepSpeed reads UTF-8 only and stops"
+        return findings.unreadable(message, "save the file as UTF-8")
+    line = data.count(b"\n", 0, error.start) + 1
+    message = f"this is not UTF-8 text: byte 0x{data[error.start]:02x} on line {line}"
+    return findings.unreadable(message, "name a text file, or save it as UTF-8")
+
+
+def _failure(error: Exception) -> Diagnostic:
+    number = error.errno if isinstance(error, OSError) else None
+    message, help = WORDS.get(number or 0, (f"this cannot be read: {error}", "check the path"))
+    return findings.unreadable(message, help)

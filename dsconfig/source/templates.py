@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, cast
 
-from dsconfig.source.parsed import Reading
+from dsconfig.source.cursor import Parsed
+from dsconfig.source.hjson import read_hjson
 from dsconfig.source.pointer import escape
-from dsconfig.source.reader import read_hjson
 
 MARKED = re.compile(
     r"\$\{[^}\n]+\}|\$\([^)\n]+\)|\{\{.*?\}\}|\{%.*?%\}|<%.*?%>"
@@ -62,33 +62,33 @@ def strings(value: Any) -> Iterator[tuple[str, str]]:
             waiting.extend((f"{pointer}/{index}", part) for index, part in parts)
 
 
-def placeholders(source: str, reading: Reading) -> frozenset[str]:
+def placeholders(source: str, parsed: Parsed) -> frozenset[str]:
     """The pointers whose value is a placeholder."""
     found: set[str] = set()
-    for pointer, start, end in reading.bare_texts:
-        key = reading.places[pointer][0] if pointer in reading.places else -1
+    for pointer, start, end in parsed.bare_texts:
+        key = parsed.places[pointer][0] if pointer in parsed.places else -1
         key_is_quoted = key >= 0 and source[key] in "\"'"
         value = source[start:end].strip()
         if is_placeholder(value, is_bare=True, key_is_quoted=key_is_quoted):
             found.add(pointer)
-    for pointer, value in strings(reading.value):
+    for pointer, value in strings(parsed.value):
         if is_placeholder(value, is_bare=False):
             found.add(pointer)
     return frozenset(found)
 
 
-def filled_in(source: str, reading: Reading) -> tuple[Reading, frozenset[str]]:
-    """The reading and its placeholders; read again where taking them for values helps."""
-    found = placeholders(source, reading)
-    if reading.problems and TOKEN.search(source):
+def filled_in(source: str, parsed: Parsed) -> tuple[Parsed, frozenset[str]]:
+    """The parsed and its placeholders; read again where taking them for values helps."""
+    found = placeholders(source, parsed)
+    if parsed.problems and TOKEN.search(source):
         filled = read_filled(source)
         stand_ins = placeholders(source, filled)
-        if stand_ins and len(filled.problems) < len(reading.problems):
+        if stand_ins and len(filled.problems) < len(parsed.problems):
             return filled, stand_ins
-    return reading, found
+    return parsed, found
 
 
-def read_filled(source: str) -> Reading:
+def read_filled(source: str) -> Parsed:
     """Read a text with each placeholder taken for one value, statements for nothing."""
     blank = STATEMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
     return read_hjson(blank, token=TOKEN)

@@ -9,7 +9,7 @@ import pytest
 import dsconfig
 from dsconfig.checks import spelling
 from dsconfig.checks.context import MOST_COMPARED
-from dsconfig.source import layout, spans
+from dsconfig.source import layout, positions
 
 MANY = 5 * MOST_COMPARED
 
@@ -68,15 +68,15 @@ def test_the_lines_of_a_text_are_looked_up_once_for_all_its_fixes(
 ) -> None:
     made = count()
 
-    class Counted(spans.LineIndex):
+    class Counted(positions.LineIndex):
         def __init__(self, text: str) -> None:
             next(made)
             super().__init__(text)
 
-    monkeypatch.setattr(spans, "LineIndex", Counted)
+    monkeypatch.setattr(positions, "LineIndex", Counted)
     entries = ",\n".join(f'"_remark{number}": 1' for number in range(50))
     text = f'{{"train_batch_size": 8, "zero_optimization": {{\n{entries}\n}}}}\n'
     found = dsconfig.validate(text).diagnostics
     assert sum(each.fix is not None for each in found) == 50
     assert next(made) == 1
-    assert layout.line_index is spans.line_index
+    assert layout.line_index is positions.line_index

@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LAYERS = [
     ("lazily", "generated"),
+    ("mesh",),
     ("report",),
     ("schema",),
     ("source",),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dsconfig.source import Format, read
 from dsconfig.source.from_text import document_from_text
-from dsconfig.source.reader import read_hjson
+from dsconfig.source.hjson import read_hjson
 from mutants import mutants, texts
 
 REFUSED = object()

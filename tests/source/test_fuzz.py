@@ -6,7 +6,7 @@ import dsconfig
 from dsconfig import Diagnostic
 from dsconfig.report import Position, Range
 from dsconfig.source.edit import apply_fixes
-from dsconfig.source.lines import LineIndex
+from dsconfig.source.positions import LineIndex
 from mutants import mutants
 
 SAMPLE = 5000

@@ -5,7 +5,7 @@ import pytest
 from dsconfig.report import Position
 from dsconfig.source import Document, read
 from dsconfig.source.from_text import document_from_text
-from dsconfig.source.reader import DEEPEST, read_hjson
+from dsconfig.source.hjson import DEEPEST, read_hjson
 from mutants import texts
 
 

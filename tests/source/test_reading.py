@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dsconfig.source import Document, Format, origin, read
+from dsconfig.source import Document, Format, read, reading
 
 CONFIG = '{"train_batch_size": 8}'
 
@@ -110,7 +110,7 @@ def test_a_file_without_permission(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origin, "LARGEST_BYTES", 10)
+    monkeypatch.setattr(reading, "LARGEST_BYTES", 10)
     file = tmp_path / "x.json"
     file.write_text(CONFIG)
     assert "larger than" in only(read(file))

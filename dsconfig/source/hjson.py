@@ -9,9 +9,8 @@ import re
 from typing import Any
 
 from dsconfig.source import pointer as pointers
-from dsconfig.source.cursor import Cursor, Frame
-from dsconfig.source.depth import DEEPEST
-from dsconfig.source.parsed import Reading
+from dsconfig.source.cursor import Cursor, Frame, Parsed
+from dsconfig.source.pointer import DEEPEST
 from dsconfig.source.tokens import (
     PUNCTUATION,
     WORDS,
@@ -27,16 +26,16 @@ from dsconfig.source.tokens import (
 
 def read_hjson(
     text: str, *, token: re.Pattern[str] | None = None, skip_mark: bool = True
-) -> Reading:
+) -> Parsed:
     """Read a whole text. What ``token`` matches in place of a value is one text value.
 
     ``skip_mark`` is False where a byte order mark was taken off before.
     """
-    reader = Reader(text, token)
-    reader.read(skip_mark=skip_mark)
-    if reader.out.duplicates:
-        reader.out.forget_repeated()
-    return reader.out
+    parser = Parser(text, token)
+    parser.read(skip_mark=skip_mark)
+    if parser.out.duplicates:
+        parser.out.forget_repeated()
+    return parser.out
 
 
 PLAIN_MEMBER = re.compile(
@@ -55,7 +54,7 @@ MOST_PLACED = 1000
 """Items of one list that have a place of their own; those behind have that of the list."""
 
 
-class Reader(Cursor):
+class Parser(Cursor):
     """One pass over a text. ``out`` is the result."""
 
     # --- the whole text -----------------------------------------------------------------
@@ -85,7 +84,7 @@ class Reader(Cursor):
         problems = self.out.problems
         if not problems or problems[0].crash or start == len(self.text):
             return
-        alone = Reader(self.text)
+        alone = Parser(self.text)
         alone.at = start
         if alone.read_single():
             self.out = alone.out

@@ -1,10 +1,15 @@
-"""Offsets in a text as lines and columns, and back."""
+"""Where things stand: offsets in a text as lines and columns, and the place of every entry."""
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 from dsconfig.report import Position, Range
+from dsconfig.source.document import Span
 
+Offsets = tuple[int, int, int, int]
+"""Key start and end (-1 where there is no key), value start and end."""
 LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -45,3 +50,36 @@ class LineIndex:
         if end > self.starts[number - 1] and self.text[end - 1 : end + 1] == "\r\n":
             end -= 1
         return end
+
+
+class Spans(Mapping[str, Span]):
+    """A mapping from JSON Pointer to :class:`Span` over a reader's offsets."""
+
+    def __init__(self, text: str, places: Mapping[str, Offsets]) -> None:
+        self._text = text
+        self._places = places
+
+    @cached_property
+    def lines(self) -> LineIndex:
+        return LineIndex(self._text)
+
+    def __getitem__(self, pointer: str) -> Span:
+        key_start, key_end, start, end = self._places[pointer]
+        key = self.lines.range(key_start, key_end) if key_start >= 0 else None
+        return Span(key=key, value=self.lines.range(start, end))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def line_index(text: str, places: Mapping[str, Span]) -> LineIndex:
+    """The lines of a document's text, found once however many fixes ask for them.
+
+    Places may count in a text with other line ends, which has lines of its own.
+    """
+    if isinstance(places, Spans) and places.lines.text == text:
+        return places.lines
+    return LineIndex(text)
