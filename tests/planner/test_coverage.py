@@ -103,3 +103,8 @@ def test_what_an_optimizer_cannot_do_is_said_before_it_is_built(
     status, why = fate(config)["/optimizer/type"]
     assert status is (Status.REFUSED if words else Status.HONOURED)
     assert words in why
+
+
+def test_every_leaf_that_is_set_has_a_row() -> None:
+    settled = effective({"bf16": {"enabled": True}, "zero_optimization": {}})
+    assert [row.pointer for row in coverage(settled)] == ["/bf16/enabled", "/zero_optimization"]

@@ -16,7 +16,7 @@ CLASSIFIER = json.loads((Path(__file__).parents[2] / "examples" / "classifier.js
 def test_written_defaults_are_the_schema_s_defaults() -> None:
     derived, written = effective({}), Effective(batch=None)
     for each in fields(Effective):
-        if each.name not in ("config", "explicit", "batch"):
+        if each.name not in ("config", "batch"):
             assert getattr(derived, each.name) == getattr(written, each.name), each.name
 
 
@@ -86,11 +86,6 @@ def test_offload_tiers() -> None:
     assert (zero.optimizer_tier, zero.parameter_tier) == (Tier.HOST, Tier.HOST)
     none = effective({"zero_optimization": {"offload_param": {"device": "none"}}}).zero
     assert none.offload_param is None
-
-
-def test_explicit_names_what_the_user_set() -> None:
-    settled = effective({"bf16": {"enabled": True}, "zero_optimization": {}})
-    assert settled.explicit == {"/bf16/enabled", "/zero_optimization"}
 
 
 def test_auto_left_over_is_an_error_with_the_key() -> None:

@@ -103,8 +103,8 @@ def _parameters(job: Workload, offload: Offload) -> list[Piece]:
     if offload.tier is Tier.HOST:
         amount, formula = shards * job.width, "w per owned element"
         return [piece("weights", amount, PARAMETERS, formula, pinned=offload.pin_memory)]
-    pool = offload.buffer_count * (offload.buffer_size or 100_000_000) * job.width
-    kept = min(shards, offload.max_in_cpu or 1_000_000_000) * job.width
+    pool = offload.buffer_count * offload.buffer_size * job.width
+    kept = min(shards, offload.max_in_cpu) * job.width
     formula = "buffer_count x size x w"
     return [
         piece("swap buffers", pool, f"{PARAMETERS}/buffer_size", formula, pinned=True),

@@ -75,4 +75,4 @@ def _parameters(job: Workload, offload: Offload) -> list[Piece]:
 def _kept(job: Workload, offload: Offload) -> int:
     """Elements of this rank's shards that lie in main memory."""
     shards = job.shard(job.elements)
-    return shards if offload.tier is Tier.HOST else min(shards, offload.max_in_cpu or 0)
+    return shards if offload.tier is Tier.HOST else min(shards, offload.max_in_cpu)

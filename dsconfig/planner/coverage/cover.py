@@ -1,6 +1,6 @@
 """One row for every key the user set."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -40,16 +40,20 @@ def coverage(effective: Effective) -> tuple[Coverage, ...]:
     """The fate of each leaf of the config, in the order of the file."""
     config = effective.config
     rows: list[Coverage] = []
-    for pointer in _in_file_order(config, effective.explicit):
+    for pointer in leaf_pointers(config):
         status, by = _fate(pointer, lookup(config, pointer), effective)
         rows.append(Coverage(pointer=pointer, status=status, by=by))
     return tuple(rows)
 
 
-def _in_file_order(config: Mapping[str, Any], explicit: frozenset[str]) -> list[str]:
-    from dsconfig.runtimes.effective.derive import leaf_pointers
-
-    return [pointer for pointer in leaf_pointers(config) if pointer in explicit]
+def leaf_pointers(value: Any, pointer: str = "") -> Iterator[str]:
+    """Pointers of everything set in a config: scalars, lists, and empty blocks."""
+    if isinstance(value, Mapping) and value:
+        for key, child in value.items():  # pyright: ignore[reportUnknownVariableType]
+            escaped = str(key).replace("~", "~0").replace("/", "~1")  # pyright: ignore[reportUnknownArgumentType]
+            yield from leaf_pointers(child, f"{pointer}/{escaped}")
+    else:
+        yield pointer
 
 
 def _fate(pointer: str, value: Any, effective: Effective) -> tuple[Status, str]:

@@ -211,7 +211,7 @@ class FullySharded(Sharding):
             return
         if not self._offload.nvme_path:
             raise ValueError("zero_optimization.offload_param.device is nvme: give nvme_path")
-        rest_in_files(self._units(), self._offload.nvme_path, self._offload.max_in_cpu or 0)
+        rest_in_files(self._units(), self._offload.nvme_path, self._offload.max_in_cpu)
 
     def _keep_whole(self, module: nn.Module) -> None:
         unit = _unit(module)

@@ -1,0 +1,375 @@
+"""A config with nothing left open: concrete types, every default filled in.
+
+``cost`` and ``planner`` take only this. Sizes are in elements unless a name says otherwise. What
+a field holds by itself is the default of the newest DeepSpeed; :func:`effective` fills in those of
+the release it is asked for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dsconfig.facts import Facts
+from dsconfig.runtimes.settings import Reader, plain, setting
+from dsconfig.schema.version import NEWEST, Version
+
+MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
+
+
+class Precision(StrEnum):
+    """The dtype of weights and gradients in forward and backward."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+    @property
+    def bytes(self) -> int:
+        return 4 if self is Precision.FP32 else 2
+
+
+_PRECISION_OF = {
+    **dict.fromkeys(("fp32", "float32", "float"), Precision.FP32),
+    **dict.fromkeys(("fp16", "float16", "half"), Precision.FP16),
+    **dict.fromkeys(("bf16", "bfloat16", "bfp16"), Precision.BF16),
+}
+
+
+class Tier(StrEnum):
+    """Where a state lives: on the device, in host memory, on NVMe."""
+
+    DEVICE = "device"
+    HOST = "host"
+    NVME = "nvme"
+
+
+_TIER_OF = {"cpu": Tier.HOST, "nvme": Tier.NVME}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Samples. ``global_batch = micro_batch * accumulation * data_parallel``."""
+
+    global_batch: int
+    micro_batch: int
+    accumulation: int
+    data_parallel: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossScale:
+    """DeepSpeed's loss-scale state machine; ``static`` is a fixed scale, None is dynamic."""
+
+    static: float | None = None
+    initial_power: int = setting("fp16.initial_scale_power")
+    window: int = setting("fp16.loss_scale_window")
+    hysteresis: int = setting("fp16.hysteresis")
+    consecutive_hysteresis: bool = setting("fp16.consecutive_hysteresis")
+    minimum: float = setting("fp16.min_loss_scale")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """Dtypes of weights, accumulation, communication, and what guards them."""
+
+    precision: Precision = Precision.FP32
+    autocast: str | None = None
+    """dtype of torch.autocast (``bfloat16`` or ``float16``), None when it is off."""
+    fp16_auto_cast: bool = False
+    loss_scale: LossScale | None = None
+    """Set exactly when ``precision`` is fp16."""
+    check_grad_overflow: bool = False
+    immediate_grad_update: bool = False
+    grad_accum_dtype: Precision = Precision.FP32
+    communication_dtype: Precision = Precision.FP32
+    master_weights_16bit: bool = False
+    optimizer_states_16bit: bool = False
+    buffer_dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients:
+    """How gradients are averaged, clipped and reduced."""
+
+    clipping: float = setting("gradient_clipping")
+    """Global norm; 0 switches it off."""
+    prescale: bool = setting("prescale_gradients")
+    predivide_factor: float = setting("gradient_predivide_factor")
+    allreduce_op: str = setting("gradient_allreduce_op")
+    managed_accumulation: bool = setting("managed_gradient_accumulation")
+    compute_norm: bool = setting("zero_optimization.compute_grad_norm")
+
+
+_PARAM, _OPTIMIZER = "zero_optimization.offload_param", "zero_optimization.offload_optimizer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """One tier below the device for parameters or for optimizer states."""
+
+    tier: Tier
+    nvme_path: str | None = None
+    buffer_count: int = setting(f"{_OPTIMIZER}.buffer_count")
+    pin_memory: bool = setting(f"{_OPTIMIZER}.pin_memory")
+    buffer_size: int = setting(f"{_PARAM}.buffer_size")
+    """Of parameters."""
+    max_in_cpu: int = setting(f"{_PARAM}.max_in_cpu")
+    """Of parameters."""
+    pipeline_read: bool = setting(f"{_OPTIMIZER}.pipeline_read")
+    pipeline_write: bool = setting(f"{_OPTIMIZER}.pipeline_write")
+    ratio: float = setting(f"{_OPTIMIZER}.ratio")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zero:
+    """The zero_optimization block. Bucket and threshold sizes are elements."""
+
+    stage: int = setting("zero_optimization.stage")
+    reduce_bucket_size: int = setting("zero_optimization.reduce_bucket_size")
+    allgather_bucket_size: int = setting("zero_optimization.allgather_bucket_size")
+    overlap_comm: bool = False
+    """Unless a file says otherwise: on at stage 3, off below."""
+    contiguous_gradients: bool = setting("zero_optimization.contiguous_gradients")
+    ignore_unused_parameters: bool = setting("zero_optimization.ignore_unused_parameters")
+    sub_group_size: int = setting("zero_optimization.sub_group_size")
+    prefetch_bucket_size: int = setting("zero_optimization.stage3_prefetch_bucket_size")
+    param_persistence_threshold: int = setting(
+        "zero_optimization.stage3_param_persistence_threshold"
+    )
+    model_persistence_threshold: int = setting(
+        "zero_optimization.stage3_model_persistence_threshold"
+    )
+    max_live_parameters: int = setting("zero_optimization.stage3_max_live_parameters")
+    max_reuse_distance: int = setting("zero_optimization.stage3_max_reuse_distance")
+    gather_16bit_weights_on_model_save: bool = setting(
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save"
+    )
+    hpz_partition_size: int = setting("zero_optimization.zero_hpz_partition_size")
+    mics_shard_size: int = setting("zero_optimization.mics_shard_size")
+    quantized_weights: bool = setting("zero_optimization.zero_quantized_weights")
+    offload_optimizer: Offload | None = None
+    offload_param: Offload | None = None
+
+    @property
+    def optimizer_tier(self) -> Tier:
+        return self.offload_optimizer.tier if self.offload_optimizer else Tier.DEVICE
+
+    @property
+    def parameter_tier(self) -> Tier:
+        return self.offload_param.tier if self.offload_param else Tier.DEVICE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A type with its parameters: an optimizer or a scheduler."""
+
+    type: str
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationCheckpointing:
+    """``enabled`` is true when the file has the block."""
+
+    enabled: bool = False
+    partition_activations: bool = setting("activation_checkpointing.partition_activations")
+    cpu_checkpointing: bool = setting("activation_checkpointing.cpu_checkpointing")
+    contiguous_memory_optimization: bool = setting(
+        "activation_checkpointing.contiguous_memory_optimization"
+    )
+    number_checkpoints: int | None = setting("activation_checkpointing.number_checkpoints")
+    synchronize_checkpoint_boundary: bool = setting(
+        "activation_checkpointing.synchronize_checkpoint_boundary"
+    )
+    profile: bool = setting("activation_checkpointing.profile")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointing:
+    tag_validation: str = "warn"
+    node_local_storage: bool = False
+    """Each of several nodes keeps its part of a checkpoint on a disk of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting:
+    """What is printed and logged. The mappings are the blocks with defaults filled in."""
+
+    steps_per_print: int | None = setting("steps_per_print")
+    wall_clock_breakdown: bool = setting("wall_clock_breakdown")
+    memory_breakdown: bool = setting("memory_breakdown")
+    dump_state: bool = setting("dump_state")
+    flops_profiler: Mapping[str, Any] | None = None
+    comms_logger: Mapping[str, Any] | None = None
+    monitors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Enabled monitors by block name: tensorboard, wandb, comet, csv_monitor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effective:
+    """The whole config as a runtime would hold it.
+
+    ``batch`` is None when the facts do not settle it. ``config`` is the concrete config it
+    came from (no ``"auto"``).
+    """
+
+    batch: Batch | None
+    zero: Zero = field(default_factory=Zero)
+    numerics: Numerics = field(default_factory=Numerics)
+    gradients: Gradients = field(default_factory=Gradients)
+    optimizer: Named | None = None
+    scheduler: Named | None = None
+    activation_checkpointing: ActivationCheckpointing = field(
+        default_factory=ActivationCheckpointing
+    )
+    checkpointing: Checkpointing = field(default_factory=Checkpointing)
+    reporting: Reporting = field(default_factory=Reporting)
+    dataloader_drop_last: bool = setting("dataloader_drop_last")
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def effective(
+    config: Mapping[str, Any], facts: Facts | None = None, *, version: Version = NEWEST
+) -> Effective:
+    """What a runtime holds after reading a config that has passed validation.
+
+    ``batch`` is None unless the config settles it together with the world size of ``facts``.
+    Raises ValueError with the key where a value is still "auto".
+    """
+    read, facts = Reader(plain(config), version), facts or Facts()
+    several_nodes = (facts.nodes or 1) > 1
+    return read.fill(
+        Effective,
+        batch=_batch(read, facts),
+        zero=_zero(read),
+        numerics=_numerics(read),
+        gradients=read.fill(
+            Gradients,
+            clipping=max(float(read.value("gradient_clipping") or 0), 0.0),
+            allreduce_op=str(read.value("gradient_allreduce_op") or "mean").lower(),
+        ),
+        optimizer=_named(read, "optimizer"),
+        scheduler=_named(read, "scheduler"),
+        activation_checkpointing=read.fill(
+            ActivationCheckpointing, enabled=read.has("activation_checkpointing")
+        ),
+        checkpointing=Checkpointing(
+            tag_validation=str(read.value("checkpoint.tag_validation") or "warn").lower(),
+            node_local_storage=several_nodes and read.flag("checkpoint.use_node_local_storage"),
+        ),
+        reporting=_reporting(read),
+        config=read.config,
+    )
+
+
+def _batch(read: Reader, facts: Facts) -> Batch | None:
+    data_parallel = facts.data_parallel
+    global_batch = read.count("train_batch_size")
+    micro_batch = read.count("train_micro_batch_size_per_gpu")
+    accumulation = None
+    if read.has("gradient_accumulation_steps"):
+        accumulation = read.count("gradient_accumulation_steps")
+    if data_parallel is None or data_parallel < 1:
+        return None
+    if global_batch is None and micro_batch is None:
+        return None
+    if micro_batch is None:
+        micro_batch = (global_batch or 0) // (data_parallel * (accumulation or 1))
+    if accumulation is None:
+        per_pass = micro_batch * data_parallel
+        accumulation = 1 if global_batch is None or per_pass == 0 else global_batch // per_pass
+    product = micro_batch * accumulation * data_parallel
+    if product == 0 or (global_batch is not None and global_batch != product):
+        return None
+    return Batch(
+        global_batch=product,
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+        data_parallel=data_parallel,
+    )
+
+
+def _numerics(read: Reader) -> Numerics:
+    precision = Precision.FP32
+    half = "bf16" if read.has("bf16") or not read.has("bfloat16") else "bfloat16"
+    if read.flag(f"{half}.enabled"):
+        precision = Precision.BF16
+    elif read.flag("fp16.enabled"):
+        precision = Precision.FP16
+    fp16, bf16 = precision is Precision.FP16, precision is Precision.BF16
+    autocast = None
+    if read.flag("torch_autocast.enabled"):
+        wanted = _dtype(read, "torch_autocast.dtype", Precision.BF16)
+        autocast = "float16" if wanted is Precision.FP16 else "bfloat16"
+    return Numerics(
+        precision=precision,
+        autocast=autocast,
+        fp16_auto_cast=fp16 and read.flag("fp16.auto_cast"),
+        loss_scale=_loss_scale(read) if fp16 else None,
+        check_grad_overflow=fp16 or (bf16 and read.flag(f"{half}.check_grad_overflow")),
+        immediate_grad_update=read.flag("bf16.immediate_grad_update"),
+        grad_accum_dtype=_dtype(read, "data_types.grad_accum_dtype", precision),
+        communication_dtype=_dtype(read, "communication_data_type", precision),
+        master_weights_16bit=read.flag("bf16.bf16_master_weights_and_grads")
+        or read.flag("fp16.fp16_master_weights_and_grads"),
+        optimizer_states_16bit=read.flag("bf16.bf16_optimizer_states"),
+        buffer_dtype=read.value("data_types.buffer_dtype"),
+    )
+
+
+def _dtype(read: Reader, path: str, default: Precision) -> Precision:
+    return _PRECISION_OF.get(str(read.value(path)).lower().removeprefix("torch."), default)
+
+
+def _loss_scale(read: Reader) -> LossScale:
+    static = float(read.value("fp16.loss_scale") or 0)
+    return read.fill(LossScale, static=static if static > 0 else None)
+
+
+def _zero(read: Reader) -> Zero:
+    block = "zero_optimization"
+    if isinstance(switch := read.value(block), bool):  # the form before there were stages
+        return read.fill(Zero, stage=int(switch), offload_optimizer=None, offload_param=None)
+    stage = int(read.value(f"{block}.stage") or 0)
+    overlap = read.value(f"{block}.overlap_comm")
+    gathers = f"{block}.stage3_gather_%s_weights_on_model_save"
+    return read.fill(
+        Zero,
+        stage=stage,
+        overlap_comm=stage == 3 if overlap is None else bool(overlap),
+        gather_16bit_weights_on_model_save=read.flag(gathers % "16bit")
+        or read.flag(gathers % "fp16"),  # the old name
+        offload_optimizer=_offload(read, _OPTIMIZER, f"{block}.cpu_offload"),
+        offload_param=_offload(read, _PARAM, f"{block}.cpu_offload_param"),
+    )
+
+
+def _offload(read: Reader, block: str, old_switch: str) -> Offload | None:
+    if read.flag(old_switch):
+        tier = Tier.HOST
+    else:
+        tier = _TIER_OF.get(str(read.value(f"{block}.device"))) if read.has(block) else None
+    if tier is None:
+        return None
+    return read.fill(Offload, block, tier=tier, nvme_path=read.value(f"{block}.nvme_path"))
+
+
+def _named(read: Reader, block: str) -> Named | None:
+    kind = read.value(f"{block}.type")
+    if not isinstance(kind, str):
+        return None
+    params = read.value(f"{block}.params")
+    return Named(type=kind, params=params if isinstance(params, dict) else {})  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _reporting(read: Reader) -> Reporting:
+    def block(name: str) -> dict[str, Any] | None:
+        return read.block(name) if read.flag(f"{name}.enabled") else None
+
+    return read.fill(
+        Reporting,
+        flops_profiler=block("flops_profiler"),
+        comms_logger=block("comms_logger"),
+        monitors={name: found for name in MONITORS if (found := block(name)) is not None},
+    )
