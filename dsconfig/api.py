@@ -44,7 +44,8 @@ def validate(
     """Find everything that is wrong, in one run, in order of position.
 
     Without ``runtime`` the config is judged for all of them. ``version`` is DeepSpeed's;
-    default: the installed release, else the newest known. Raises ValueError for an unknown
+    default: that of ``runtime`` where one is given as a value, else the installed release,
+    else the newest known. Raises ValueError for an unknown
     runtime or version, TypeError for facts of another kind.
     """
     from dsconfig.checks import check
@@ -52,7 +53,7 @@ def validate(
     from dsconfig.report.report import in_order
 
     document = read(document)
-    found = check(document, _facts(facts), runtime=runtime, version=_version(version))
+    found = check(document, _facts(facts), runtime=runtime, version=_version(version, runtime))
     if document.may_ignore:
         from dsconfig.source.ignores import without_ignored
 
@@ -71,13 +72,14 @@ def resolve(
     """Replace every "auto" by a value, and say why.
 
     For ``deepspeed``, ``transformers`` and ``accelerate`` the answer is what that program would
-    do with the file. What ``validate`` finds is not repeated here. Raises ValueError for an
+    do with the file. What ``validate`` finds is not repeated here. ``version`` as
+    there. Raises ValueError for an
     unknown runtime or version, TypeError for facts of another kind.
     """
     from dsconfig.resolver import resolve as resolve_document
     from dsconfig.runtimes.base import runtime_of
 
-    chosen = runtime_of(runtime, _version(version))
+    chosen = runtime_of(runtime, _version(version, runtime))
     return resolve_document(read(document), _facts(facts), chosen)
 
 
@@ -137,12 +139,14 @@ def _insist_on_resolution(resolution: object, function: str) -> None:
         )
 
 
-def _version(version: str | Version | None) -> Version:
+def _version(version: str | Version | None, runtime: str | Runtime | None) -> Version:
     from dsconfig.schema.installed import installed_or_newest
     from dsconfig.schema.version import Version
 
     if version is None:
-        return installed_or_newest()
+        if runtime is None or isinstance(runtime, str):
+            return installed_or_newest()
+        return runtime.version
     if isinstance(version, Version):
         return version
     if not isinstance(version, str):  # pyright: ignore[reportUnnecessaryIsInstance]

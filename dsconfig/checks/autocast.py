@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
+from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.torch_names import NN_CLASSES
 from dsconfig.source.edit import as_fix, replace_value
 

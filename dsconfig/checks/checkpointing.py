@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
 from dsconfig.report import Effect
+from dsconfig.runtimes.read_config import ZERO
 
 ACTIVATIONS: Path = ("activation_checkpointing",)
 
@@ -104,10 +105,5 @@ def universal_without_zero(config: Context) -> Iterator[Finding]:
 )
 def gds_not_on_device(config: Context) -> Iterator[Finding]:
     """aio.use_gds, reads past the CPU, is for NVIDIA cards (`--device`); others stop."""
-    device = config.facts.device
-    if config.switch("aio", "use_gds") and device is not None and device.kind != "cuda":
-        yield Finding(
-            path=("aio", "use_gds"),
-            message=f"use_gds needs an NVIDIA card, not {device.name}: DeepSpeed stops",
-            help="delete it",
-        )
+    for breach in config.unmet_condition("gds-not-on-device"):
+        yield Finding(path=breach.path, message=f"{breach.said}: DeepSpeed stops", help="delete it")

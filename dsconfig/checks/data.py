@@ -8,11 +8,10 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.report import Effect
+from dsconfig.runtimes.conditions import BATCHING, CURRICULUM
 from dsconfig.runtimes.reading import is_block
 
 SAMPLING: Path = ("data_efficiency", "data_sampling")
-CURRICULUM: Path = (*SAMPLING, "curriculum_learning")
-BATCHING: Path = (*SAMPLING, "dynamic_batching")
 RANDOM_LTD: Path = ("data_efficiency", "data_routing", "random_ltd")
 NEEDED_BY_LTD = ("total_layer_num", "random_ltd_layer_num", "random_ltd_schedule")
 NEEDED_BY_SCHEDULE = {
@@ -36,14 +35,10 @@ NEEDED_BY_SCHEDULE = {
 )
 def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     """Curriculum learning is enabled and curriculum_metrics is missing; DeepSpeed stops."""
-    if not config.since("0.8.0"):
-        return
-    block = config.block(*CURRICULUM)
-    if config.get(*CURRICULUM, "enabled") and "curriculum_metrics" not in block:
+    for breach in config.unmet_condition("curriculum-without-metrics"):
         yield Finding(
-            path=(*CURRICULUM, "curriculum_metrics"),
-            message="curriculum_learning is enabled without curriculum_metrics: DeepSpeed stops "
-            "while it reads the file",
+            path=breach.path,
+            message=f"{breach.said}: DeepSpeed stops while it reads the file",
             help='add "curriculum_metrics": {...}',
         )
 
@@ -92,24 +87,12 @@ def switched_off_above(config: Context) -> Iterator[Finding]:
 )
 def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     """dynamic_batching is enabled without max_tokens, or with one that is no number."""
-    if not config.since("0.16.5") or not config.get(*BATCHING, "enabled"):
-        return
-    value = config.get(*BATCHING, "max_tokens")
-    if not config.has(*BATCHING, "max_tokens") or not _as_integer(value):
+    for breach in config.unmet_condition("dynamic-batching-without-tokens"):
         yield Finding(
-            path=(*BATCHING, "max_tokens"),
-            message="dynamic_batching needs max_tokens, a number: DeepSpeed stops while it reads "
-            "the file",
+            path=breach.path,
+            message=f"{breach.said}: DeepSpeed stops while it reads the file",
             help='add "max_tokens": the tokens of one micro batch',
         )
-
-
-def _as_integer(value: Any) -> bool:
-    try:
-        int(value)
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return True
 
 
 @rule(

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterator
 
-from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.registry import MODEL, rule
 from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
 from dsconfig.checks.values import VALUE_KINDS
 from dsconfig.report import Effect
+from dsconfig.runtimes.read_config import ZERO
 from dsconfig.source.pointer import split
 
 TP: Path = ("tensor_parallel",)

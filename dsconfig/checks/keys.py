@@ -65,10 +65,10 @@ def unknown_key(config: Context) -> Iterator[Finding]:
     DeepSpeed ignores it without a word, so the run is not the one the file asks for; in
     `zero_optimization`, `fp16`, `bf16` and other checked blocks it stops.
     """
-    from dsconfig.checks.spelling import homes, same_letters
+    from dsconfig.checks.spelling import other_places, same_letters
 
     for path, error in _unknown(config):
-        if is_comment(path[-1]) or path == ("$schema",) or renamed(path) or homes(path):
+        if is_comment(path[-1]) or path == ("$schema",) or renamed(path) or other_places(path):
             continue
         meant = config.closest(path[-1], error.known)
         refused = _refused(config, path)
@@ -121,12 +121,12 @@ def documented_and_unread(config: Context) -> Iterator[Finding]:
 )
 def misplaced_key(config: Context) -> Iterator[Finding]:
     """The key exists, but in another block; here nothing reads it."""
-    from dsconfig.checks.spelling import homes, same_letters
+    from dsconfig.checks.spelling import other_places, same_letters
 
     for path, error in _unknown(config):
         if is_comment(path[-1]) or renamed(path):
             continue
-        places = homes(path)
+        places = other_places(path)
         if not places:
             continue
         alike = config.closest(path[-1], error.known)
@@ -249,19 +249,6 @@ def key_under_two_names(config: Context) -> Iterator[Finding]:
             )
 
 
-OLD_AND_NEW = (
-    ("cpu_offload", ("offload_optimizer",)),
-    ("cpu_offload_param", ("offload_param",)),
-    (
-        "stage3_gather_fp16_weights_on_model_save",
-        (
-            "stage3_gather_16bit_weights_on_model_save",
-            "gather_16bit_weights_on_model_save",
-        ),
-    ),
-)
-
-
 @rule(
     "DSC026",
     "deprecated-and-replacement",
@@ -275,22 +262,14 @@ OLD_AND_NEW = (
 )
 def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
     """A deprecated key stands beside the key that replaced it; DeepSpeed stops."""
-    block = config.block("zero_optimization")
-    if not config.since("0.7.0"):
-        return
-    for old, replacements in OLD_AND_NEW:
-        if old not in block or block[old] == "auto":
-            continue
-        for new in replacements:
-            if new in block and block[new] != "auto":
-                path = ("zero_optimization", old)
-                yield Finding(
-                    path=path,
-                    message=f'"{old}" stands beside "{new}", which replaced it: DeepSpeed stops',
-                    help=f'delete "{old}"',
-                    fix=as_fix(delete_entry(config.document, join(*path))),
-                    on_key=True,
-                )
+    for breach in config.unmet_condition("deprecated-and-replacement"):
+        yield Finding(
+            path=breach.path,
+            message=f"{breach.said}: DeepSpeed stops",
+            help=f'delete "{breach.path[-1]}"',
+            fix=as_fix(delete_entry(config.document, join(*breach.path))),
+            on_key=True,
+        )
 
 
 @rule(

@@ -6,6 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, in_deepspeed
 from dsconfig.report import Effect
+from dsconfig.runtimes import conditions
 
 FP16 = ("fp16",)
 LARGEST_POWER = 62
@@ -37,21 +38,17 @@ def loss_scale_limits(config: Context) -> Iterator[Finding]:
     DeepSpeed 0.19.3 and later stop. Before, a window of 0 divided by zero at the first good
     step and a minimum of 0 let the scale fall to nothing.
     """
-    if not config.fp16 or not _is_dynamic(config):
-        return
     checked = config.since("0.19.3")
-    for name in ("loss_scale_window", "min_loss_scale"):
-        value = config.read(FP16, name, 1.0)
-        if value <= 0:
-            yield Finding(
-                path=(*FP16, name),
-                message=f"fp16.{name} is {value:g} while the scale is dynamic: "
-                + ("DeepSpeed stops" if checked else "DeepSpeed 0.19.3 and later stop"),
-                help='write "loss_scale_window": 1000'
-                if name != "min_loss_scale"
-                else 'write "min_loss_scale": 1 or leave it out',
-                effect=None if checked else Effect.ALTERED,
-            )
+    for breach in conditions.unusable_scale_limits(config):
+        yield Finding(
+            path=breach.path,
+            message=f"{breach.said}: "
+            + ("DeepSpeed stops" if checked else "DeepSpeed 0.19.3 and later stop"),
+            help='write "loss_scale_window": 1000'
+            if breach.path[-1] != "min_loss_scale"
+            else 'write "min_loss_scale": 1 or leave it out',
+            effect=None if checked else Effect.ALTERED,
+        )
 
 
 @rule(

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.registry import MODEL, rule
 from dsconfig.checks.rule import Example, Finding, Path
 from dsconfig.report import Effect
+from dsconfig.runtimes.read_config import ZERO
 
 GIB = 1024**3
 STATE_BYTES = 12

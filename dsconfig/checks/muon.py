@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 
-from dsconfig.checks.context import AUTO, ZERO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
+from dsconfig.runtimes.base import AUTO
+from dsconfig.runtimes.read_config import ZERO
 
 METHODS = ("gram", "standard")
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, in_deepspeed
 from dsconfig.report import Effect
+from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import is_block
 
 BLOCKS = ("offload_param", "offload_optimizer")
@@ -146,12 +147,10 @@ def aio_without_nvme(config: Context) -> Iterator[Finding]:
 )
 def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
     """offload_optimizer.ratio below 1 is for stage 3. Checked since 0.15.0."""
-    ratio = config.read((*ZERO, "offload_optimizer"), "ratio", 1.0)
-    if ratio < 1 and config.stage != 3 and config.since("0.15.0"):
+    for breach in config.unmet_condition("partial-offload-needs-stage-3"):
         yield Finding(
-            path=(*ZERO, "offload_optimizer", "ratio"),
-            message=f"offload_optimizer.ratio {ratio:g} at ZeRO stage {config.stage}: DeepSpeed "
-            "stops, partial offload is for stage 3",
+            path=breach.path,
+            message=f"{breach.said}: DeepSpeed stops, partial offload is for stage 3",
             help='delete it, or set "stage": 3',
         )
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from dsconfig.checks.context import AUTO, ZERO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, in_deepspeed
 from dsconfig.checks.values import VALUE_KINDS, literal_of, shown
 from dsconfig.report import Effect
+from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.optimizers import (
     DEEPSPEED,
     MUON_ARGUMENTS,
@@ -18,6 +19,7 @@ from dsconfig.runtimes.optimizers import (
     Built,
     built,
 )
+from dsconfig.runtimes.read_config import ZERO
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
 

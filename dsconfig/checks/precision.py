@@ -4,15 +4,10 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, Path
+from dsconfig.checks.rule import Example, Finding
 from dsconfig.report import Effect
+from dsconfig.runtimes.conditions import MASTER_KEYS, keeps_masters, stages_with_masters
 from dsconfig.source.edit import as_fix, replace_value
-
-MASTER_KEYS = (
-    ("fp16", "fp16_master_weights_and_grads"),
-    ("bf16", "bf16_master_weights_and_grads"),
-    ("bf16", "bf16_optimizer_states"),
-)
 
 
 @rule(
@@ -25,13 +20,11 @@ MASTER_KEYS = (
 )
 def fp16_with_bf16(config: Context) -> Iterator[Finding]:
     """fp16 and bf16 are both on. One model has one 16-bit format; DeepSpeed stops."""
-    if config.fp16 and config.bf16 and config.since("0.6.0"):
-        path: Path = ("fp16", "enabled")
+    for breach in config.unmet_condition("fp16-with-bf16"):
         edits = replace_value(config.document, "/fp16/enabled", False)
         yield Finding(
-            path=path,
-            message=f"fp16 and {config.bf16_block} are both enabled: DeepSpeed stops while "
-            "reading the file",
+            path=breach.path,
+            message=f"{breach.said}: DeepSpeed stops while reading the file",
             help='keep bf16 on cards that have it (A100, H100 and later): "fp16": '
             '{"enabled": false}',
             fix=as_fix(edits, safe=False),
@@ -51,24 +44,14 @@ def master_weights_need_zero(config: Context) -> Iterator[Finding]:
 
     Since 0.18.3 stages 1 to 3 have them; before, fp16 masters were for stage 2 alone.
     """
-    stages = (1, 2, 3) if config.since("0.18.3") else (2,)
-    for path in MASTER_KEYS:
-        if config.stage in stages or not _is_on(config, path):
-            continue
-        named = "1, 2 or 3" if len(stages) == 3 else "2"
+    stages = stages_with_masters(config)
+    named = "1, 2 or 3" if len(stages) == 3 else "2"
+    for breach in config.unmet_condition("master-weights-need-zero"):
         yield Finding(
-            path=path,
-            message=f"{'.'.join(path)} is on at ZeRO stage {config.stage}: DeepSpeed stops, it "
-            f"needs stage {named}",
+            path=breach.path,
+            message=f"{breach.said}: DeepSpeed stops, it needs stage {named}",
             help=f'delete it, or set "stage" to {named}',
         )
-
-
-def _is_on(config: Context, path: Path) -> bool:
-    block = config.bf16_block if path[0] == "bf16" else path[0]
-    if config.since("0.17.1"):
-        return config.read((block,), path[1], False)
-    return config.since("0.5.0") and config.fp16 and config.switch(*path)
 
 
 @rule(
@@ -83,12 +66,10 @@ def _is_on(config: Context, path: Path) -> bool:
 )
 def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
     """bf16_optimizer_states is on and bf16_master_weights_and_grads is not; DeepSpeed stops."""
-    block = (config.bf16_block,)
-    states = config.read(block, "bf16_optimizer_states", False)
-    if states and not config.read(block, "bf16_master_weights_and_grads", False):
+    for breach in config.unmet_condition("bf16-states-need-masters"):
         yield Finding(
-            path=(*block, "bf16_optimizer_states"),
-            message="bf16_optimizer_states needs bf16_master_weights_and_grads: DeepSpeed stops",
+            path=breach.path,
+            message=f"{breach.said}: DeepSpeed stops",
             help='add "bf16_master_weights_and_grads": true',
         )
 
@@ -115,7 +96,7 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
     offloaded = config.offload("offload_optimizer") != "none"
     for path in MASTER_KEYS[:2]:
         exempt = path[0] == "bf16" and states and not offloaded
-        if _is_on(config, path) and not exempt and not (offloaded and _is_cpu_adam(config)):
+        if keeps_masters(config, path) and not exempt and not (offloaded and _is_cpu_adam(config)):
             yield Finding(
                 path=path,
                 message=f"{path[1]} needs offload_optimizer with DeepSpeed's CPU Adam: DeepSpeed "
@@ -147,7 +128,7 @@ def _is_cpu_adam(config: Context) -> bool:
 )
 def both_master_weights(config: Context) -> Iterator[Finding]:
     """fp16 and bf16 master weights are both asked for; the engine is not built."""
-    if config.stage and all(_is_on(config, path) for path in MASTER_KEYS[:2]):
+    if config.stage and all(keeps_masters(config, path) for path in MASTER_KEYS[:2]):
         yield Finding(
             path=MASTER_KEYS[0],
             message="fp16 and bf16 master weights exclude each other: DeepSpeed stops when the "

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
-from dsconfig.checks.context import AUTO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.checks.values import literal_of, shown
 from dsconfig.report import Effect
+from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.reading import is_block
 from dsconfig.runtimes.schedulers import OWN, TORCH, Schedule, schedule
 from dsconfig.schema import ErrorKind

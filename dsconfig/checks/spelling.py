@@ -5,12 +5,12 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 
 from dsconfig.checks.rule import Path
-from dsconfig.schema.homes import homes_of
+from dsconfig.schema.key_index import places_of
 
 CLOSE = 0.8
 """Least similarity (0 to 1) of a key to the one it is taken for."""
-MOST_HOMES = 3
-"""A name with more homes than this (``enabled``, ``type``) says nothing about where it belongs."""
+MOST_PLACES = 3
+"""A name in more places than this (``enabled``, ``type``) says nothing about where it belongs."""
 
 
 @lru_cache(maxsize=4096)
@@ -49,11 +49,11 @@ def _similarity(wanted: str, candidate: str) -> float:
     return matcher.ratio()
 
 
-def homes(path: Path) -> tuple[Path, ...]:
+def other_places(path: Path) -> tuple[Path, ...]:
     """Where the key at ``path`` would be read: below its own block first."""
     block = path[:-1]
-    all_homes = [home for home in homes_of(path[-1]) if home != path]
-    below = tuple(home for home in all_homes if home[: len(block)] == block and block)
+    places = [place for place in places_of(path[-1]) if place != path]
+    below = tuple(place for place in places if place[: len(block)] == block and block)
     if below:
         return below[:1]
-    return tuple(all_homes) if len(all_homes) <= MOST_HOMES else ()
+    return tuple(places) if len(places) <= MOST_PLACES else ()

@@ -5,10 +5,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from dsconfig.checks.context import AUTO, Context, key_at
+from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, Path, everywhere, in_deepspeed
 from dsconfig.report import Effect, Fix
+from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.demands import Demand
 from dsconfig.runtimes.reading import Entry, Outcome
 from dsconfig.schema import ErrorKind, SchemaError

@@ -9,10 +9,10 @@ from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.history import deprecated, renamed
-from dsconfig.runtimes.reading import Outcome, is_block
+from dsconfig.runtimes.reading import Outcome
 from dsconfig.runtimes.removals import REMOVALS
-from dsconfig.schema.homes import lives
-from dsconfig.schema.version import NEWEST, OLDEST, Version
+from dsconfig.schema.key_index import lives
+from dsconfig.schema.version import NEWEST, OLDEST
 
 if TYPE_CHECKING:
     from dsconfig.schema import Key
@@ -138,11 +138,6 @@ def removed_before_it_came(config: Context) -> Iterator[Finding]:
             )
 
 
-ZERO_WITHOUT_FP16 = Version(0, 3, 16)
-STAGE_1_WITHOUT_FP16 = Version(0, 4, 0)
-PYDANTIC_ZERO = Version(0, 7, 0)
-
-
 @rule(
     "DSC814",
     "zero-needed-fp16",
@@ -160,25 +155,12 @@ PYDANTIC_ZERO = Version(0, 7, 0)
 )
 def zero_needed_fp16(config: Context) -> Iterator[Finding]:
     """Up to 0.3.15 ZeRO ran under fp16 only, up to 0.3.16 stage 1 did."""
-    if config.version >= STAGE_1_WITHOUT_FP16 or config.fp16:
-        return
-    stage = old_stage(config)
-    if stage is None or stage <= 0:
-        return
-    if config.version < ZERO_WITHOUT_FP16 or stage < 2:
+    for breach in config.unmet_condition("zero-needed-fp16"):
         yield Finding(
-            path=("zero_optimization",),
-            message=f"DeepSpeed {config.version} runs ZeRO stage {stage:g} under fp16 only",
+            path=breach.path,
+            message=breach.said,
             help='add "fp16": {"enabled": true}, or use DeepSpeed 0.4.0 or later',
         )
-
-
-def old_stage(config: Context) -> float | None:
-    """The stage as releases before 0.7.0 compare it; None where it is no number."""
-    value = config.get("zero_optimization")
-    if is_block(value):
-        value = value.get("stage", 0)
-    return value if isinstance(value, (int, float)) else None
 
 
 @rule(
@@ -196,43 +178,12 @@ def old_stage(config: Context) -> float | None:
 )
 def old_zero_limits(config: Context) -> Iterator[Finding]:
     """What releases before 0.7.0 checked in zero_optimization: little, and by hand."""
-    if config.version >= PYDANTIC_ZERO or not config.has("zero_optimization"):
-        return
-    block = config.get("zero_optimization")
-    if not is_block(block):
-        if not isinstance(block, bool):
-            yield _old(("zero_optimization",), "is no block of keys", config)
-        return
-    stage = block.get("stage", 0)
-    highest = 3 if config.since("0.3.8") else 2
-    if not isinstance(stage, (int, float)):
-        yield _old(("zero_optimization", "stage"), "is no number", config)
-    elif stage > highest:
-        yield _old(("zero_optimization", "stage"), f"is above {highest}", config)
-    yield from _old_offload(config, block)
-
-
-def _old_offload(config: Context, block: dict[str, object]) -> Iterator[Finding]:
-    if not config.since("0.3.15"):
-        return
-    switches = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_params"}
-    for name, switch in switches.items():
-        value = block.get(name)
-        if value is None or switch in block:
-            continue
-        path = ("zero_optimization", name)
-        if not is_block(value):
-            yield _old(path, "is no block of keys", config)
-        elif config.since("0.5.7") and value.get("device", "cpu") not in ("none", "cpu", "nvme"):
-            yield _old((*path, "device"), "is none of none, cpu and nvme", config)
-
-
-def _old(path: Path, what: str, config: Context) -> Finding:
-    return Finding(
-        path=path,
-        message=f"{'.'.join(path)} {what}: DeepSpeed {config.version} stops",
-        help="write what the documentation of that release asks for",
-    )
+    for breach in config.unmet_condition("old-zero-limits"):
+        yield Finding(
+            path=breach.path,
+            message=f"{breach.said}: DeepSpeed {config.version} stops",
+            help="write what the documentation of that release asks for",
+        )
 
 
 @rule(
@@ -250,19 +201,12 @@ def _old(path: Path, what: str, config: Context) -> Finding:
 )
 def bf16_needed_zero(config: Context) -> Iterator[Finding]:
     """DeepSpeed 0.6.0 and 0.6.1 ran bf16 with ZeRO 1 to 3 only."""
-    if not config.since("0.6.0") or config.since("0.6.2") or not config.bf16:
-        return
-    if old_stage(config) not in (1, 2, 3):
+    for breach in config.unmet_condition("bf16-needed-zero"):
         yield Finding(
-            path=(config.bf16_block, "enabled"),
-            message=f"DeepSpeed {config.version} runs bf16 with ZeRO stage 1, 2 or 3 only",
+            path=breach.path,
+            message=breach.said,
             help='add "zero_optimization": {"stage": 1}, or use DeepSpeed 0.6.2 or later',
         )
-
-
-BATCH_KEYS = frozenset(
-    {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
-)
 
 
 @rule(
@@ -283,15 +227,10 @@ BATCH_KEYS = frozenset(
 def elasticity_with_batch(config: Context) -> Iterator[Finding]:
     """Elasticity chooses the batch numbers itself; up to 0.19.7 it stops where the file has them
     too, unless `ignore_non_elastic_batch_info` is true."""
-    if not config.since("0.3.9") or config.since("0.19.8"):
-        return
-    ignores = config.switch("elasticity", "ignore_non_elastic_batch_info")
-    written = sorted(BATCH_KEYS & set(config.config))
-    if config.switch("elasticity", "enabled") and written and not ignores:
+    for breach in config.unmet_condition("elasticity-with-batch"):
         yield Finding(
-            path=("elasticity", "enabled"),
-            message=f"elasticity is enabled beside {' and '.join(written)}: DeepSpeed "
-            f"{config.version} stops",
+            path=breach.path,
+            message=f"{breach.said}: DeepSpeed {config.version} stops",
             help='delete the batch numbers, or add "ignore_non_elastic_batch_info": true',
         )
 
@@ -316,10 +255,9 @@ def elasticity_with_batch(config: Context) -> Iterator[Finding]:
 def compression_at_wrong_level(config: Context) -> Iterator[Finding]:
     """`shared_parameters` right below compression_training sends 0.7.0 to 0.19.2 into code
     that does not exist any more; they stop with a NameError."""
-    path = ("compression_training", "shared_parameters", "enabled")
-    if config.since("0.7.0") and not config.since("0.19.3") and config.switch(*path):
+    for breach in config.unmet_condition("wrong-level-name-error"):
         yield Finding(
-            path=path,
+            path=breach.path,
             message=f"DeepSpeed {config.version} stops with a NameError at shared_parameters here",
             help="move it into weight_quantization or another method of the block",
         )

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.report import Effect
+from dsconfig.runtimes.read_config import ZERO
 
 BLOCK: Path = (*ZERO, "zenflow")
 NOW = "DeepSpeed stops when the engine is built"
@@ -69,30 +70,28 @@ def zenflow_selection(config: Context) -> Iterator[Finding]:
     """
     if not _is_on(config):
         return
+    for breach in config.unmet_condition("zenflow-selection"):
+        yield _selection(breach.path[-1], f"{breach.said}: DeepSpeed stops while it reads the file")
     strategy = config.read(BLOCK, "select_strategy", "auto")
     interval = config.reading.values[BLOCK].get("select_interval", "auto")
     update = config.reading.values[BLOCK].get("update_interval", "auto")
     numeric = isinstance(interval, int)
-    if strategy not in ("auto", "step", "epoch"):
-        yield _selection("select_strategy", 'is none of "auto", "step" and "epoch"', late=False)
-    for name, value in (("select_interval", interval), ("update_interval", update)):
-        if isinstance(value, str) and value != "auto":
-            yield _selection(name, 'is neither a number nor "auto"', late=False)
-    if isinstance(update, int) and update < 1 and config.since("0.19.6"):
-        yield _selection("update_interval", "is less than 1", late=False)
     if strategy == "auto" and numeric:
-        yield _selection("select_interval", 'is set although select_strategy is "auto"', late=True)
+        yield _unusable("select_interval", 'is set although select_strategy is "auto"')
     if strategy in ("step", "epoch") and not numeric:
-        yield _selection("select_strategy", "needs a select_interval that is a number", late=True)
+        yield _unusable("select_strategy", "needs a select_interval that is a number")
     if strategy == "step" and numeric and isinstance(update, int) and 0 < interval < update:
-        yield _selection("select_interval", "is shorter than update_interval", late=True)
+        yield _unusable("select_interval", "is shorter than update_interval")
 
 
-def _selection(name: str, what: str, *, late: bool) -> Finding:
+def _unusable(name: str, what: str) -> Finding:
+    return _selection(name, f"zenflow.{name} {what}: {NOW}", late=True)
+
+
+def _selection(name: str, message: str, *, late: bool = False) -> Finding:
     return Finding(
         path=(*BLOCK, name),
-        message=f"zenflow.{name} {what}: "
-        + (NOW if late else "DeepSpeed stops while it reads the file"),
+        message=message,
         help='leave select_strategy and select_interval out, or write "step" and a number',
         late=late,
     )

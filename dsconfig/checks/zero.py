@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
-from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.dtypes import model_dtype, named_dtype
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, in_deepspeed
 from dsconfig.report import Effect
+from dsconfig.runtimes.conditions import sums
+from dsconfig.runtimes.read_config import ZERO
 from dsconfig.source.edit import as_fix, replace_value
 
 CLIPPING_BY_DEFAULT = "0.19.3"
@@ -25,12 +27,8 @@ CLIPPING_BY_DEFAULT = "0.19.3"
 )
 def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     """compute_grad_norm can be switched off at ZeRO stages 1 and 2 only."""
-    if not config.read(ZERO, "compute_grad_norm", True) and config.stage in (0, 3):
-        yield Finding(
-            path=(*ZERO, "compute_grad_norm"),
-            message=f"compute_grad_norm false at ZeRO stage {config.stage}: DeepSpeed stops",
-            help="delete it",
-        )
+    for breach in config.unmet_condition("grad-norm-needs-stage"):
+        yield Finding(path=breach.path, message=f"{breach.said}: DeepSpeed stops", help="delete it")
 
 
 @rule(
@@ -116,7 +114,7 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """
     if config.stage < 2 or not config.read(ZERO, "reduce_scatter", True):
         return
-    if config.stage == 2 and _sums(config):
+    if config.stage == 2 and sums(config):
         return
     factor = config.number("gradient_predivide_factor")
     wrong = {
@@ -131,11 +129,6 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
                 "DeepSpeed stops when the engine is built",
                 help=f'delete {key}, or set "reduce_scatter": false',
             )
-
-
-def _sums(config: Context) -> bool:
-    value = config.get("gradient_allreduce_op")
-    return isinstance(value, str) and value.lower() == "sum"
 
 
 @rule(
@@ -177,20 +170,10 @@ def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
 )
 def sum_not_supported(config: Context) -> Iterator[Finding]:
     """gradient_allreduce_op sum does not go with stage 3, ZenFlow or DeepCompile."""
-    if not _sums(config) or not config.since("0.19.6"):
-        return
-    reasons = {
-        "ZeRO stage 3": config.stage == 3,
-        "ZenFlow": config.get(*ZERO, "zenflow") not in (None, "auto"),
-        "DeepCompile": config.read(("compile",), "deepcompile", False),
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            yield Finding(
-                path=("gradient_allreduce_op",),
-                message=f'gradient_allreduce_op "sum" does not go with {reason}: DeepSpeed stops',
-                help='write "mean"',
-            )
+    for breach in config.unmet_condition("sum-not-supported"):
+        yield Finding(
+            path=breach.path, message=f"{breach.said}: DeepSpeed stops", help='write "mean"'
+        )
 
 
 @rule(

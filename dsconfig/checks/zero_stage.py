@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from dsconfig.checks.context import ZERO, Context
+from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
+from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import is_block
 from dsconfig.runtimes.typed_blocks import BLOCK_AT
 from dsconfig.runtimes.zero_stages import STAGE_3_OFFLOAD, STAGES_OF

@@ -8,6 +8,7 @@ from dsconfig.report import Diagnostic, Effect
 from dsconfig.report.diagnostic import severity_of
 from dsconfig.resolver.resolution import LedgerEntry, Source
 from dsconfig.runtimes.base import AUTO, Runtime
+from dsconfig.schema.key_index import aliases_of
 from dsconfig.source import Document
 from dsconfig.source.pointer import join
 
@@ -35,13 +36,23 @@ class Draft:
         """What a search tried, by the path it was for."""
 
     def value(self, path: str) -> Any:
-        """What stands at a path, or ABSENT."""
-        found: Any = self.config
-        for part in path.split("."):
-            if not isinstance(found, dict) or part not in found:
+        """What stands at a path, by any of the names of its key, or ABSENT."""
+        *blocks, name = path.split(".")
+        place: Any = self.config
+        for block in blocks:
+            if not isinstance(place, dict) or block not in place:
                 return ABSENT
-            found = cast(dict[str, Any], found)[part]
-        return found
+            place = cast(dict[str, Any], place)[block]
+        if not isinstance(place, dict):
+            return ABSENT
+        return cast(dict[str, Any], place).get(self._written(path, name, place), ABSENT)  # pyright: ignore[reportUnknownArgumentType]
+
+    @staticmethod
+    def _written(path: str, name: str, place: dict[str, Any]) -> str:
+        """The name that the config has for a key; its own where the key is absent."""
+        if name in place:
+            return name
+        return next((other for other in aliases_of(tuple(path.split("."))) if other in place), name)
 
     def is_auto(self, path: str) -> bool:
         found = self.value(path)
@@ -72,8 +83,9 @@ class Draft:
             if place.get(block) is None:
                 place[block] = {}
             place = place[block]
-        place[name] = value
-        self.note(path, value, source, rule, **inputs)
+        written = self._written(path, name, place)
+        place[written] = value
+        self.note(".".join((*blocks, written)), value, source, rule, **inputs)
 
     def note(self, path: str, value: Any, source: Source, rule: str, **inputs: Any) -> None:
         """A ledger entry for a value that is already in place."""

@@ -44,13 +44,13 @@ NATIVE_AUTO = frozenset(
 _STOPS_WHILE_READING = frozenset(
     {
         *((key,) for key in BATCH_KEYS),
+        ("sequence_parallel_size",),
         ("optimizer", "params"),
         ("optimizer", "params", "max_grad_norm"),
     }
 )
 _STOPS_LATER = frozenset(
     {
-        ("sequence_parallel_size",),
         ("data_parallel_size",),
         ("tensor_parallel", "autotp_size"),
     }

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 import dsconfig
+from dsconfig.runtimes.deepspeed import deepspeed
+from dsconfig.schema.version import Version
 
 CONFIG = {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
 
@@ -89,3 +91,19 @@ def test_more_ranks_than_any_machine_has_are_refused() -> None:
     assert dsconfig.gather(world_size=10_000_000).world_size == 10_000_000
     with pytest.raises(ValueError, match="10,000,000 at most"):
         dsconfig.gather(world_size=10_000_001)
+
+
+@pytest.mark.parametrize("given", ["0.16.4", None])
+def test_a_runtime_is_judged_at_its_own_release(given: str | None) -> None:
+    """fp16 refuses unknown keys from 0.17.1 on; an explicit version has the last word."""
+    program = deepspeed(Version.parse(given)) if given else deepspeed()
+    config = {"train_batch_size": 8, "fp16": {"enabled": True, "nothing": 1}}
+    facts = dsconfig.Facts(world_size=1)
+    for version in (None, "0.16.4", "0.19.8"):
+        judged = Version.parse(version) if version else program.version
+        refuses = judged >= Version(0, 17, 1)
+        report = dsconfig.validate(config, facts, runtime=program, version=version)
+        resolution = dsconfig.resolve(config, facts, runtime=program, version=version)
+        for found in (report.diagnostics, resolution.diagnostics):
+            assert any(each.effect is dsconfig.Effect.REFUSED for each in found) == refuses
+        assert resolution.version == judged

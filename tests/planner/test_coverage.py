@@ -9,6 +9,7 @@ from dsconfig import Facts, Status
 from dsconfig.planner.coverage import coverage, rule_of
 from dsconfig.planner.coverage.page import live_paths, page
 from dsconfig.runtimes.effective import effective
+from dsconfig.schema import Key, keys
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,3 +109,16 @@ def test_what_an_optimizer_cannot_do_is_said_before_it_is_built(
 def test_every_leaf_that_is_set_has_a_row() -> None:
     settled = effective({"bf16": {"enabled": True}, "zero_optimization": {}})
     assert [row.pointer for row in coverage(settled)] == ["/bf16/enabled", "/zero_optimization"]
+
+
+@pytest.mark.parametrize("key", [key for key in keys() if key.aliases], ids=lambda key: key.path)
+def test_an_alias_has_the_fate_of_its_key(key: Key) -> None:
+    block = key.path.rpartition(".")[0]
+    value = {} if key.is_block else key.default
+    around = {"stage": 3} if block == "zero_optimization" else {}
+    own, *others = (
+        fate({block: {**around, name: value}}).get(f"/{block}/{name}")
+        for name in (key.name, *key.aliases)
+    )
+    assert own is not None and own[0] is not Status.REFUSED
+    assert set(others) == {own}

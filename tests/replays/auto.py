@@ -1,12 +1,14 @@
 """What transformers, accelerate and DeepSpeed did with "auto", against what we say they do.
 
 Agreement: equal values on every key of the recorded config; or an error of the same class
-that names the same keys (the text of bare errors names none).
+that names the same keys (the text of bare errors names none). Where DeepSpeed's parser alone
+was asked, ``validate`` refuses the file exactly when it did.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from dsconfig.runtimes.deepspeed import deepspeed
 from dsconfig.runtimes.transformers import transformers
 from dsconfig.source.pointer import dotted
 from replays import Case
+from replays._entry_points import refuses
 
 BUCKETS = (
     ("reduce_bucket_size", 500_000_000),
@@ -31,7 +34,15 @@ TRAINER = "Trainer.train->deepspeed.initialize"
 def replay(path: Path) -> Iterator[Case]:
     for line in path.read_text().splitlines():
         row = json.loads(line)
-        yield judged(row)
+        case = judged(row)
+        yield case if validate_agrees(row) else replace(case, got="validate", agrees=False)
+
+
+def validate_agrees(row: Mapping[str, Any]) -> bool:
+    if row["tool"] != "deepspeed" or row["facts"]["phase"] != "parse":
+        return True
+    report = dsconfig.validate(row["input_config"], facts_of(row), runtime=runtime_of(row))
+    return any(map(refuses, report.diagnostics)) == (row["outcome"] == "error")
 
 
 def judged(row: Mapping[str, Any]) -> Case:

@@ -2,7 +2,8 @@
 
 A row agrees when a finding of at least the expected severity stands at one of its pointers
 (``match: any``) or at each (``all``); ``ok`` wants neither error nor warning. Rows whose basis
-is ``firm`` count, and ``needs-fact`` rows that carry their facts.
+is ``firm`` count, and ``needs-fact`` rows that carry their facts. ``resolve`` answers, too: it
+refuses what the parser refused, and nothing that DeepSpeed trained.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any
 import dsconfig
 from dsconfig import Severity
 from replays import Case
+from replays._entry_points import resolve_refuses
 
 RANK = {Severity.INFO: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 LEAST = {"error": 2, "warning": 1, "error-or-warning": 1}
@@ -41,7 +43,17 @@ def _case(row: dict[str, Any]) -> Case:
         places = {found.pointer for found in serious if RANK[found.severity] >= LEAST[expected]}
         wanted = [_matches(pointer, places) for pointer in row["pointers"]]
         agrees = all(wanted) if row["match"] == "all" else any(wanted)
-    return Case(row["name"], f"{expected} at {row['pointers']}", got, agrees)
+    answered = _resolve_agrees(row)
+    got = got if answered else [*got, "resolve says the opposite"]
+    return Case(row["name"], f"{expected} at {row['pointers']}", got, agrees and answered)
+
+
+def _resolve_agrees(row: dict[str, Any]) -> bool:
+    version = row["context"]["deepspeed_version"]
+    refused = resolve_refuses(_source(row), _facts(row), version)
+    if row["failed_at"] == "parse":
+        return refused
+    return not refused or row["failed_at"] is not None
 
 
 def _matches(pointer: str, places: set[str]) -> bool:

@@ -2,8 +2,9 @@
 
 Agreement: a refusal exactly when DeepSpeed refused the file, or could not build the optimizer
 or scheduler from it; a finding at each key listed as unknown, removed, deprecated or doubled;
-and no error where nothing at all is listed. Templates are skipped. Files with "auto" are judged
-as they were for the record: batch and Hugging Face keys filled in first.
+and no error where nothing at all is listed. ``resolve`` refuses what the parser did. Templates
+are skipped. Files with "auto" are judged as they were for the record: batch and Hugging Face keys
+filled in first.
 """
 
 import json
@@ -16,6 +17,7 @@ from dsconfig import Diagnostic, Effect
 from dsconfig.source.override import with_overrides
 from dsconfig.source.pointer import join
 from replays import Case
+from replays._entry_points import resolve_refuses
 
 LISTS = ("unknown_keys", "removed_keys", "deprecated_keys", "duplicate_keys")
 BUILT = ("optimizer", "scheduler")
@@ -53,7 +55,9 @@ def _case(row: Mapping[str, Any], folder: Path) -> Case:
     refused = verdict == "rejected" or bool(row["late_failure"])
     listed = {name: row[name] for name in (*LISTS, "suspicious", "late_failure") if row[name]}
     expected = {"refused": refused, **listed}
-    return Case(row["file"], expected, *_judged(report, refused, row))
+    got, agrees = _judged(report, refused, row)
+    resolved = resolve_refuses(document, facts, "0.19.8") == (verdict == "rejected")
+    return Case(row["file"], expected, {**got, "resolve": resolved}, agrees and resolved)
 
 
 def _ranks(config: Any, data_parallel: int | None) -> int | None:

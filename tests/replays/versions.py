@@ -1,7 +1,8 @@
 """Which releases load a config: ``accept`` is what DeepSpeed's parser did.
 
-A finding of effect ``refused`` counts unless it is marked ``late``: the parser ran alone, so
-what stops only the engine was never seen.
+Asked are ``validate``, ``resolve`` and ``plan``; a case agrees when each that answers does. A
+finding of effect ``refused`` counts unless it is marked ``late``: the parser ran alone, so what
+stops only the engine was never seen.
 """
 
 import json
@@ -11,6 +12,7 @@ from typing import Any
 
 import dsconfig
 from replays import Case
+from replays._entry_points import parsed, plan_refuses, refuses
 
 
 def replay(path: Path) -> Iterator[Case]:
@@ -19,16 +21,24 @@ def replay(path: Path) -> Iterator[Case]:
         facts = dsconfig.Facts(world_size=row["world_size"])
         for span in row["ranges"]:
             for version in _inside(span):
-                report = dsconfig.validate(
-                    row["config"], facts, runtime="deepspeed", version=version
-                )
-                accepts = not any(_refuses(found) for found in report.diagnostics)
+                answers = _answers(row["config"], facts, version)
                 yield Case(
                     name=f"{row['id']} at {version}",
-                    expected=_said(span["accept"]),
-                    got=_said(accepts),
-                    agrees=accepts == span["accept"],
+                    expected=_said(not span["accept"]),
+                    got=", ".join(f"{name}: {_said(refused)}" for name, refused in answers.items()),
+                    agrees=set(answers.values()) == {not span["accept"]},
                 )
+
+
+def _answers(config: Any, facts: dsconfig.Facts, version: str) -> dict[str, bool]:
+    report = dsconfig.validate(config, facts, runtime="deepspeed", version=version)
+    resolution = parsed(config, facts, version)
+    found = {
+        "validate": any(map(refuses, report.diagnostics)),
+        "resolve": any(map(refuses, resolution.diagnostics)),
+    }
+    planned = plan_refuses(resolution, facts)
+    return found if planned is None else {**found, "plan": planned}
 
 
 def _inside(span: dict[str, Any]) -> Iterator[str]:
@@ -38,9 +48,5 @@ def _inside(span: dict[str, Any]) -> Iterator[str]:
         yield span["to"]
 
 
-def _refuses(found: dsconfig.Diagnostic) -> bool:
-    return found.effect is dsconfig.Effect.REFUSED and not found.late
-
-
-def _said(accepts: bool) -> str:
-    return "accept" if accepts else "refuse"
+def _said(refused: bool) -> str:
+    return "refuse" if refused else "accept"

@@ -12,8 +12,8 @@ from dsconfig.schema import (
     Status,
     Version,
     find,
-    homes,
     key,
+    key_index,
     keys,
     strict_at,
     strict_since,
@@ -148,23 +148,25 @@ def test_the_module_names_what_it_has() -> None:
         _ = schema.nothing
 
 
-def test_the_written_homes_are_those_of_the_declarations() -> None:
-    """After a change of keys: ``python -m dsconfig.schema.homes``."""
-    assert homes.FILE.read_text("utf-8") == homes.to_text(homes.declared())
+def test_the_written_key_index_is_that_of_the_declarations() -> None:
+    """After a change of keys: ``python -m dsconfig.schema.key_index``."""
+    assert key_index.FILE.read_text("utf-8") == key_index.to_text(key_index.declared())
 
 
-def test_the_written_homes_lead_to_keys() -> None:
-    paths = [path for name in homes.declared() for path in homes.homes_of(name)]
+def test_the_written_key_index_leads_to_keys() -> None:
+    paths = [
+        path for name in key_index.declared()["blocks_with"] for path in key_index.places_of(name)
+    ]
     assert ("zero_optimization", "overlap_comm") in paths
     assert ("zero_optimization", "max_live_parameters") in paths  # an alias
     for path in paths:
         found = find(path)
         assert found is not None and found.status is Status.LIVE
-        assert found.until is None and homes.lives(path)
+        assert found.until is None and key_index.lives(path)
 
 
 @pytest.mark.parametrize(
     "path", [("amp",), ("amp", "enabled"), ("overlap_comm",), ("zero_optimization", "grad_hooks")]
 )
 def test_a_key_that_left_or_stands_elsewhere_does_not_live_there(path: tuple[str, ...]) -> None:
-    assert not homes.lives(path)
+    assert not key_index.lives(path)

@@ -17,6 +17,7 @@ from dsconfig.planner.coverage import (
 from dsconfig.planner.coverage.rules import Rule, decide, inert
 from dsconfig.planner.model import Coverage, Status
 from dsconfig.runtimes.effective import Effective
+from dsconfig.schema.key_index import own_path
 from dsconfig.source.pointer import lookup, split
 
 RULES: Mapping[str, Rule] = {
@@ -65,7 +66,7 @@ def _fate(pointer: str, value: Any, effective: Effective) -> tuple[Status, str]:
         if path == (block, "enabled"):
             return Status.HONOURED, f"{block} stays off"
         return Status.INERT, f"{block}.enabled is false"
-    rule = rule_of(".".join(path))
+    rule = rule_of(".".join(own_path(path)))
     if rule is None:
         return Status.REFUSED, "no rule of this engine covers it; remove the key"
     case = decide(rule, value, effective)

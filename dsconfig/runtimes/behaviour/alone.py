@@ -15,6 +15,6 @@ def run(outcome: Outcome, facts: Facts, runtime: "DeepSpeed") -> None:
     if facts.world_size is None:
         raise MissingFact("", "the number of processes is unknown", "give --gpus")
     ranks = facts.data_parallel if runtime.mpu else None
-    deepspeed_parse.parse(outcome, facts.world_size, ranks, runtime.version)
+    deepspeed_parse.parse(outcome, facts, ranks, runtime.version)
     if runtime.until == "step":
         deepspeed_step.build_and_step(outcome, facts.client_optimizer, runtime.version)

@@ -4,83 +4,65 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from dsconfig.facts import Facts
 from dsconfig.runtimes import reading
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.behaviour import deepspeed_batch
 from dsconfig.runtimes.behaviour.outcome import Outcome, Stops, about
-from dsconfig.runtimes.demands import demands, unmet
+from dsconfig.runtimes.conditions import AT_THE_END, breaches
+from dsconfig.runtimes.read_config import ReadConfig
+from dsconfig.runtimes.removals import REMOVALS
 from dsconfig.runtimes.typed_blocks import BLOCK_AT
 from dsconfig.schema.version import NEWEST, Version
 
-REMOVED = (
-    "nebula",
-    "compression_training",
-    "amp",
-    "quantize_training",
-    "sparse_gradients",
-    "eigenvalue",
-    "sparse_attention",
-    "elasticity",
-    "graph_harvesting",
-    "curriculum_learning",
-    "progressive_layer_drop",
-)
-_REMOVED_FROM_ZERO = ("mics_shard_size", "mics_hierarchical_params_gather", "zeropp_loco_param")
-REMOVAL = Version(0, 19, 6)
-"""The first release that refuses them by name."""
 OPTIMIZERS = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon")
 """Types DeepSpeed builds itself; it reads their names in lower case."""
 MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
 
-def parse(outcome: Outcome, world_size: int, ranks: int | None, version: Version) -> None:
+def parse(outcome: Outcome, facts: Facts, ranks: int | None, version: Version) -> None:
     """Read ``outcome.config``, in place. ``ranks`` is an mpu's data-parallel size, or None."""
     config = outcome.config
-    _refuse_removed(config, version)
-    size: int | float = ranks if ranks is not None else world_size
+    read = ReadConfig(config, version, facts)
+    _refuse_removed(read)
+    size: int | float = ranks if ranks is not None else facts.world_size or 1
     if ranks is None and "sequence_parallel_size" in config:
         with about("sequence_parallel_size"):
-            size = world_size / config["sequence_parallel_size"]
-    # Of the two spellings the new one is read where it stands, and the old one not at all.
-    unread = {"bfloat16"} if config.get("bf16") is not None else set[str]()
-    read = {key: value for key, value in config.items() if key not in unread}
-    found = reading.read(read, version)
+            size = size / config["sequence_parallel_size"]
     for step in ORDER:
-        _refuse_unmet(config, version, step.by_hand)
-        _typed(outcome, found, step.by_model)
+        _refuse_unmet(read, step.by_hand)
+        _typed(outcome, read.reading, step.by_model)
+        _refuse_breaches(read, (*step.by_hand, *step.by_model))
         if step.then is not None:
             step.then(outcome)
-    _refuse_unmet(config, version, None)
-    _typed(outcome, found, None)
+    _refuse_unmet(read, None)
+    _typed(outcome, read.reading, None)
+    _refuse_breaches(read, None)
     deepspeed_batch.solve(outcome, size)
-    _sanity(config)
+    _refuse_breaches(read, (AT_THE_END,))
+    _max_grad_norm(config)
 
 
-def _refuse_removed(config: dict[str, Any], version: Version) -> None:
-    if version < REMOVAL:
-        return
-    for key in REMOVED:
-        if key in config:
-            raise Stops("DeepSpeedConfigError", f"{key} has been removed", key)
-    zero = config.get("zero_optimization")
-    if isinstance(zero, dict):
-        for key in _REMOVED_FROM_ZERO:
-            if key in zero:
-                path = f"zero_optimization.{key}"
-                raise Stops("DeepSpeedConfigError", f"{path} has been removed", path)
+def _refuse_removed(read: ReadConfig) -> None:
+    for path, removal in REMOVALS.items():
+        if read.version >= removal.refused_from and read.has(*path):
+            dotted = ".".join(path)
+            raise Stops("DeepSpeedConfigError", f"{dotted} has been removed", dotted)
 
 
-def _refuse_unmet(config: dict[str, Any], version: Version, roots: tuple[str, ...] | None) -> None:
+def _refuse_breaches(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
+    """Conditions between keys, at the turn of the given roots (None: of all)."""
+    for breach in breaches(read, roots):
+        raise Stops(breach.exception, breach.said, *(".".join(path) for path in breach.paths))
+
+
+def _refuse_unmet(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
     """Demands on keys that are read by hand, below the given roots (None: all of them)."""
-    for path in demands():
+    for path, demand in read.unmet.items():
         if path[0] in _REPLAYED or (roots is not None and path[0] not in roots):
             continue
-        value = reading_at(config, path)
-        if value is reading.ABSENT:
-            continue
-        demand = unmet(path, value, version)
-        if demand is not None and not demand.late:
-            dotted = ".".join(path)
+        if not demand.late:
+            dotted, value = ".".join(path), read.get(*path)
             said = f"{dotted} is {value!r}; DeepSpeed takes {demand.expected}"
             raise Stops(_class_of(dotted, value), said, dotted)
 
@@ -199,21 +181,6 @@ def _delete(config: dict[str, Any], path: tuple[str, ...]) -> None:
         cast(dict[str, Any], place).pop(name, None)
 
 
-def _half(config: dict[str, Any], block: str) -> bool:
-    return bool(reading_at(config, (block, "enabled")) not in (reading.ABSENT, None, False))
-
-
-def _bf16_block(config: dict[str, Any]) -> str:
-    return "bf16" if config.get("bf16") is not None else "bfloat16"
-
-
-def _one_half(outcome: Outcome) -> None:
-    config = outcome.config
-    if _half(config, "fp16") and _half(config, _bf16_block(config)):
-        said = "bf16 and fp16 cannot be on together"
-        raise Stops("AssertionError", said, "fp16.enabled", "bf16.enabled")
-
-
 def _optimizer_and_scheduler(outcome: Outcome) -> None:
     config = outcome.config
     for block in ("optimizer", "scheduler"):
@@ -243,12 +210,8 @@ def _clock(outcome: Outcome) -> None:
         _ = config.get("wall_clock_breakdown", False) | enabled
 
 
-def _sanity(config: dict[str, Any]) -> None:
-    """What is checked once everything is parsed."""
-    stage = reading_at(config, ("zero_optimization", "stage"))
-    if config.get("gradient_allreduce_op") == "sum" and stage == 3:
-        said = "gradient_allreduce_op sum does not go with stage 3"
-        raise Stops("ValueError", said, "gradient_allreduce_op")
+def _max_grad_norm(config: dict[str, Any]) -> None:
+    """A warning about ``optimizer.params.max_grad_norm`` compares it with 0."""
     params = reading_at(config, ("optimizer", "params"))
     named = reading_at(config, ("optimizer", "type")) not in (reading.ABSENT, None)
     if named and params is not reading.ABSENT and params is not None:
@@ -276,7 +239,7 @@ ORDER = (
     Step(by_hand=("activation_checkpointing",), by_model=("comms_logger",)),
     Step(by_model=MONITORS),
     Step(by_model=("fp16",)),
-    Step(by_model=("bf16", "bfloat16"), then=_one_half),
+    Step(by_model=("bf16", "bfloat16")),
     Step(by_hand=("torch_autocast",), then=_optimizer_and_scheduler),
     Step(then=_clock),
     Step(by_hand=("autotuning",), by_model=("hybrid_engine",)),

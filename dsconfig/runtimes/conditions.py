@@ -1,0 +1,343 @@
+"""Conditions between keys on which DeepSpeed's parser insists, release by release.
+
+What a single key may be is declared with the key. These look at several at once; DeepSpeed has
+them as validators of its models and as checks by hand. The rules tell users about them, and the
+replay of the parser stops at them: both ask here.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from dsconfig.runtimes.read_config import ZERO, ReadConfig
+from dsconfig.runtimes.reading import is_block
+from dsconfig.schema.version import Version
+
+Path = tuple[str, ...]
+
+
+class Breach(NamedTuple):
+    """A condition that is not met, and the keys that it is about; the first is at fault."""
+
+    paths: tuple[Path, ...]
+    said: str
+    exception: str = "ValidationError"
+
+    @property
+    def path(self) -> Path:
+        return self.paths[0]
+
+
+Find = Callable[[ReadConfig], Iterator[Breach]]
+
+
+class Condition(NamedTuple):
+    """``root`` is the top-level key at whose turn DeepSpeed looks."""
+
+    root: str
+    find: Find
+
+
+AT_THE_END = ""
+"""In place of a root: once everything is read and the batch is settled."""
+CONDITIONS: dict[str, Condition] = {}
+"""By the name of the rule that tells about it."""
+
+
+def _condition(name: str, root: str = AT_THE_END) -> Callable[[Find], Find]:
+    def register(find: Find) -> Find:
+        CONDITIONS[name] = Condition(root, find)
+        return find
+
+    return register
+
+
+def breaches(config: ReadConfig, roots: tuple[str, ...] | None) -> Iterator[Breach]:
+    """What is not met at the turn of these top-level keys (None: of any but the end)."""
+    for condition in CONDITIONS.values():
+        if condition.root in roots if roots is not None else condition.root != AT_THE_END:
+            yield from condition.find(config)
+
+
+def _path(dotted: str) -> tuple[Path, ...]:
+    return (tuple(dotted.split(".")),)
+
+
+# ZeRO.
+
+ZERO_WITHOUT_FP16 = Version(0, 3, 16)
+STAGE_1_WITHOUT_FP16 = Version(0, 4, 0)
+PYDANTIC_ZERO = Version(0, 7, 0)
+
+
+def old_stage(config: ReadConfig) -> float | None:
+    """The stage as releases before 0.7.0 compare it; None where it is no number."""
+    value = config.get("zero_optimization")
+    if is_block(value):
+        value = value.get("stage", 0)
+    return value if isinstance(value, (int, float)) else None
+
+
+@_condition("zero-needed-fp16", "zero_optimization")
+def zero_needed_fp16(config: ReadConfig) -> Iterator[Breach]:
+    if config.version >= STAGE_1_WITHOUT_FP16 or config.fp16:
+        return
+    stage = old_stage(config)
+    if stage is not None and stage > 0 and (config.version < ZERO_WITHOUT_FP16 or stage < 2):
+        said = f"DeepSpeed {config.version} runs ZeRO stage {stage:g} under fp16 only"
+        yield Breach((ZERO,), said, "AssertionError")
+
+
+@_condition("old-zero-limits", "zero_optimization")
+def old_zero_limits(config: ReadConfig) -> Iterator[Breach]:
+    if config.version >= PYDANTIC_ZERO or not config.has(*ZERO):
+        return
+    block = config.get(*ZERO)
+    if not is_block(block):
+        if not isinstance(block, bool):
+            yield Breach((ZERO,), "zero_optimization is no block of keys", "AttributeError")
+        return
+    stage = block.get("stage", 0)
+    highest = 3 if config.since("0.3.8") else 2
+    if not isinstance(stage, (int, float)):
+        yield Breach(((*ZERO, "stage"),), "zero_optimization.stage is no number", "TypeError")
+    elif stage > highest:
+        said = f"zero_optimization.stage is above {highest}"
+        yield Breach(((*ZERO, "stage"),), said, "AssertionError")
+    if config.since("0.3.15"):
+        yield from _old_offload(config, block)
+
+
+def _old_offload(config: ReadConfig, block: dict[str, Any]) -> Iterator[Breach]:
+    switches = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_params"}
+    for name, switch in switches.items():
+        value = block.get(name)
+        if value is None or switch in block:
+            continue
+        path = (*ZERO, name)
+        if not is_block(value):
+            yield Breach((path,), f"{'.'.join(path)} is no block of keys", "AttributeError")
+        elif config.since("0.5.7") and value.get("device", "cpu") not in ("none", "cpu", "nvme"):
+            said = f"{'.'.join(path)}.device is none of none, cpu and nvme"
+            yield Breach(((*path, "device"),), said, "ValueError")
+
+
+REPLACED = (
+    ("cpu_offload", ("offload_optimizer",)),
+    ("cpu_offload_param", ("offload_param",)),
+    (
+        "stage3_gather_fp16_weights_on_model_save",
+        ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save"),
+    ),
+)
+
+
+@_condition("deprecated-and-replacement", "zero_optimization")
+def deprecated_and_replacement(config: ReadConfig) -> Iterator[Breach]:
+    block = config.block(*ZERO)
+    if config.version < PYDANTIC_ZERO:
+        return
+    for old, replacements in REPLACED:
+        if block.get(old, "auto") == "auto":
+            continue
+        for new in replacements:
+            if block.get(new, "auto") != "auto":
+                said = f'"{old}" stands beside "{new}", which replaced it'
+                yield Breach(((*ZERO, old),), said, "AssertionError")
+
+
+@_condition("grad-norm-needs-stage", "zero_optimization")
+def grad_norm_needs_stage(config: ReadConfig) -> Iterator[Breach]:
+    if not config.read(ZERO, "compute_grad_norm", True) and config.stage in (0, 3):
+        said = f"compute_grad_norm false at ZeRO stage {config.stage}"
+        yield Breach(((*ZERO, "compute_grad_norm"),), said)
+
+
+@_condition("partial-offload-needs-stage-3", "zero_optimization")
+def partial_offload_needs_stage_3(config: ReadConfig) -> Iterator[Breach]:
+    ratio = config.read((*ZERO, "offload_optimizer"), "ratio", 1.0)
+    if ratio < 1 and config.stage != 3 and config.since("0.15.0"):
+        said = f"offload_optimizer.ratio {ratio:g} at ZeRO stage {config.stage}"
+        yield Breach(((*ZERO, "offload_optimizer", "ratio"),), said)
+
+
+ZENFLOW = (*ZERO, "zenflow")
+
+
+@_condition("zenflow-selection", "zero_optimization")
+def zenflow_values(config: ReadConfig) -> Iterator[Breach]:
+    """What the model refuses; pairs that only the optimizer refuses are for the rule."""
+    values = config.reading.values.get(ZENFLOW)
+    if values is None or config.get(*ZENFLOW) is None:
+        return
+
+    def wrong(name: str, what: str) -> Breach:
+        return Breach(((*ZENFLOW, name),), f"zenflow.{name} {what}")
+
+    if config.read(ZENFLOW, "select_strategy", "auto") not in ("auto", "step", "epoch"):
+        yield wrong("select_strategy", 'is none of "auto", "step" and "epoch"')
+    for name in ("select_interval", "update_interval"):
+        value = values.get(name, "auto")
+        if isinstance(value, str) and value != "auto":
+            yield wrong(name, 'is neither a number nor "auto"')
+    update = values.get("update_interval", "auto")
+    if isinstance(update, int) and update < 1 and config.since("0.19.6"):
+        yield wrong("update_interval", "is less than 1")
+
+
+@_condition("sum-not-supported")
+def sum_not_supported(config: ReadConfig) -> Iterator[Breach]:
+    if not sums(config) or not config.since("0.19.6"):
+        return
+    reasons = {
+        "ZeRO stage 3": config.stage == 3,
+        "ZenFlow": config.get(*ZENFLOW) not in (None, "auto"),
+        "DeepCompile": config.read(("compile",), "deepcompile", False),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            said = f'gradient_allreduce_op "sum" does not go with {reason}'
+            yield Breach(_path("gradient_allreduce_op"), said, "ValueError")
+
+
+def sums(config: ReadConfig) -> bool:
+    """Whether gradients are summed rather than averaged."""
+    value = config.get("gradient_allreduce_op")
+    return isinstance(value, str) and value.lower() == "sum"
+
+
+# Precision.
+
+
+@_condition("loss-scale-limits", "fp16")
+def loss_scale_limits(config: ReadConfig) -> Iterator[Breach]:
+    if config.since("0.19.3"):
+        yield from unusable_scale_limits(config)
+
+
+def unusable_scale_limits(config: ReadConfig) -> Iterator[Breach]:
+    """A window or minimum that no dynamic scale can work with, whoever checks it."""
+    if not config.fp16 or config.read(("fp16",), "loss_scale", 0.0) != 0:
+        return
+    for name in ("loss_scale_window", "min_loss_scale"):
+        value = config.read(("fp16",), name, 1.0)
+        if value <= 0:
+            said = f"fp16.{name} is {value:g} while the scale is dynamic"
+            yield Breach((("fp16", name),), said)
+
+
+@_condition("fp16-with-bf16", "bf16")
+def fp16_with_bf16(config: ReadConfig) -> Iterator[Breach]:
+    if config.fp16 and config.bf16 and config.since("0.6.0"):
+        keys = (("fp16", "enabled"), (config.bf16_block, "enabled"))
+        yield Breach(keys, f"fp16 and {config.bf16_block} are both enabled", "AssertionError")
+
+
+@_condition("bf16-needed-zero", "bf16")
+def bf16_needed_zero(config: ReadConfig) -> Iterator[Breach]:
+    if not config.since("0.6.0") or config.since("0.6.2") or not config.bf16:
+        return
+    if old_stage(config) not in (1, 2, 3):
+        said = f"DeepSpeed {config.version} runs bf16 with ZeRO stage 1, 2 or 3 only"
+        yield Breach(((config.bf16_block, "enabled"),), said, "AssertionError")
+
+
+MASTER_KEYS = (
+    ("fp16", "fp16_master_weights_and_grads"),
+    ("bf16", "bf16_master_weights_and_grads"),
+    ("bf16", "bf16_optimizer_states"),
+)
+
+
+def keeps_masters(config: ReadConfig, path: Path) -> bool:
+    """Whether 16-bit masters or states are asked for, by a key of ``MASTER_KEYS``."""
+    block = config.bf16_block if path[0] == "bf16" else path[0]
+    if config.since("0.17.1"):
+        return config.read((block,), path[1], False)
+    return config.since("0.5.0") and config.fp16 and config.switch(*path)
+
+
+def stages_with_masters(config: ReadConfig) -> tuple[int, ...]:
+    """The stages that keep 16-bit masters at this release."""
+    return (1, 2, 3) if config.since("0.18.3") else (2,)
+
+
+@_condition("master-weights-need-zero")
+def master_weights_need_zero(config: ReadConfig) -> Iterator[Breach]:
+    if config.stage in stages_with_masters(config):
+        return
+    for path in MASTER_KEYS:
+        if keeps_masters(config, path):
+            said = f"{'.'.join(path)} is on at ZeRO stage {config.stage}"
+            yield Breach((path,), said, "AssertionError")
+
+
+@_condition("bf16-states-need-masters")
+def bf16_states_need_masters(config: ReadConfig) -> Iterator[Breach]:
+    block = (config.bf16_block,)
+    states = config.read(block, "bf16_optimizer_states", False)
+    if states and not config.read(block, "bf16_master_weights_and_grads", False):
+        said = "bf16_optimizer_states needs bf16_master_weights_and_grads"
+        yield Breach(((*block, "bf16_optimizer_states"),), said, "AssertionError")
+
+
+# Data, files and what was taken out.
+
+CURRICULUM = ("data_efficiency", "data_sampling", "curriculum_learning")
+BATCHING = ("data_efficiency", "data_sampling", "dynamic_batching")
+
+
+@_condition("curriculum-without-metrics", "data_efficiency")
+def curriculum_without_metrics(config: ReadConfig) -> Iterator[Breach]:
+    enabled = config.since("0.8.0") and config.get(*CURRICULUM, "enabled")
+    if enabled and not config.has(*CURRICULUM, "curriculum_metrics"):
+        said = "curriculum_learning is enabled without curriculum_metrics"
+        yield Breach(((*CURRICULUM, "curriculum_metrics"),), said, "AssertionError")
+
+
+@_condition("dynamic-batching-without-tokens", "data_efficiency")
+def dynamic_batching_without_tokens(config: ReadConfig) -> Iterator[Breach]:
+    if config.since("0.16.5") and config.get(*BATCHING, "enabled"):
+        try:
+            int(config.get(*BATCHING, "max_tokens"))
+        except (TypeError, ValueError, OverflowError):
+            path = (*BATCHING, "max_tokens")
+            yield Breach((path,), "dynamic_batching needs max_tokens, a number", "AssertionError")
+
+
+@_condition("gds-not-on-device", "aio")
+def gds_not_on_device(config: ReadConfig) -> Iterator[Breach]:
+    device = config.facts.device
+    if config.switch("aio", "use_gds") and device is not None and device.kind != "cuda":
+        said = f"use_gds needs an NVIDIA card, not {device.name}"
+        yield Breach(_path("aio.use_gds"), said, "AssertionError")
+
+
+BATCH_KEYS = (
+    "gradient_accumulation_steps",
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+)
+
+
+@_condition("elasticity-with-batch", "elasticity")
+def elasticity_with_batch(config: ReadConfig) -> Iterator[Breach]:
+    if not config.since("0.3.9") or config.since("0.19.8"):
+        return
+    ignores = config.switch("elasticity", "ignore_non_elastic_batch_info")
+    written = [key for key in BATCH_KEYS if key in config.config]
+    if config.switch("elasticity", "enabled") and written and not ignores:
+        said = f"elasticity is enabled beside {' and '.join(written)}"
+        yield Breach(_path("elasticity.enabled"), said, "ElasticityConfigError")
+
+
+@_condition("wrong-level-name-error", "compression_training")
+def compression_at_wrong_level(config: ReadConfig) -> Iterator[Breach]:
+    path = ("compression_training", "shared_parameters", "enabled")
+    if config.since("0.7.0") and not config.since("0.19.3") and config.switch(*path):
+        said = "shared_parameters does not stand in a method of compression_training"
+        yield Breach((path,), said, "NameError")
+
+
+def unmet(name: str, config: ReadConfig) -> Iterator[Breach]:
+    """What is not met of the condition that a rule tells about."""
+    return CONDITIONS[name].find(config)

@@ -1,0 +1,136 @@
+"""A config as DeepSpeed reads it at one release. A broken one has answers, too."""
+
+from functools import cached_property
+from typing import Any, TypeVar
+
+from dsconfig.facts import Facts
+from dsconfig.runtimes.base import AUTO
+from dsconfig.runtimes.demands import Demand, demands
+from dsconfig.runtimes.reading import Reading, is_block, read
+from dsconfig.schema.version import Version
+
+T = TypeVar("T")
+ZERO = ("zero_optimization",)
+
+
+class ReadConfig:
+    """Values as written, and as the typed blocks of the release make them."""
+
+    def __init__(self, config: object, version: Version, facts: Facts) -> None:
+        self.config: dict[str, Any] = config if is_block(config) else {}
+        self.version = version
+        self.facts = facts
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The blocks DeepSpeed checks itself, as it converts them."""
+        return read(self.config, self.version)
+
+    def since(self, version: str) -> bool:
+        """Whether the config is judged for this release or a later one."""
+        return self.version >= Version.parse(version)
+
+    def get(self, *path: str) -> Any:
+        """The value as written; None where nothing is."""
+        value: Any = self.config
+        for part in path:
+            if not isinstance(value, dict):
+                return None
+            value = value.get(part)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return value  # pyright: ignore[reportUnknownVariableType]
+
+    def has(self, *path: str) -> bool:
+        *above, name = path
+        holder = self.get(*above) if above else self.config
+        return is_block(holder) and name in holder
+
+    def block(self, *path: str) -> dict[str, Any]:
+        """The block as written; empty where there is none."""
+        value = self.get(*path)
+        return value if is_block(value) else {}
+
+    def read(self, block: tuple[str, ...], name: str, default: T) -> T:
+        """A field of a typed block after DeepSpeed's conversions, if it has the right type."""
+        value: Any = self.reading.values.get(block, {}).get(name, default)
+        if isinstance(value, bool) != isinstance(default, bool):
+            return default
+        if isinstance(default, (int, float)):
+            return value if isinstance(value, (int, float)) else default  # pyright: ignore[reportReturnType]
+        return value if isinstance(value, type(default)) else default
+
+    def written(self, block: tuple[str, ...], name: str) -> bool:
+        """Whether a typed field is set, under either of its names, to more than "auto"."""
+        return name in self.reading.values.get(block, {})
+
+    def items(self, *path: str) -> list[Any]:
+        """The items of a list; none where there is no list."""
+        value = self.get(*path)
+        return list(value) if isinstance(value, list) else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+    def number(self, *path: str) -> float | None:
+        """A number as written; None for anything else (a bool is no number)."""
+        value = self.get(*path)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return value
+        return None
+
+    def switch(self, *path: str) -> bool:
+        """Whether an untyped switch counts as on, as Python sees it."""
+        value = self.get(*path)
+        return bool(value) and value != AUTO
+
+    @cached_property
+    def stage(self) -> int:
+        """The ZeRO stage in force; 0 where none is set or the value is refused."""
+        whole = self.config.get("zero_optimization")
+        if isinstance(whole, bool):
+            return int(whole)
+        value = self.read(ZERO, "stage", 0)
+        return int(value) if value in (0, 1, 2, 3) else 0
+
+    @cached_property
+    def stage_is_known(self) -> bool:
+        """False where "auto" or a refused value stands in place of the stage."""
+        block = self.get("zero_optimization")
+        if not is_block(block):
+            return not isinstance(block, str)
+        return "stage" not in block or self.written(ZERO, "stage")
+
+    @cached_property
+    def fp16(self) -> bool:
+        return self._enabled("fp16")
+
+    @cached_property
+    def bf16_block(self) -> str:
+        """The name of the block that counts."""
+        return "bfloat16" if self.config.get("bf16") is None else "bf16"
+
+    @cached_property
+    def bf16(self) -> bool:
+        return self._enabled(self.bf16_block)
+
+    def _enabled(self, block: str) -> bool:
+        """A precision switch; as Python sees it where the release does not check it."""
+        if self.since("0.17.1"):
+            return self.read((block,), "enabled", False)
+        return bool(self.block(block).get("enabled", False))
+
+    def offload(self, which: str) -> str:
+        """The device of ``offload_param`` or ``offload_optimizer``: none, cpu or nvme."""
+        path = (*ZERO, which)
+        old = {"offload_param": "cpu_offload_param", "offload_optimizer": "cpu_offload"}[which]
+        if not self.has(*path) and self.read(ZERO, old, False):
+            return "cpu"
+        return self.read(path, "device", "none")
+
+    @cached_property
+    def unmet(self) -> dict[tuple[str, ...], Demand]:
+        """What DeepSpeed demands of values it reads unchecked, and does not get."""
+        found: dict[tuple[str, ...], Demand] = {}
+        for path, wanted in demands().items():
+            if path[0] in self.config and self.has(*path):
+                value = self.get(*path)
+                for demand in wanted:
+                    if demand.holds_at(self.version) and not demand.accepts(value):
+                        found[path] = demand
+        return found
