@@ -4,7 +4,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import awake, rule_of, rules
 from dsconfig.checks.rule import Finding, Rule
 from dsconfig.facts import Facts
-from dsconfig.report import Diagnostic, severity_of
+from dsconfig.report import Diagnostic
 from dsconfig.runtimes.base import Runtime, every_runtime, runtime_of
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.document import Document
@@ -66,6 +66,5 @@ def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | 
         runtimes=names,
         help=finding.help,
         fix=finding.fix,
-        severity=finding.severity or severity_of(effect),
         late=late,
     )

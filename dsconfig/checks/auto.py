@@ -103,7 +103,7 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC103",
     "auto-filled-by-trainer",
-    Effect.STYLE,
+    Effect.NOTE,
     bad=Example(config='{"train_batch_size": "auto"}', runtime=None),
     good=Example(config='{"train_batch_size": 8}', runtime=None),
 )

@@ -232,7 +232,7 @@ def batch_huge(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC206",
     "batch-fixes-world-size",
-    Effect.STYLE,
+    Effect.NOTE,
     wakes=TRAIN,
     bad='{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, '
     '"gradient_accumulation_steps": 4}',

@@ -72,7 +72,7 @@ def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC903",
     "universal-without-zero",
-    Effect.STYLE,
+    Effect.NOTE,
     wakes="checkpoint",
     bad='{"train_batch_size": 8, "checkpoint": {"load_universal": true}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "checkpoint": '

@@ -142,7 +142,7 @@ def compile_around_experts(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC475",
     "compile-only-on-call",
-    Effect.STYLE,
+    Effect.NOTE,
     wakes="compile",
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": '
     '{"deepcompile": true}}',

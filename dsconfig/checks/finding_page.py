@@ -3,22 +3,21 @@
 import json
 import textwrap
 
-from dsconfig.report import severity_of
 from dsconfig.resolver.codes import CODES
 
 WIDTH = 96
 
 
-def finding_page(code: str, meaning: str) -> str:
-    """The page of a code of the resolver, in Markdown; ``meaning`` explains its effect."""
+def finding_page(code: str) -> str:
+    """The page of a code of the resolver, in Markdown."""
     found = CODES[code]
     lines = [
         f"# {code} {found.name}",
         "",
         textwrap.fill(found.doc, WIDTH),
         "",
-        f"- Effect: `{found.effect}`, {meaning}",
-        f"- Severity: {severity_of(found.effect)}",
+        f"- Effect: `{found.effect}`, {found.effect.meaning}",
+        f"- Severity: {found.effect.severity}",
         "- Found by: `dsconfig resolve`, and by estimate, tune, plan and run, which resolve first",
         "",
         "## What to do",

@@ -20,7 +20,7 @@ def _wants_zero(runtime: Runtime) -> bool:
 @rule(
     "DSC701",
     "not-strict-json",
-    Effect.STYLE,
+    Effect.NOTE,
     bad=Example(config='{"train_batch_size": 8,}', runtime="transformers"),
     good=Example(config='{"train_batch_size": 8}', runtime="transformers"),
     holds=_reads_strict_json,
@@ -46,7 +46,7 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC702",
     "zero-block-missing",
-    Effect.STYLE,
+    Effect.NOTE,
     bad=Example(config='{"train_batch_size": 8}', runtime="accelerate"),
     good=Example(
         config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}', runtime="accelerate"

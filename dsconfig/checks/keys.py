@@ -275,7 +275,7 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC027",
     "comment-key",
-    Effect.STYLE,
+    Effect.NOTE,
     bad='{"train_batch_size": 8, "fp16": {"enabled": true, "_comment": "V100"}}',
     good='{"train_batch_size": 8, "fp16": {"enabled": true}}',
     on_templates=True,

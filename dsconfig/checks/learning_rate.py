@@ -255,7 +255,7 @@ def learning_rate_zero(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC650",
     "scheduler-without-optimizer",
-    Effect.STYLE,
+    Effect.NOTE,
     wakes="scheduler",
     bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {}}}',
     good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, '

@@ -54,7 +54,7 @@ def loss_scale_limits(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC322",
     "fractional-min-loss-scale",
-    Effect.STYLE,
+    Effect.NOTE,
     wakes="fp16",
     bad='{"train_batch_size": 8, "fp16": {"enabled": true, "min_loss_scale": 1e-10}}',
     good='{"train_batch_size": 8, "fp16": {"enabled": true, "min_loss_scale": 1}}',
@@ -171,7 +171,7 @@ def loss_scale_too_large(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC327",
     "fixed-loss-scale",
-    Effect.STYLE,
+    Effect.NOTE,
     wakes="fp16",
     bad=Example(config='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 8}}'),
     good='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 0}}',

@@ -13,7 +13,7 @@ PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
 @rule(
     "DSC921",
     "monitor-package",
-    Effect.STYLE,
+    Effect.NOTE,
     wakes="tensorboard wandb comet",
     bad='{"train_batch_size": 8, "wandb": {"enabled": true}}',
     good='{"train_batch_size": 8, "csv_monitor": {"enabled": true}}',
@@ -54,7 +54,7 @@ def datastates_block(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC923",
     "profiler-on",
-    Effect.STYLE,
+    Effect.NOTE,
     wakes="wall_clock_breakdown memory_breakdown",
     bad='{"train_batch_size": 8, "wall_clock_breakdown": true}',
     good='{"train_batch_size": 8, "wall_clock_breakdown": false}',

@@ -281,7 +281,7 @@ def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC612",
     "package-needed",
-    Effect.STYLE,
+    Effect.NOTE,
     wakes="optimizer",
     bad='{"train_batch_size": 8, "optimizer": {"type": "MuAdam", "params": {"lr": 0.001}}}',
     good='{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 0.001}}}',
@@ -303,7 +303,7 @@ def package_needed(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC613",
     "no-optimizer",
-    Effect.STYLE,
+    Effect.NOTE,
     wakes="zero_optimization",
     bad=Example(config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}'),
     good=Example(

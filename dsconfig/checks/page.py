@@ -10,29 +10,22 @@ from dsconfig.checks.examples import flags_of, judge
 from dsconfig.checks.finding_page import finding_page
 from dsconfig.checks.registry import FAMILIES, rules
 from dsconfig.checks.rule import Example, Rule
-from dsconfig.report import severity_of
+from dsconfig.report import Effect
 from dsconfig.resolver.codes import CODES
 from dsconfig.runtimes.base import every_runtime
-
-EFFECTS = {
-    "refused": "the program stops",
-    "altered": "it trains something other than what the file says",
-    "inert": "the setting has no effect, or is on its way out",
-    "style": "worth knowing",
-}
 
 
 def page(rule: Rule) -> str:
     """The page of a rule, in Markdown."""
-    effect = rule.effect.value
-    when = ", after the file was read" if rule.late and effect == "refused" else ""
+    effect = rule.effect
+    when = ", after the file was read" if rule.late and effect is Effect.REFUSED else ""
     lines = [
         f"# {rule.code} {rule.name}",
         "",
         inspect.cleandoc(rule.doc),
         "",
-        f"- Effect: `{effect}`, {EFFECTS[effect]}{when}",
-        f"- Severity: {severity_of(rule.effect).value}",
+        f"- Effect: `{effect}`, {effect.meaning}{when}",
+        f"- Severity: {effect.severity}",
         f"- Judged for: {', '.join(_runtimes(rule))}",
         "",
         "## Bad",
@@ -122,7 +115,7 @@ def index() -> str:
 
 def resolver_page(code: str) -> str:
     """The page of a code that the resolver finds."""
-    return finding_page(code, EFFECTS[CODES[code].effect])
+    return finding_page(code)
 
 
 def pages() -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
-from dsconfig.report import Effect, Severity
+from dsconfig.report import Effect
 from dsconfig.runtimes.reading import is_block
 
 TP: Path = ("tensor_parallel",)
@@ -60,7 +60,6 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
             f"counts with {world / degree:g} data-parallel ranks",
             help="write a divisor of the number of ranks",
             effect=Effect.ALTERED,
-            severity=Severity.WARNING,
             late=False,
         )
 
@@ -152,7 +151,7 @@ def partition_config(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC466",
     "pipeline-with-zero",
-    Effect.STYLE,
+    Effect.NOTE,
     wakes="pipeline",
     bad='{"train_batch_size": 8, "pipeline": {"stages": 4}, "zero_optimization": {"stage": 2}}',
     good='{"train_batch_size": 8, "pipeline": {"stages": 4}, "zero_optimization": {"stage": 1}}',

@@ -108,7 +108,7 @@ def nan_or_infinity(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC008",
     "template-file",
-    Effect.STYLE,
+    Effect.NOTE,
     bad='{\n  "train_batch_size": ${BATCH}\n}',
     good=GOOD,
 )
@@ -116,8 +116,7 @@ def template_file(config: Context) -> Iterator[Finding]:
     """The file holds placeholders such as `${BATCH}`, `{{ batch }}` or `BATCH_SIZE`.
 
     Some other program fills them in, so the values in their place are not judged, and rules
-    that calculate with values stay silent. The effect is `refused` where no program could
-    read the template as it stands.
+    that calculate with values stay silent.
     """
     yield from ()
 
@@ -142,15 +141,15 @@ def no_config_inside(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC010",
     "unused-ignore",
-    Effect.STYLE,
+    Effect.INERT,
     bad='{"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC999"]}}',
     good=GOOD,
 )
 def unused_ignore(config: Context) -> Iterator[Finding]:
     """A request to ignore a rule that finds nothing here; it would hide a later finding.
 
-    Reported as a warning when the file is judged for all programs, because one program's view
-    leaves rules asleep.
+    Reported when the file is judged for all programs, because one program's view leaves rules
+    asleep.
     """
     yield from ()
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsconfig.report import Effect, Fix, Range, Severity
+from dsconfig.report import Effect, Fix, Range
 from dsconfig.runtimes.base import Runtime
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ class Finding(NamedTuple):
     help: str | None = None
     effect: Effect | None = None
     late: bool | None = None
-    severity: Severity | None = None
     holds: Holds | None = None
     fix: Fix | None = None
     on_key: bool = False

@@ -258,7 +258,7 @@ def converted_value(config: Context) -> Iterator[Finding]:
 )
 def null_block(config: Context) -> Iterator[Finding]:
     """A block is null, which counts as absent: null for bf16 trains in fp32."""
-    for name, effect in (("bf16", None), ("aio", Effect.STYLE)):
+    for name, effect in (("bf16", None), ("aio", Effect.NOTE)):
         if config.has(name) and config.get(name) is None and (name,) not in config.unmet:
             yield Finding(
                 path=(name,),

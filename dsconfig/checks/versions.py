@@ -270,7 +270,7 @@ def _changed_default(config: Context, path: Path) -> bool:
 @rule(
     "DSC818",
     "clipping-by-default",
-    Effect.STYLE,
+    Effect.NOTE,
     bad='{"train_batch_size": 8}',
     good='{"train_batch_size": 8, "gradient_clipping": 1.0}',
     holds=in_deepspeed,

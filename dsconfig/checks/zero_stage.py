@@ -98,7 +98,7 @@ def _offload_details(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC403",
     "placeholder-weights-on-save",
-    Effect.STYLE,
+    Effect.NOTE,
     wakes="zero_optimization",
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '

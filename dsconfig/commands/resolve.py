@@ -118,7 +118,7 @@ def shape(result: "Resolution", only: str | None = None) -> dict[str, Any]:
     With ``only``, ledger and diagnostics are those of the key at that pointer alone.
     """
     return {
-        "format_version": "1.0",
+        "format_version": machine_form.FORMAT_VERSION,
         "runtime": result.runtime,
         "config": finite(result.config),
         "ledger": [

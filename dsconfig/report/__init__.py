@@ -9,7 +9,6 @@ from dsconfig.report.diagnostic import (
     Position,
     Range,
     Severity,
-    severity_of,
 )
 from dsconfig.report.report import FileReport, Report
 
@@ -24,5 +23,4 @@ __all__ = [
     "Range",
     "Report",
     "Severity",
-    "severity_of",
 ]

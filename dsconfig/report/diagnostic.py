@@ -1,23 +1,10 @@
 """One finding about a config: what is wrong, where, what it leads to, what to do."""
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 RULE_PAGES = "docs/rules"
 """Where the pages lie in the repository; `dsconfig explain CODE` prints the same."""
-
-
-class Effect(StrEnum):
-    """What happens at run time because of the finding."""
-
-    REFUSED = "refused"
-    """The program stops."""
-    ALTERED = "altered"
-    """It trains something other than what the file says."""
-    INERT = "inert"
-    """The setting has no effect, or works but is deprecated."""
-    STYLE = "style"
-    """It works as written; something is worth knowing."""
 
 
 class Severity(StrEnum):
@@ -26,12 +13,24 @@ class Severity(StrEnum):
     INFO = "info"
 
 
-SEVERITY_OF_EFFECT = {
-    Effect.REFUSED: Severity.ERROR,
-    Effect.ALTERED: Severity.ERROR,
-    Effect.INERT: Severity.WARNING,
-    Effect.STYLE: Severity.INFO,
-}
+class Effect(StrEnum):
+    """What happens at run time because of the finding, and how grave that is."""
+
+    meaning: str
+    severity: Severity
+
+    def __new__(cls, word: str, meaning: str, severity: Severity) -> Self:
+        effect = str.__new__(cls, word)
+        effect._value_ = word
+        effect.meaning, effect.severity = meaning, severity
+        return effect
+
+    REFUSED = "refused", "the program stops", Severity.ERROR
+    ALTERED = "altered", "it trains something other than what the file says", Severity.ERROR
+    INERT = "inert", "the setting has no effect", Severity.WARNING
+    DEPRECATED = "deprecated", "it works, and will go", Severity.WARNING
+    COSTLY = "costly", "it works, at a price in memory or time", Severity.WARNING
+    NOTE = "note", "it works; worth knowing", Severity.INFO
 
 
 class Position(NamedTuple):
@@ -72,7 +71,7 @@ class Diagnostic(NamedTuple):
 
     ``pointer`` is a JSON Pointer (RFC 6901; ``""`` is the whole file). ``runtimes`` names
     the programs the finding holds for (``dsengine``, ``deepspeed``, ``transformers``,
-    ``accelerate``). ``severity`` follows from ``effect`` unless a rule says otherwise.
+    ``accelerate``). ``severity`` follows from ``effect``.
     """
 
     code: str
@@ -84,16 +83,14 @@ class Diagnostic(NamedTuple):
     runtimes: tuple[str, ...] = ()
     help: str | None = None
     fix: Fix | None = None
-    severity: Severity = Severity.ERROR
     late: bool = False
     """True where the program refuses only after parsing (while building, or at a step)."""
+
+    @property
+    def severity(self) -> Severity:
+        return self.effect.severity
 
     @property
     def url(self) -> str:
         """The page of the rule, relative to the repository."""
         return f"{RULE_PAGES}/{self.code}.md"
-
-
-def severity_of(effect: Effect) -> Severity:
-    """The severity an effect has by default."""
-    return SEVERITY_OF_EFFECT[effect]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dsconfig.report.diagnostic import Diagnostic, Severity
+from dsconfig.report.diagnostic import Diagnostic, Effect, Severity
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
@@ -34,6 +34,11 @@ class Report(NamedTuple):
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         return self.at(Severity.WARNING)
+
+    @property
+    def refusals(self) -> tuple[Diagnostic, ...]:
+        """What stops the program: an engine stops for these alone."""
+        return tuple(found for found in self.diagnostics if found.effect is Effect.REFUSED)
 
     def at(self, severity: Severity) -> tuple[Diagnostic, ...]:
         return tuple(found for found in self.diagnostics if found.severity is severity)

@@ -43,7 +43,7 @@ CODES: Mapping[str, Code] = {
     ),
     "DSC153": Code(
         "host-memory-unknown",
-        Effect.STYLE,
+        Effect.NOTE,
         "States are moved to main memory, and how much of it a node has was not said. Whether "
         "they fit there was not checked; a job that does not fit is killed by the system, "
         "mostly without a message.",
@@ -69,7 +69,7 @@ CODES: Mapping[str, Code] = {
     ),
     "DSC155": Code(
         "tight-fit",
-        Effect.STYLE,
+        Effect.NOTE,
         "The micro batch fits with less than 5 % of the device to spare, which is about the error "
         "of the estimate. It may run out of memory after a while, when the allocator's memory is "
         "fragmented.",

@@ -5,7 +5,6 @@ from typing import Any, cast
 
 from dsconfig.facts import Facts
 from dsconfig.report import Diagnostic, Effect
-from dsconfig.report.diagnostic import severity_of
 from dsconfig.resolver.resolution import LedgerEntry, Source
 from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.schema.key_index import aliases_of
@@ -111,7 +110,6 @@ class Draft:
                 code=code,
                 name=name,
                 effect=effect,
-                severity=severity_of(effect),
                 pointer=pointer,
                 range=self.document.range(pointer) if self.document.spans else None,
                 runtimes=(self.runtime.name,),

@@ -80,7 +80,7 @@ def _tight(draft: Draft, path: str, micro: int, left: int) -> None:
     draft.report(
         "DSC155",
         "tight-fit",
-        Effect.STYLE,
+        Effect.NOTE,
         path,
         f"a micro batch of {micro} leaves {left / GIB:.2f} GiB of the device by the estimate",
         "should it run out of memory, write the next smaller one",

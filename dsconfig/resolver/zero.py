@@ -198,7 +198,7 @@ def _warn_about_host(draft: Draft, choice: Choice) -> None:
         draft.report(
             "DSC153",
             "host-memory-unknown",
-            Effect.STYLE,
+            Effect.NOTE,
             OPTIMIZER,
             f"offloading needs {choice.need.host / GIB:.1f} GiB of main memory on each node, and "
             "how much there is was not said",

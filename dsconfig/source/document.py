@@ -99,7 +99,6 @@ def finish(
     spans: Mapping[str, Span] | None = None,
     found: Sequence[Diagnostic] = (),
     placeholders: frozenset[str] = frozenset(),
-    refused: bool = False,
     departure: Departure | None = None,
     has_mark: bool = False,
     is_broken: bool = False,
@@ -112,7 +111,7 @@ def finish(
         kind = KINDS.get(type(value).__name__, "a number")
         found.append(findings.not_an_object(kind, spans[""].value if "" in spans else None))
     if placeholders:
-        found.append(findings.template(len(placeholders), refused=refused))
+        found.append(findings.template(len(placeholders)))
     return Document(
         name=name,
         value=value,

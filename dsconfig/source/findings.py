@@ -1,6 +1,6 @@
 """What the reader itself has to say: one function per code; and how a finding is named."""
 
-from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Position, Range, Severity
+from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Position, Range
 
 UNREADABLE = "DSC001"
 SYNTAX = "DSC002"
@@ -124,14 +124,13 @@ def not_a_number(pointer: str, place: Range, word: str) -> Diagnostic:
     )
 
 
-def template(count: int, *, refused: bool) -> Diagnostic:
+def template(count: int) -> Diagnostic:
     """The file holds placeholders that some other program fills in."""
     keys = "1 placeholder" if count == 1 else f"{count} placeholders"
     return Diagnostic(
         code="DSC008",
         name="template-file",
-        effect=Effect.REFUSED if refused else Effect.STYLE,
-        severity=Severity.INFO,
+        effect=Effect.NOTE,
         range=START,
         message=f"this is a template with {keys}; what stands in their place is not judged",
         help="validate the file that your launcher writes from it as well",
@@ -143,8 +142,7 @@ def no_config_inside(message: str, help: str, *, harmless: bool = False) -> Diag
     return Diagnostic(
         code="DSC009",
         name="no-config-inside",
-        effect=Effect.STYLE if harmless else Effect.REFUSED,
-        severity=Severity.INFO if harmless else Severity.ERROR,
+        effect=Effect.NOTE if harmless else Effect.REFUSED,
         range=START,
         message=message,
         help=help,

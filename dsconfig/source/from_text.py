@@ -33,8 +33,7 @@ def document_from_text(
     if parsed.too_deep:
         return unreadable(name, text, too_deep())
     placeholders: frozenset[str] = frozenset()
-    refused = bool(parsed.problems)
-    if refused or parsed.bare_texts or any(mark in source for mark in PLACEHOLDER_MARKS):
+    if parsed.problems or parsed.bare_texts or any(mark in source for mark in PLACEHOLDER_MARKS):
         parsed, placeholders = templates.filled_in(source, parsed)
     spans = Spans(source, parsed.places)
     found = list(_findings(parsed, spans, placeholders, in_file=not decoded))
@@ -47,7 +46,6 @@ def document_from_text(
         spans=spans,
         found=found,
         placeholders=placeholders,
-        refused=refused,
         departure=departure,
         has_mark=has_mark,
         is_broken=bool(parsed.problems) or parsed.is_blank,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dsconfig.report import Diagnostic, Effect, Position, Range, Severity
+from dsconfig.report import Diagnostic, Effect, Position, Range
 from dsconfig.source.document import REMARKS, SECTION, Document
 from dsconfig.source.findings import NEVER_IGNORED, matches
 from dsconfig.source.pointer import lookup
@@ -160,8 +160,7 @@ def unused(ignore: Ignore) -> Diagnostic:
     return Diagnostic(
         code=UNUSED,
         name="unused-ignore",
-        effect=Effect.STYLE,
-        severity=Severity.WARNING,
+        effect=Effect.INERT,
         message=f"{what}, so there is nothing to ignore; the request hides later findings",
         pointer=ignore.pointer,
         range=ignore.place,
@@ -174,7 +173,6 @@ def _malformed(document: Document, pointer: str, message: str) -> Diagnostic:
         code=MALFORMED,
         name="malformed-ignore",
         effect=Effect.INERT,
-        severity=Severity.WARNING,
         message=f"{message}; it is not heeded",
         pointer=pointer,
         range=document.range(pointer),

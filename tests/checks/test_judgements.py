@@ -154,7 +154,7 @@ VERSIONS = [
     ({"bf16": None}, "0.19.8", "inert"),
     ({"zero_optimization": {"stage": 1.5}}, "0.14.5", "refused"),
     ({"fp16": {"enabled": True, "loss_scale": "1e3"}}, "0.18.0", "inert"),
-    ({"fp16": {"enabled": True, "min_loss_scale": 1e-10}}, "0.17.0", "style"),
+    ({"fp16": {"enabled": True, "min_loss_scale": 1e-10}}, "0.17.0", "note"),
     ({"fp16": {"enabled": True, "min_loss_scale": 1e-10}}, "0.17.1", "refused"),
     ({"tensorboard": {"job_name": 5}}, "0.14.5", "inert"),
     ({"tensorboard": {"job_name": 5}}, "0.15.0", "refused"),

@@ -51,7 +51,7 @@ def test_a_narrow_terminal_gets_a_list():
 def test_the_machine_form_has_the_published_shape():
     done = run(BAICHUAN, *WORLD, "--output-format", "json")
     told = json.loads(done.stdout)
-    assert told["format_version"] == "1.0"
+    assert told["format_version"] == "2.0"
     assert told["config"]["gradient_accumulation_steps"] == 2
     assert told["diagnostics"] == []
     for entry in told["ledger"]:

@@ -10,7 +10,6 @@ from dsconfig.report import (
     Position,
     Range,
     Report,
-    Severity,
 )
 
 TEXT = '{\n\t"stage": "three", // \u4e2d\u6587\n  "zero": {\n  }\n}\n'
@@ -35,7 +34,6 @@ IDLE = Diagnostic(
     code="DSC420",
     name="idle-block",
     effect=Effect.INERT,
-    severity=Severity.WARNING,
     message="zero has no effect\n100%, really: \x1b[31m",
     pointer="/zero",
     range=place(3, 11, 4, 4),
@@ -44,8 +42,7 @@ IDLE = Diagnostic(
 NOTE = Diagnostic(
     code="DSC001",
     name="unplaced",
-    effect=Effect.STYLE,
-    severity=Severity.INFO,
+    effect=Effect.NOTE,
     message="the file works as written",
 )
 LATE = Diagnostic(

@@ -118,7 +118,7 @@ SARIF: dict[str, Any] = {
 def test_json_has_the_published_shape() -> None:
     data = json.loads(render("json", FILES, COLORED))
     assert list(data) == ["format_version", "files", "summary"]
-    assert data["format_version"] == "1.0"
+    assert data["format_version"] == "2.0"
     assert data["summary"] == {"files": 2, "errors": 2, "warnings": 1}
     first, clean = data["files"]
     assert clean == {"file": "clean.json", "valid": True, "diagnostics": []}
@@ -128,6 +128,7 @@ def test_json_has_the_published_shape() -> None:
         "name": "wrong-stage",
         "severity": "error",
         "effect": "refused",
+        "late": False,
         "runtimes": ["deepspeed", "dsengine"],
         "pointer": "/stage",
         "message": 'stage is "three": DeepSpeed stops',

@@ -5,7 +5,7 @@ from typing import Any
 
 from dsconfig.checks.page import page, resolver_page
 from dsconfig.checks.rule import Rule
-from dsconfig.report.diagnostic import RULE_PAGES, severity_of
+from dsconfig.report.diagnostic import RULE_PAGES
 from dsconfig.resolver.codes import CODES
 
 
@@ -20,7 +20,7 @@ def rule_as_data(rule: Rule) -> dict[str, Any]:
         "code": rule.code,
         "name": rule.name,
         "effect": rule.effect,
-        "severity": severity_of(rule.effect),
+        "severity": rule.effect.severity,
         "late": rule.late,
         "doc": cleandoc(rule.doc),
         "bad": rule.bad.config,
@@ -42,7 +42,7 @@ def finding_as_data(code: str) -> dict[str, Any]:
         "code": code,
         "name": found.name,
         "effect": found.effect,
-        "severity": severity_of(found.effect),
+        "severity": found.effect.severity,
         "doc": found.doc,
         "help": found.remedy,
         "example": config,

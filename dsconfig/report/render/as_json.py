@@ -8,7 +8,7 @@ from dsconfig.report.diagnostic import Diagnostic, Range
 from dsconfig.report.render import Look
 from dsconfig.report.report import FileReport
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "2.0"
 
 
 def render(files: Sequence[FileReport], look: Look) -> str:
@@ -42,6 +42,7 @@ def diagnostic_data(found: Diagnostic) -> dict[str, Any]:
         "name": found.name,
         "severity": str(found.severity),
         "effect": str(found.effect),
+        "late": found.late,
         "runtimes": list(found.runtimes),
         "pointer": found.pointer,
         "message": found.message,

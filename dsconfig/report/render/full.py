@@ -10,12 +10,6 @@ from dsconfig.report.render.plain import one_line
 from dsconfig.report.render.source_line import excerpt
 from dsconfig.report.report import FileReport
 
-CONSEQUENCES = {
-    Effect.REFUSED: "refused: the program stops",
-    Effect.ALTERED: "altered: it trains something other than what the file says",
-    Effect.INERT: "inert: the setting has no effect, or is on its way out",
-    Effect.STYLE: "style: worth knowing",
-}
 LATE = "refused late: the program stops after reading the file"
 
 
@@ -79,7 +73,8 @@ def _note(label: str, text: str, margin: str, look: Look) -> str:
 
 
 def _consequence(found: Diagnostic) -> str:
-    words = LATE if found.late and found.effect is Effect.REFUSED else CONSEQUENCES[found.effect]
+    late = found.late and found.effect is Effect.REFUSED
+    words = LATE if late else f"{found.effect}: {found.effect.meaning}"
     return f"{words} ({', '.join(found.runtimes)})" if found.runtimes else words
 
 

@@ -68,6 +68,7 @@ def _result(file: str, found: Diagnostic, index: dict[str, int]) -> dict[str, An
         "partialFingerprints": {"dsconfig/v1": _fingerprint(found)},
         "properties": {
             "effect": str(found.effect),
+            "late": found.late,
             "runtimes": list(found.runtimes),
             "pointer": found.pointer,
         },
