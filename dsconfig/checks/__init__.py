@@ -4,8 +4,9 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import awake, rule_of, rules
 from dsconfig.checks.rule import Finding, Rule
 from dsconfig.facts import Facts
-from dsconfig.report import Diagnostic
+from dsconfig.report import Diagnostic, Effect
 from dsconfig.runtimes.base import Runtime, every_runtime, runtime_of
+from dsconfig.runtimes.dsengine import DsEngine
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.document import Document
 from dsconfig.source.pointer import join
@@ -52,15 +53,20 @@ def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | 
         for runtime in context.runtimes
         if holds(runtime) and (runtime.builds_an_engine or not late)
     )
+    effect, message = finding.effect or rule.effect, finding.message
+    if finding.engine_stops is not None and effect is not Effect.REFUSED:
+        if context.ends_in_deepspeed:
+            names = tuple(name for name in names if name != DsEngine.name)
+        else:
+            effect, message = Effect.REFUSED, finding.engine_stops
     if not names:
         return None
-    effect = finding.effect or rule.effect
     pointer = join(*finding.path)
     return Diagnostic(
         code=rule.code,
         name=rule.name,
         effect=effect,
-        message=finding.message,
+        message=message,
         pointer=pointer,
         range=finding.range or context.document.range(pointer, key=finding.on_key),
         runtimes=names,

@@ -203,6 +203,7 @@ def batch_not_whole(config: Context) -> Iterator[Finding]:
                 path=(key,),
                 message=f"{key} is {_shown(value)}: it is kept and counted with as it is",
                 help="write a whole number",
+                engine_stops=f"{key} is {_shown(value)}: dsengine stops, it counts whole samples",
             )
 
 

@@ -179,6 +179,8 @@ def kept_wrong_value(config: Context) -> Iterator[Finding]:
             message=f"{_dotted(path)} is {shown(value)}, and must be {error.expected}: "
             + _what_happens(error),
             help=f"write {error.expected}",
+            engine_stops=f"{_dotted(path)} is {shown(value)}, and must be {error.expected}: "
+            "dsengine stops while it reads the file",
             fix=_literal(config, path, value),
         )
 

@@ -40,11 +40,11 @@ def convert(
 ) -> None:
     """Write the config as strict JSON, base64, an accelerate YAML, or an FSDP2 YAML."""
     from dsconfig.commands.errors import UsageError
-    from dsconfig.commands.prepare import stop_at_errors
+    from dsconfig.commands.prepare import show_errors
 
     document = options.load(file, overrides)
     if document.is_broken:
-        stop_at_errors(document, document.diagnostics)
+        show_errors(document, document.diagnostics)
     options.facts_from(world_size=gpus, nodes=nodes)  # refuses counts that cannot be
     if not isinstance(document.value, dict):
         raise UsageError(f"{document.name}: the config is not an object")

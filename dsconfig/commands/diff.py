@@ -10,6 +10,7 @@ import typer
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.releases import release
+from dsconfig.report import Effect
 
 if TYPE_CHECKING:
     from dsconfig.commands.differences import Change
@@ -60,7 +61,7 @@ def diff(
 
 def _mapping(document: "Document") -> dict[str, Any]:
     value: object = document.value
-    broken = [found for found in document.diagnostics if found.effect == "refused"]
+    broken = [found for found in document.diagnostics if found.effect is Effect.REFUSED]
     if not isinstance(value, dict) or broken:
         what = broken[0].message if broken else "it is not a mapping"
         raise UsageError(f"{document.name} cannot be compared: {what}")

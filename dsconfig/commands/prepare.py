@@ -1,4 +1,4 @@
-"""The road that plan and run share: read, validate, resolve, plan; stop at the first error."""
+"""The road that plan and run share: read, validate, resolve, plan; stop where the program would."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -18,13 +18,13 @@ FOUND = 1
 def resolved(
     document: "Document", facts: "Facts", runtime: str, version: str | None = None
 ) -> "Resolution":
-    """Validate and resolve. Prints the errors and exits 1 when there are any."""
+    """Validate and resolve. Prints the errors; exits 1 when one of them is a refusal."""
     import dsconfig
 
     report = dsconfig.validate(document, facts, runtime=runtime, version=version)
-    stop_at_errors(document, report.errors)
+    show_errors(document, report.diagnostics)
     resolution = dsconfig.resolve(document, facts, runtime=runtime, version=version)
-    stop_at_errors(document, tuple(found for found in resolution.diagnostics))
+    show_errors(document, resolution.diagnostics)
     return resolution
 
 
@@ -42,13 +42,14 @@ def planned(
         raise typer.Exit(FOUND) from None
 
 
-def stop_at_errors(document: "Document", found: tuple["Diagnostic", ...]) -> None:
-    """Print what is at error level, then exit 1; return when nothing is."""
-    from dsconfig.report import FileReport, Report, Severity
+def show_errors(document: "Document", found: tuple["Diagnostic", ...]) -> None:
+    """Print what is at error level; exit 1 when the program would stop for it."""
+    from dsconfig.report import FileReport, Report
     from dsconfig.report.render import render
 
-    errors = tuple(each for each in found if each.severity is Severity.ERROR)
-    if errors:
-        report = FileReport(document.name, document.text, Report(errors))
-        print(render("full", [report]))
+    report = Report(found)
+    if report.errors:
+        shown = FileReport(document.name, document.text, Report(report.errors))
+        print(render("full", [shown]), file=sys.stdout if report.refusals else sys.stderr)
+    if report.refusals:
         raise typer.Exit(FOUND)

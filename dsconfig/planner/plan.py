@@ -6,7 +6,7 @@ from dsconfig.planner.coverage import coverage
 from dsconfig.planner.model import Plan, UnitSchedule
 from dsconfig.planner.schedule import schedule
 from dsconfig.planner.traffic import traffic
-from dsconfig.report import Diagnostic, Severity
+from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import Resolution
 from dsconfig.runtimes.effective import Batch, Effective, Zero
 from dsconfig.units import cap_of, units
@@ -45,10 +45,11 @@ def make_plan(resolution: Resolution, facts: Facts) -> Plan:
 
 
 def _settled(resolution: Resolution) -> tuple[Effective, Batch]:
-    errors = [found for found in resolution.diagnostics if found.severity is Severity.ERROR]
-    if errors or resolution.effective is None:
-        listed = "; ".join(f"{found.code} {found.message}" for found in errors)
-        raise PlanError(f"the config has errors: {listed}", tuple(errors))
+    if resolution.effective is None:
+        refusals = resolution.refusals
+        listed = "; ".join(f"{found.code} {found.message}" for found in refusals)
+        why = f"the config has errors: {listed}" if refusals else "a value has another type"
+        raise PlanError(f"{why}; `dsconfig validate` says where", refusals)
     if resolution.effective.batch is None:
         raise PlanError(
             "the batch is not settled: set train_micro_batch_size_per_gpu, or give --micro-batch"

@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dsconfig.report import Diagnostic, Severity
+from dsconfig.report import Diagnostic, Effect, Severity
 from dsconfig.schema.version import NEWEST, Version
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _nothing() -> "Effective | None":
 class Resolution:
     """``config`` has the user's key order and no "auto" (unless a diagnostic says which is left).
 
-    ``effective`` is None when there are errors; it is derived when it is first asked for.
+    ``effective`` is None when the program would stop; it is derived when it is first asked for.
     """
 
     config: dict[str, Any]
@@ -59,8 +59,14 @@ class Resolution:
 
     @cached_property
     def effective(self) -> "Effective | None":
-        return self.derive() if self.ok else None
+        return None if self.refusals else self.derive()
 
     @property
     def ok(self) -> bool:
+        """True when nothing is at error level."""
         return all(found.severity is not Severity.ERROR for found in self.diagnostics)
+
+    @property
+    def refusals(self) -> tuple[Diagnostic, ...]:
+        """What stops the program; the rest is worth a word and no more."""
+        return tuple(found for found in self.diagnostics if found.effect is Effect.REFUSED)

@@ -1,6 +1,6 @@
 """From a config in any form to a plan for this model on these ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import dsconfig
 from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts
 from dsengine.comm.environment import node_count
 from dsengine.model_tree import describe
+from dsengine.reports.printing import say
 
 
 def plan_for(
@@ -22,13 +23,17 @@ def plan_for(
     mpu: Any = None,
     training: TrainingFacts | None = None,
 ) -> Plan:
-    """Read, validate, resolve and plan. Raises ValueError with all findings at once."""
+    """Read, validate, resolve and plan.
+
+    Raises ValueError with everything that is refused, at once; what else is found is said.
+    """
     facts = facts_of(model, optimizer, lr_scheduler, training)
     document = dsconfig.read(config)
     report = dsconfig.validate(document, facts, runtime="dsengine")
-    refuse(report.errors)
+    refuse(report.refusals)
     resolution = dsconfig.resolve(document, facts)
-    refuse([found for found in resolution.diagnostics if found.severity == "error"])
+    refuse(resolution.refusals)
+    say_findings([*report.errors, *report.warnings, *resolution.diagnostics])
     return dsconfig.plan(resolution, facts)
 
 
@@ -67,11 +72,20 @@ def refuse_uncovered(plan: Plan) -> None:
         raise ValueError("this config asks for what dsengine refuses:\n" + "\n".join(lines))
 
 
-def refuse(errors: "list[Diagnostic] | tuple[Diagnostic, ...]") -> None:
-    if errors:
-        lines = [
-            f"  {each.code} {each.pointer or '(file)'}: {each.message}"
-            + (f"\n    {each.help}" if each.help else "")
-            for each in errors
-        ]
-        raise ValueError("this config cannot be run:\n" + "\n".join(lines))
+def refuse(refusals: Sequence[Diagnostic]) -> None:
+    if refusals:
+        raise ValueError("this config cannot be run:\n" + _listed(refusals))
+
+
+def say_findings(found: Sequence[Diagnostic]) -> None:
+    """What does not stop the run, in one message."""
+    if found:
+        say("about this config:\n" + _listed(found))
+
+
+def _listed(found: Sequence[Diagnostic]) -> str:
+    return "\n".join(
+        f"  {each.code} {each.pointer or '(file)'}: {each.message}"
+        + (f"\n    {each.help}" if each.help else "")
+        for each in found
+    )
