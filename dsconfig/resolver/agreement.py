@@ -13,10 +13,9 @@ from dsconfig.facts import Facts
 from dsconfig.facts.from_training_args import NAMES_OF
 from dsconfig.report import Effect
 from dsconfig.resolver.draft import ABSENT, Draft
-from dsconfig.runtimes.behaviour.outcome import MissingFact, Outcome, Stops
 from dsconfig.runtimes.behaviour.plugin import PATH_OF_SETTING
-from dsconfig.runtimes.behaviour.trainer_fill import TrainerFill
-from dsconfig.runtimes.behaviour.training_arguments import arguments
+from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops
+from dsconfig.runtimes.behaviour.trainer import TrainerFill, arguments
 
 ARGUMENTS, LAUNCH = "training", "launch"
 _TITLES = {ARGUMENTS: "TrainingArguments", LAUNCH: "the accelerate config"}
@@ -74,7 +73,7 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
     from dsconfig.resolver.draft import copied
 
     try:
-        fill = TrainerFill(Outcome(copied(original)))
+        fill = TrainerFill(Replay(copied(original)))
         fill.process(arguments(facts))
     except (Stops, MissingFact):
         return

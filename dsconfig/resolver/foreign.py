@@ -6,26 +6,26 @@ from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft, auto_paths, copied
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoFate
-from dsconfig.runtimes.behaviour.outcome import Failure, MissingFact, Outcome
+from dsconfig.runtimes.behaviour.replay import Failure, MissingFact, Reason, Replay
 
 
 def fill(draft: Draft) -> None:
     """Let the runtime answer, and note every value it changed."""
     before = draft.config
     try:
-        outcome = draft.runtime.fill(copied(before), draft.facts)
+        replay = draft.runtime.fill(copied(before), draft.facts)
     except MissingFact as missing:
         draft.missing(missing.path, missing.message, missing.remedy)
         return
-    draft.config = outcome.config
-    if outcome.failure is not None:
-        _report(draft, outcome.failure)
-    _note_changes(draft, before, outcome)
-    for remark in outcome.remarks:
+    draft.config = replay.config
+    if replay.failure is not None:
+        _report(draft, replay.failure)
+    _note_changes(draft, before, replay)
+    for remark in replay.remarks:
         draft.report(
             remark.code, remark.name, Effect.ALTERED, remark.path, remark.message, remark.help
         )
-    if outcome.failure is None:
+    if replay.failure is None:
         _left_over(draft)
 
 
@@ -44,31 +44,23 @@ def _report(draft: Draft, failure: Failure) -> None:
         )
 
 
-def _note_changes(draft: Draft, before: dict[str, Any], outcome: Outcome) -> None:
-    for path, old, new in changes(before, outcome.config):
-        rule, inputs = outcome.reasons.get(path, (f"written by {draft.runtime.name}", {}))
-        source = _source(path, inputs, old, rule)
-        draft.note(path, new, source, rule, **inputs)
+def _note_changes(draft: Draft, before: dict[str, Any], replay: Replay) -> None:
+    unsaid = Reason(f"written by {draft.runtime.name}", Source.DEFAULT, {})
+    for path, new in changes(before, replay.config):
+        why = replay.reasons.get(path, unsaid)
+        draft.note(path, new, why.source, why.rule, **why.inputs)
 
 
-def _source(path: str, inputs: dict[str, Any], old: object, rule: str) -> Source:
-    if "hidden_size" in rule or "hidden_size" in inputs:
-        return Source.MODEL
-    if "TrainingArguments" in rule or "mixed_precision" in rule or "prepare" in rule:
-        return Source.TRAINING
-    return Source.DERIVED if " x " in rule or "//" in rule else Source.DEFAULT
-
-
-def changes(before: Any, after: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """Dotted paths with old and new value, for every leaf that differs; old None: added."""
-    found: list[tuple[str, Any, Any]] = []
+def changes(before: Any, after: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Dotted path and new value of every leaf that differs or was added."""
+    found: list[tuple[str, Any]] = []
     olds = cast(dict[str, Any], before) if isinstance(before, dict) else {}
     for key, new in cast(dict[str, Any], after).items():
         path, old = f"{prefix}{key}", olds.get(key)
         if isinstance(new, dict):
             found += changes(old, new, f"{path}.")
         elif old != new or type(old) is not type(new):
-            found.append((path, old, new))
+            found.append((path, new))
     return found
 
 

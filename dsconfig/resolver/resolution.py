@@ -2,25 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.report import Diagnostic, Effect, Severity
+from dsconfig.runtimes.base import Source
 from dsconfig.schema.version import NEWEST, Version
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.effective import Effective
-
-
-class Source(StrEnum):
-    CONFIG = "config"
-    TRAINING = "training"
-    MODEL = "model"
-    HARDWARE = "hardware"
-    MEMORY = "memory"
-    DERIVED = "derived"
-    DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dsconfig.schema.version import NEWEST, Version
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.runtimes.behaviour.outcome import Outcome
+    from dsconfig.runtimes.behaviour.replay import Replay
 
 FILLED = frozenset(
     {
@@ -80,11 +80,11 @@ class Accelerate(Runtime):
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         return AutoFate.FILLED if path in FILLED else AutoFate.REFUSED_LATE
 
-    def fill(self, config: dict[str, Any], facts: "Facts") -> "Outcome":
-        from dsconfig.runtimes.behaviour import accelerator
-        from dsconfig.runtimes.behaviour.outcome import finished
+    def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
+        from dsconfig.runtimes.behaviour import prepare
+        from dsconfig.runtimes.behaviour.replay import replayed
 
-        return finished(config, accelerator.run, facts, self)
+        return replayed(config, prepare.run, facts, self)
 
 
 def accelerate(version: Version = NEWEST, **settings: Any) -> Accelerate:

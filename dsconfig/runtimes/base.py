@@ -9,7 +9,7 @@ from dsconfig.schema.version import NEWEST, Version
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.runtimes.behaviour.outcome import Outcome
+    from dsconfig.runtimes.behaviour.replay import Replay
 
 AUTO = "auto"
 
@@ -29,6 +29,18 @@ class AutoFate(StrEnum):
     """The program stops while it reads the file."""
     REFUSED_LATE = "refused-late"
     """The program stops while it is built or at a step."""
+
+
+class Source(StrEnum):
+    """Where a value in the place of "auto" comes from."""
+
+    CONFIG = "config"
+    TRAINING = "training"
+    MODEL = "model"
+    HARDWARE = "hardware"
+    MEMORY = "memory"
+    DERIVED = "derived"
+    DEFAULT = "default"
 
 
 class Runtime:
@@ -74,7 +86,7 @@ class Runtime:
         """What becomes of "auto" at a path of ``config``."""
         raise NotImplementedError
 
-    def fill(self, config: dict[str, Any], facts: "Facts") -> "Outcome":
+    def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
         """What the program would make of a private copy of a config; it may be changed.
 
         Raises MissingFact where the program would know something that ``facts`` does not say.

@@ -10,7 +10,7 @@ from dsconfig.schema.version import NEWEST, Version
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.runtimes.behaviour.outcome import Outcome
+    from dsconfig.runtimes.behaviour.replay import Replay
 
 BATCH_KEYS = (
     "train_batch_size",
@@ -79,11 +79,11 @@ class DeepSpeed(Runtime):
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         return fate_of_auto(path, config, self.version)
 
-    def fill(self, config: dict[str, Any], facts: "Facts") -> "Outcome":
+    def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
         from dsconfig.runtimes.behaviour import alone
-        from dsconfig.runtimes.behaviour.outcome import finished
+        from dsconfig.runtimes.behaviour.replay import replayed
 
-        return finished(config, alone.run, facts, self)
+        return replayed(config, alone.run, facts, self)
 
 
 def fate_of_auto(path: tuple[str, ...], config: Mapping[str, Any], version: Version) -> AutoFate:

@@ -9,7 +9,7 @@ from dsconfig.schema.version import NEWEST, Version
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.runtimes.behaviour.outcome import Outcome
+    from dsconfig.runtimes.behaviour.replay import Replay
 
 FILLED = frozenset(
     {
@@ -35,7 +35,7 @@ FILLED = frozenset(
 
 
 class Transformers(Runtime):
-    """``entry``: "config" for HfTrainerDeepSpeedConfig alone, "trainer" for the whole chain.
+    """``entry``: "config" for HfTrainerDeepSpeedConfig alone, "trainer" for the whole trainer.
 
     ``launched`` is true where the config comes through ``accelerate launch`` instead of
     ``TrainingArguments.deepspeed``; ``environment`` holds the variables it sets, and
@@ -65,14 +65,14 @@ class Transformers(Runtime):
             return AutoFate.FILLED
         return fate_of_auto(path, config, self.version)
 
-    def fill(self, config: dict[str, Any], facts: "Facts") -> "Outcome":
-        from dsconfig.runtimes.behaviour import chain
-        from dsconfig.runtimes.behaviour.outcome import finished
+    def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
+        from dsconfig.runtimes.behaviour import trainer
+        from dsconfig.runtimes.behaviour.replay import replayed
 
         if self.entry == "config":
-            return finished(config, chain.config_alone, facts)
-        launch = chain.Launch(self.launched, self.config_file, self.environment)
-        return finished(config, chain.trainer, facts, launch)
+            return replayed(config, trainer.config_alone, facts)
+        launch = trainer.Launch(self.launched, self.config_file, self.environment)
+        return replayed(config, trainer.trainer, facts, launch)
 
 
 def transformers(

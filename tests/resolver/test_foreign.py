@@ -39,6 +39,44 @@ def test_the_trainer_fills_from_its_arguments_and_the_model():
     assert sources["/zero_optimization/reduce_bucket_size"] == "model"
 
 
+def test_a_replay_says_whose_each_value_is():
+    filled = accelerate(batch_sizes=(4,), optimizer="dummy", scheduler="dummy")
+    facts = gather(
+        world_size=2, model="gpt2", accumulation=8, learning_rate=1e-3, total_steps=100,
+        warmup_steps=10,
+    )  # fmt: skip
+    params = {**SCHEDULED["scheduler"]["params"], "warmup_min_lr": A}
+    scheduler = {"type": "WarmupDecayLR", "params": params}
+    config = {**SCHEDULED, "scheduler": scheduler, "gradient_clipping": A}
+    resolution = dsconfig.resolve(config, facts, runtime=filled)
+    sources = {entry.pointer.rpartition("/")[2]: entry.source for entry in resolution.ledger}
+    assert sources == {
+        "train_batch_size": "derived",
+        "train_micro_batch_size_per_gpu": "training",
+        "gradient_accumulation_steps": "training",
+        "gradient_clipping": "default",
+        "reduce_bucket_size": "model",
+        "lr": "training",
+        "weight_decay": "training",
+        "warmup_min_lr": "default",
+        "warmup_num_steps": "training",
+        "total_num_steps": "derived",
+        "enabled": "training",
+        "steps_per_print": "default",
+    }
+
+
+def test_what_the_script_does_not_say_is_a_default_of_accelerate():
+    runtime = accelerate(batch_sizes=(4,), plugin={"zero_stage": 3})
+    config = {"train_batch_size": 8, "gradient_accumulation_steps": A, "gradient_clipping": A}
+    config["zero_optimization"] = {"stage": A, "offload_param": {"device": A}}
+    resolution = dsconfig.resolve(config, gather(world_size=2, model="gpt2"), runtime=runtime)
+    sources = {entry.pointer: entry.source for entry in resolution.ledger}
+    assert sources["/gradient_accumulation_steps"] == "default"
+    assert sources["/zero_optimization/stage"] == "training"
+    assert sources["/zero_optimization/offload_param/device"] == "default"
+
+
 def test_every_mismatch_of_the_trainer_is_one_finding():
     config = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 5, "zero_optimization": {}}
     facts = gather(world_size=2, training_args=RUN)

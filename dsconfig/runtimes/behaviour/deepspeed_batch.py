@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from dsconfig.runtimes.behaviour.outcome import Outcome, Stops, about
+from dsconfig.runtimes.base import Source
+from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
 
 GLOBAL = "train_batch_size"
 MICRO = "train_micro_batch_size_per_gpu"
@@ -10,9 +11,9 @@ STEPS = "gradient_accumulation_steps"
 TRIPLE = (GLOBAL, MICRO, STEPS)
 
 
-def solve(outcome: Outcome, ranks: int | float) -> None:
+def solve(replay: Replay, ranks: int | float) -> None:
     """Derive what is absent and assert the rest, in place; ``ranks`` are data-parallel."""
-    config = outcome.config
+    config = replay.config
     given = {path: config.get(path) for path in TRIPLE}
     with about(*(path for path in TRIPLE if given[path] is not None)):
         total, micro, steps = _derive(given, ranks)
@@ -20,7 +21,7 @@ def solve(outcome: Outcome, ranks: int | float) -> None:
         _assert(total, micro, steps, ranks)
     for path in TRIPLE:
         if given[path] is None:
-            outcome.wrote(path, _RULE[path], data_parallel=ranks)
+            replay.wrote(path, _RULE[path], Source.DERIVED, data_parallel=ranks)
 
 
 def _derive(given: dict[str, Any], ranks: int | float) -> tuple[Any, Any, Any]:

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from dsconfig.facts import Facts
 from dsconfig.runtimes import reading
-from dsconfig.runtimes.base import AUTO
+from dsconfig.runtimes.base import AUTO, Source
 from dsconfig.runtimes.behaviour import deepspeed_batch
-from dsconfig.runtimes.behaviour.outcome import Outcome, Stops, about
+from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
 from dsconfig.runtimes.conditions import AT_THE_END, breaches
 from dsconfig.runtimes.read_config import ReadConfig
 from dsconfig.runtimes.removals import REMOVALS
@@ -20,7 +20,7 @@ OPTIMIZERS = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", 
 MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
 
-def parse(outcome: Outcome, facts: Facts, ranks: int | None, version: Version) -> None:
+def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) -> None:
     """Read ``outcome.config``, in place. ``ranks`` is an mpu's data-parallel size, or None."""
     config = outcome.config
     read = ReadConfig(config, version, facts)
@@ -105,7 +105,7 @@ def reading_at(config: dict[str, Any], path: tuple[str, ...]) -> Any:
     return value
 
 
-def _typed(outcome: Outcome, found: reading.Reading, roots: tuple[str, ...] | None) -> None:
+def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | None) -> None:
     """Refuse, convert and drop as DeepSpeed's models do, in place, below the given roots."""
     entries = [e for e in found.entries.values() if roots is None or e.path[0] in roots]
     block = next((e for e in entries if e.outcome is reading.Outcome.NOT_A_BLOCK), None)
@@ -127,11 +127,11 @@ def _typed(outcome: Outcome, found: reading.Reading, roots: tuple[str, ...] | No
         if entry.outcome is reading.Outcome.DROPPED:
             _drop(outcome, entry.path)
     for name in _absent_blocks(outcome.config, roots):
-        outcome.wrote(name, '"auto" in place of the block counts as no block')
+        outcome.wrote(name, '"auto" in place of the block counts as no block', Source.DEFAULT)
         _delete(outcome.config, tuple(name.split(".")))
 
 
-def _convert(outcome: Outcome, path: tuple[str, ...], values: Mapping[str, Any]) -> None:
+def _convert(outcome: Replay, path: tuple[str, ...], values: Mapping[str, Any]) -> None:
     """Put in place what the models of a block made of the values: ``"2"`` and 2.0 become 2."""
     block, place = BLOCK_AT[path], reading_at(outcome.config, path)
     if not isinstance(place, dict) or not block.is_strict(NEWEST):
@@ -144,10 +144,11 @@ def _convert(outcome: Outcome, path: tuple[str, ...], values: Mapping[str, Any])
         value = values[known.name]
         if type(value) is not type(written):
             held[key] = value
-            outcome.wrote(".".join((*path, key)), "converted by DeepSpeed's model of the block")
+            rule = "converted by DeepSpeed's model of the block"
+            outcome.wrote(".".join((*path, key)), rule, Source.CONFIG)
 
 
-def _drop(outcome: Outcome, path: tuple[str, ...]) -> None:
+def _drop(outcome: Replay, path: tuple[str, ...]) -> None:
     dotted = ".".join(path)
     _delete(outcome.config, path)
     outcome.remark(
@@ -181,7 +182,7 @@ def _delete(config: dict[str, Any], path: tuple[str, ...]) -> None:
         cast(dict[str, Any], place).pop(name, None)
 
 
-def _optimizer_and_scheduler(outcome: Outcome) -> None:
+def _optimizer_and_scheduler(outcome: Replay) -> None:
     config = outcome.config
     for block in ("optimizer", "scheduler"):
         if block not in config:
@@ -194,7 +195,7 @@ def _optimizer_and_scheduler(outcome: Outcome) -> None:
                     config[block]["type"] = name.lower()
 
 
-def _clock(outcome: Outcome) -> None:
+def _clock(outcome: Replay) -> None:
     """``wall_clock_breakdown | flops_profiler.enabled``."""
     config = outcome.config
     profiler = config.get("flops_profiler", {})
@@ -228,7 +229,7 @@ class Step:
 
     by_hand: tuple[str, ...] = ()
     by_model: tuple[str, ...] = ()
-    then: Callable[[Outcome], None] | None = None
+    then: Callable[[Replay], None] | None = None
 
 
 ORDER = (

@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from dsconfig.runtimes.behaviour.deepspeed_parse import OPTIMIZERS, reading_at
-from dsconfig.runtimes.behaviour.outcome import Outcome, Stops, about
+from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
 from dsconfig.runtimes.demands import unmet
 from dsconfig.runtimes.reading import ABSENT
 from dsconfig.schema.version import Version
@@ -13,7 +13,7 @@ OWN_SCHEDULERS = (*_WARMUPS, "LRRangeTest", "OneCycle")
 POSITIVE_WARMUP = Version(0, 19, 6)
 
 
-def build_and_step(outcome: Outcome, client_optimizer: str | None, version: Version) -> None:
+def build_and_step(outcome: Replay, client_optimizer: str | None, version: Version) -> None:
     """Raise Stops where ``deepspeed.initialize`` or the first steps would stop."""
     config = outcome.config
     if client_optimizer is None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.behaviour.nodes import fill, stage_of
-from dsconfig.runtimes.behaviour.outcome import Outcome, Stops, about
+from dsconfig.runtimes.base import AUTO, Source
+from dsconfig.runtimes.behaviour.integrations import fill, stage_of
+from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
 
 PATH_OF_SETTING = {
     "gradient_accumulation_steps": "gradient_accumulation_steps",
@@ -54,6 +54,10 @@ class Plugin:
         found = {name: self._setting(name) for name in _VARIABLES}
         object.__setattr__(self, "settings", found)
 
+    def is_given(self, name: str) -> bool:
+        """Whether an argument or a variable says it, and not accelerate's default."""
+        return self.arguments.get(name) is not None or _VARIABLES[name][0] in self.environment
+
     def _setting(self, name: str) -> Any:
         given = self.arguments.get(name)
         if given is not None:
@@ -70,23 +74,25 @@ class Plugin:
             return int(text)
         return text.lower() == "true" if name == "zero3_save_16bit_model" else text
 
-    def read_file(self, outcome: Outcome) -> None:
+    def read_file(self, replay: Replay) -> None:
         """Complete the config of a file in place: what the plugin fills, adds and refuses."""
-        config = outcome.config
+        config = replay.config
         stage_of(config)
-        config.setdefault("gradient_accumulation_steps", 1)
+        if "gradient_accumulation_steps" not in config:
+            config["gradient_accumulation_steps"] = 1
+            replay.wrote("gradient_accumulation_steps", "accelerate's default", Source.DEFAULT)
         if "zero_optimization" not in config:
             said = "no zero_optimization in the config; accelerate demands the block"
             raise Stops("ValueError", said, "zero_optimization")
         self._refuse_launch_settings()
         for name, path in PATH_OF_SETTING.items():
             if fill(config, path, self.settings[name]):
-                outcome.wrote(
-                    path, f"{name} of accelerate's DeepSpeedPlugin (its default or yours)"
-                )
+                rule = f"{name} of accelerate's DeepSpeedPlugin"
+                replay.wrote(path, rule, Source.TRAINING if self.is_given(name) else Source.DEFAULT)
         stage_of(config)
         config["steps_per_print"] = float("inf")
-        outcome.wrote("steps_per_print", "accelerate switches DeepSpeed's own log off")
+        rule = "accelerate switches DeepSpeed's own log off"
+        replay.wrote("steps_per_print", rule, Source.DEFAULT)
 
     def _refuse_launch_settings(self) -> None:
         listed = self.environment.get("ACCELERATE_CONFIG_DS_FIELDS", "").split(",")
@@ -95,9 +101,9 @@ class Plugin:
             said = f"the accelerate config also sets {', '.join(clashing)}, beside a config file"
             raise Stops("ValueError", said)
 
-    def make_config(self, outcome: Outcome) -> None:
+    def make_config(self, replay: Replay) -> None:
         """The config accelerate makes where no file is given."""
-        held, config = self.settings, outcome.config
+        held, config = self.settings, replay.config
         config.clear()
         config.update(
             train_batch_size=AUTO,
@@ -120,13 +126,14 @@ class Plugin:
         return {"device": device, "nvme_path": path}
 
 
-def set_mixed_precision(outcome: Outcome, mixed: str, *, rocm: bool = False) -> None:
+def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> None:
     """The Accelerator's mixed_precision against the two switches of the config, in place."""
-    config = outcome.config
+    config = replay.config
     chosen = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}.get(mixed)
     if chosen is not None and chosen not in config:
         config[chosen] = {"enabled": True} | ({"auto_cast": True} if chosen == "fp16" else {})
-        outcome.wrote(f"{chosen}.enabled", f"mixed_precision is {mixed} and the block was absent")
+        rule = f"mixed_precision is {mixed} and the block was absent"
+        replay.wrote(f"{chosen}.enabled", rule, Source.TRAINING, block_was_absent=True)
     if chosen is not None:
         other = "bf16" if mixed == "fp16" else "fp16"
         with about(other):
@@ -137,9 +144,35 @@ def set_mixed_precision(outcome: Outcome, mixed: str, *, rocm: bool = False) -> 
     for dtype in ("fp16", "bf16"):
         if dtype not in config:
             config[dtype] = {"enabled": False}
-            outcome.wrote(f"{dtype}.enabled", f"mixed_precision is {mixed}")
+            replay.wrote(f"{dtype}.enabled", f"mixed_precision is {mixed}", Source.TRAINING)
         if fill(config, f"{dtype}.enabled", dtype == chosen):
-            outcome.wrote(f"{dtype}.enabled", f"mixed_precision is {mixed}")
+            replay.wrote(f"{dtype}.enabled", f"mixed_precision is {mixed}", Source.TRAINING)
     if rocm and chosen == "bf16" and "communication_data_type" not in config:
         config["communication_data_type"] = "fp32"
-        outcome.wrote("communication_data_type", "bf16 sums can overflow silently on ROCm")
+        rule = "bf16 sums can overflow silently on ROCm"
+        replay.wrote("communication_data_type", rule, Source.HARDWARE)
+
+
+def launched(launch: Mapping[str, Any], *, with_file: bool) -> dict[str, str]:
+    """The variables ``accelerate launch`` sets from its config file."""
+    block = launch.get("deepspeed_config")
+    if not isinstance(block, dict):
+        return {}
+    held = cast(dict[str, Any], block)
+    named = {
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": held.get("gradient_accumulation_steps"),
+        "ACCELERATE_GRADIENT_CLIPPING": held.get("gradient_clipping"),
+        "ACCELERATE_DEEPSPEED_ZERO_STAGE": held.get("zero_stage"),
+        "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": held.get("offload_optimizer_device"),
+        "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": held.get("offload_param_device"),
+        "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH": held.get("offload_optimizer_nvme_path"),
+        "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH": held.get("offload_param_nvme_path"),
+        "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": held.get("zero3_save_16bit_model"),
+    }
+    found = {name: str(value) for name, value in named.items() if value is not None}
+    if with_file:
+        fields = [name for name in held if name != "deepspeed_config_file"]
+        if "mixed_precision" in launch:
+            fields.append("mixed_precision")
+        found["ACCELERATE_CONFIG_DS_FIELDS"] = ",".join(fields)
+    return found

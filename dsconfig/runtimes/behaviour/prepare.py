@@ -1,15 +1,27 @@
-"""``Accelerator.prepare`` up to the call of ``deepspeed.initialize``."""
+"""An accelerate script: plugin, Accelerator, ``prepare`` up to ``deepspeed.initialize``."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from dsconfig.facts import ModelTree
-from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.behaviour import hidden_size
-from dsconfig.runtimes.behaviour.nodes import is_auto, value
-from dsconfig.runtimes.behaviour.outcome import Outcome, Stops, about
+from dsconfig.facts import Facts, ModelTree
+from dsconfig.runtimes.base import AUTO, Source
+from dsconfig.runtimes.behaviour import integrations
+from dsconfig.runtimes.behaviour.integrations import is_auto, value
+from dsconfig.runtimes.behaviour.plugin import Plugin, launched, set_mixed_precision
+from dsconfig.runtimes.behaviour.remarks import after_accelerate
+from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops, about
 
+if TYPE_CHECKING:
+    from dsconfig.runtimes.accelerate import Accelerate
+
+if TYPE_CHECKING:
+    from dsconfig.runtimes.accelerate import Accelerate
+
+_MIXED = {"fp16": "fp16", "bf16": "bf16", "fp32": "no"}
+_OPTIMIZER = {"dummy": "dummy", "DummyOptim": "dummy", "none": None}
+_SCHEDULER = {"dummy": "dummy", "DummyScheduler": "dummy", "none": None}
 MICRO = "train_micro_batch_size_per_gpu"
 STEPS = "gradient_accumulation_steps"
 
@@ -25,6 +37,7 @@ class Script:
 
     processes: int
     accumulation: int
+    accumulation_is_given: bool
     batch_sizes: tuple[int | None, ...]
     model: ModelTree | None
     has_model: bool = True
@@ -41,15 +54,16 @@ class Script:
     sequence_parallel: int = 1
 
 
-def prepare(outcome: Outcome, script: Script) -> None:
+def prepare(replay: Replay, script: Script) -> None:
     """Fill what accelerate fills, in place. Raises Stops where it raises."""
-    config = outcome.config
+    config = replay.config
     with about("tensor_parallel.autotp_size"):
         cast(int, config.get("tensor_parallel", {}).get("autotp_size", 0)) > 1  # noqa: B015 # pyright: ignore[reportUnusedExpression]
-    micro = _micro_batch(outcome, script)
+    micro = _micro_batch(replay, script)
     if value(config, STEPS) == AUTO:
         config[STEPS] = script.accumulation
-        outcome.wrote(STEPS, "the Accelerator's own gradient_accumulation_steps")
+        source = Source.TRAINING if script.accumulation_is_given else Source.DEFAULT
+        replay.wrote(STEPS, "the Accelerator's own gradient_accumulation_steps", source)
     known: dict[str, Any] = {
         "gradient_clipping": 1.0,
         "zero_optimization.stage3_gather_16bit_weights_on_model_save": False,
@@ -59,19 +73,23 @@ def prepare(outcome: Outcome, script: Script) -> None:
         with about("train_batch_size", MICRO, STEPS):
             product = micro * value(config, STEPS) * script.processes // script.sequence_parallel
         known["train_batch_size"] = product
-    _check_optimizer_and_scheduler(outcome, script)
+    _check_optimizer_and_scheduler(replay, script)
     if not script.has_model:
         return
     known |= _by_width(config, script) | _by_optimizer(script) | _by_scheduler(script)
-    _fill_all(outcome, config, known, "")
+    _fill_all(replay, config, known, "")
     if script.sequence_parallel > 1:
         ranks = script.processes // script.sequence_parallel
         config["train_batch_size"] = config[MICRO] * config[STEPS] * ranks
+        rule = "micro batch x accumulation x processes / sequence-parallel ranks"
+        replay.wrote(
+            "train_batch_size", rule, Source.DERIVED, sequence_parallel=script.sequence_parallel
+        )
 
 
-def _micro_batch(outcome: Outcome, script: Script) -> Any:
-    if not is_auto(outcome.config, MICRO):
-        return value(outcome.config, MICRO)
+def _micro_batch(replay: Replay, script: Script) -> Any:
+    if not is_auto(replay.config, MICRO):
+        return value(replay.config, MICRO)
     if not script.batch_sizes:
         said = "no data loader is passed to prepare, and the micro batch is auto"
         raise Stops("ValueError", said, MICRO, late=True)
@@ -85,7 +103,7 @@ def _micro_batch(outcome: Outcome, script: Script) -> Any:
     rule = "the batch size of the data loaders passed to prepare"
     if len(set(sizes)) > 1:
         rule += f" (the {'smallest' if script.smallest_batch else 'largest'} of {sizes})"
-        outcome.remark(
+        replay.remark(
             "DSC751",
             "micro-batch-from-eval-loader",
             MICRO,
@@ -93,12 +111,12 @@ def _micro_batch(outcome: Outcome, script: Script) -> Any:
             "where that is the evaluation loader's",
             "write the micro batch in the config, or prepare the evaluation loader by itself",
         )
-    outcome.wrote(MICRO, rule)
+    replay.wrote(MICRO, rule, Source.TRAINING)
     return chosen
 
 
-def _check_optimizer_and_scheduler(outcome: Outcome, script: Script) -> None:
-    config = outcome.config
+def _check_optimizer_and_scheduler(replay: Replay, script: Script) -> None:
+    config = replay.config
     if script.optimizer is not None:
         if "optimizer" in config and script.optimizer != "dummy":
             said = "an optimizer in the config and another one in the script"
@@ -108,7 +126,8 @@ def _check_optimizer_and_scheduler(outcome: Outcome, script: Script) -> None:
             raise Stops("ValueError", said, "optimizer", late=True)
         if script.optimizer == "torch":
             config["zero_allow_untested_optimizer"] = True
-            outcome.wrote("zero_allow_untested_optimizer", "the script brings its own optimizer")
+            rule = "the script brings its own optimizer"
+            replay.wrote("zero_allow_untested_optimizer", rule, Source.TRAINING)
     if script.scheduler is not None:
         if "scheduler" in config and script.scheduler != "dummy":
             said = "a scheduler in the config and another one in the script"
@@ -123,11 +142,11 @@ def _check_optimizer_and_scheduler(outcome: Outcome, script: Script) -> None:
 
 
 def _by_width(config: dict[str, Any], script: Script) -> dict[str, Any]:
-    open_keys = [key for key in hidden_size.KEYS if is_auto(config, key)]
+    open_keys = [key for key in integrations.BY_WIDTH if is_auto(config, key)]
     if not open_keys:
         return {}
-    width = hidden_size.for_accelerate(script.model, open_keys)
-    return dict(zip(hidden_size.KEYS, hidden_size.sizes(width), strict=True))
+    width = integrations.width_for_accelerate(script.model, open_keys)
+    return dict(zip(integrations.BY_WIDTH, integrations.sizes_by_width(width), strict=True))
 
 
 def _by_optimizer(script: Script) -> dict[str, Any]:
@@ -153,26 +172,94 @@ def _by_scheduler(script: Script) -> dict[str, Any]:
     return known
 
 
-def _fill_all(outcome: Outcome, block: dict[str, Any], known: dict[str, Any], prefix: str) -> None:
+def _fill_all(replay: Replay, block: dict[str, Any], known: dict[str, Any], prefix: str) -> None:
     """Every scalar "auto", in the config's order; the first without a value is an error."""
     for key, child in block.items():
         path = f"{prefix}{key}"
         if isinstance(child, dict):
-            _fill_all(outcome, cast(dict[str, Any], child), known, f"{path}.")
+            _fill_all(replay, cast(dict[str, Any], child), known, f"{path}.")
             continue
-        if not is_auto(outcome.config, path):
+        if not is_auto(replay.config, path):
             continue
         if path not in known:
             said = f'accelerate has no value for "auto" at {path}'
             raise Stops("ValueError", said, path, late=True)
         block[key] = known[path]
-        outcome.reasons.setdefault(path, (_RULES.get(path, "from what prepare was given"), {}))
+        if path not in replay.reasons:
+            replay.wrote(path, *_RULES.get(path, _GIVEN))
 
 
+_GIVEN = ("from what prepare was given", Source.TRAINING)
+_CONSTANT = ("accelerate's default", Source.DEFAULT)
 _RULES = {
-    "train_batch_size": "micro batch x accumulation x processes",
-    "gradient_clipping": "accelerate's default",
-    "scheduler.params.total_num_steps": "the scheduler's steps divided by the number of processes",
-    "scheduler.params.warmup_num_steps": "the scheduler's warmup, not divided; at least 1",
-    **dict.fromkeys(hidden_size.KEYS, "by the model's hidden_size"),
+    "train_batch_size": ("micro batch x accumulation x processes", Source.DERIVED),
+    "gradient_clipping": _CONSTANT,
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save": _CONSTANT,
+    "scheduler.params.warmup_min_lr": _CONSTANT,
+    "scheduler.params.total_num_steps": (
+        "the scheduler's steps divided by the number of processes",
+        Source.DERIVED,
+    ),
+    "scheduler.params.warmup_num_steps": (
+        "the scheduler's warmup, not divided; at least 1",
+        Source.TRAINING,
+    ),
+    **dict.fromkeys(integrations.BY_WIDTH, ("by the model's hidden_size", Source.MODEL)),
 }
+
+
+def run(replay: Replay, facts: Facts, runtime: "Accelerate") -> None:
+    """Replay up to the call of ``deepspeed.initialize``."""
+    if facts.world_size is None:
+        raise MissingFact("", "the number of processes is unknown", "give --gpus")
+    environment = {**launched(facts.launch, with_file=runtime.config_file), **runtime.environment}
+    plugin = Plugin(runtime.plugin, environment)
+    if runtime.config_file:
+        plugin.read_file(replay)
+    else:
+        plugin.make_config(replay)
+    kind = facts.device.kind if facts.device else "cuda"
+    set_mixed_precision(replay, _mixed(facts, runtime), rocm=kind == "rocm")
+    prepare(replay, _script(replay, facts, runtime, environment))
+    after_accelerate(replay, facts)
+
+
+def _mixed(facts: Facts, runtime: "Accelerate") -> str:
+    if runtime.mixed_precision is not None:
+        return runtime.mixed_precision
+    asked = facts.training.precision if facts.training else None
+    return _MIXED[asked] if asked else "no"
+
+
+def _script(
+    replay: Replay, facts: Facts, runtime: "Accelerate", environment: Mapping[str, str]
+) -> Script:
+    training, config = facts.training, replay.config
+    micro = training.micro_batch_size if training else None
+    sizes = runtime.batch_sizes
+    if sizes is None:
+        sizes = (micro,) if micro is not None else ()
+    # The Accelerator reads this variable too, and it wins over its argument.
+    steps = environment.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
+    steps = steps or (training and training.gradient_accumulation_steps)
+    optimizer = runtime.optimizer or ("dummy" if "optimizer" in config else "torch")
+    scheduler = runtime.scheduler or ("dummy" if "scheduler" in config else "none")
+    rate = training.learning_rate if training else None
+    optimizer = _OPTIMIZER.get(optimizer, "torch")
+    return Script(
+        processes=facts.world_size or 1,
+        accumulation=int(steps or 1),
+        accumulation_is_given=bool(steps),
+        batch_sizes=sizes,
+        model=facts.model,
+        optimizer=optimizer,
+        scheduler=_SCHEDULER.get(scheduler, "torch"),
+        learning_rate=rate,
+        weight_decay=training.weight_decay if training else None,
+        scheduled_lr=rate if optimizer is not None else None,
+        warmup_steps=(training and training.warmup_steps) or 0,
+        total_steps=training.total_steps if training else None,
+        split_batches=runtime.split_batches,
+        smallest_batch=runtime.plugin.get("is_train_batch_min", True),
+        sequence_parallel=facts.sequence_parallel,
+    )

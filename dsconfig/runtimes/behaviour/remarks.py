@@ -1,21 +1,25 @@
 """What the user surely does not want, where a program does it without an error."""
 
+from typing import TYPE_CHECKING
+
 from dsconfig.facts import Facts
-from dsconfig.runtimes.behaviour.nodes import value
-from dsconfig.runtimes.behaviour.outcome import Outcome
-from dsconfig.runtimes.behaviour.training_arguments import Arguments
+from dsconfig.runtimes.behaviour.integrations import value
+from dsconfig.runtimes.behaviour.replay import Replay
+
+if TYPE_CHECKING:
+    from dsconfig.runtimes.behaviour.trainer import Arguments
 
 TOTAL = "scheduler.params.total_num_steps"
 STEPS = "gradient_accumulation_steps"
 
 
-def after_accelerate(outcome: Outcome, facts: Facts) -> None:
+def after_accelerate(replay: Replay, facts: Facts) -> None:
     """Divided steps, precision switched off, accumulation overruled."""
-    training, config = facts.training, outcome.config
+    training, config = facts.training, replay.config
     processes = facts.world_size or 1
-    if TOTAL in outcome.reasons and processes > 1 and training and training.total_steps:
+    if TOTAL in replay.reasons and processes > 1 and training and training.total_steps:
         written = value(config, TOTAL)
-        outcome.remark(
+        replay.remark(
             "DSC752",
             "total-steps-divided",
             TOTAL,
@@ -25,7 +29,7 @@ def after_accelerate(outcome: Outcome, facts: Facts) -> None:
         )
     asked = training.precision if training else None
     if asked in ("fp16", "bf16") and value(config, f"{asked}.enabled") is False:
-        outcome.remark(
+        replay.remark(
             "DSC753",
             "precision-switched-off",
             f"{asked}.enabled",
@@ -35,16 +39,16 @@ def after_accelerate(outcome: Outcome, facts: Facts) -> None:
         )
     given = training.gradient_accumulation_steps if training else None
     if given is not None and value(config, STEPS) != given:
-        _overruled(outcome, given)
+        _overruled(replay, given)
 
 
-def after_trainer(outcome: Outcome, args: Arguments) -> None:
+def after_trainer(replay: Replay, args: "Arguments") -> None:
     """Flags that the config does not carry, clipping that comes back by default."""
-    config = outcome.config
+    config = replay.config
     for dtype in ("fp16", "bf16"):
         path = f"{dtype}.enabled"
-        if args[dtype] and path in outcome.reasons and "absent" in outcome.reasons[path][0]:
-            outcome.remark(
+        if args[dtype] and path in replay.reasons and replay.reasons[path].block_was_absent:
+            replay.remark(
                 "DSC754",
                 "trainer-dtype-split",
                 path,
@@ -53,7 +57,7 @@ def after_trainer(outcome: Outcome, args: Arguments) -> None:
                 f'write "{dtype}": {{"enabled": "auto"}}',
             )
     if "gradient_clipping" not in config and args["max_grad_norm"] != 1.0:
-        outcome.remark(
+        replay.remark(
             "DSC755",
             "clipping-not-carried",
             "gradient_clipping",
@@ -62,12 +66,12 @@ def after_trainer(outcome: Outcome, args: Arguments) -> None:
             'write "gradient_clipping": "auto"',
         )
     if value(config, STEPS) != args["gradient_accumulation_steps"]:
-        _overruled(outcome, args["gradient_accumulation_steps"])
+        _overruled(replay, args["gradient_accumulation_steps"])
 
 
-def _overruled(outcome: Outcome, given: int) -> None:
-    written = value(outcome.config, STEPS)
-    outcome.remark(
+def _overruled(replay: Replay, given: int) -> None:
+    written = value(replay.config, STEPS)
+    replay.remark(
         "DSC756",
         "accumulation-overruled",
         STEPS,

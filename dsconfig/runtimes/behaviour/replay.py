@@ -1,9 +1,11 @@
-"""How another program ends: with a config, or with one of its errors."""
+"""Another program replayed on a config: what it wrote and why, and where it stops."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from dsconfig.runtimes.base import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +30,36 @@ class Remark:
     help: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a program wrote a value. ``block_was_absent``: it added the whole block."""
+
+    rule: str
+    source: Source
+    inputs: dict[str, Any]
+    block_was_absent: bool = False
+
+
 @dataclass(slots=True)
-class Outcome:
-    """``config`` is what the program goes on with, changed in place by a replay."""
+class Replay:
+    """``config`` is what the program goes on with, changed in place."""
 
     config: dict[str, Any]
     failure: Failure | None = None
     remarks: list[Remark] = field(default_factory=list[Remark])
-    reasons: dict[str, tuple[str, dict[str, Any]]] = field(
-        default_factory=dict[str, tuple[str, dict[str, Any]]]
-    )
-    """Rule and inputs of each value written, by dotted path."""
+    reasons: dict[str, Reason] = field(default_factory=dict[str, Reason])
+    """Of each value written, by dotted path."""
 
     def remark(self, code: str, name: str, path: str, message: str, help: str) -> None:
         said = Remark(code, name, path, message, help)
         if said not in self.remarks:
             self.remarks.append(said)
 
-    def wrote(self, path: str, rule: str, **inputs: Any) -> None:
-        """Remember why a value was put there."""
-        self.reasons[path] = (rule, inputs)
+    def wrote(
+        self, path: str, rule: str, source: Source, *, block_was_absent: bool = False, **inputs: Any
+    ) -> None:
+        """Remember why a value was put there, and whose it is."""
+        self.reasons[path] = Reason(rule, source, inputs, block_was_absent)
 
 
 class Stops(Exception):
@@ -82,11 +94,11 @@ def about(*paths: str, late: bool = False) -> Generator[None]:
         raise Stops(type(error).__name__, text, *paths, late=late) from error
 
 
-def finished(config: dict[str, Any], replay: Callable[..., None], *given: Any) -> Outcome:
-    """The outcome of ``replay(outcome, *given)``, its stop included."""
-    outcome = Outcome(config)
+def replayed(config: dict[str, Any], program: Callable[..., None], *given: Any) -> Replay:
+    """``program(replay, *given)`` on a config, its stop included."""
+    replay = Replay(config)
     try:
-        replay(outcome, *given)
+        program(replay, *given)
     except Stops as stop:
-        outcome.failure = stop.failure
-    return outcome
+        replay.failure = stop.failure
+    return replay

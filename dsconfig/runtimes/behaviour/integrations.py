@@ -1,12 +1,72 @@
-"""Where the two integrations look for the width of a model, and how they fail to find it."""
+"""How both Hugging Face integrations look keys up, and the width of a model.
+
+Where a block on the way is a text, the bare AttributeError of their code is the answer.
+"""
 
 from collections.abc import Mapping
 from typing import Any, cast
 
 from dsconfig.facts import ModelTree
-from dsconfig.runtimes.behaviour.outcome import MissingFact, Stops, about
+from dsconfig.runtimes.base import AUTO
+from dsconfig.runtimes.behaviour.replay import MissingFact, Stops, about
 
-KEYS = (
+
+def node(config: dict[str, Any], path: str) -> tuple[dict[str, Any] | None, str]:
+    """The block a key stands in (None where one on the way is absent), and the key's name."""
+    *blocks, name = path.split(".")
+    place: Any = config
+    for block in blocks:
+        with about():
+            place = place.get(block)
+        if place is None:
+            return None, name
+    return place, name
+
+
+def value(config: dict[str, Any], path: str, default: Any = None) -> Any:
+    place, name = node(config, path)
+    if place is None:
+        return default
+    with about():
+        return place.get(name, default)
+
+
+def is_auto(config: dict[str, Any], path: str) -> bool:
+    found = value(config, path)
+    return found is not None and found == AUTO
+
+
+def is_on(config: dict[str, Any], path: str) -> bool:
+    found = value(config, path)
+    return False if found is None else bool(found)
+
+
+def fill(config: dict[str, Any], path: str, wanted: Any) -> bool:
+    """Write where "auto" stands; False where something else does, or nothing."""
+    place, name = node(config, path)
+    if place is None:
+        return False
+    with about():
+        if place.get(name) != AUTO:
+            return False
+    place[name] = wanted
+    return True
+
+
+def stage_of(config: dict[str, Any]) -> Any:
+    """The stage both integrations note when they are handed a config (-1 without one).
+
+    At stages 2 and 3 they look at the offload devices as well, which is where a block that
+    is a text stops them.
+    """
+    stage = value(config, "zero_optimization.stage", -1)
+    if stage in (2, 3):
+        value(config, "zero_optimization.offload_optimizer.device")
+        value(config, "zero_optimization.offload_param.device")
+    return stage
+
+
+BY_WIDTH = (
     "zero_optimization.reduce_bucket_size",
     "zero_optimization.stage3_prefetch_bucket_size",
     "zero_optimization.stage3_param_persistence_threshold",
@@ -14,13 +74,13 @@ KEYS = (
 """The keys sized by it, in the order both programs handle them."""
 
 
-def sizes(width: Any) -> tuple[Any, Any, Any]:
+def sizes_by_width(width: Any) -> tuple[Any, Any, Any]:
     """h*h, int(0.9*h*h), 10*h, in whatever arithmetic the width brings with it."""
     with about():
         return width * width, int(0.9 * width * width), 10 * width
 
 
-def for_transformers(model: ModelTree | None, open_keys: list[str]) -> Any:
+def width_for_transformers(model: ModelTree | None, open_keys: list[str]) -> Any:
     """hidden_size, the widest of hidden_sizes, then the same two of text_config."""
     config = _config(model, open_keys)
     width = None
@@ -43,7 +103,7 @@ def for_transformers(model: ModelTree | None, open_keys: list[str]) -> Any:
     return width
 
 
-def for_accelerate(model: ModelTree | None, open_keys: list[str]) -> Any:
+def width_for_accelerate(model: ModelTree | None, open_keys: list[str]) -> Any:
     """hidden_size, then the widest of hidden_sizes, at the top level alone."""
     config = _config(model, open_keys)
     if config is None:

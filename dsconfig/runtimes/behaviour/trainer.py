@@ -1,0 +1,251 @@
+"""The Trainer: transformers' fills, accelerate's plugin, transformers again, ``prepare``.
+
+HfTrainerDeepSpeedConfig goes over a config twice: *process* runs when TrainingArguments is built,
+*finalize* when the model and the number of steps are known. Mismatches are collected and raised
+once, at the end of finalize.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from dsconfig.facts import Facts, ModelTree
+from dsconfig.facts.from_training_args import DEFAULTS
+from dsconfig.runtimes.base import AUTO, Source
+from dsconfig.runtimes.behaviour import integrations
+from dsconfig.runtimes.behaviour.integrations import is_auto, node, stage_of, value
+from dsconfig.runtimes.behaviour.plugin import Plugin, set_mixed_precision
+from dsconfig.runtimes.behaviour.prepare import Script, prepare
+from dsconfig.runtimes.behaviour.remarks import after_trainer
+from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops, about
+
+MIN_LR, MAX_LR = "scheduler.params.warmup_min_lr", "scheduler.params.warmup_max_lr"
+WARMUP = "scheduler.params.warmup_num_steps"
+TOTAL = "scheduler.params.total_num_steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """TrainingArguments by their names; ``steps`` is None where the length is unknown."""
+
+    held: dict[str, Any]
+    world_size: int
+    steps: int | None
+
+    def __getitem__(self, name: str) -> Any:
+        return self.held[name]
+
+    def switch(self, dtype: str) -> bool:
+        """The training flag or the evaluation flag of a dtype: either counts."""
+        return self.held[dtype] or self.held[f"{dtype}_full_eval"]
+
+    @property
+    def mixed_precision(self) -> str:
+        return "fp16" if self.held["fp16"] else "bf16" if self.held["bf16"] else "no"
+
+    def warmup(self, path: str) -> int:
+        """Warmup in steps: a number of at least 1 as it is, below 1 a share of the run."""
+        given = self.held["warmup_steps"]
+        if given >= 1:
+            return int(given)
+        return ceil(self.total(path) * given) if given else 0
+
+    def total(self, path: str) -> int:
+        if self.steps is None:
+            raise MissingFact(
+                path,
+                "the number of optimizer steps is unknown",
+                "give --total-steps, or max_steps in --training-args",
+            )
+        return self.steps
+
+
+def arguments(facts: Facts) -> Arguments:
+    """Raises MissingFact when the number of processes is unknown."""
+    if facts.world_size is None:
+        raise MissingFact("", "the number of processes is unknown", "give --gpus")
+    training = facts.training
+    held: dict[str, Any] = dict(DEFAULTS)
+    if training is not None:
+        held.update(_from_flags(facts))
+        held.update(training.arguments)
+    steps = held.get("num_training_steps")
+    if steps is None:
+        steps = held["max_steps"] if held.get("max_steps", -1) > 0 else None
+    if steps is None and training is not None:
+        steps = training.total_steps
+    return Arguments(held, facts.world_size, steps)
+
+
+def _from_flags(facts: Facts) -> dict[str, Any]:
+    """Arguments for which there is a flag of ours."""
+    training = facts.training
+    assert training is not None  # asked only where there is one
+    given: dict[str, Any] = {
+        "per_device_train_batch_size": training.micro_batch_size,
+        "gradient_accumulation_steps": training.gradient_accumulation_steps,
+        "learning_rate": training.learning_rate,
+        "adam_epsilon": training.adam_epsilon,
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": training.max_grad_norm,
+        "warmup_steps": training.warmup_steps,
+    }
+    if training.adam_betas is not None:
+        given["adam_beta1"], given["adam_beta2"] = training.adam_betas
+    if training.precision in ("fp16", "bf16"):
+        given[training.precision] = True
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """``written`` in the config, ``wanted`` by an argument of TrainingArguments."""
+
+    path: str
+    written: Any
+    argument: str
+    wanted: Any
+
+    def __str__(self) -> str:
+        return f"{self.path}={self.written!r} against {self.argument}={self.wanted!r}"
+
+
+class TrainerFill:
+    """One HfTrainerDeepSpeedConfig on one config, which is changed in place."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+        self.config = replay.config
+        self.stage: Any = stage_of(self.config)
+        self.mismatches: dict[str, Mismatch] = {}
+
+    def process(self, args: Arguments, *, batch_search: bool = False) -> None:
+        """First pass: everything that the arguments alone settle."""
+        micro, steps = args["per_device_train_batch_size"], args["gradient_accumulation_steps"]
+        product = args.world_size * micro * steps
+        strict = not batch_search
+        self._fill("train_micro_batch_size_per_gpu", micro, "per_device_train_batch_size", strict)
+        self._fill("gradient_accumulation_steps", steps, "gradient_accumulation_steps")
+        self._fill("train_batch_size", product, "train_batch_size (calculated)", strict)
+        self._fill("gradient_clipping", args["max_grad_norm"], "max_grad_norm")
+        self._fill("optimizer.params.lr", args["learning_rate"], "learning_rate")
+        betas = [args["adam_beta1"], args["adam_beta2"]]
+        self._fill("optimizer.params.betas", betas, "adam_beta1+adam_beta2")
+        self._fill("optimizer.params.eps", args["adam_epsilon"], "adam_epsilon")
+        self._fill("optimizer.params.weight_decay", args["weight_decay"], "weight_decay")
+        self._fill(MIN_LR, 0, "", must_match=False)
+        self._fill(MAX_LR, args["learning_rate"], "learning_rate")
+        if args["save_on_each_node"]:
+            self.config["checkpoint"] = self.config.get("checkpoint", {})
+            self.config["checkpoint"]["use_node_local_storage"] = args["save_on_each_node"]
+            path, rule = (
+                "checkpoint.use_node_local_storage",
+                "save_on_each_node of TrainingArguments",
+            )
+            self.replay.wrote(path, rule, Source.TRAINING)
+        for dtype in ("fp16", "bf16"):
+            self._fill(f"{dtype}.enabled", args.switch(dtype), f"{dtype}|{dtype}_full_eval")
+
+    def finalize(self, args: Arguments, model: ModelTree | None) -> None:
+        """Second pass: bucket sizes and the schedule; then all mismatches at once."""
+        self._buckets(model)
+        if value(self.config, TOTAL) is not None:
+            self._fill(TOTAL, args.total(TOTAL), "num_training_steps (calculated)")
+        if value(self.config, WARMUP) is not None:
+            self._fill(WARMUP, max(1, args.warmup(WARMUP)), "warmup_steps")
+        if self.mismatches:
+            told = "; ".join(map(str, self.mismatches.values()))
+            said = f"values that mismatch TrainingArguments: {told}"
+            raise Stops("ValueError", said, *self.mismatches, late=True)
+
+    def _buckets(self, model: ModelTree | None) -> None:
+        open_keys = [key for key in integrations.BY_WIDTH if is_auto(self.config, key)]
+        if not open_keys:
+            return
+        width = integrations.width_for_transformers(model, open_keys)
+        filled = integrations.sizes_by_width(width)
+        for key, size in zip(integrations.BY_WIDTH, filled, strict=True):
+            if key.endswith("reduce_bucket_size") or self.stage == 3:
+                self._fill(key, size, "", must_match=False)
+                rule = "by the model's hidden_size"
+                self.replay.wrote(key, rule, Source.MODEL, hidden_size=width)
+
+    def _fill(self, path: str, wanted: Any, argument: str, must_match: bool = True) -> None:
+        place, name = node(self.config, path)
+        if place is None:
+            return
+        written = value(self.config, path)
+        if written == AUTO:
+            place[name] = wanted
+            if argument:
+                self.replay.wrote(path, f"{argument} of TrainingArguments", Source.TRAINING)
+            else:
+                self.replay.wrote(path, "a constant of the Trainer", Source.DEFAULT)
+        elif must_match and written is not None and written != wanted:
+            self.mismatches[path] = Mismatch(path, written, argument, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How the config reaches the Trainer; see :class:`dsconfig.runtimes.transformers`."""
+
+    through_accelerate: bool
+    config_file: bool
+    environment: Mapping[str, str]
+
+
+def config_alone(replay: Replay, facts: Facts) -> None:
+    """HfTrainerDeepSpeedConfig by itself: both passes."""
+    args = arguments(facts)
+    fill = TrainerFill(replay)
+    fill.process(args, batch_search=args["auto_find_batch_size"])
+    fill.finalize(args, facts.model)
+
+
+def trainer(replay: Replay, facts: Facts, launch: Launch) -> None:
+    """``Trainer.train`` up to the call of ``deepspeed.initialize``."""
+    args = arguments(facts)
+    plugin = Plugin({}, launch.environment)
+    mixed = args.mixed_precision
+    rocm = facts.device is not None and facts.device.kind == "rocm"
+    if launch.through_accelerate:
+        if launch.config_file:
+            plugin.read_file(replay)
+        else:
+            plugin.make_config(replay)
+        set_mixed_precision(replay, mixed, rocm=rocm)
+        fill = TrainerFill(replay)
+        fill.process(args)
+    else:
+        fill = TrainerFill(replay)
+        fill.process(args)
+        plugin.read_file(replay)
+        fill.stage = stage_of(replay.config)
+        set_mixed_precision(replay, mixed, rocm=rocm)
+    fill.finalize(args, facts.model)
+    with about("tensor_parallel.autotp_size"):
+        _ = replay.config.get("tensor_parallel", {}).get("autotp_size", 1) > 1
+    has_optimizer = "optimizer" in replay.config
+    if not has_optimizer:
+        replay.config["zero_allow_untested_optimizer"] = True
+        rule = "the Trainer brings its own optimizer"
+        replay.wrote("zero_allow_untested_optimizer", rule, Source.TRAINING)
+    prepare(
+        replay,
+        Script(
+            processes=args.world_size,
+            accumulation=1,
+            accumulation_is_given=False,
+            batch_sizes=(),
+            model=facts.model,
+            optimizer="dummy" if has_optimizer else "torch",
+            scheduler="dummy" if has_optimizer or "scheduler" in replay.config else None,
+            scheduler_is_callable="scheduler" not in replay.config,
+            # A DummyOptim made without a rate has this one; what is "auto" is filled by now.
+            learning_rate=0.001,
+            weight_decay=0,
+            scheduled_lr=0.001 if has_optimizer else args["learning_rate"],
+        ),
+    )
+    after_trainer(replay, args)
