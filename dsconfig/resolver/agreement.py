@@ -12,10 +12,11 @@ from typing import Any, cast
 from dsconfig.facts import Facts
 from dsconfig.facts.from_training_args import NAMES_OF
 from dsconfig.report import Effect
-from dsconfig.resolver.draft import ABSENT, Draft
+from dsconfig.resolver.draft import Draft, copied
 from dsconfig.runtimes.behaviour.plugin import PATH_OF_SETTING
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops
 from dsconfig.runtimes.behaviour.trainer import TrainerFill, arguments
+from dsconfig.source.pointer import ABSENT, value_at
 
 ARGUMENTS, LAUNCH = "training", "launch"
 _TITLES = {ARGUMENTS: "TrainingArguments", LAUNCH: "the accelerate config"}
@@ -58,7 +59,7 @@ def disagreements(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagre
 def said(name: str, found: Disagreement, original: Mapping[str, Any], facts: Facts) -> str:
     """A disagreement in one sentence; ``name`` is that of the config."""
     if found.left is None:
-        left = f"{name} says {_written(_at(original, found.path))}"
+        left = f"{name} says {_written(value_at(original, found.path))}"
     else:
         left = _shown(facts, found.left)
     right = _shown(facts, found.right)
@@ -70,8 +71,6 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
     given = _given(facts)
     if not given:
         return
-    from dsconfig.resolver.draft import copied
-
     try:
         fill = TrainerFill(Replay(copied(original)))
         fill.process(arguments(facts))
@@ -82,10 +81,10 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
         if names:
             yield Disagreement(mismatch.path, None, Side(ARGUMENTS, names[0], mismatch.wanted))
     for dtype, other in (("fp16", "bf16"), ("bf16", "fp16")):
-        if given.get(other) is True and _at(original, f"{dtype}.enabled") is True:
+        if given.get(other) is True and value_at(original, f"{dtype}.enabled") is True:
             yield Disagreement(f"{dtype}.enabled", None, Side(ARGUMENTS, other, True))
     for block, argument in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
-        written = _at(original, f"{block}.type")
+        written = value_at(original, f"{block}.type")
         if argument in given and isinstance(written, str) and written != "auto":
             yield Disagreement(f"{block}.type", None, Side(ARGUMENTS, argument, given[argument]))
 
@@ -94,13 +93,13 @@ def _with_launch(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagree
     block = facts.launch.get("deepspeed_config")
     settings = cast(dict[str, Any], block) if isinstance(block, dict) else {}
     for name, path in PATH_OF_SETTING.items():
-        written = _at(original, path)
+        written = value_at(original, path)
         if name in settings and written not in (ABSENT, None, "auto", settings[name]):
             side = Side(LAUNCH, f"deepspeed_config.{name}", settings[name])
             yield Disagreement(path, None, side)
     mixed = facts.launch.get("mixed_precision")
     for dtype in ("fp16", "bf16"):
-        written = _at(original, f"{dtype}.enabled")
+        written = value_at(original, f"{dtype}.enabled")
         if mixed is not None and isinstance(written, bool) and written != (mixed == dtype):
             shown = "no" if mixed is False else mixed
             yield Disagreement(f"{dtype}.enabled", None, Side(LAUNCH, "mixed_precision", shown))
@@ -134,15 +133,6 @@ _SHARED = {
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "gradient_clipping": "max_grad_norm",
 }
-
-
-def _at(config: Mapping[str, Any], path: str) -> Any:
-    found: Any = config
-    for part in path.split("."):
-        if not isinstance(found, dict) or part not in found:
-            return ABSENT
-        found = cast(dict[str, Any], found)[part]
-    return found
 
 
 def _report(draft: Draft, found: Disagreement, original: Mapping[str, Any]) -> None:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsconfig.report import Effect
-from dsconfig.resolver.draft import ABSENT, Draft
+from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
+from dsconfig.source.pointer import ABSENT
 
 GLOBAL = "train_batch_size"
 MICRO = "train_micro_batch_size_per_gpu"

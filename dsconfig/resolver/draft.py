@@ -7,12 +7,9 @@ from dsconfig.facts import Facts
 from dsconfig.report import Diagnostic, Effect
 from dsconfig.resolver.resolution import LedgerEntry, Source
 from dsconfig.runtimes.base import AUTO, Runtime
-from dsconfig.schema.key_index import aliases_of
+from dsconfig.schema.key_index import written_as
 from dsconfig.source import Document
-from dsconfig.source.pointer import join
-
-ABSENT = object()
-"""What :meth:`Draft.value` returns where the config has no such key."""
+from dsconfig.source.pointer import ABSENT, join, value_at
 
 
 class Draft:
@@ -36,22 +33,12 @@ class Draft:
 
     def value(self, path: str) -> Any:
         """What stands at a path, by any of the names of its key, or ABSENT."""
-        *blocks, name = path.split(".")
-        place: Any = self.config
-        for block in blocks:
-            if not isinstance(place, dict) or block not in place:
-                return ABSENT
-            place = cast(dict[str, Any], place)[block]
-        if not isinstance(place, dict):
+        *blocks, _ = path.split(".")
+        block = value_at(self.config, blocks)
+        if not isinstance(block, dict):
             return ABSENT
-        return cast(dict[str, Any], place).get(self._written(path, name, place), ABSENT)  # pyright: ignore[reportUnknownArgumentType]
-
-    @staticmethod
-    def _written(path: str, name: str, place: dict[str, Any]) -> str:
-        """The name that the config has for a key; its own where the key is absent."""
-        if name in place:
-            return name
-        return next((other for other in aliases_of(tuple(path.split("."))) if other in place), name)
+        held = cast(dict[str, Any], block)
+        return held.get(written_as(path, held), ABSENT)
 
     def is_auto(self, path: str) -> bool:
         found = self.value(path)
@@ -76,13 +63,13 @@ class Draft:
 
     def fill(self, path: str, value: Any, source: Source, rule: str, **inputs: Any) -> None:
         """Write a value and the reason for it. Blocks on the way are made where absent."""
-        *blocks, name = path.split(".")
+        *blocks, _ = path.split(".")
         place = self.config
         for block in blocks:
             if place.get(block) is None:
                 place[block] = {}
             place = place[block]
-        written = self._written(path, name, place)
+        written = written_as(path, place)
         place[written] = value
         self.note(".".join((*blocks, written)), value, source, rule, **inputs)
 

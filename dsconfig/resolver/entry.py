@@ -4,6 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from dsconfig.facts import Facts
+from dsconfig.lazily import lazily
 from dsconfig.report import Diagnostic, Effect
 from dsconfig.report.report import in_order
 from dsconfig.resolver.draft import Draft
@@ -11,6 +12,9 @@ from dsconfig.resolver.resolution import Resolution
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.schema.version import Version
 from dsconfig.source import Document
+
+with lazily():
+    from dsconfig.resolver import agreement, foreign, policy
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.effective import Effective
@@ -31,14 +35,8 @@ def resolve(
     if document.is_unreadable or document.is_broken or not isinstance(value, dict):
         return _unreadable(document, runtime)
     draft = Draft(document, facts, runtime)
-    if runtime.fills_by_itself:
-        from dsconfig.resolver.foreign import fill
-    else:
-        from dsconfig.resolver.policy import fill
-    fill(draft)
+    (foreign if runtime.fills_by_itself else policy).fill(draft)
     if facts.launch or (facts.training is not None and facts.training.arguments):
-        from dsconfig.resolver import agreement
-
         agreement.check(draft, cast(dict[str, Any], value))
     return _finished(draft)
 

@@ -61,6 +61,8 @@ class Runtime:
     """The programs in whose memory a config resolved for this one has to fit."""
     wants_zero_block: ClassVar[bool] = False
     """True where a config without zero_optimization is refused."""
+    filled_with: ClassVar[Mapping[str, str]] = {}
+    """What the program itself puts in the place of "auto", in words, by dotted path."""
     ends_in_deepspeed: ClassVar[bool] = True
     """True where DeepSpeed itself has the last word about the config."""
 

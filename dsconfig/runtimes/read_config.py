@@ -8,6 +8,7 @@ from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.demands import Demand, demands
 from dsconfig.runtimes.reading import Reading, is_block, read
 from dsconfig.schema.version import Version
+from dsconfig.source.pointer import ABSENT, value_at
 
 T = TypeVar("T")
 ZERO = ("zero_optimization",)
@@ -32,17 +33,10 @@ class ReadConfig:
 
     def get(self, *path: str) -> Any:
         """The value as written; None where nothing is."""
-        value: Any = self.config
-        for part in path:
-            if not isinstance(value, dict):
-                return None
-            value = value.get(part)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        return value  # pyright: ignore[reportUnknownVariableType]
+        return value_at(self.config, path, None)
 
     def has(self, *path: str) -> bool:
-        *above, name = path
-        holder = self.get(*above) if above else self.config
-        return is_block(holder) and name in holder
+        return value_at(self.config, path) is not ABSENT
 
     def block(self, *path: str) -> dict[str, Any]:
         """The block as written; empty where there is none."""

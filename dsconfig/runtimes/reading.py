@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeGuard
 from dsconfig.runtimes.coercion import Kind, Refused, convert
 from dsconfig.runtimes.typed_blocks import BLOCKS, Block, Field
 from dsconfig.schema.version import Version
+from dsconfig.source.pointer import ABSENT, value_at
 
 AUTO = "auto"
-ABSENT: Any = object()
 
 
 def is_block(value: object) -> TypeGuard[dict[str, Any]]:
@@ -80,7 +80,7 @@ def read(config: Mapping[str, Any], version: Version) -> Reading:
     for block in BLOCKS:
         if block.path[0] not in config or _is_shadowed(block, config):
             continue
-        content = _descend(config, block.path)
+        content = value_at(config, block.path)
         if content is ABSENT or (content == AUTO and block.text_auto_is_absent):
             continue
         if block.is_strict(version):
@@ -93,15 +93,6 @@ def read(config: Mapping[str, Any], version: Version) -> Reading:
 def _is_shadowed(block: Block, config: Mapping[str, Any]) -> bool:
     """The old name bfloat16 is read only where bf16 is absent or null."""
     return block.path == ("bfloat16",) and config.get("bf16") is not None
-
-
-def _descend(config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = config
-    for part in path:
-        if not is_block(value) or part not in value:
-            return ABSENT
-        value = value[part]
-    return value
 
 
 def _as_written(block: Block, content: dict[str, Any], version: Version) -> dict[str, Any]:

@@ -12,7 +12,9 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dsconfig.lazily import lazily
+from dsconfig.schema.key_index import written_as
 from dsconfig.schema.version import NEWEST, Version
+from dsconfig.source.pointer import ABSENT, value_at
 
 with lazily():
     from dsconfig.schema import catalogue
@@ -25,7 +27,6 @@ else:
     D = TypeVar("D")
 
 AUTO = "auto"
-ABSENT = object()
 
 
 def setting(path: str) -> Any:
@@ -78,12 +79,12 @@ class Reader:
         self._version = version
 
     def _written(self, path: str) -> Any:
-        value: Any = self.config
-        for part in path.split("."):
-            if not isinstance(value, Mapping):
-                return ABSENT
-            value = cast("Mapping[str, Any]", value).get(part, ABSENT)
-        return value
+        *blocks, _ = path.split(".")
+        block = value_at(self.config, blocks)
+        if not isinstance(block, Mapping):
+            return ABSENT
+        held = cast("Mapping[str, Any]", block)
+        return held.get(written_as(path, held), ABSENT)
 
     def has(self, path: str) -> bool:
         """True when the file sets it to something other than null."""
@@ -92,15 +93,9 @@ class Reader:
     def value(self, path: str) -> Any:
         """As written under any of its names, or the default."""
         written = self._written(path)
-        known = catalogue.key(path)
-        if written in (ABSENT, None) and known is not None:
-            block = path.rpartition(".")[0]
-            for alias in known.aliases:
-                spelled = f"{block}.{alias}" if block else alias
-                if self.has(spelled):
-                    written = self._written(spelled)
         if written in (ABSENT, None):
             return default_of(path, self._version)
+        known = catalogue.key(path)
         if written == AUTO and known is not None and known.auto_filled_by:
             raise ValueError(f'{path} is still "auto"; resolve the config first')
         return written

@@ -4,34 +4,37 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dsconfig.runtimes.base import AutoFate, Runtime
-from dsconfig.runtimes.deepspeed import BATCH_KEYS, fate_of_auto
+from dsconfig.runtimes.deepspeed import fate_of_auto
 from dsconfig.schema.version import NEWEST, Version
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.runtimes.behaviour.replay import Replay
 
-FILLED = frozenset(
-    {
-        *((key,) for key in (*BATCH_KEYS, "gradient_clipping")),
-        *(("optimizer", "params", name) for name in ("lr", "betas", "eps", "weight_decay")),
-        *(
-            ("scheduler", "params", name)
-            for name in (
-                "warmup_min_lr",
-                "warmup_max_lr",
-                "warmup_num_steps",
-                "total_num_steps",
-            )
-        ),
-        ("fp16", "enabled"),
-        ("bf16", "enabled"),
-        ("zero_optimization", "reduce_bucket_size"),
-        ("zero_optimization", "stage3_prefetch_bucket_size"),
-        ("zero_optimization", "stage3_param_persistence_threshold"),
-    }
-)
-"""Keys for which the Trainer has a value (the last two at stage 3 only)."""
+_SQUARE = "hidden_size squared"
+_OPTIMIZER, _SCHEDULER = "optimizer.params", "scheduler.params"
+_ZERO = "zero_optimization"
+FILLED_WITH: Mapping[str, str] = {
+    "train_batch_size": "ranks x per_device_train_batch_size x gradient_accumulation_steps",
+    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "max_grad_norm",
+    "fp16.enabled": "true with fp16 or fp16_full_eval",
+    "bf16.enabled": "true with bf16 or bf16_full_eval",
+    f"{_OPTIMIZER}.lr": "learning_rate",
+    f"{_OPTIMIZER}.betas": "[adam_beta1, adam_beta2]",
+    f"{_OPTIMIZER}.eps": "adam_epsilon",
+    f"{_OPTIMIZER}.weight_decay": "weight_decay",
+    f"{_SCHEDULER}.warmup_min_lr": "0",
+    f"{_SCHEDULER}.warmup_max_lr": "learning_rate",
+    f"{_SCHEDULER}.warmup_num_steps": "the warm-up steps, at least 1",
+    f"{_SCHEDULER}.total_num_steps": "the training steps",
+    f"{_ZERO}.reduce_bucket_size": _SQUARE,
+    f"{_ZERO}.stage3_prefetch_bucket_size": f"0.9 times {_SQUARE}, rounded down; at stage 3 only",
+    f"{_ZERO}.stage3_param_persistence_threshold": "10 times hidden_size; at stage 3 only",
+}
+"""What stands in the place of "auto" afterwards, in words: TrainingArguments and model config."""
+_FILLED = frozenset(tuple(path.split(".")) for path in FILLED_WITH)
 
 
 class Transformers(Runtime):
@@ -43,6 +46,7 @@ class Transformers(Runtime):
     """
 
     name = "transformers"
+    filled_with = FILLED_WITH
     reads_hjson: ClassVar[bool] = False
 
     def __init__(
@@ -61,7 +65,7 @@ class Transformers(Runtime):
         self.environment = environment or {}
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
-        if path in FILLED:
+        if path in _FILLED:
             return AutoFate.FILLED
         return fate_of_auto(path, config, self.version)
 

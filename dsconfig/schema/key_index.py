@@ -34,9 +34,13 @@ def own_path(path: KeyPath) -> KeyPath:
     return own
 
 
-def aliases_of(path: KeyPath) -> KeyPath:
-    """The other names that the key at a path may be written with."""
-    return tuple(_aliases().get(".".join(path), ()))
+def written_as(path: str, block: Mapping[str, Any]) -> str:
+    """The name under which ``block`` has the key at a dotted path; its own where it has none."""
+    outer, _, name = path.rpartition(".")
+    if block.get(name) is not None:
+        return name
+    aliases = _aliases().get(f"{outer}.{name}", ())
+    return next((alias for alias in aliases if block.get(alias) is not None), name)
 
 
 @cache

@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+ABSENT: Any = object()
+"""What :func:`value_at` answers where nothing is."""
+
 
 def join(*parts: str | int) -> str:
     """The pointer of the given path: ``join("a", 0)`` is ``/a/0``."""
@@ -34,16 +37,17 @@ def from_dotted(path: str) -> str:
 
 def lookup(value: Any, pointer: str, default: Any = None) -> Any:
     """The value at a pointer, or ``default`` where nothing is."""
-    return descend(value, split(pointer), default)
+    return value_at(value, split(pointer), default)
 
 
-def descend(value: Any, path: Iterable[str], default: Any = None) -> Any:
-    for part in path:
-        if isinstance(value, dict):
-            entries = cast("dict[str, Any]", value)
-            if part not in entries:
+def value_at(value: Any, path: str | Iterable[str], default: Any = ABSENT) -> Any:
+    """The value at a path, dotted or in parts; ``default`` where nothing is."""
+    for part in path.split(".") if isinstance(path, str) else path:
+        if isinstance(value, (dict, Mapping)):  # a dict is told at once
+            held = cast("Mapping[str, Any]", value)
+            if part not in held:
                 return default
-            value = entries[part]
+            value = held[part]
         elif isinstance(value, list):
             items = cast("list[Any]", value)
             if not part.isdecimal() or int(part) >= len(items):

@@ -8,9 +8,8 @@ import pytest
 
 from dsconfig.commands.explained.key import key_as_text
 from dsconfig.commands.explained.page import page
-from dsconfig.resolver.in_words import POLICY
+from dsconfig.resolver.policy import POLICY
 from dsconfig.runtimes import AutoFate, every_runtime
-from dsconfig.runtimes.auto_in_words import FILLED_WITH
 from dsconfig.schema import keys
 from dsconfig.source.pointer import from_dotted, split
 
@@ -116,8 +115,8 @@ def test_every_key_can_be_explained() -> None:
 
 def test_every_auto_that_is_filled_has_its_words() -> None:
     for runtime in every_runtime():
-        words = FILLED_WITH.get(runtime.name)
-        if words is None:
+        words = runtime.filled_with
+        if not words:
             continue
         filled = {
             key.path
@@ -125,7 +124,9 @@ def test_every_auto_that_is_filled_has_its_words() -> None:
             if not key.is_block
             and runtime.on_auto(tuple(key.path.split(".")), {}) is AutoFate.FILLED
         }
-        assert filled == set(words), runtime.name
+        declared = {key.path for key in keys() if runtime.name in key.auto_filled_by}
+        # The old name of bf16 shares its model, and nobody fills it under that name.
+        assert filled == set(words) >= declared - {"bfloat16.enabled"}, runtime.name
 
 
 def test_our_policy_speaks_of_keys_that_exist() -> None:

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dsconfig.planner.coverage.cover import rule_of as fate_in_engine
-from dsconfig.resolver.in_words import POLICY
+from dsconfig.resolver.policy import POLICY
 from dsconfig.runtimes import AutoFate, Runtime, every_runtime
-from dsconfig.runtimes.auto_in_words import FILLED_WITH
 from dsconfig.schema import NEWEST, Key, Status, Version, keys, strict_since
 
 WIDTH = 11
@@ -134,7 +133,7 @@ def _auto_in(runtime: Runtime, one: Key) -> str:
     path = tuple(one.path.split("."))
     fate = runtime.on_auto(path, {})
     if fate is AutoFate.FILLED:
-        words = FILLED_WITH.get(runtime.name, POLICY).get(one.path)
+        words = (runtime.filled_with or POLICY).get(one.path)
         return words or f"the default, {_shown(one.default)}"
     return _FATES[fate].format(default=_shown(one.default))
 

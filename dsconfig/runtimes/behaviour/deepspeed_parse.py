@@ -14,6 +14,7 @@ from dsconfig.runtimes.read_config import ReadConfig
 from dsconfig.runtimes.removals import REMOVALS
 from dsconfig.runtimes.typed_blocks import BLOCK_AT
 from dsconfig.schema.version import NEWEST, Version
+from dsconfig.source.pointer import ABSENT, value_at
 
 OPTIMIZERS = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon")
 """Types DeepSpeed builds itself; it reads their names in lower case."""
@@ -96,15 +97,6 @@ _ALWAYS = {
 }
 
 
-def reading_at(config: dict[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = config
-    for part in path:
-        if not isinstance(value, dict) or part not in value:
-            return reading.ABSENT
-        value = cast(dict[str, Any], value)[part]
-    return value
-
-
 def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | None) -> None:
     """Refuse, convert and drop as DeepSpeed's models do, in place, below the given roots."""
     entries = [e for e in found.entries.values() if roots is None or e.path[0] in roots]
@@ -133,7 +125,7 @@ def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | Non
 
 def _convert(outcome: Replay, path: tuple[str, ...], values: Mapping[str, Any]) -> None:
     """Put in place what the models of a block made of the values: ``"2"`` and 2.0 become 2."""
-    block, place = BLOCK_AT[path], reading_at(outcome.config, path)
+    block, place = BLOCK_AT[path], value_at(outcome.config, path)
     if not isinstance(place, dict) or not block.is_strict(NEWEST):
         return
     held = cast(dict[str, Any], place)
@@ -171,13 +163,13 @@ def _absent_blocks(config: dict[str, Any], roots: tuple[str, ...] | None) -> Ite
         ("comet",),
         ("csv_monitor",),
     ):
-        if (roots is None or path[0] in roots) and reading_at(config, path) == AUTO:
+        if (roots is None or path[0] in roots) and value_at(config, path) == AUTO:
             yield ".".join(path)
 
 
 def _delete(config: dict[str, Any], path: tuple[str, ...]) -> None:
     *outer, name = path
-    place = reading_at(config, tuple(outer))
+    place = value_at(config, tuple(outer))
     if isinstance(place, dict):
         cast(dict[str, Any], place).pop(name, None)
 
@@ -204,8 +196,7 @@ def _clock(outcome: Replay) -> None:
     written = [
         path
         for path in ("wall_clock_breakdown", "flops_profiler.enabled")
-        if not isinstance(reading_at(config, tuple(path.split("."))), bool)
-        and reading_at(config, tuple(path.split("."))) is not reading.ABSENT
+        if not isinstance(value_at(config, path), bool) and value_at(config, path) is not ABSENT
     ]
     with about(*written):
         _ = config.get("wall_clock_breakdown", False) | enabled
@@ -213,9 +204,9 @@ def _clock(outcome: Replay) -> None:
 
 def _max_grad_norm(config: dict[str, Any]) -> None:
     """A warning about ``optimizer.params.max_grad_norm`` compares it with 0."""
-    params = reading_at(config, ("optimizer", "params"))
-    named = reading_at(config, ("optimizer", "type")) not in (reading.ABSENT, None)
-    if named and params is not reading.ABSENT and params is not None:
+    params = value_at(config, ("optimizer", "params"))
+    named = value_at(config, ("optimizer", "type")) not in (ABSENT, None)
+    if named and params is not ABSENT and params is not None:
         with about("optimizer.params"):
             present = "max_grad_norm" in params.keys()  # noqa: SIM118
         if present:

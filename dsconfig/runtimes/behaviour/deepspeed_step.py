@@ -2,11 +2,11 @@
 
 from typing import Any, cast
 
-from dsconfig.runtimes.behaviour.deepspeed_parse import OPTIMIZERS, reading_at
+from dsconfig.runtimes.behaviour.deepspeed_parse import OPTIMIZERS
 from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
 from dsconfig.runtimes.demands import unmet
-from dsconfig.runtimes.reading import ABSENT
 from dsconfig.schema.version import Version
+from dsconfig.source.pointer import ABSENT, value_at
 
 _WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 OWN_SCHEDULERS = (*_WARMUPS, "LRRangeTest", "OneCycle")
@@ -26,7 +26,7 @@ def build_and_step(outcome: Replay, client_optimizer: str | None, version: Versi
 
 
 def _check_optimizer_type(config: dict[str, Any]) -> None:
-    name = reading_at(config, ("optimizer", "type"))
+    name = value_at(config, ("optimizer", "type"))
     if name in (ABSENT, None):
         return
     if name in OPTIMIZERS or _is_torch_name(name):
@@ -49,7 +49,7 @@ TORCH_OPTIMIZERS = (
 def _dtypes(config: dict[str, Any], version: Version) -> None:
     for name in ("grad_accum_dtype", "param_dtype", "buffer_dtype"):
         path = ("data_types", name)
-        value = reading_at(config, path)
+        value = value_at(config, path)
         if value is not ABSENT and unmet(path, value, version) is not None:
             dotted = ".".join(path)
             raise Stops("ValueError", f"{value!r} is not a dtype", dotted, late=True)
@@ -57,8 +57,8 @@ def _dtypes(config: dict[str, Any], version: Version) -> None:
 
 def _build_adam(config: dict[str, Any]) -> None:
     """The range checks of Adam, in their order; another type is not built here."""
-    name = reading_at(config, ("optimizer", "type"))
-    params = reading_at(config, ("optimizer", "params"))
+    name = value_at(config, ("optimizer", "type"))
+    params = value_at(config, ("optimizer", "params"))
     if name not in ("adam", "adamw") or not isinstance(params, dict):
         return
     held = cast(dict[str, Any], params)
@@ -85,7 +85,7 @@ def _two(betas: Any, path: str) -> list[Any]:
 
 
 def _scheduler(config: dict[str, Any], version: Version) -> None:
-    name = reading_at(config, ("scheduler", "type"))
+    name = value_at(config, ("scheduler", "type"))
     if name in (ABSENT, None):
         return
     if name not in OWN_SCHEDULERS and not (isinstance(name, str) and name.endswith("LR")):
@@ -93,7 +93,7 @@ def _scheduler(config: dict[str, Any], version: Version) -> None:
         raise Stops("AssertionError", said, "scheduler.type", late=True)
     if name not in _WARMUPS:
         return
-    params = reading_at(config, ("scheduler", "params"))
+    params = value_at(config, ("scheduler", "params"))
     with about("scheduler.params", late=True):
         held: dict[str, Any] = dict(**params)
     _warmup(held, version)
