@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dsconfig.api import estimate, plan, read, resolve, validate
+    from dsconfig.api import complete, estimate, plan, read, resolve, validate
     from dsconfig.cost.estimate import Estimate
     from dsconfig.facts import (
         Architecture,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         architecture_of,
         gather,
     )
-    from dsconfig.planner.model import Coverage, Plan, Status, UnitSchedule
+    from dsconfig.planner.plan import Coverage, Plan, Status, UnitSchedule
     from dsconfig.report import Diagnostic, Effect, Report, Severity
     from dsconfig.resolver.resolution import LedgerEntry, Resolution
     from dsconfig.runtimes.effective import Effective
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME_OF = {
-    "dsconfig.api": ("read", "validate", "resolve", "estimate", "plan"),
+    "dsconfig.api": ("read", "validate", "resolve", "estimate", "plan", "complete"),
     "dsconfig.facts": (
         "Architecture",
         "DeviceFacts",
@@ -50,7 +50,7 @@ _HOME_OF = {
         "gather",
     ),
     "dsconfig.cost.estimate": ("Estimate",),
-    "dsconfig.planner.model": ("Coverage", "Plan", "Status", "UnitSchedule"),
+    "dsconfig.planner.plan": ("Coverage", "Plan", "Status", "UnitSchedule"),
     "dsconfig.report": ("Diagnostic", "Effect", "Report", "Severity"),
     "dsconfig.resolver.resolution": ("LedgerEntry", "Resolution"),
     "dsconfig.runtimes.effective": ("Effective",),
@@ -91,6 +91,7 @@ __all__ = [
     "UnitSchedule",
     "__version__",
     "architecture_of",
+    "complete",
     "estimate",
     "gather",
     "plan",

@@ -1,4 +1,4 @@
-"""The library: five functions, each taking what the one before it gives."""
+"""The library: functions that each take what the one before gives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from dsconfig.cost.estimate import Estimate
     from dsconfig.facts import Facts
-    from dsconfig.planner.model import Plan
+    from dsconfig.planner.plan import Plan
     from dsconfig.report import Report
     from dsconfig.resolver.resolution import Resolution
     from dsconfig.runtimes.base import Runtime
@@ -111,10 +111,20 @@ def plan(resolution: Resolution, facts: Facts) -> Plan:
     Raises PlanError (a ValueError) when the config has errors or the batch is not settled,
     TypeError for a config that was not resolved and for facts of another kind.
     """
-    from dsconfig.planner import make_plan
+    from dsconfig.planner.making import make_plan
 
     _insist_on_resolution(resolution, "plan")
     return make_plan(resolution, _facts(facts))
+
+
+def complete(plan: Plan, facts: Facts) -> Plan:
+    """The plan with what depends on the model of ``facts``: units, expected memory, traffic.
+
+    Decides nothing anew. Raises PlanError (a ValueError) when the plan is for another model.
+    """
+    from dsconfig.planner import making
+
+    return making.complete(plan, _facts(facts))
 
 
 def _facts(facts: Facts | None) -> Facts:

@@ -9,7 +9,7 @@ from dsconfig.commands import options
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.planner.model import Plan
+    from dsconfig.planner.plan import Plan
 
 Out = Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as JSON here.")]
 Simulate = Annotated[
@@ -33,7 +33,7 @@ def plan(
     """Show the whole plan: mesh, units, precision, tiers, memory, traffic, every key's fate."""
     from dsconfig.commands.idle_flags import say_idle_flags
     from dsconfig.commands.prepare import FOUND, planned
-    from dsconfig.planner import Status
+    from dsconfig.planner.plan import Status
 
     document = options.load(file, overrides)
     made = planned(document, facts, runtime or "dsengine", deepspeed_version)

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from dsconfig.commands.console import gigabytes
-from dsconfig.planner.model import Plan, Status, UnitSchedule
+from dsconfig.planner.plan import Plan, Status, UnitSchedule
 from dsconfig.runtimes.effective import Tier
 
 STYLES = {Status.HONOURED: "green", Status.INERT: "yellow", Status.REFUSED: "bold red"}

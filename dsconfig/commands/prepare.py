@@ -7,7 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.planner.model import Plan
+    from dsconfig.planner.plan import Plan
     from dsconfig.report import Diagnostic
     from dsconfig.resolver.resolution import Resolution
     from dsconfig.source import Document
@@ -33,7 +33,7 @@ def planned(
 ) -> "Plan":
     """Go all the way. Exits 1 with the reason when the config cannot be planned."""
     import dsconfig
-    from dsconfig.planner import PlanError
+    from dsconfig.planner.making import PlanError
 
     try:
         return dsconfig.plan(resolved(document, facts, runtime, version), facts)

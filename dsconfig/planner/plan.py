@@ -1,110 +1,162 @@
-"""From a Resolution to a Plan."""
+"""The Plan: the only thing an engine is given. Frozen, and the same again when read from JSON."""
 
-from dsconfig.facts import Facts, ModelTree
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from hashlib import sha256
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
 from dsconfig.mesh import Mesh
-from dsconfig.planner.coverage import coverage
-from dsconfig.planner.model import Plan, UnitSchedule
-from dsconfig.planner.schedule import schedule
-from dsconfig.planner.traffic import traffic
-from dsconfig.report import Diagnostic
-from dsconfig.resolver.resolution import Resolution
-from dsconfig.runtimes.effective import Batch, Effective, Zero
-from dsconfig.units import cap_of, units
+from dsconfig.runtimes.effective import Batch, Effective, Offload, Tier
+
+FORMAT_VERSION = "2.0"
 
 
-class PlanError(ValueError):
-    """The config cannot be planned; ``diagnostics`` say why."""
-
-    def __init__(self, message: str, diagnostics: tuple[Diagnostic, ...] = ()) -> None:
-        super().__init__(message)
-        self.diagnostics = diagnostics
+class Status(StrEnum):
+    HONOURED = "honoured"
+    INERT = "inert"
+    REFUSED = "refused"
 
 
-def make_plan(resolution: Resolution, facts: Facts) -> Plan:
-    """Decide one training run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What becomes of one key the user set: ``by`` names the mechanism, or says why not."""
 
-    Keys this engine refuses stand in ``coverage``; an engine starts only without any. Raises
-    PlanError when the resolution has errors, or when batch or world size are not settled.
+    pointer: str
+    status: Status
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitSchedule:
+    """One sharding unit with its place in the schedule.
+
+    ``gather``: the parameters are gathered around their use (else whole at rest).
+    ``reshard_after_forward``: freed between forward and backward; an int reshards to a
+    smaller group. ``prefetch``: indices of the units gathered ahead while this one computes.
     """
-    effective, batch = _settled(resolution)
-    mesh = mesh_of(effective.zero, facts)
-    planned = unit_schedule(effective.zero, facts.model)
-    trainable = facts.model.trainable if facts.model else 0
-    return Plan(
-        runtime=resolution.runtime,
-        mesh=mesh,
-        batch=batch,
-        effective=effective,
-        units=planned,
-        model=facts.model.name if facts.model else None,
-        model_elements=facts.model.parameters if facts.model else None,
-        memory=_expected_memory(effective, facts, resolution),
-        traffic=traffic(planned, trainable, mesh, effective),
-        coverage=coverage(effective),
-    )
+
+    modules: tuple[str, ...]
+    elements: int
+    gather: bool
+    reshard_after_forward: bool | int
+    prefetch: tuple[int, ...] = ()
 
 
-def _settled(resolution: Resolution) -> tuple[Effective, Batch]:
-    if resolution.effective is None:
-        refusals = resolution.refusals
-        listed = "; ".join(f"{found.code} {found.message}" for found in refusals)
-        why = f"the config has errors: {listed}" if refusals else "a value has another type"
-        raise PlanError(f"{why}; `dsconfig validate` says where", refusals)
-    if resolution.effective.batch is None:
-        raise PlanError(
-            "the batch is not settled: set train_micro_batch_size_per_gpu, or give --micro-batch"
-            " and the number of ranks with --gpus"
-        )
-    return resolution.effective, resolution.effective.batch
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One training run, decided.
+
+    ``effective`` holds every concrete setting (precision, optimizer, tiers, reporting ...), with
+    the defaults of ``release``, DeepSpeed's. ``memory`` and ``traffic`` are what is expected, in
+    bytes per rank; ``coverage`` has one row for every key the user set. What depends on the
+    tensors of a model is empty where the plan was made without one; ``complete`` fills it in.
+    """
+
+    runtime: str
+    release: str
+    nodes: int
+    mesh: Mesh
+    effective: Effective
+    coverage: tuple[Coverage, ...]
+    model: str | None = None
+    model_elements: int | None = None
+    units: tuple[UnitSchedule, ...] = ()
+    memory: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    traffic: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def batch(self) -> Batch:
+        assert self.effective.batch is not None, "a plan is made of a settled batch only"
+        return self.effective.batch
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that is decided: ranks with the same digest do the same."""
+        text = json.dumps(_adapter().dump_python(self, mode="json"), sort_keys=True)
+        return sha256(text.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The plan as JSON text, complete enough for :meth:`from_json`."""
+        return json.dumps(to_dict(self), indent=2)
+
+    @staticmethod
+    def from_json(text: str) -> "Plan":
+        """Read a plan again, equal to the one that was written.
+
+        Raises ValueError when the text is no plan of this format, or was changed since: what
+        is derived in it belongs together.
+        """
+        data = _plan_data(text)
+        if data is None:
+            raise ValueError("not a plan: write one with `dsconfig plan FILE -o plan.json`")
+        written = str(data["format_version"])
+        if written.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
+            raise ValueError(
+                f"a plan of format {written}; this release reads {FORMAT_VERSION}: plan again"
+            )
+        try:
+            plan = _adapter().validate_python(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ValueError(f"not a whole plan: {place}: {first['msg']}; plan again") from None
+        differing = [name for name, value in to_dict(plan).items() if data.get(name) != value]
+        if differing:
+            raise ValueError(
+                f"the plan was changed after it was made (see {differing[0]!r}), or by another "
+                "release of dsconfig: change the config and plan again"
+            )
+        return plan
 
 
-def mesh_of(zero: Zero, facts: Facts) -> Mesh:
-    """Which ranks shard and which replicate."""
-    ranks, group = facts.data_parallel or 1, zero.mics_shard_size
-    if zero.stage > 0 and 0 < group < ranks and ranks % group:
-        raise PlanError(
-            f"zero_optimization.mics_shard_size = {group} does not divide the"
-            f" {ranks} data-parallel ranks; use a divisor"
-        )
-    return Mesh.over(
-        facts.world_size or 1,
-        sharded=zero.stage > 0,
-        group=group,
-        tensor=facts.tensor_parallel,
-        sequence=facts.sequence_parallel,
-        pipeline=facts.pipeline_parallel,
-    )
+def is_plan(text: str) -> bool:
+    """Whether a file that may be a config is a plan, of whatever format."""
+    return _plan_data(text) is not None
 
 
-def unit_schedule(zero: Zero, tree: ModelTree | None) -> tuple[UnitSchedule, ...]:
-    """Units with their schedule; none at stage 0 or without a known model structure."""
-    if zero.stage == 0 or tree is None or tree.root is None:
-        return ()
-    sizes = {name: tensor.elements for name, tensor in tree.root.named_parameters()}
-    chosen = units(tree, cap_of(zero, tree))
-    position = {module.name: place for place, module in enumerate(tree.root.walk())}
-    order = sorted(
-        range(len(chosen)), key=lambda index: min(position[name] for name in chosen[index].modules)
-    )
-    return schedule(chosen, sizes, zero, order)
-
-
-def _expected_memory(
-    effective: Effective, facts: Facts, resolution: Resolution
-) -> dict[str, object]:
-    """Device bytes per rank by phase, from the estimator, in the program that was asked about."""
-    from dsconfig.cost.pricing import estimate
-    from dsconfig.runtimes.base import runtime_of
-
-    if facts.model is None:
-        return {}
-    program = runtime_of(resolution.runtime, resolution.version)
-    option = estimate(effective, facts, runtime=program).options[0]
+def to_dict(plan: Plan) -> dict[str, Any]:
+    """The JSON shape of a plan: its fields, and above them what most readers look for."""
+    settled, zero = plan.effective, plan.effective.zero
+    data = _adapter().dump_python(plan, mode="json")
+    effective = data["effective"]
+    size = {"world_size": plan.mesh.world_size, "data_parallel": plan.mesh.data_parallel}
     return {
-        "peak_bytes": option.device.peak_bytes,
-        "peak_phase": str(option.device.peak_phase),
-        "phases": {str(phase): count for phase, count in option.device.phase_bytes.items()},
-        "host_bytes": option.host.bytes,
-        "host_peak_bytes": option.host.peak_bytes,
-        "nvme_bytes": option.nvme.bytes,
+        "format_version": FORMAT_VERSION,
+        "digest": plan.digest,
+        **data,
+        "mesh": data["mesh"] | size,
+        "stage": zero.stage,
+        "precision": str(settled.numerics.precision),
+        **{name: effective[name] for name in _SHOWN},
+        "tiers": {
+            "optimizer": _tier(zero.offload_optimizer, effective["zero"]["offload_optimizer"]),
+            "parameters": _tier(zero.offload_param, effective["zero"]["offload_param"]),
+        },
+        "monitors": effective["reporting"]["monitors"],
     }
+
+
+_SHOWN = ("batch", "optimizer", "scheduler", "activation_checkpointing", "checkpointing")
+"""Parts of the effective config that stand at the top as well."""
+
+
+def _tier(offload: Offload | None, written: dict[str, Any] | None) -> dict[str, Any]:
+    return {"tier": str(Tier.DEVICE)} if offload is None or written is None else written
+
+
+def _plan_data(text: str) -> dict[str, Any] | None:
+    try:
+        data: Any = json.loads(text)
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) and "format_version" in data else None  # pyright: ignore[reportUnknownVariableType]
+
+
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)

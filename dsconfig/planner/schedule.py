@@ -1,4 +1,4 @@
-"""When each unit is gathered, freed and fetched ahead.
+"""When each unit is gathered, freed and fetched ahead, and what that sends.
 
 At stage 3 a unit is gathered around its use. Three keys make exceptions, all counted in
 elements as DeepSpeed counts them:
@@ -9,13 +9,35 @@ elements as DeepSpeed counts them:
   gathered in between (distance: elements used in between, forward and backward);
 - ``stage3_prefetch_bucket_size``: how much is gathered ahead, never more than
   ``stage3_max_live_parameters`` altogether.
+
+Ring algorithms: an all-gather or a reduce-scatter of S bytes over N ranks sends S (N-1)/N, an
+all-reduce twice that (Rajbhandari et al. 2020, arXiv:1910.02054, section 7).
 """
 
 from collections.abc import Mapping, Sequence
 
-from dsconfig.planner.model import UnitSchedule
-from dsconfig.runtimes.effective import Zero
-from dsconfig.units import Unit, gathered_ahead, kept_until_backward, persistent_units
+from dsconfig.facts.model import ModelTree
+from dsconfig.mesh import Mesh
+from dsconfig.planner.plan import UnitSchedule
+from dsconfig.runtimes.effective import Effective, Zero
+from dsconfig.units import (
+    Unit,
+    cap_of,
+    gathered_ahead,
+    kept_until_backward,
+    order_of_use,
+    persistent_units,
+    units,
+)
+
+
+def unit_schedule(zero: Zero, tree: ModelTree) -> tuple[UnitSchedule, ...]:
+    """Units with their schedule; none at stage 0 or where only counts are known."""
+    if zero.stage == 0 or tree.root is None:
+        return ()
+    sizes = {name: tensor.elements for name, tensor in tree.root.named_parameters()}
+    chosen = units(tree, cap_of(zero, tree))
+    return schedule(chosen, sizes, zero, order_of_use(tree, chosen))
 
 
 def schedule(
@@ -55,3 +77,40 @@ def _reshard(stays: bool, zero: Zero) -> bool | int:
     if stays:
         return False
     return zero.hpz_partition_size if zero.hpz_partition_size > 1 else True
+
+
+def traffic(
+    scheduled: Sequence[UnitSchedule], tree: ModelTree, mesh: Mesh, effective: Effective
+) -> Mapping[str, int]:
+    """Bytes that each rank sends per optimizer step, by collective."""
+    zero, numerics = effective.zero, effective.numerics
+    accumulation = effective.batch.accumulation if effective.batch else 1
+    gradient_bytes = tree.trainable * numerics.communication_dtype.bytes
+    if zero.stage == 0:
+        return {"all_reduce": 2 * _ring(gradient_bytes, mesh.gradient_ranks)}
+    reductions = 1 if zero.stage == 1 else accumulation
+    if zero.stage < 3:
+        gathered = tree.parameters
+    elif scheduled:
+        gathered = sum(_gathers(unit, accumulation) * unit.elements for unit in scheduled)
+    else:  # only counts are known
+        gathered = 2 * accumulation * tree.parameters
+    sent = {
+        "all_gather": _ring(gathered * numerics.precision.bytes, mesh.state_ranks),
+        "reduce_scatter": _ring(reductions * gradient_bytes, mesh.state_ranks),
+    }
+    if mesh.replicate > 1:
+        share = reductions * gradient_bytes // mesh.state_ranks
+        sent["all_reduce"] = 2 * _ring(share, mesh.replicate)
+    return sent
+
+
+def _gathers(unit: UnitSchedule, accumulation: int) -> int:
+    """How often a unit is gathered per step: around forward, and again for backward."""
+    if not unit.gather:
+        return 1
+    return accumulation * (1 if unit.reshard_after_forward is False else 2)
+
+
+def _ring(volume: int, ranks: int) -> int:
+    return volume * (ranks - 1) // ranks

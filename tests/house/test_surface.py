@@ -30,6 +30,7 @@ SURFACE = {
     "UnitSchedule",
     "__version__",
     "architecture_of",
+    "complete",
     "estimate",
     "gather",
     "plan",

@@ -7,8 +7,7 @@ import pytest
 import dsconfig
 from dsconfig import DeviceFacts, Facts, Plan
 from dsconfig.facts import gather
-from dsconfig.planner import PlanError
-from dsconfig.planner.plan import mesh_of
+from dsconfig.planner.making import PlanError, mesh_of
 from dsconfig.runtimes.effective import Zero
 
 CONFIG = {
@@ -67,16 +66,9 @@ def test_stage_1_reduces_once_per_step() -> None:
     assert plan.traffic["reduce_scatter"] == 6_738_415_616 * 2 * 7 // 8
 
 
-def test_a_plan_survives_json() -> None:
-    plan = planned()
-    again = Plan.from_json(plan.to_json())
-    assert again == plan or json.loads(again.to_json()) == json.loads(plan.to_json())
-    assert again.effective == plan.effective
-
-
 def test_the_json_shape_is_stable() -> None:
     data = json.loads(planned().to_json())
-    assert data["format_version"] == "1.0"
+    assert data["format_version"] == "2.0"
     assert {
         "runtime",
         "mesh",
@@ -101,12 +93,6 @@ def test_the_json_shape_is_stable() -> None:
         "prefetch",
     }
     assert set(data["coverage"][0]) == {"pointer", "status", "by"}
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"format_version": "2.0"}'])
-def test_what_is_not_a_plan_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="plan"):
-        Plan.from_json(text)
 
 
 @pytest.mark.parametrize(

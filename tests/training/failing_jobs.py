@@ -38,7 +38,7 @@ def plan_for_another_world() -> str:
     engine.destroy()
     from dataclasses import replace
 
-    wrong = replace(plan, mesh=replace(plan.mesh, world_size=8, data_parallel=8, shard=8))
+    wrong = replace(plan, mesh=replace(plan.mesh, shard=8))
     return _raised(lambda: dsengine.initialize(model=models.tied(), plan=wrong))
 
 

@@ -4,35 +4,24 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from dsconfig.planner.coverage import (
-    batch,
-    data,
-    offload,
-    optimizer,
-    other_engines,
-    precision,
-    reporting,
-    zero,
-)
+from dsconfig.planner.coverage import optimizer, other_engines, reporting, training, zero
 from dsconfig.planner.coverage.rules import Rule, decide, inert
-from dsconfig.planner.model import Coverage, Status
+from dsconfig.planner.plan import Coverage, Status
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.key_index import own_path
 from dsconfig.source.pointer import lookup, split
 
 RULES: Mapping[str, Rule] = {
-    **batch.RULES,
-    **precision.RULES,
+    **training.RULES,
     **zero.RULES,
-    **offload.RULES,
     **optimizer.RULES,
     **reporting.RULES,
-    **data.RULES,
+    **other_engines.RULES,
 }
 """By dotted path; ``*`` stands for any one name."""
 FAMILIES: Mapping[str, Rule] = {**other_engines.FAMILIES, **optimizer.FAMILIES}
 """By dotted prefix, for blocks whose keys share one fate."""
-SWITCHED = frozenset({*reporting.SWITCHED, *precision.SWITCHED, *other_engines.SWITCHED})
+SWITCHED = frozenset({*reporting.SWITCHED, *training.SWITCHED, *other_engines.SWITCHED})
 """Blocks with an ``enabled`` of their own: switched off, the whole block is inert."""
 ANNOTATIONS = ("$schema", "$dsconfig")
 

@@ -74,3 +74,13 @@ FAMILIES: dict[str, Rule] = {
     "quantize_training": _not_built("quantised training", "remove the block"),
     "graph_harvesting": _not_built("CUDA graph harvesting", "remove the key"),
 }
+
+RULES: dict[str, Rule] = {
+    "data_efficiency.seed": inert("the sampler's seed is 0, as in DeepSpeed's plain loader"),
+    "data_efficiency.data_sampling.num_workers": inert(
+        "read by DeepSpeed's curriculum only; two processes feed an accelerator, none a CPU"
+    ),
+    "data_efficiency.data_sampling.pin_memory": inert(
+        "read by DeepSpeed's curriculum only; batches for an accelerator are pinned"
+    ),
+}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.planner.coverage.cover import SWITCHED, rule_of
 from dsconfig.planner.coverage.rules import Case
-from dsconfig.planner.model import Status
+from dsconfig.planner.plan import Status
 from dsconfig.schema import keys
 
 TITLE = """# What dsengine does with every key

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dsconfig.planner.model import Status
+from dsconfig.planner.plan import Status
 from dsconfig.runtimes.effective import Effective, Precision, Tier
 
 Test = Callable[[Any, Effective], bool]

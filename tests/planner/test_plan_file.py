@@ -1,0 +1,174 @@
+"""A plan as a file: equal when it is read back, refused when it was changed."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dsconfig
+from dsconfig import Plan
+from dsconfig.facts import gather
+from dsconfig.planner.making import PlanError
+from dsconfig.planner.plan import is_plan
+from dsconfig.schema import Version
+from resolver.strategies import configs, worlds
+
+BASE: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 2,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": (0.9, 0.95)}},
+    "zero_optimization": {"stage": 3},
+    "bf16": {"enabled": True},
+}
+RELEASES = ("0.10.3", "0.14.5", "0.16.4", "0.17.6", "0.18.9", "0.19.8")
+MORE = st.fixed_dictionaries(
+    {},
+    optional={
+        "wandb": st.just({"enabled": True, "project": "p"}),
+        "flops_profiler": st.just({"enabled": True}),
+        "comms_logger": st.just({"enabled": True}),
+        "aio": st.just({"block_size": 1048576}),
+        "checkpoint": st.just({"use_node_local_storage": True}),
+        "steps_per_print": st.sampled_from([1, 2000]),
+        "data_types": st.just({"grad_accum_dtype": "fp32"}),
+        "torch_autocast": st.just({"enabled": True, "dtype": "torch.float16"}),
+    },
+)
+
+
+def planned(config: dict[str, Any], version: str | None = None, **world: Any) -> Plan:
+    facts = gather(**{"world_size": 8, **world})
+    return dsconfig.plan(dsconfig.resolve(config, facts, version=version), facts)
+
+
+UNPLANNED: list[str] = []
+
+
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(configs(), MORE, worlds(), st.sampled_from(RELEASES), st.sampled_from([1, 2]), st.booleans())
+def test_a_plan_reads_back_equal(
+    config: dict[str, Any],
+    more: dict[str, Any],
+    world: dict[str, Any],
+    version: str,
+    nodes: int,
+    with_model: bool,
+) -> None:
+    facts = gather(**world, nodes=min(nodes, world["world_size"]))
+    resolution = dsconfig.resolve(config | more, facts, version=version)
+    if not with_model:
+        facts = gather(**{**world, "model": None}, nodes=facts.nodes)
+    try:
+        plan = dsconfig.plan(resolution, facts)
+    except PlanError as error:
+        UNPLANNED.append(str(error))
+        return
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.to_json() == plan.to_json()
+    assert again.digest == plan.digest
+
+
+def test_most_of_those_configs_could_be_planned() -> None:
+    assert len(UNPLANNED) < 300
+
+
+def test_the_release_stays(tmp_path: Any) -> None:
+    plan = Plan.from_json(planned(BASE, "0.16.4").to_json())
+    assert plan.release == "0.16.4"
+    assert plan.effective.gradients.clipping == 0.0
+    assert planned(BASE, "0.19.8").effective.gradients.clipping == 1.0
+
+
+def test_the_nodes_stay() -> None:
+    config = BASE | {"checkpoint": {"use_node_local_storage": True}}
+    two = Plan.from_json(planned(config, nodes=2).to_json())
+    one = Plan.from_json(planned(config, nodes=1).to_json())
+    assert (two.nodes, two.effective.checkpointing.node_local_storage) == (2, True)
+    assert (one.nodes, one.effective.checkpointing.node_local_storage) == (1, False)
+
+
+def test_every_decision_is_in_the_digest() -> None:
+    plans = [
+        planned(BASE),
+        planned(BASE, "0.16.4"),
+        planned(BASE, world_size=4),
+        planned(BASE, nodes=2),
+        planned(BASE | {"gradient_clipping": 0.5}),
+        planned(BASE, model="gpt2"),
+    ]
+    assert len({plan.digest for plan in plans}) == len(plans)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("stage",), 2),
+        (("effective", "zero", "stage"), 2),
+        (("effective", "gradients", "clipping"), 0.5),
+        (("mesh", "shard"), 4),
+        (("mesh", "world_size"), 4),
+        (("units",), []),
+        (("coverage", 0, "status"), "inert"),
+    ],
+)
+def test_a_plan_that_was_changed_is_refused(place: tuple[Any, ...], value: Any) -> None:
+    data = json.loads(planned(BASE, model="gpt2").to_json())
+    *around, last = place
+    inner = data
+    for step in around:
+        inner = inner[step]
+    assert inner[last] != value
+    inner[last] = value
+    with pytest.raises(ValueError, match="changed after it was made"):
+        Plan.from_json(json.dumps(data))
+
+
+def test_a_plan_in_part_is_refused_with_the_place() -> None:
+    data = json.loads(planned(BASE).to_json())
+    del data["effective"]["batch"]
+    with pytest.raises(ValueError, match=r"not a whole plan: effective\.batch"):
+        Plan.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format_version": "2.0"}'])
+def test_what_is_not_a_plan_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="plan"):
+        Plan.from_json(text)
+
+
+@pytest.mark.parametrize("version", ["1.0", "3.0"])
+def test_another_format_is_named(version: str) -> None:
+    with pytest.raises(ValueError, match=f"format {version}; this release reads 2.0"):
+        Plan.from_json(json.dumps({"format_version": version}))
+
+
+def test_a_config_is_no_plan() -> None:
+    assert not is_plan('{"train_batch_size": 8}')
+    assert not is_plan("{train_batch_size: 8}")
+    assert is_plan(planned(BASE).to_json())
+
+
+def test_a_model_completes_a_plan_and_nothing_else_changes() -> None:
+    bare = planned(BASE)
+    facts = gather(world_size=8, model="gpt2")
+    assert (bare.units, bare.model, bare.memory, bare.traffic) == ((), None, {}, {})
+    assert dsconfig.complete(bare, facts) == planned(BASE, model="gpt2")
+    whole = planned(BASE, model="gpt2")
+    assert dsconfig.complete(whole, facts) is whole
+
+
+def test_a_plan_keeps_the_defaults_of_its_release_when_it_is_completed() -> None:
+    old = dsconfig.complete(planned(BASE, "0.16.4"), gather(world_size=8, model="gpt2"))
+    assert old == planned(BASE, "0.16.4", model="gpt2")
+    assert old.effective.gradients.clipping == 0.0
+
+
+def test_a_plan_for_another_model_says_where_they_differ() -> None:
+    with pytest.raises(PlanError, match=r"another model \(gpt2\).*plan again"):
+        dsconfig.complete(planned(BASE, model="gpt2"), gather(world_size=8, model="gpt2-xl"))
+
+
+def test_the_release_is_one_that_exists() -> None:
+    assert Version.parse(planned(BASE).release) == Version.parse("0.19.8")
