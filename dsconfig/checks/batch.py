@@ -1,44 +1,36 @@
 """Batch: global batch = micro batch x accumulation x data-parallel ranks."""
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from dsconfig.batch import GLOBAL, KEYS, MICRO, Contradiction, Triple, solve
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, in_deepspeed
 from dsconfig.report import Effect
 
-TRAIN = "train_batch_size"
-MICRO = "train_micro_batch_size_per_gpu"
-STEPS = "gradient_accumulation_steps"
-KEYS = (TRAIN, MICRO, STEPS)
 HUGE_MICRO_BATCH = 1_000_000
 """Samples on one device; no accelerator holds the activations of so many."""
 
 
-class Triple(NamedTuple):
-    """The three numbers, None where a key is absent, and the world they are judged in."""
+class World(NamedTuple):
+    """The data-parallel ranks; ``assumed`` where nobody said how many, and 1 was taken."""
 
-    train: float | None
-    micro: float | None
-    steps: float | None
     ranks: float
     assumed: bool
-    """True where nobody said how many ranks there are, and DeepSpeed's 1 was taken."""
 
 
-def _ranks(config: Context) -> tuple[float, bool]:
+def _world(config: Context) -> World:
     known = config.facts.data_parallel
     world = config.facts.world_size
     if known is None or world is None:
-        return 1, True
+        return World(1, assumed=True)
     degree = config.number("sequence_parallel_size")
     told = config.facts.sequence_parallel != 1 or not config.since("0.17.0")
     if degree and degree > 0 and not told and not config.has("data_parallel_size"):
         # DeepSpeed divides without rounding: half a rank is possible.
-        return known / degree if known % degree else known // degree, False
-    return known, False
+        return World(known / degree if known % degree else known // degree, assumed=False)
+    return World(known, assumed=False)
 
 
 def _triple(config: Context) -> Triple | None:
@@ -47,8 +39,7 @@ def _triple(config: Context) -> Triple | None:
     for value in values:
         if value is not None and not isinstance(value, (int, float)):
             return None
-    ranks, assumed = _ranks(config)
-    return Triple(values[0], values[1], values[2], ranks, assumed)
+    return Triple(*values)
 
 
 @rule(
@@ -66,10 +57,10 @@ def batch_missing(config: Context) -> Iterator[Finding]:
     for a missing accumulation, but it has to be told either `train_batch_size` or
     `train_micro_batch_size_per_gpu`. Without both it stops with an AssertionError.
     """
-    if config.get(TRAIN) is None and config.get(MICRO) is None:
+    if config.get(GLOBAL) is None and config.get(MICRO) is None:
         yield Finding(
             path=(),
-            message=f"neither {TRAIN} nor {MICRO} is set: DeepSpeed stops while reading the file",
+            message=f"neither {GLOBAL} nor {MICRO} is set: DeepSpeed stops while reading the file",
             help=f'add "{MICRO}": 1 (samples per device); the file then works at any world size',
         )
 
@@ -98,7 +89,7 @@ def batch_not_positive(config: Context) -> Iterator[Finding]:
     "DSC203",
     "batch-mismatch",
     Effect.REFUSED,
-    wakes=TRAIN,
+    wakes=GLOBAL,
     bad=Example(
         config='{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 3}', world_size=8
     ),
@@ -116,68 +107,41 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
     (`--world-size`) the check is exact; without one only what fails on every number of
     ranks is reported.
     """
-    triple = _triple(config)
-    if triple is None or triple.train is None or min(_given(triple)) <= 0:
+    given, world = _triple(config), _world(config)
+    if given is None or given.global_batch is None or min(given.given.values()) <= 0:
         return
-    if triple.assumed:
-        yield from _impossible(triple)
+    if world.assumed:
+        yield from _impossible(given)
         return
-    micro, steps = _derive(triple)
-    if micro * steps * triple.ranks != triple.train:
-        yield _mismatch(triple, micro, steps)
+    solved = solve(given, world.ranks)
+    if isinstance(solved, Contradiction):
+        yield _mismatch(solved)
 
 
-def _given(triple: Triple) -> list[float]:
-    return [each for each in (triple.train, triple.micro, triple.steps) if each is not None]
-
-
-def _derive(triple: Triple) -> tuple[float, float]:
-    """Micro batch and accumulation as DeepSpeed derives them."""
-    train = triple.train or 0
-    if triple.micro is not None and triple.steps is not None:
-        return triple.micro, triple.steps
-    if triple.micro is not None:
-        return triple.micro, train // triple.micro // triple.ranks
-    if triple.steps is not None:
-        return train // triple.ranks // triple.steps, triple.steps
-    return train // triple.ranks, 1
-
-
-def _mismatch(triple: Triple, micro: float, steps: float) -> Finding:
-    unit = (triple.micro or 1) * (triple.steps or 1) * triple.ranks
-    nearest = _nearest(triple.train or 0, unit)
-    if triple.micro is not None and triple.steps is not None:
-        nearest = [f"{unit:g}"]
+def _mismatch(found: Contradiction) -> Finding:
+    total, micro, steps = found.derived
+    nearest = " or ".join(map(str, found.given.nearest(found.ranks)))
     return Finding(
-        path=(TRAIN,),
+        path=(GLOBAL,),
         message=(
-            f"{TRAIN} {triple.train} is not {micro} (micro batch) x {steps} (accumulation) "
-            f"x {triple.ranks} (data-parallel ranks): DeepSpeed stops while reading the file"
+            f"{GLOBAL} {total} is not {micro} (micro batch) x {steps} (accumulation) "
+            f"x {found.ranks} (data-parallel ranks): DeepSpeed stops while reading the file"
         ),
-        help=f"leave {TRAIN} out" + (f", or write {' or '.join(nearest)}" if nearest else ""),
+        help=f"leave {GLOBAL} out" + (f", or write {nearest}" if nearest else ""),
     )
 
 
-def _nearest(train: float, unit: float) -> list[str]:
-    """The multiples of ``unit`` around a number; none for numbers that are not finite."""
-    if not (math.isfinite(train) and math.isfinite(unit)) or unit < 1:
-        return []
-    below = int(train // unit) * int(unit)
-    return [str(each) for each in (below, below + int(unit)) if each > 0]
-
-
-def _impossible(triple: Triple) -> Iterator[Finding]:
+def _impossible(given: Triple) -> Iterator[Finding]:
     """What no number of ranks can mend."""
-    train = triple.train or 0
-    unit = (triple.micro or 1) * (triple.steps or 1)
+    train, unit = given.global_batch, given.unit(1)
     if train % unit != 0:
         yield Finding(
-            path=(TRAIN,),
+            path=(GLOBAL,),
             message=(
-                f"{TRAIN} {train} is not a multiple of {unit} (micro batch x accumulation): "
+                f"{GLOBAL} {train} is not a multiple of {unit} (micro batch x accumulation): "
                 "no number of ranks makes the product right, and DeepSpeed stops"
             ),
-            help=f"leave {TRAIN} out; it is derived from the other two and the world size",
+            help=f"leave {GLOBAL} out; it is derived from the other two and the world size",
         )
 
 
@@ -234,20 +198,20 @@ def batch_huge(config: Context) -> Iterator[Finding]:
     "DSC206",
     "batch-fixes-world-size",
     Effect.NOTE,
-    wakes=TRAIN,
+    wakes=GLOBAL,
     bad='{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, '
     '"gradient_accumulation_steps": 4}',
     good='{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}',
 )
 def batch_fixes_world_size(config: Context) -> Iterator[Finding]:
     """All three batch numbers are given, so the file runs on one number of ranks only."""
-    triple = _triple(config)
-    if triple is None or not triple.assumed or len(_given(triple)) < 3:
+    given = _triple(config)
+    if given is None or not _world(config).assumed or len(given.given) < 3:
         return
-    train, unit = triple.train or 0, (triple.micro or 1) * (triple.steps or 1)
+    train, unit = given.global_batch, given.unit(1)
     if unit > 0 and train % unit == 0 and train >= unit:
         yield Finding(
-            path=(TRAIN,),
+            path=(GLOBAL,),
             message=f"the three batch numbers fix the world: {int(train // unit)} ranks",
-            help=f"leave {TRAIN} out and the file runs at any world size",
+            help=f"leave {GLOBAL} out and the file runs at any world size",
         )

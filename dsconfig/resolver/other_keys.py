@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from dsconfig import batch
 from dsconfig.report import Effect
-from dsconfig.resolver.batch import TRIPLE
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoFate
@@ -15,7 +15,7 @@ def fill(draft: Draft) -> None:
     reported = {found.pointer for found in draft.findings}
     for path in list(auto_paths(draft.config)):
         # The batch triple is one question: what is wrong with it was said at one of its keys.
-        if path in TRIPLE or path in draft.given_up or join(*path.split(".")) in reported:
+        if path in batch.KEYS or path in draft.given_up or join(*path.split(".")) in reported:
             continue
         rule = _RULES.get(path)
         if rule is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dsconfig import batch
 from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
 from dsconfig.runtimes.demands import unmet
 from dsconfig.runtimes.typed_blocks import BLOCK_AT
@@ -11,12 +12,6 @@ from dsconfig.schema.version import NEWEST, Version
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.runtimes.behaviour.replay import Replay
-
-BATCH_KEYS = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-)
 
 NATIVE_AUTO = frozenset(
     {
@@ -43,7 +38,7 @@ NATIVE_AUTO = frozenset(
 
 _STOPS_WHILE_READING = frozenset(
     {
-        *((key,) for key in BATCH_KEYS),
+        *((key,) for key in batch.KEYS),
         ("sequence_parallel_size",),
         ("optimizer", "params"),
         ("optimizer", "params", "max_grad_norm"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from dsconfig import batch
 from dsconfig.facts import Facts
 from dsconfig.runtimes.settings import Reader, plain, setting
 from dsconfig.schema.version import NEWEST, Version
@@ -264,29 +265,14 @@ def effective(
 
 
 def _batch(read: Reader, facts: Facts) -> Batch | None:
-    data_parallel = facts.data_parallel
-    global_batch = read.count("train_batch_size")
-    micro_batch = read.count("train_micro_batch_size_per_gpu")
-    accumulation = None
-    if read.has("gradient_accumulation_steps"):
-        accumulation = read.count("gradient_accumulation_steps")
-    if data_parallel is None or data_parallel < 1:
+    ranks = facts.data_parallel
+    numbers = {key: read.count(key) if read.has(key) else None for key in batch.KEYS}
+    given = batch.Triple(*numbers.values())
+    if ranks is None or min((ranks, *given.given.values())) < 1:
         return None
-    if global_batch is None and micro_batch is None:
-        return None
-    if micro_batch is None:
-        micro_batch = (global_batch or 0) // (data_parallel * (accumulation or 1))
-    if accumulation is None:
-        per_pass = micro_batch * data_parallel
-        accumulation = 1 if global_batch is None or per_pass == 0 else global_batch // per_pass
-    product = micro_batch * accumulation * data_parallel
-    if product == 0 or (global_batch is not None and global_batch != product):
-        return None
-    return Batch(
-        global_batch=product,
-        micro_batch=micro_batch,
-        accumulation=accumulation,
-        data_parallel=data_parallel,
+    solved = batch.solve(given, ranks)
+    return (
+        Batch(**solved._asdict(), data_parallel=ranks) if isinstance(solved, batch.Triple) else None
     )
 
 

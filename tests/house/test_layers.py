@@ -9,11 +9,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LAYERS = [
     ("lazily", "generated"),
-    ("mesh",),
+    ("mesh", "batch"),
     ("report",),
     ("schema",),
     ("source",),
-    ("mesh",),
     ("facts",),
     ("runtimes",),
     ("units",),

@@ -1,9 +1,13 @@
 """The batch triple: solved for any subset, contradictions named with the nearest way out."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dsconfig
+from dsconfig.batch import Contradiction, Triple, solve
 from dsconfig.facts import gather
+from dsconfig.runtimes.effective import effective
 
 GLOBAL, MICRO, STEPS = (
     "train_batch_size",
@@ -18,7 +22,7 @@ def resolved(config, **flags):
 
 
 @pytest.mark.parametrize(
-    ("given", "triple", "derived"),
+    ("written", "triple", "derived"),
     [
         ({GLOBAL: 64, MICRO: 8, STEPS: A}, (64, 8, 2), STEPS),
         ({GLOBAL: 64, MICRO: A, STEPS: 2}, (64, 8, 2), MICRO),
@@ -30,8 +34,8 @@ def resolved(config, **flags):
         ({GLOBAL: 64}, (64, 16, 1), MICRO),
     ],
 )
-def test_the_missing_members_are_derived_and_said_to_be(given, triple, derived):
-    resolution = resolved(given)
+def test_the_missing_members_are_derived_and_said_to_be(written, triple, derived):
+    resolution = resolved(written)
     assert tuple(resolution.config[key] for key in (GLOBAL, MICRO, STEPS)) == triple
     entry = next(entry for entry in resolution.ledger if entry.pointer == f"/{derived}")
     assert entry.source == "derived"
@@ -70,8 +74,10 @@ def test_a_contradiction_names_all_three_and_the_nearest_that_divide(config):
 
 
 def test_the_nearest_values_do_divide():
+    (found,) = resolved({GLOBAL: 100, MICRO: 8, STEPS: A}).diagnostics
+    assert "96 or 128" in found.help
     (found,) = resolved({GLOBAL: 100, MICRO: 3, STEPS: 2}).diagnostics
-    assert "96 or 120" in found.help
+    assert "nearest global batch: 24;" in found.help, "both others are fixed"
 
 
 @pytest.mark.parametrize("value", ["8", 2.5, True, 0, -4, [8]])
@@ -118,3 +124,40 @@ def test_the_micro_batch_is_the_largest_that_fits_and_the_ledger_shows_the_searc
 def test_what_the_search_lacks_is_asked_for_by_flag():
     (found,) = resolved({GLOBAL: 64, MICRO: A, STEPS: A}, model="gpt2").diagnostics
     assert "--device" in found.help and "--seq-len" in found.help and "--micro-batch" in found.help
+
+
+NUMBERS = st.none() | st.integers(1, 64)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, st.integers(1, 16))
+def test_what_is_derived_multiplies_out_or_is_a_contradiction(total, micro, steps, ranks):
+    triple = Triple(total, micro, steps)
+    solved = solve(triple, ranks)
+    if total is None and micro is None:
+        assert solved is None
+    elif isinstance(solved, Contradiction):
+        assert not solved.derived.holds(ranks)
+        assert triple.nearest(ranks)
+        for size in triple.nearest(ranks):
+            assert isinstance(solve(triple._replace(global_batch=size), ranks), Triple)
+    else:
+        assert solved.global_batch == solved.micro_batch * solved.accumulation * ranks
+        assert all(was in (None, now) and now >= 1 for was, now in zip(triple, solved, strict=True))
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, st.sampled_from((1, 2, 4, 8)))
+def test_policy_effective_deepspeed_and_the_rules_agree_on_the_batch(total, micro, steps, ranks):
+    numbers = zip((GLOBAL, MICRO, STEPS), (total, micro, steps), strict=True)
+    config = {key: value for key, value in numbers if value is not None}
+    facts = gather(world_size=ranks)
+    derived = effective(config, facts).batch
+    theirs = dsconfig.resolve(config, facts, runtime="deepspeed")
+    found = {each.code for each in dsconfig.validate(config, facts).diagnostics}
+    assert (derived is not None) == theirs.ok == (not found & {"DSC201", "DSC203"})
+    if derived is None:
+        assert not dsconfig.resolve(config, facts).ok
+        return
+    ours = dsconfig.resolve(config, facts)
+    for filled in (ours.config, theirs.config):
+        triple = (derived.global_batch, derived.micro_batch, derived.accumulation)
+        assert tuple(filled[key] for key in (GLOBAL, MICRO, STEPS)) == triple

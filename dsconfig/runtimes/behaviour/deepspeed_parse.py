@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from dsconfig import batch
 from dsconfig.facts import Facts
 from dsconfig.runtimes import reading
 from dsconfig.runtimes.base import AUTO, Source
@@ -68,7 +69,7 @@ def _refuse_unmet(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
             raise Stops(_class_of(dotted, value), said, dotted)
 
 
-_REPLAYED = (*deepspeed_batch.TRIPLE, "sequence_parallel_size")
+_REPLAYED = (*batch.KEYS, "sequence_parallel_size")
 """Keys whose arithmetic is replayed as it is, with the errors it brings."""
 
 
