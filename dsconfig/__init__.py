@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dsconfig.report import Diagnostic, Effect, Report, Severity
     from dsconfig.resolver.resolution import LedgerEntry, Resolution
     from dsconfig.runtimes.effective import Effective
+    from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, OPTIMIZERS, optimizer_type
     from dsconfig.source import Document
 
 __version__ = "0.1.0"
@@ -54,6 +55,7 @@ _HOME_OF = {
     "dsconfig.report": ("Diagnostic", "Effect", "Report", "Severity"),
     "dsconfig.resolver.resolution": ("LedgerEntry", "Resolution"),
     "dsconfig.runtimes.effective": ("Effective",),
+    "dsconfig.schema.optimizers": ("OPTIMIZERS", "OPTIMIZER_CLASSES", "optimizer_type"),
     "dsconfig.source": ("Document",),
 }
 _MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names}
@@ -68,6 +70,8 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "OPTIMIZERS",
+    "OPTIMIZER_CLASSES",
     "Architecture",
     "Coverage",
     "DeviceFacts",
@@ -94,6 +98,7 @@ __all__ = [
     "complete",
     "estimate",
     "gather",
+    "optimizer_type",
     "plan",
     "read",
     "resolve",

@@ -126,7 +126,7 @@ def optimizer_argument_range(config: Context) -> Iterator[Finding]:
     torch's classes check and stop; DeepSpeed's own kernels do not and train on.
     """
     target = what_is_built(config)
-    stops = target is not None and target.name.startswith("torch.")
+    stops = target is not None and target.kind.is_torch
     for name, (least, below) in LIMITS.items():
         several = config.items(*PARAMS, name)
         for index, value in enumerate(several or [config.get(*PARAMS, name)]):

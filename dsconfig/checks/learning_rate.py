@@ -6,12 +6,19 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding
 from dsconfig.report import Effect
+from dsconfig.schema.optimizers import optimizer_type
+from dsconfig.schema.schedules import SCHEDULES, ScheduleType
 
 PARAMS = ("scheduler", "params")
-WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
-WARMUP_WORDS = ("log", "linear")
-DECAY_DEFAULT = 0.001
-"""warmup_max_lr of WarmupDecayLR where the file has none; up to 0.19.2 that of WarmupLR too."""
+
+
+def _schedule(config: Context) -> ScheduleType | None:
+    return SCHEDULES.get(config.scheduler or "")
+
+
+def _warms_up(config: Context) -> bool:
+    found = _schedule(config)
+    return found is not None and found.warms_up
 
 
 @rule(
@@ -28,17 +35,20 @@ def schedule_overrides_lr(config: Context) -> Iterator[Finding]:
     """The schedule sets another learning rate than the optimizer block says.
 
     WarmupLR and WarmupDecayLR go to `warmup_max_lr`, whatever `optimizer.params.lr` is.
-    WarmupDecayLR without it goes to 1e-3, which is often twenty times too much.
+    WarmupDecayLR without it goes to 1e-3, which is often twenty times too much; so did WarmupLR
+    before 0.17.2.
     """
     lr = config.number("optimizer", "params", "lr")
-    if lr is None or config.scheduler not in ("WarmupLR", "WarmupDecayLR"):
+    schedule = _schedule(config)
+    if lr is None or schedule is None or schedule.peak != "warmup_max_lr":
         return
-    path = (*PARAMS, "warmup_max_lr")
+    path = (*PARAMS, schedule.peak)
     if config.has(*path):
         top = config.number(*path)
         said = "warmup_max_lr"
     else:
-        top = DECAY_DEFAULT if config.scheduler == "WarmupDecayLR" else None
+        known = config.key_at(path)
+        top = known.default_at(config.version) if known else None
         said = "the default warmup_max_lr"
     if top is not None and abs(top - lr) > 1e-9 * max(abs(top), abs(lr)):
         yield Finding(
@@ -64,7 +74,7 @@ def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
 
     Without `total_num_steps` in the file the steps of `--training-args` count.
     """
-    if config.scheduler not in WARMUPS:
+    if not _warms_up(config):
         return
     path = (*PARAMS, "total_num_steps")
     training = config.facts.training
@@ -95,7 +105,7 @@ def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
 def total_steps_not_positive(config: Context) -> Iterator[Finding]:
     """total_num_steps is zero or negative: after warmup the rate is 0 at once."""
     value = config.number(*PARAMS, "total_num_steps")
-    if value is not None and value <= 0 and config.scheduler in WARMUPS:
+    if value is not None and value <= 0 and _warms_up(config):
         yield Finding(
             path=(*PARAMS, "total_num_steps"),
             message=f"total_num_steps is {value:g}: after warmup the learning rate falls to its "
@@ -173,8 +183,10 @@ def schedule_upside_down(config: Context) -> Iterator[Finding]:
 def unknown_warmup_type(config: Context) -> Iterator[Finding]:
     """warmup_type is log or linear; anything else is taken for log with a warning."""
     path = (*PARAMS, "warmup_type")
-    value = config.get(*path)
-    if config.scheduler in WARMUPS and config.has(*path) and value not in (*WARMUP_WORDS, "auto"):
+    if not _warms_up(config) or not config.has(*path):
+        return
+    value, known = config.get(*path), config.key_at(path)
+    if known and value not in (*known.choices, "auto"):
         yield Finding(
             path=path,
             message=f"warmup_type {value!r} is unknown: log is used",
@@ -195,7 +207,7 @@ def unknown_warmup_type(config: Context) -> Iterator[Finding]:
 def warmup_of_one_step(config: Context) -> Iterator[Finding]:
     """A warmup of one step is raised to two."""
     value = config.number(*PARAMS, "warmup_num_steps")
-    if config.scheduler in WARMUPS and value == 1:
+    if _warms_up(config) and value == 1:
         yield Finding(
             path=(*PARAMS, "warmup_num_steps"),
             message="warmup_num_steps 1 is raised to 2, the least there is",
@@ -216,10 +228,14 @@ def warmup_of_one_step(config: Context) -> Iterator[Finding]:
 )
 def cycle_without_momentum(config: Context) -> Iterator[Finding]:
     """OneCycle moves Adam's betas; an optimizer without betas has no momentum to move."""
-    without = ("sgd", "adagrad", "rmsprop", "adadelta", "asgd", "rprop")
-    name = (config.optimizer or "").lower()
     moves = config.get(*PARAMS, "cycle_momentum") is not False
-    if config.scheduler == "OneCycle" and name in without and moves:
+    if (
+        config.scheduler != "OneCycle"
+        or not moves
+        or optimizer_type(config.optimizer or "") is None
+    ):
+        return
+    if config.key_at(("optimizer", "params", "betas")) is None:
         yield Finding(
             path=(*PARAMS, "cycle_momentum"),
             message=f"OneCycle moves betas, and {config.optimizer} has none: only the rate cycles",
@@ -239,12 +255,9 @@ def cycle_without_momentum(config: Context) -> Iterator[Finding]:
 )
 def learning_rate_zero(config: Context) -> Iterator[Finding]:
     """The learning rate is 0 and no schedule raises it: nothing is trained."""
-    if config.number("optimizer", "params", "lr") == 0 and config.scheduler not in (
-        "WarmupLR",
-        "WarmupDecayLR",
-        "OneCycle",
-        "LRRangeTest",
-    ):
+    schedule = _schedule(config)
+    raised = schedule is not None and schedule.sets_rate
+    if config.number("optimizer", "params", "lr") == 0 and not raised:
         yield Finding(
             path=("optimizer", "params", "lr"),
             message="the learning rate is 0: nothing is trained",

@@ -9,8 +9,6 @@ from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
 
-METHODS = ("gram", "standard")
-
 
 def _is_muon(config: Context) -> bool:
     return config.optimizer is not None and config.optimizer.lower() == "muon"
@@ -60,8 +58,10 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
 def muon_method(config: Context) -> Iterator[Finding]:
     """ns_method, the way Muon orthogonalises, is gram or standard."""
     path = ("optimizer", "params", "ns_method")
-    value = config.get(*path)
-    if _is_muon(config) and config.has(*path) and value not in (*METHODS, AUTO):
+    if not _is_muon(config) or not config.has(*path):
+        return
+    value, known = config.get(*path), config.key_at(path)
+    if known and value not in (*known.choices, AUTO):
         yield Finding(
             path=path,
             message=f"ns_method {value!r} is neither gram nor standard: DeepSpeed stops when the "

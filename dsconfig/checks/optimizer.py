@@ -10,16 +10,9 @@ from dsconfig.checks.rule import Example, Finding, in_deepspeed
 from dsconfig.checks.values import VALUE_KINDS, literal_of, shown
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.optimizers import (
-    DEEPSPEED,
-    MUON_ARGUMENTS,
-    ONE_BIT,
-    ONE_BIT_GONE,
-    TORCH,
-    Built,
-    built,
-)
+from dsconfig.runtimes.built import Built, optimizer_built
 from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema.optimizers import OPTIMIZERS, optimizer_type
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
 
@@ -28,17 +21,12 @@ NOW = "DeepSpeed stops when the engine is built"
 
 
 def what_is_built(config: Context) -> Built | None:
-    """The class behind the block; None for an unknown, absent or 1-bit type."""
+    """The class behind the block; None for an unknown or absent type."""
     if config.optimizer is None or config.optimizer == AUTO:
         return None
     offloaded = config.offload("offload_optimizer") != "none" and config.stage > 0
-    return built(config.optimizer, config.block(*PARAMS), offloaded=offloaded)
-
-
-def is_one_bit(config: Context) -> bool:
-    """Whether the type is one that the release still has."""
-    name = (config.optimizer or "").lower()
-    return name in ONE_BIT and config.version < ONE_BIT_GONE
+    params = config.block(*PARAMS)
+    return optimizer_built(config.optimizer, params, config.version, offloaded=offloaded)
 
 
 @rule(
@@ -55,14 +43,19 @@ def unknown_optimizer(config: Context) -> Iterator[Finding]:
     """The type is neither DeepSpeed's own (any letter case) nor a class of torch.optim (exact
     case); the engine is not built."""
     name = config.optimizer
-    if name is None or name == AUTO or what_is_built(config) or is_one_bit(config):
+    if name is None or name == AUTO or what_is_built(config):
         return
-    if name.lower() in ONE_BIT:
-        message = f"{name} left DeepSpeed with {ONE_BIT_GONE}: {NOW}"
+    known = optimizer_type(name)
+    if known is not None and known.until is not None and config.version > known.until:
+        message = f"{name} left DeepSpeed after {known.until}: {NOW}"
         meant = "Lamb" if "lamb" in name.lower() else "AdamW"
+    elif known is not None:
+        message = f"DeepSpeed {config.version} does not have {name} yet, {known.since} does: {NOW}"
+        meant = None
     else:
         message = f'"{name}" is no optimizer of DeepSpeed or torch.optim: {NOW}'
-        meant = config.closest(name, (*TORCH, *(own.title() for own in DEEPSPEED)))
+        alive = (each for each, one in OPTIMIZERS.items() if one.is_known_at(config.version))
+        meant = config.closest(name, alive)
     edits = replace_value(config.document, "/optimizer/type", meant) if meant else ()
     yield Finding(
         path=("optimizer", "type"),
@@ -119,12 +112,9 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
     from dsconfig.checks.spelling import same_letters
 
     target = what_is_built(config)
-    if target is None:
+    if target is None or target.arguments is None:
         return
-    known = target.arguments if target.arguments is not None else _muon_or_any(target)
-    if known is None:
-        return
-    drops = target.arguments is None
+    known, drops = target.arguments, target.kind.drops_unknown_arguments
     for name in config.block(*PARAMS):
         if name in known or is_comment(name) or name == "max_grad_norm":
             continue
@@ -145,10 +135,6 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
 
 
 _SYNONYMS = {"learning_rate": "lr", "epsilon": "eps", "wd": "weight_decay", "beta": "betas"}
-
-
-def _muon_or_any(target: Built) -> frozenset[str] | None:
-    return MUON_ARGUMENTS if target.name == "MuonWithAuxAdam" else None
 
 
 @rule(
@@ -235,11 +221,18 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
     Tested: Adam and AdamW in all forms, Adagrad, Lion, Muon. Lamb and SGD are not.
     """
     target = what_is_built(config)
-    if config.stage == 0 or target is None or target.is_tested:
+    if config.stage == 0 or target is None or target.kind.is_tested:
         return
-    if not config.switch("zero_allow_untested_optimizer"):
+    path = ("optimizer", "type")
+    if target.kind.refuses_zero:
         yield Finding(
-            path=("optimizer", "type"),
+            path=path,
+            message=f"{config.optimizer} does not go with ZeRO: {NOW}",
+            help="use AdamW, or set zero_optimization.stage to 0",
+        )
+    elif not config.switch("zero_allow_untested_optimizer"):
+        yield Finding(
+            path=path,
             message=f"{config.optimizer} is not on ZeRO's list of tested optimizers: {NOW}",
             help='add "zero_allow_untested_optimizer": true',
         )
@@ -291,12 +284,13 @@ def package_needed(config: Context) -> Iterator[Finding]:
     """The optimizer comes from a package of its own; without it DeepSpeed stops with an
     UnboundLocalError."""
     target = what_is_built(config)
-    if target is not None and target.package:
+    package = target.kind.package if target is not None else None
+    if target is not None and package:
         yield Finding(
             path=("optimizer", "type"),
-            message=f"{target.name} needs the package {target.package}: without it DeepSpeed stops "
-            "with an UnboundLocalError",
-            help=f"pip install {target.package}",
+            message=f"{target.name} needs the package {package}: without it DeepSpeed stops with "
+            "an UnboundLocalError",
+            help=f"pip install {package}",
         )
 
 

@@ -9,21 +9,25 @@ from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.checks.values import literal_of, shown
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
+from dsconfig.runtimes.built import Schedule, schedule_built
 from dsconfig.runtimes.reading import is_block
-from dsconfig.runtimes.schedulers import OWN, TORCH, Schedule, schedule
 from dsconfig.schema import ErrorKind
+from dsconfig.schema.schedules import OWN, SCHEDULES
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
 
 PARAMS = ("scheduler", "params")
 NOW = "DeepSpeed stops when the engine is built"
-POSITIVE_STEPS = ("warmup_num_steps", "lr_range_test_step_size")
-STEPS_CHECKED = "0.19.3"
+POSITIVE_STEPS = {
+    "warmup_num_steps": ("0.19.3", "it is raised to 2"),
+    "lr_range_test_step_size": ("0.19.4", "it is used as it is, and 0 stops the first step"),
+}
+"""The first release that checks them, and what happens before."""
 
 
 def what_is_built(config: Context) -> Schedule | None:
     """The schedule behind the block; None where there is none or its name is unknown."""
-    return schedule(config.scheduler) if config.scheduler else None
+    return schedule_built(config.scheduler) if config.scheduler else None
 
 
 @rule(
@@ -43,9 +47,18 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
     from dsconfig.checks.spelling import same_letters
 
     name = config.get("scheduler", "type")
-    if name is None or name == AUTO or (isinstance(name, str) and schedule(name)):
+    known = SCHEDULES.get(name) if isinstance(name, str) else None
+    if name is None or name == AUTO or (known and known.is_known_at(config.version)):
         return
-    meant = config.closest(name, (*OWN, *TORCH)) if isinstance(name, str) else None
+    if known is not None:
+        yield Finding(
+            path=("scheduler", "type"),
+            message=f"DeepSpeed {config.version} does not have {name} yet, {known.since} does: "
+            + NOW,
+            help="write WarmupLR or WarmupDecayLR",
+        )
+        return
+    meant = config.closest(name, SCHEDULES) if isinstance(name, str) else None
     edits = replace_value(config.document, "/scheduler/type", meant) if meant else ()
     yield Finding(
         path=("scheduler", "type"),
@@ -106,7 +119,7 @@ def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
             continue
         path = (*PARAMS, name)
         meant = _SYNONYMS.get(name) or config.closest(name, target.arguments)
-        other = [each for each, known in OWN.items() if name in known.arguments]
+        other = [each for each in OWN if _takes(each, name)]
         meant = None if other or meant not in target.arguments else meant
         edits = ()
         if meant and not config.has(*PARAMS, meant):
@@ -121,6 +134,11 @@ def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
             fix=as_fix(edits, safe=meant is not None and same_letters(name, meant)),
             on_key=True,
         )
+
+
+def _takes(type_name: str, argument: str) -> bool:
+    target = schedule_built(type_name)
+    return target is not None and argument in target.arguments
 
 
 _SYNONYMS = {
@@ -184,7 +202,7 @@ def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
     """torch's schedules want torch's optimizer; ZeRO, fp16 and bf16 put a wrapper in its place,
     which they refuse."""
     target = what_is_built(config)
-    if target is None or not target.from_torch:
+    if target is None or target.kind.is_own:
         return
     wraps = [
         name
@@ -218,21 +236,21 @@ def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
 def steps_not_positive(config: Context) -> Iterator[Finding]:
     """Steps of warmup or of a range test must be a positive integer (no float, no text).
 
-    Releases before 0.19.3 raised anything below 2 to 2 without a word.
+    Releases before 0.19.3 raised a warmup below 2 to 2 without a word.
     """
     if config.scheduler not in OWN:
         return
-    for name in POSITIVE_STEPS:
+    for name, (release, before) in POSITIVE_STEPS.items():
         value = config.get(*PARAMS, name)
         if not config.has(*PARAMS, name) or value == AUTO:
             continue
         whole = isinstance(value, int) and value > 0
         if not whole and not _is_whole_in_file(config, value):
-            checked = config.since(STEPS_CHECKED)
+            checked = config.since(release)
             yield Finding(
                 path=(*PARAMS, name),
                 message=f"{name} is {shown(value)}, and must be a positive integer: "
-                + (NOW if checked else "it is raised to 2"),
+                + (NOW if checked else before),
                 help="write the number of steps, at least 1",
                 effect=None if checked else Effect.ALTERED,
                 late=checked,

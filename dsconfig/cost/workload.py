@@ -7,7 +7,7 @@ from dsconfig.cost.optimizers import OptimizerCost, optimizer_cost
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import ModelTree
 from dsconfig.mesh import Mesh, ranks_per_node
-from dsconfig.runtimes.effective import Effective, Precision
+from dsconfig.runtimes.effective import Effective, Precision, Tier
 from dsconfig.schema.version import NEWEST, Version
 
 OUTSIDE = -1
@@ -154,17 +154,14 @@ def workload(effective: Effective, facts: Facts, version: Version = NEWEST) -> W
 
 def _cost(effective: Effective, facts: Facts, model: ModelTree) -> OptimizerCost:
     """Of the configured optimizer; Muon has Adam's second moment for what is not a matrix."""
-    cost = optimizer_cost(effective.optimizer, facts.client_optimizer)
-    if effective.optimizer is None or effective.optimizer.type.lower() != "muon":
+    offloaded = effective.zero.optimizer_tier is not Tier.DEVICE
+    cost = optimizer_cost(effective.optimizer, facts.client_optimizer, offloaded=offloaded)
+    if effective.optimizer is None or not cost.leaves_to_adam:
         return cost
-    return replace(cost, states=cost.states + _share_of_adam(model))
+    return replace(cost, states=cost.states + _share_of_adam(model, cost.leaves_to_adam))
 
 
-NOT_MUON = ("embed", "lm_head")
-"""Parts of names whose matrices both runtimes leave to Adam, as everything below two dimensions."""
-
-
-def _share_of_adam(model: ModelTree) -> float:
+def _share_of_adam(model: ModelTree, tables: tuple[str, ...]) -> float:
     """The share of trainable elements that Muon leaves to Adam; 0 where names are not known."""
     if model.root is None:
         return 0.0
@@ -175,7 +172,7 @@ def _share_of_adam(model: ModelTree) -> float:
         if storage in seen or not tensor.trainable:
             continue
         seen.add(storage)
-        if len(tensor.shape) > 1 and not any(part in name.lower() for part in NOT_MUON):
+        if len(tensor.shape) > 1 and not any(part in name.lower() for part in tables):
             matrices += tensor.elements
         else:
             others += tensor.elements

@@ -41,6 +41,7 @@ class Facts(NamedTuple):
     status: str | None = None
     memory: str | None = None
     see: tuple[str, ...] = ()
+    taken_by: tuple[str, ...] = ()
 
     def __call__(self, schema: dict[str, Any]) -> None:
         """Leave a mark in the JSON Schema of the key, for the version it is made for."""
@@ -66,6 +67,7 @@ def key(
     status: str | None = None,
     memory: str | None = None,
     see: tuple[str, ...] = (),
+    taken_by: tuple[str, ...] = (),
 ) -> Any:
     """Declare a key of a block.
 
@@ -74,6 +76,8 @@ def key(
     to what held before. ``checked`` is the first release that refuses another type, where
     the block as a whole is not checked. ``required_when`` names the switch beside
     the key that makes it necessary. ``spelled`` lists all accepted names, ours first.
+    ``taken_by`` names the classes whose constructor has the argument, where not all that the
+    optimizer may be built as have it.
     """
     facts = Facts(
         unit=unit,
@@ -91,6 +95,7 @@ def key(
         status=status,
         memory=memory,
         see=see,
+        taken_by=taken_by,
     )
     alias = AliasChoices(*spelled) if spelled else None
     # What `Field` does in the end; its forty parameters are felt where hundreds of keys load.

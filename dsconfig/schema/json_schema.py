@@ -153,8 +153,8 @@ class Release:
         variants: Variants | None = properties.get("params", {}).pop(VARIANTS_MARK, None)
         if variants is None:
             return []
-        alive = {name: lazy.load() for name, lazy in variants.blocks.items()}
-        alive = {name: block for name, block in alive.items() if self.lives(block.life)}
+        known = [name for name, one in variants.types.items() if one.is_known_at(self.version)]
+        alive = {name: variants.blocks[name].load() for name in known}
         properties["type"] |= {"anyOf": _names(tuple(alive), variants.any_case)}
         properties["type"].pop("enum", None)
         properties["type"].pop("type", None)
@@ -202,9 +202,6 @@ class Release:
         return facts.gap is None or not (
             Version.parse(facts.gap[0]) <= self.version <= Version.parse(facts.gap[1])
         )
-
-    def lives(self, life: Life) -> bool:
-        return Version.parse(life.since) <= self.version and not self.after(life.until)
 
     def closed(self, life: Life) -> bool:
         return any(

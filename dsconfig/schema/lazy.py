@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 from pydantic_core import SchemaValidator, core_schema
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 
     from dsconfig.schema.declare import Block
+    from dsconfig.schema.version import Version
 
 JsonSchema = dict[str, Any]
 LAZY_MARK, VARIANTS_MARK = "x-lazy", "x-variants"
@@ -46,6 +47,15 @@ def lazy(module: str, name: str) -> Any:
     return Annotated[Any, Lazy(module, name)]
 
 
+class NamedType(Protocol):
+    """One line of a table of types: the module with its arguments, and who knows it."""
+
+    @property
+    def block(self) -> str: ...
+
+    def is_known_at(self, release: "Version") -> bool: ...
+
+
 class Variants:
     """Marker of a mapping whose keys depend on the ``type`` beside it: a discriminated union.
 
@@ -54,9 +64,14 @@ class Variants:
     """
 
     def __init__(
-        self, blocks: Mapping[str, Lazy], *, any_case: tuple[str, ...] = (), nullable: bool = False
+        self,
+        types: Mapping[str, NamedType],
+        *,
+        any_case: tuple[str, ...] = (),
+        nullable: bool = False,
     ) -> None:
-        self.blocks = blocks
+        self.types = types
+        self.blocks = blocks = {name: Lazy(each.block, name) for name, each in types.items()}
         self.any_case = any_case
         self.nullable = nullable
         self._lowered = {name.lower(): blocks[name] for name in any_case}

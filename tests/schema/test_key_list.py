@@ -100,10 +100,11 @@ def test_choices() -> None:
 
 def _is_passed_through(key: Key, choice: Any) -> bool:
     """torch's schedules (the list names DeepSpeed's), and optimizers that were removed."""
-    from dsconfig.schema.blocks import optimizer, scheduler
+    from dsconfig.schema.optimizers import OPTIMIZERS
+    from dsconfig.schema.schedules import SCHEDULES
 
-    return (key.path == "scheduler.type" and choice in scheduler.TORCH) or (
-        key.path == "optimizer.type" and choice in optimizer.RETIRED
+    return (key.path == "scheduler.type" and not SCHEDULES[choice].is_own) or (
+        key.path == "optimizer.type" and OPTIMIZERS[choice].until is not None
     )
 
 

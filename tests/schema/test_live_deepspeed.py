@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dsconfig.schema import NEWEST, Status, find
-from dsconfig.schema.blocks import scheduler
 from dsconfig.schema.catalogue import blocks_of, named
 from dsconfig.schema.installed import installed_or_newest
+from dsconfig.schema.schedules import OWN as OWN_SCHEDULES
 
 pytestmark = [
     pytest.mark.live,
@@ -92,7 +92,7 @@ def _plain(default: Any) -> Any:
     return str(default) if type(default).__name__ == "dtype" else default
 
 
-@pytest.mark.parametrize("name", scheduler.DEEPSPEED)
+@pytest.mark.parametrize("name", OWN_SCHEDULES)
 def test_the_arguments_of_a_schedule_are_deepspeeds(name: str) -> None:
     from deepspeed.runtime import lr_schedules
 

@@ -1,28 +1,29 @@
-"""What dsengine's optimizers hold for a moment in a step, and when they make their states.
+"""What dsengine's optimizers hold for a moment in a step.
 
 Kernels are fused where PyTorch has them and the parameters do not choose otherwise; elsewhere a
 whole list of tensors is updated at once (``foreach``, torch's default on CUDA, and Lion's own way),
 on a CPU one tensor after the other (``dsengine.optimizers.build``).
 """
 
-from dsconfig.cost.workload import Workload
+from collections.abc import Mapping
+from typing import Any
 
-_ADAM = frozenset(("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam"))
-_FUSED = _ADAM | {"sgd", "adagrad", "deepspeedcpuadagrad"}
-_LION = frozenset(("lion", "fusedlion", "deepspeedcpulion"))
+from dsconfig.cost.workload import Workload
+from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, optimizer_type
+
 _CHOOSE_KERNELS = frozenset(("fused", "foreach", "differentiable"))
-_LION_LISTS = 1  # the interpolated momentum, whose sign is the step
-_MUON_TENSORS = 2  # fp32 update of one matrix; its 16-bit copy and that of one iteration
 
 
 def temporary_bytes(job: Workload, elements: int, largest: int) -> int:
     """Bytes beside gradients and states in an update of ``elements``, ``largest`` in one tensor."""
     named = job.effective.optimizer
-    kind = named.type.lower() if named is not None else "adamw"
-    if kind in _LION:
-        return elements * 4 * _LION_LISTS
-    if kind == "muon":
-        return largest * 4 * _MUON_TENSORS
-    if kind in _FUSED and (named is None or not _CHOOSE_KERNELS & named.params.keys()):
+    found = optimizer_type(named.type if named is not None else "AdamW")
+    if found is None or found.in_engine is None:
+        return (largest if job.on_cpu else elements) * 4 * job.optimizer.temporaries
+    kind = OPTIMIZER_CLASSES[found.in_engine]
+    chosen: Mapping[str, Any] = named.params if named is not None else {}
+    fused = kind.is_torch_fused_on("cpu" if job.on_cpu else "cuda")
+    if chosen.get("fused") or (fused and not _CHOOSE_KERNELS & chosen.keys()):
         return 0
-    return (largest if job.on_cpu else elements) * 4 * job.optimizer.temporaries
+    whole_list = not job.on_cpu if kind.is_torch else kind.is_elementwise
+    return (elements if whole_list else largest) * 4 * kind.temporaries

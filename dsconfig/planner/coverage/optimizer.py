@@ -1,5 +1,7 @@
 """The optimizer and scheduler blocks."""
 
+from collections.abc import Callable
+
 from dsconfig.planner.coverage.rules import (
     OFF,
     ON,
@@ -10,41 +12,64 @@ from dsconfig.planner.coverage.rules import (
     inert,
     refused,
 )
+from dsconfig.runtimes.effective import Effective
+from dsconfig.schema.optimizers import (
+    OPTIMIZER_CLASSES,
+    OptimizerClass,
+    OptimizerType,
+    optimizer_type,
+)
 
-ONE_BIT = ("onebitadam", "onebitlamb", "zerooneadam")
-KERNELS = ("lamb", "muadam", "muadamw", "musgd")
-CLOSURES = ("lbfgs",)
-SPARSE = ("sparseadam",)
-WHOLE = ("adafactor", "muon")
+
+def _where(test: Callable[[OptimizerType], bool], words: str) -> Condition:
+    """Whether a test holds of the type that the config names."""
+
+    def holds(value: object, config: Effective) -> bool:
+        found = optimizer_type(str(value))
+        return found is not None and test(found)
+
+    return Condition(words, holds)
 
 
-def _named(names: tuple[str, ...], words: str) -> Condition:
-    return Condition(words, lambda value, config: str(value).lower() in names)
+def _class_where(test: Callable[[OptimizerClass], bool], words: str) -> Condition:
+    """Whether a test holds of the class that the engine builds."""
+    return _where(
+        lambda found: found.in_engine is not None and test(OPTIMIZER_CLASSES[found.in_engine]),
+        words,
+    )
 
+
+ONE_BIT = _where(lambda found: found.until is not None, "for a 1-bit optimizer")
+NOT_BUILT = _where(
+    lambda found: found.in_engine is None, "for Lamb and the mu-parametrised optimizers"
+)
+CLOSURE = _class_where(lambda kind: kind.needs_closure, "for LBFGS")
+SPARSE = _class_where(lambda kind: kind.needs_sparse, "for SparseAdam")
+WHOLE = _class_where(lambda kind: not kind.is_elementwise, "for Adafactor and Muon")
 
 RULES = {
     "optimizer.type": refused(
         "1-bit optimizers compress communication DeepSpeed's own way and are not built; use AdamW",
-        _named(ONE_BIT, "for a 1-bit optimizer"),
+        ONE_BIT,
     )
     + refused(
         "no torch optimizer of that name exists; pass your own optimizer or use AdamW",
-        _named(KERNELS, "for Lamb and the mu-parametrised optimizers"),
+        NOT_BUILT,
     )
     + refused(
         "LBFGS evaluates the loss several times in a step, which forward, backward and step cannot "
         "offer; use AdamW",
-        _named(CLOSURES, "for LBFGS"),
+        CLOSURE,
     )
     + refused(
         "SparseAdam needs sparse gradients, and divided gradients are dense; use stage 0 with "
         "sparse embeddings, or AdamW",
-        _named(SPARSE, "for SparseAdam") & SHARDED,
+        SPARSE & SHARDED,
     )
     + refused(
         "Adafactor and Muon cannot be divided into tiles on the host; remove offload_optimizer or "
         "use AdamW",
-        _named(WHOLE, "for Adafactor and Muon") & OPTIMIZER_OFFLOADED,
+        WHOLE & OPTIMIZER_OFFLOADED,
     )
     + honoured("torch's optimizer of that name, Lion, or Muon with Adam, over the local shards"),
     "optimizer.params": honoured("arguments of the optimizer"),

@@ -14,11 +14,10 @@ from dsconfig.runtimes.conditions import AT_THE_END, breaches
 from dsconfig.runtimes.read_config import ReadConfig
 from dsconfig.runtimes.removals import REMOVALS
 from dsconfig.runtimes.typed_blocks import BLOCK_AT
+from dsconfig.schema.optimizers import optimizer_type
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import ABSENT, value_at
 
-OPTIMIZERS = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon")
-"""Types DeepSpeed builds itself; it reads their names in lower case."""
 MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
 
@@ -36,7 +35,7 @@ def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) ->
         _typed(outcome, read.reading, step.by_model)
         _refuse_breaches(read, (*step.by_hand, *step.by_model))
         if step.then is not None:
-            step.then(outcome)
+            step.then(outcome, version)
     _refuse_unmet(read, None)
     _typed(outcome, read.reading, None)
     _refuse_breaches(read, None)
@@ -175,7 +174,7 @@ def _delete(config: dict[str, Any], path: tuple[str, ...]) -> None:
         cast(dict[str, Any], place).pop(name, None)
 
 
-def _optimizer_and_scheduler(outcome: Replay) -> None:
+def _optimizer_and_scheduler(outcome: Replay, version: Version) -> None:
     config = outcome.config
     for block in ("optimizer", "scheduler"):
         if block not in config:
@@ -184,11 +183,12 @@ def _optimizer_and_scheduler(outcome: Replay) -> None:
             name = config[block]["type"] if "type" in config[block].keys() else None  # noqa: SIM118
         if block == "optimizer" and name is not None:
             with about("optimizer.type"):
-                if name.lower() in OPTIMIZERS:
+                own = optimizer_type(name.lower())
+                if own is not None and own.is_own_at(version):
                     config[block]["type"] = name.lower()
 
 
-def _clock(outcome: Replay) -> None:
+def _clock(outcome: Replay, version: Version) -> None:
     """``wall_clock_breakdown | flops_profiler.enabled``."""
     config = outcome.config
     profiler = config.get("flops_profiler", {})
@@ -221,7 +221,7 @@ class Step:
 
     by_hand: tuple[str, ...] = ()
     by_model: tuple[str, ...] = ()
-    then: Callable[[Replay], None] | None = None
+    then: Callable[[Replay, Version], None] | None = None
 
 
 ORDER = (

@@ -2,22 +2,25 @@
 
 from typing import Any, cast
 
-from dsconfig.runtimes.behaviour.deepspeed_parse import OPTIMIZERS
 from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
+from dsconfig.runtimes.built import optimizer_built
 from dsconfig.runtimes.demands import unmet
+from dsconfig.schema.schedules import SCHEDULES
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import ABSENT, value_at
 
-_WARMUPS = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
-OWN_SCHEDULERS = (*_WARMUPS, "LRRangeTest", "OneCycle")
-POSITIVE_WARMUP = Version(0, 19, 6)
+STEPS_CHECKED = Version(0, 19, 3)
+"""The first release that refuses a warmup of no steps; before, it was raised to two."""
+RATES = ("warmup_min_lr", "warmup_max_lr")
+RATE_OF_THE_OPTIMIZER = Version(0, 17, 2)
+"""The first release in which a schedule may leave its highest rate to the optimizer."""
 
 
 def build_and_step(outcome: Replay, client_optimizer: str | None, version: Version) -> None:
     """Raise Stops where ``deepspeed.initialize`` or the first steps would stop."""
     config = outcome.config
     if client_optimizer is None:
-        _check_optimizer_type(config)
+        _check_optimizer_type(config, version)
     _dtypes(config, version)
     if client_optimizer is None:
         _build_adam(config)
@@ -25,25 +28,13 @@ def build_and_step(outcome: Replay, client_optimizer: str | None, version: Versi
     _step(config)
 
 
-def _check_optimizer_type(config: dict[str, Any]) -> None:
+def _check_optimizer_type(config: dict[str, Any], version: Version) -> None:
     name = value_at(config, ("optimizer", "type"))
     if name in (ABSENT, None):
         return
-    if name in OPTIMIZERS or _is_torch_name(name):
-        return
-    said = f"{name} is not an optimizer of DeepSpeed or torch.optim"
-    raise Stops("AssertionError", said, "optimizer.type", late=True)
-
-
-def _is_torch_name(name: Any) -> bool:
-    """Classes of torch.optim start with a capital; any of them is taken."""
-    return isinstance(name, str) and name in TORCH_OPTIMIZERS
-
-
-TORCH_OPTIMIZERS = (
-    *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "LBFGS", "Muon"),
-    *("NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
-)
+    if not isinstance(name, str) or optimizer_built(name, {}, version, offloaded=False) is None:
+        said = f"{name} is not an optimizer of DeepSpeed or torch.optim"
+        raise Stops("AssertionError", said, "optimizer.type", late=True)
 
 
 def _dtypes(config: dict[str, Any], version: Version) -> None:
@@ -88,10 +79,11 @@ def _scheduler(config: dict[str, Any], version: Version) -> None:
     name = value_at(config, ("scheduler", "type"))
     if name in (ABSENT, None):
         return
-    if name not in OWN_SCHEDULERS and not (isinstance(name, str) and name.endswith("LR")):
+    kind = SCHEDULES.get(name) if isinstance(name, str) else None
+    if kind is None:
         said = f"{name} is not a scheduler of DeepSpeed or torch"
         raise Stops("AssertionError", said, "scheduler.type", late=True)
-    if name not in _WARMUPS:
+    if not kind.warms_up:
         return
     params = value_at(config, ("scheduler", "params"))
     with about("scheduler.params", late=True):
@@ -101,19 +93,26 @@ def _scheduler(config: dict[str, Any], version: Version) -> None:
         with about("scheduler.params.total_num_steps", late=True):
             _ = held["total_num_steps"] < held.get("warmup_num_steps", 1000)
         return
-    high, low = held.get("warmup_max_lr", 0.001), held.get("warmup_min_lr", 0.0)
-    wrong = [k for k in ("warmup_min_lr", "warmup_max_lr") if isinstance(held.get(k), str)]
+    wrong = [key for key in RATES if not _are_rates(held.get(key, 0.0), key, version)]
     with about(*(f"scheduler.params.{key}" for key in wrong), late=True):
-        _ = high - low
+        _ = [0.0 - held[key] for key in wrong]
     if name == "WarmupDecayLR":
         with about("scheduler.params.total_num_steps", late=True):
             _ = held["total_num_steps"] < held.get("warmup_num_steps", 1000)
 
 
+def _are_rates(value: Any, key: str, version: Version) -> bool:
+    """One number, or one for each group; null is the optimizer's rate, once it may be."""
+    if value is None:
+        return key == "warmup_max_lr" and version >= RATE_OF_THE_OPTIMIZER
+    each: list[Any] = value if isinstance(value, list) else [value]
+    return all(isinstance(rate, int | float) for rate in each)
+
+
 def _warmup(held: dict[str, Any], version: Version) -> None:
     steps = held.get("warmup_num_steps", 1000)
     path = "scheduler.params.warmup_num_steps"
-    if version < POSITIVE_WARMUP:
+    if version < STEPS_CHECKED:
         with about(path, late=True):
             max(2, steps)
         return

@@ -1,6 +1,6 @@
 """Arguments of DeepSpeed's schedules that look for a rate, or go through a cycle of rates."""
 
-from dsconfig.schema.blocks.scheduler_params import SchedulerParams
+from dsconfig.schema.blocks.warmup_schedules import SchedulerParams
 from dsconfig.schema.declare import REQUIRED, key
 from dsconfig.schema.types import Integer, Natural, Number, OrList, Positive
 

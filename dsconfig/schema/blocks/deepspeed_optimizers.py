@@ -6,22 +6,28 @@ from dsconfig.schema.blocks.optimizer_params import Decaying
 from dsconfig.schema.declare import TRAINER, TRANSFORMERS, key
 from dsconfig.schema.types import Number, OrAbsent, OrAuto, Pair
 
+_TORCH_ADAGRAD, _CPU_ADAGRAD = ("torch.Adagrad",), ("DeepSpeedCPUAdagrad",)
 
-class Adagrad(Decaying, since="0.5.5"):
+
+class Adagrad(Decaying):
     """torch's Adagrad, or DeepSpeed's CPU kernel under optimizer offload."""
 
     lr: OrAuto[Number] = key(0.01, "Base learning rate.", auto=TRAINER)
     eps: OrAuto[Number] = key(1e-10, "Small term added to the denominator.", auto=TRANSFORMERS)
-    lr_decay: Number = key(0, "Learning-rate decay; unknown to the CPU kernel.")
-    initial_accumulator_value: Number = key(
-        0, "Start of the sum of squares; unknown to the CPU kernel."
+    lr_decay: Number = key(
+        0, "Learning-rate decay; unknown to the CPU kernel.", taken_by=_TORCH_ADAGRAD
     )
-    amsgrad: bool = key(False, "Taken and ignored by the CPU kernel.")
-    fp32_optimizer_states: bool = key(True, "States of the CPU kernel in fp32.", since="0.5.0")
-    foreach: bool | None = key(None, "torch's multi-tensor path.")
-    maximize: bool = key(False, "Climbs in place of descending.")
-    differentiable: bool = key(False, "Autograd passes through the step.")
-    fused: bool | None = key(None, "torch's fused kernel.")
+    initial_accumulator_value: Number = key(
+        0, "Start of the sum of squares; unknown to the CPU kernel.", taken_by=_TORCH_ADAGRAD
+    )
+    amsgrad: bool = key(False, "Taken and ignored by the CPU kernel.", taken_by=_CPU_ADAGRAD)
+    fp32_optimizer_states: bool = key(
+        True, "States of the CPU kernel in fp32.", since="0.5.0", taken_by=_CPU_ADAGRAD
+    )
+    foreach: bool | None = key(None, "torch's multi-tensor path.", taken_by=_TORCH_ADAGRAD)
+    maximize: bool = key(False, "Climbs in place of descending.", taken_by=_TORCH_ADAGRAD)
+    differentiable: bool = key(False, "Autograd passes through the step.", taken_by=_TORCH_ADAGRAD)
+    fused: bool | None = key(None, "torch's fused kernel.", taken_by=_TORCH_ADAGRAD)
 
 
 class Lamb(Decaying):
@@ -38,17 +44,21 @@ class Lamb(Decaying):
     amsgrad: bool = key(False, "Refused when true.")
 
 
-class Lion(Decaying, since="0.11.0"):
+class Lion(Decaying):
     """Sign of the momentum."""
 
     betas: OrAuto[Pair] = key(
         [0.9, 0.99], "Decay rates of the update and of the momentum.", auto=TRANSFORMERS
     )
-    set_grad_none: bool = key(True, "Clears gradients to None; an argument of the GPU kernel.")
-    fp32_optimizer_states: bool = key(True, "Momentum of the CPU kernel in fp32.", since="0.5.0")
+    set_grad_none: bool = key(
+        True, "Clears gradients to None; an argument of the GPU kernel.", taken_by=("FusedLion",)
+    )
+    fp32_optimizer_states: bool = key(
+        True, "Momentum of the CPU kernel in fp32.", since="0.5.0", taken_by=("DeepSpeedCPULion",)
+    )
 
 
-class Muon(Decaying, since="0.17.6"):
+class Muon(Decaying):
     """Orthogonalised momentum for matrices, Adam for everything else."""
 
     lr: OrAuto[Number] = key(0.02, "Learning rate of both halves.", auto=TRAINER)
@@ -63,9 +73,13 @@ class Muon(Decaying, since="0.17.6"):
     eps: OrAuto[Number] = key(1e-10, "Small term of the Adam half.", auto=TRANSFORMERS)
     adam_w_mode: bool = key(True, "Decoupled decay in the Adam half.")
     torch_adam: bool = key(False, "Takes torch's Adam for the Adam half.")
+    fp32_optimizer_states: bool = key(
+        True, "Moments of the Adam half in fp32; the CPU kernel reads it.", since="0.17.6"
+    )
+    foreach: bool | None = key(None, "torch's multi-tensor path; needs torch_adam.")
 
 
-class MuAdam(Decaying, since="0.10.2"):
+class MuAdam(Decaying):
     """Adam under the maximal-update parametrisation (package mup)."""
 
     betas: OrAuto[Pair] = key(
@@ -80,11 +94,11 @@ class MuAdam(Decaying, since="0.10.2"):
     fused: bool | None = key(None, "torch's fused kernel.")
 
 
-class MuAdamW(MuAdam, since="0.10.2"):
+class MuAdamW(MuAdam):
     """AdamW under the maximal-update parametrisation (package mup)."""
 
 
-class MuSGD(Decaying, since="0.10.2"):
+class MuSGD(Decaying):
     """SGD under the maximal-update parametrisation (package mup)."""
 
     momentum: Number = key(0, "Momentum factor.")

@@ -5,7 +5,7 @@ from dsconfig.schema.declare import TRANSFORMERS, key
 from dsconfig.schema.types import Integer, Number, OrAuto, Pair
 
 
-class Compressed(Decaying, until="0.19.6"):
+class Compressed(Decaying):
     """An optimizer that sends one bit per value once it has warmed up."""
 
     betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.", auto=TRANSFORMERS)
@@ -19,7 +19,7 @@ class Compressed(Decaying, until="0.19.6"):
     )
 
 
-class OneBitAdam(Compressed, until="0.19.6"):
+class OneBitAdam(Compressed):
     """Adam, its momentum compressed to one bit."""
 
     freeze_step: Integer = key(
@@ -27,7 +27,7 @@ class OneBitAdam(Compressed, until="0.19.6"):
     )
 
 
-class OneBitLamb(Compressed, since="0.3.16", until="0.19.6"):
+class OneBitLamb(Compressed):
     """LAMB, its momentum compressed to one bit."""
 
     freeze_step: Integer = key(
@@ -49,7 +49,7 @@ class OneBitLamb(Compressed, since="0.3.16", until="0.19.6"):
     )
 
 
-class ZeroOneAdam(Compressed, since="0.6.1", until="0.19.6"):
+class ZeroOneAdam(Compressed):
     """Adam, its momentum compressed and often not sent at all."""
 
     var_freeze_step: Integer = key(

@@ -3,68 +3,18 @@
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dsconfig.schema.declare import REQUIRED, Block, key
-from dsconfig.schema.lazy import Lazy, Variants
+from dsconfig.schema.lazy import Variants
+from dsconfig.schema.schedules import SCHEDULES
 
 if TYPE_CHECKING:
-    from dsconfig.schema.blocks.scheduler_params import SchedulerParams
+    from dsconfig.schema.blocks.warmup_schedules import SchedulerParams
 
-WARMUP_DECAYS = ("WarmupDecayLR", "WarmupCosineLR")
-CYCLES = ("LRRangeTest", "OneCycle")
-DEEPSPEED = ("WarmupLR", *WARMUP_DECAYS, *CYCLES)
-"""DeepSpeed's own schedules, spelled exactly."""
-TORCH = (
-    "ChainedScheduler",
-    "ConstantLR",
-    "CosineAnnealingLR",
-    "CosineAnnealingWarmRestarts",
-    "CyclicLR",
-    "ExponentialLR",
-    "LambdaLR",
-    "LinearLR",
-    "MultiStepLR",
-    "MultiplicativeLR",
-    "OneCycleLR",
-    "PolynomialLR",
-    "ReduceLROnPlateau",
-    "SequentialLR",
-    "StepLR",
-)
-"""Classes of torch.optim.lr_scheduler, spelled exactly."""
-
-SchedulerName = Literal[
-    "WarmupLR",
-    "WarmupDecayLR",
-    "WarmupCosineLR",
-    "LRRangeTest",
-    "OneCycle",
-    "ChainedScheduler",
-    "ConstantLR",
-    "CosineAnnealingLR",
-    "CosineAnnealingWarmRestarts",
-    "CyclicLR",
-    "ExponentialLR",
-    "LambdaLR",
-    "LinearLR",
-    "MultiStepLR",
-    "MultiplicativeLR",
-    "OneCycleLR",
-    "PolynomialLR",
-    "ReduceLROnPlateau",
-    "SequentialLR",
-    "StepLR",
-]
-
-PARAMS = Variants(
-    {
-        "WarmupLR": Lazy("scheduler_params", "WarmupLR"),
-        **{name: Lazy("warmup_decays", name) for name in WARMUP_DECAYS},
-        **{name: Lazy("cycle_schedules", name) for name in CYCLES},
-        **{name: Lazy("torch_schedulers", name) for name in TORCH},
-    }
-)
-
-if not TYPE_CHECKING:
+    SchedulerName = str
+else:
+    SchedulerName = Literal[tuple(SCHEDULES)]
     SchedulerParams = Any
+
+PARAMS = Variants(SCHEDULES)
 
 
 class Scheduler(Block):

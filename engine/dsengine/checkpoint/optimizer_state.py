@@ -7,18 +7,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from dsconfig import OPTIMIZER_CLASSES, OPTIMIZERS
 from dsengine.checkpoint.errors import CheckpointError, CheckpointMismatchError
 
 _IMPLEMENTATION = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
 """Group entries that say how this process computes, not what: never taken from a file."""
 
 _MOMENTS = {
-    "adam": {"exp_avg", "exp_avg_sq"},
-    "lamb": {"exp_avg", "exp_avg_sq"},
-    "lion": {"exp_avg"},
-    "adagrad": {"sum"},
-    "rmsprop": {"square_avg"},
-    "sgd": set[str](),
+    each.name.lower(): set(OPTIMIZER_CLASSES[each.in_engine or each.on_device].states)
+    for each in OPTIMIZERS.values()
 }
 """What an optimizer of a family must find in its state once that is not empty."""
 

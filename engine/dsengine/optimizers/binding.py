@@ -19,24 +19,17 @@ from torch import Tensor, nn, optim
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from dsconfig import OPTIMIZER_CLASSES
 from dsengine.optimizers.lion import Lion
 from dsengine.shards import as_shard
 
 ELEMENTWISE = frozenset(
     {
-        optim.ASGD,
-        optim.Adadelta,
-        optim.Adagrad,
-        optim.Adam,
-        optim.AdamW,
-        optim.Adamax,
-        optim.NAdam,
-        optim.RAdam,
-        optim.RMSprop,
-        optim.Rprop,
-        optim.SGD,
-        Lion,
+        getattr(optim, each.name.removeprefix("torch."))
+        for each in OPTIMIZER_CLASSES.values()
+        if each.is_torch and each.is_elementwise
     }
+    | {Lion}
 )
 """Classes whose update of an element reads no other one."""
 

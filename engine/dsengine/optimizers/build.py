@@ -7,35 +7,23 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from dsconfig import OPTIMIZER_CLASSES, OPTIMIZERS, optimizer_type
 from dsengine.optimizers.lion import Lion
 from dsengine.optimizers.muon import MuonWithAdam
 
 Groups = list[dict[str, Any]]
 
-ALIASES = {
-    "adam": "Adam",
-    "adamw": "AdamW",
-    "fusedadam": "Adam",
-    "cpuadam": "Adam",
-    "deepspeedcpuadam": "Adam",
-    "sgd": "SGD",
-    "adagrad": "Adagrad",
-    "deepspeedcpuadagrad": "Adagrad",
-    "rmsprop": "RMSprop",
-    "lion": "Lion",
-    "fusedlion": "Lion",
-    "deepspeedcpulion": "Lion",
-}
 OWN = {"Lion": Lion}
-"""What PyTorch does not have."""
+"""What PyTorch does not have, beside Muon."""
 NOT_OPTIONS = (
     "torch_adam",
     "adam_w_mode",
+    "adamw_mode",
     "bias_correction",
     "fp32_optimizer_states",
-    "adamw_mode",
+    "set_grad_none",
 )
-"""Parameters of DeepSpeed's own Adam that choose an implementation or do nothing here."""
+"""Parameters of DeepSpeed's own classes that choose an implementation or do nothing here."""
 
 
 def build_optimizer(
@@ -73,10 +61,13 @@ def is_muon(name: str) -> bool:
 
 
 def _class(name: str, params: Mapping[str, Any]) -> type[Optimizer]:
-    torch_name = ALIASES.get(name.lower(), name)
-    if torch_name == "Adam" and params.get("adam_w_mode", True):
-        torch_name = "AdamW"
-    kind = OWN.get(torch_name) or getattr(torch.optim, torch_name, None)
+    known = optimizer_type(name) or _TYPE_OF_CLASS.get(name.lower())
+    # A class that the table does not have may be of a newer torch.
+    target = known.in_engine if known else f"torch.{name}"
+    if target == "torch.Adam" and params.get("adam_w_mode", True):
+        target = "torch.AdamW"
+    bare = (target or "").removeprefix("torch.")
+    kind = OWN.get(bare) or getattr(torch.optim, bare, None)
     if not (isinstance(kind, type) and issubclass(kind, Optimizer)) or kind is Optimizer:
         raise ValueError(
             f"optimizer.type {name!r} is not supplied by PyTorch: use AdamW, Adam, SGD, or "
@@ -85,12 +76,20 @@ def _class(name: str, params: Mapping[str, Any]) -> type[Optimizer]:
     return kind
 
 
+_TYPE_OF_CLASS = {
+    name.lower(): each
+    for each in reversed([*OPTIMIZERS.values()])
+    for name in (each.on_device, each.on_host)
+}
+"""Types by the classes that DeepSpeed builds for them: FusedAdam is Adam."""
+
+
 def _may_fuse(kind: type[Optimizer], options: Mapping[str, Any], groups: Groups) -> bool:
     if {"fused", "foreach", "differentiable"} & options.keys():
         return False
-    if kind is torch.optim.Adagrad:  # that of torch 2.11 refuses parameters on a GPU
-        return all(each.device.type == "cpu" for group in groups for each in group["params"])
-    return kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+    known = OPTIMIZER_CLASSES.get(f"torch.{kind.__name__}")
+    devices = {each.device.type for group in groups for each in group["params"]}
+    return known is not None and all(map(known.is_torch_fused_on, devices))
 
 
 def as_groups(parameters: Iterable[Any]) -> Groups:

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from dsconfig import OPTIMIZER_CLASSES
+
 Groups = list[dict[str, Any]]
 
-NOT_MATRICES = ("embed", "lm_head")
+NOT_MATRICES = OPTIMIZER_CLASSES["MuonWithAdam"].leaves_to_adam
 """Parts of names whose matrices are tables: Muon would even out how often each row is used."""
 MUON = {"lr": 0.02, "momentum": 0.95, "weight_decay": 0.0}
 ADAM = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-10, "weight_decay": 0.0}
