@@ -105,7 +105,7 @@ def _are_rates(value: Any, key: str, version: Version) -> bool:
     """One number, or one for each group; null is the optimizer's rate, once it may be."""
     if value is None:
         return key == "warmup_max_lr" and version >= RATE_OF_THE_OPTIMIZER
-    each: list[Any] = value if isinstance(value, list) else [value]
+    each = cast(list[Any], value) if isinstance(value, list) else [value]
     return all(isinstance(rate, int | float) for rate in each)
 
 
