@@ -244,10 +244,10 @@ def key_under_two_names(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=path,
                 message=(
-                    f'"{path[-1]}" and "{entry.field.long_name}" are two names of one key: '
+                    f'"{path[-1]}" and "{entry.field.name}" are two names of one key: '
                     "DeepSpeed stops and calls the first an extra input"
                 ),
-                help=f'keep "{entry.field.long_name}"',
+                help=f'keep "{entry.field.name}"',
                 on_key=True,
             )
 

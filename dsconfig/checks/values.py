@@ -12,6 +12,7 @@ from dsconfig.report import Effect, Fix
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.demands import Demand
 from dsconfig.runtimes.reading import Entry, Outcome
+from dsconfig.runtimes.reading import expected as expected_by_model
 from dsconfig.schema import ErrorKind, SchemaError
 from dsconfig.source.edit import as_fix, delete_entry, replace_value
 from dsconfig.source.pointer import join, split
@@ -109,11 +110,8 @@ def _wanted(entry: Entry, config: Context) -> str | None:
     """What the field declares, with the limits of the release."""
     if entry.field is None:
         return None
-    text = entry.field.kind.value.strip()
-    bounds = entry.field.bounds_at(config.version)
-    if bounds is not None and entry.outcome is Outcome.OUT_OF_BOUNDS:
-        text = f"{text}, {bounds}"
-    return f"{text} or null" if entry.field.nullable else text
+    limits = entry.outcome is Outcome.OUT_OF_BOUNDS
+    return expected_by_model(entry.field, config.version, limits=limits)
 
 
 def _refusal(config: Context, path: Path, wanted: str, *, late: bool) -> Finding:
@@ -243,7 +241,7 @@ def converted_value(config: Context) -> Iterator[Finding]:
             path=path,
             message=f"{_dotted(path)} is {shown(value)}: DeepSpeed takes it for "
             f"{shown(entry.value)}",
-            help=f"write {entry.field.kind.value.strip()}",
+            help=f"write {entry.field.kind.strip()}",
             effect=Effect.ALTERED if odd else None,
             fix=as_fix(edits, safe=not odd),
         )

@@ -8,8 +8,8 @@ from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import is_block
-from dsconfig.runtimes.typed_blocks import BLOCK_AT
 from dsconfig.runtimes.zero_stages import STAGE_3_OFFLOAD, STAGES_OF
+from dsconfig.schema import find
 
 
 @rule(
@@ -56,10 +56,9 @@ def no_effect_at_stage(config: Context) -> Iterator[Finding]:
     """
     if not config.stage_is_known:
         return
-    names = BLOCK_AT[ZERO].names
     for key, value in config.block("zero_optimization").items():
-        known = names.get(key)
-        stages = STAGES_OF.get(known.name) if known else None
+        known = find((*ZERO, key))
+        stages = STAGES_OF.get(known.model_name) if known else None
         if stages is None or config.stage in stages or _asks_nothing(value):
             continue
         needed = " or ".join(str(stage) for stage in stages) if len(stages) < 3 else "1 or more"
@@ -139,13 +138,16 @@ def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
 def odd_sizes(config: Context) -> Iterator[Finding]:
     """A size of zero, or below zero, that DeepSpeed takes: the work is cut into single tensors
     or the feature is off."""
-    names = BLOCK_AT[ZERO].names
     for key in config.block("zero_optimization"):
-        known = names.get(key)
-        if known is None or known.name not in SIZES or not config.written(ZERO, known.name):
+        known = find((*ZERO, key))
+        if (
+            known is None
+            or known.model_name not in SIZES
+            or not config.written(ZERO, known.model_name)
+        ):
             continue
-        value = config.read(ZERO, known.name, 1)
-        if value < 0 or (value == 0 and known.name in NEVER_ZERO):
+        value = config.read(ZERO, known.model_name, 1)
+        if value < 0 or (value == 0 and known.model_name in NEVER_ZERO):
             yield Finding(
                 path=(*ZERO, key),
                 message=f"{key} is {value}: it is taken, and serves nobody",

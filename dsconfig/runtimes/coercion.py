@@ -6,10 +6,10 @@ API of pydantic 1, later ones that of pydantic 2; the two differ in what they co
 
 import math
 from collections.abc import Callable
-from enum import StrEnum
 from functools import cache
 from typing import Any
 
+from dsconfig.schema.declare import Kind
 from dsconfig.schema.version import Version
 
 PYDANTIC_2 = Version(0, 15, 0)
@@ -19,49 +19,23 @@ SCALE_NUMBERS_CHECKED = Version(0, 18, 8)
 SCALE_INTEGERS_CHECKED = Version(0, 19, 3)
 
 
-class Kind(StrEnum):
-    """The declared type of a field."""
-
-    BOOL = "true or false"
-    INT = "an integer"
-    FLOAT = "a number"
-    STR = "a text"
-    PATH = "a path"
-    STAGE = "0, 1, 2 or 3"
-    DEVICE = '"none", "cpu" or "nvme"'
-    QUANTIZATION = '"symmetric" or "asymmetric"'
-    LIST = "a list"
-    STRINGS = "a list of texts"
-    TEXT_OR_STRINGS = "a text or a list of texts"
-    PASSES = 'a list of "z1", "z3", "autosp", "autotp"'
-    LOSS_BACKEND = '"torch" or "liger"'
-    DICT = "a block of keys"
-    BLOCK = "a block of keys "
-    TEXT_OR_INT = "a text or an integer"
-    LOSS_SCALE = "a number that is 0 or more"
-    SCALE_INTEGER = "an integer "
-    DTYPE = "a torch.dtype object, which no file can hold"
-    ANY = "anything"
-
-
 class Refused(ValueError):
     """The value does not fit the field."""
 
 
-CHOICES: dict[Kind, tuple[Any, ...]] = {
-    Kind.STAGE: (0, 1, 2, 3),
-    Kind.DEVICE: ("none", "cpu", "nvme"),
-    Kind.QUANTIZATION: ("symmetric", "asymmetric"),
-    Kind.LOSS_BACKEND: ("torch", "liger"),
-}
+STAGES = (0, 1, 2, 3)
 AUTOTP_PASS = Version(0, 19, 6)
 PASS_NAMES = ("z1", "z3", "autosp", "autotp")
 _FALSE = {0, "0", "off", "f", "false", "n", "no"}
 _TRUE = {1, "1", "on", "t", "true", "y", "yes"}
 
 
-def convert(kind: Kind, value: Any, version: Version) -> Any:
+def convert(kind: Kind, value: Any, version: Version, choices: tuple[Any, ...] = ()) -> Any:
     """The value a field of this kind holds afterwards. Raises Refused."""
+    if kind is Kind.CHOICE:
+        if isinstance(value, str) and value in choices:
+            return value
+        raise Refused
     if kind is Kind.BOOL and isinstance(value, bool):
         return value
     if kind is Kind.INT and type(value) is int:
@@ -134,18 +108,9 @@ def _stage(value: Any, version: Version) -> int:
         if version < PYDANTIC_2:
             raise Refused
         value = _lax("int", value)
-    if isinstance(value, (int, float)) and value in CHOICES[Kind.STAGE]:
+    if isinstance(value, (int, float)) and value in STAGES:
         return int(value)
     raise Refused
-
-
-def _choice(kind: Kind) -> Callable[[Any, Version], Any]:
-    def pick(value: Any, version: Version) -> Any:
-        if isinstance(value, str) and value in CHOICES[kind]:
-            return value
-        raise Refused
-
-    return pick
 
 
 def _list(value: list[Any] | object, version: Version) -> list[Any]:
@@ -211,6 +176,9 @@ def _any(value: Any, version: Version) -> Any:
     return value
 
 
+OWN_LIMITS = frozenset({Kind.LOSS_SCALE, Kind.SCALE_INTEGER})
+"""What has limits in its conversion, or in a condition that looks at other keys, too."""
+
 _CONVERTERS: dict[Kind, Callable[[Any, Version], Any]] = {
     Kind.BOOL: _bool,
     Kind.INT: _int,
@@ -218,13 +186,9 @@ _CONVERTERS: dict[Kind, Callable[[Any, Version], Any]] = {
     Kind.STR: _str,
     Kind.PATH: _path,
     Kind.STAGE: _stage,
-    Kind.DEVICE: _choice(Kind.DEVICE),
-    Kind.QUANTIZATION: _choice(Kind.QUANTIZATION),
     Kind.LIST: _list,
-    Kind.STRINGS: _strings,
     Kind.TEXT_OR_STRINGS: _text_or_strings,
     Kind.PASSES: _passes,
-    Kind.LOSS_BACKEND: _choice(Kind.LOSS_BACKEND),
     Kind.DICT: _dict,
     Kind.BLOCK: _dict,
     Kind.TEXT_OR_INT: _text_or_int,

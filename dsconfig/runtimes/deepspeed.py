@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from dsconfig import batch
 from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
 from dsconfig.runtimes.demands import unmet
-from dsconfig.runtimes.typed_blocks import BLOCK_AT
+from dsconfig.runtimes.reading import typed_block
 from dsconfig.schema.version import NEWEST, Version
 
 if TYPE_CHECKING:
@@ -87,10 +87,10 @@ def fate_of_auto(path: tuple[str, ...], config: Mapping[str, Any], version: Vers
         return AutoFate.NATIVE
     if path in _STOPS_LATER:
         return AutoFate.REFUSED_LATE
-    block = BLOCK_AT.get(path)
+    block = typed_block(path)
     if block is not None and block.is_strict(version):
-        return AutoFate.DEFAULT if block.text_auto_is_absent else AutoFate.REFUSED
-    block = BLOCK_AT.get(path[:-1])
+        return AutoFate.DEFAULT if block.nested else AutoFate.REFUSED
+    block = typed_block(path[:-1])
     if block is not None and block.is_strict(version):
         return AutoFate.DEFAULT if block.drops_auto(version) else AutoFate.REFUSED
     if path in _STOPS_WHILE_READING:

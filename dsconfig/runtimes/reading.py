@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
 
-from dsconfig.runtimes.coercion import Kind, Refused, convert
-from dsconfig.runtimes.typed_blocks import BLOCKS, Block, Field
+from dsconfig.runtimes.coercion import OWN_LIMITS, Refused, convert
+from dsconfig.schema.catalogue import BlockKey, Key, block_at, blocks_in, field_of
+from dsconfig.schema.declare import Kind
 from dsconfig.schema.version import Version
-from dsconfig.source.pointer import ABSENT, value_at
 
 AUTO = "auto"
 
@@ -55,7 +56,7 @@ class Entry(NamedTuple):
 
     path: tuple[str, ...]
     outcome: Outcome
-    field: Field | None = None
+    field: Key | None = None
     value: Any = None
 
     @property
@@ -73,15 +74,56 @@ class Reading(NamedTuple):
         return self.entries.get(path)
 
 
+class TypedBlock:
+    """A block that some releases check with a model of their own."""
+
+    def __init__(self, declared: BlockKey) -> None:
+        life = declared.owner.life
+        self.declared = declared
+        self.path = declared.path
+        self.nested = declared.nested
+        self.spans = tuple(
+            (Version.parse(first), Version.parse(last) if last else None)
+            for first, last in life.closed
+        )
+        self._drops_auto = Version.parse(life.drops_auto)
+
+    def is_strict(self, version: Version) -> bool:
+        """Whether that release checks the block."""
+        return any(
+            first <= version and (last is None or version <= last) for first, last in self.spans
+        )
+
+    def drops_auto(self, version: Version) -> bool:
+        """Whether keys with the value "auto" are removed before the block is checked."""
+        return self._drops_auto <= version
+
+    def field(self, name: str) -> Key | None:
+        """The key under one of its names, if any release of DeepSpeed read it."""
+        known = field_of(self.declared, name)
+        return known if known is not None and known.since is not None else None
+
+
+@lru_cache(maxsize=256)
+def _typed(declared: BlockKey) -> TypedBlock | None:
+    if not declared.owner.life.closed or declared.key.kind is not Kind.BLOCK:
+        return None
+    return TypedBlock(declared)
+
+
+def typed_block(path: tuple[str, ...]) -> TypedBlock | None:
+    """The block with a model at a path; None where there is none."""
+    declared = block_at(path)
+    return _typed(declared) if declared is not None else None
+
+
 def read(config: Mapping[str, Any], version: Version) -> Reading:
     """Apply the typed blocks of a release to a config."""
     entries: dict[tuple[str, ...], Entry] = {}
     values: dict[tuple[str, ...], dict[str, Any]] = {}
-    for block in BLOCKS:
-        if block.path[0] not in config or _is_shadowed(block, config):
-            continue
-        content = value_at(config, block.path)
-        if content is ABSENT or (content == AUTO and block.text_auto_is_absent):
+    for declared, content in blocks_in(config):
+        block = _typed(declared)
+        if block is None or _is_shadowed(block, config) or (content == AUTO and block.nested):
             continue
         if block.is_strict(version):
             values[block.path] = _read_block(block, content, version, entries)
@@ -90,26 +132,26 @@ def read(config: Mapping[str, Any], version: Version) -> Reading:
     return Reading(entries, values)
 
 
-def _is_shadowed(block: Block, config: Mapping[str, Any]) -> bool:
+def _is_shadowed(block: TypedBlock, config: Mapping[str, Any]) -> bool:
     """The old name bfloat16 is read only where bf16 is absent or null."""
     return block.path == ("bfloat16",) and config.get("bf16") is not None
 
 
-def _as_written(block: Block, content: dict[str, Any], version: Version) -> dict[str, Any]:
+def _as_written(block: TypedBlock, content: dict[str, Any], version: Version) -> dict[str, Any]:
     """The keys a release without models for the block reads, unchecked."""
-    names = block.names
+    known = {key: block.field(key) for key in content}
     return {
-        names[key].name: value
-        for key, value in content.items()
-        if key in names and names[key].exists(version)
+        found.model_name: content[key]
+        for key, found in known.items()
+        if found is not None and found.read_at(version)
     }
 
 
 def _read_block(
-    block: Block, content: Any, version: Version, entries: dict[tuple[str, ...], Entry]
+    block: TypedBlock, content: Any, version: Version, entries: dict[tuple[str, ...], Entry]
 ) -> dict[str, Any]:
     if not is_block(content):
-        allowed = (content is None and block.nullable) or (
+        allowed = (content is None and block.declared.key.takes_null) or (
             isinstance(content, bool) and block.path == ("zero_optimization",)
         )
         if not allowed:
@@ -119,45 +161,42 @@ def _read_block(
     keep_auto = bool(content.get("strict", False))
     for key, value in content.items():
         entry = _read_key(block, (*block.path, key), value, version, keep_auto)
-        if entry.outcome is Outcome.CONVERTED or entry.refused:
+        if entry.outcome is not Outcome.TAKEN:
             entries[entry.path] = entry
-        elif entry.outcome in (Outcome.DROPPED, Outcome.SWALLOWED):
-            entries[entry.path] = entry
-            continue
-        if entry.field is not None and not entry.refused:
-            values[entry.field.name] = entry.value
-    _mark_twice(block, content, version, entries)
+        if entry.outcome in (Outcome.TAKEN, Outcome.CONVERTED) and entry.field is not None:
+            values[entry.field.model_name] = entry.value
+    _mark_twice(block, content, entries)
     return values
 
 
 def _read_key(
-    block: Block, path: tuple[str, ...], value: Any, version: Version, keep_auto: bool
+    block: TypedBlock, path: tuple[str, ...], value: Any, version: Version, keep_auto: bool
 ) -> Entry:
     key = path[-1]
     if key == "strict":
         return Entry(path, Outcome.SWALLOWED)
     if value == AUTO and block.drops_auto(version) and not keep_auto and key != "replace_method":
-        return Entry(path, Outcome.DROPPED, block.names.get(key))
-    known = block.names.get(key)
+        return Entry(path, Outcome.DROPPED, block.field(key))
+    known = block.field(key)
     if known is None:
         return Entry(path, Outcome.UNKNOWN)
-    if not known.exists(version):
-        outcome = Outcome.NOT_YET if version < known.since else Outcome.GONE
+    if not known.read_at(version):
+        outcome = Outcome.NOT_YET if version < (known.since or version) else Outcome.GONE
         return Entry(path, outcome, known)
     if known.kind is Kind.BLOCK and value == AUTO:
         return Entry(path, Outcome.BAD_TYPE, known)
-    if known.kind is Kind.BLOCK or (value is None and known.nullable):
+    if known.kind is Kind.BLOCK or (value is None and known.takes_null):
         return Entry(path, Outcome.TAKEN, known, value)
     return _read_value(known, path, value, version)
 
 
-def _read_value(known: Field, path: tuple[str, ...], value: Any, version: Version) -> Entry:
+def _read_value(known: Key, path: tuple[str, ...], value: Any, version: Version) -> Entry:
     try:
-        converted = convert(known.kind, value, version)
+        converted = convert(known.kind, value, version, known.choices)
     except Refused:
         return Entry(path, Outcome.BAD_TYPE, known)
     bounds = known.bounds_at(version)
-    if bounds is not None and not bounds.hold(converted):
+    if known.kind not in OWN_LIMITS and not bounds.hold(converted):
         return Entry(path, Outcome.OUT_OF_BOUNDS, known)
     if type(converted) is type(value) or _same_number(converted, value):
         return Entry(path, Outcome.TAKEN, known, converted)
@@ -171,19 +210,22 @@ def _same_number(one: Any, other: Any) -> bool:
 
 
 def _mark_twice(
-    block: Block,
-    content: Mapping[str, Any],
-    version: Version,
-    entries: dict[tuple[str, ...], Entry],
+    block: TypedBlock, content: Mapping[str, Any], entries: dict[tuple[str, ...], Entry]
 ) -> None:
-    for known in block.fields.values():
-        if known.long_name is None or known.long_name not in content or known.name not in content:
+    for key in content:
+        known = block.field(key)
+        if known is None or key == known.name or known.name not in content:
             continue
-        path = (*block.path, known.name)
-        dropped = [
-            name
-            for name in (known.name, known.long_name)
-            if (entry := entries.get((*block.path, name))) and entry.outcome is Outcome.DROPPED
-        ]
-        if not dropped:
+        both = [entries.get((*block.path, name)) for name in (key, known.name)]
+        if not any(entry is not None and entry.outcome is Outcome.DROPPED for entry in both):
+            path = (*block.path, key)
             entries[path] = Entry(path, Outcome.TWICE, known)
+
+
+def expected(key: Key, version: Version, *, limits: bool) -> str:
+    """What DeepSpeed's model takes for a key, in words; with the limits of the release."""
+    words = [f'"{word}"' for word in key.choices]
+    text = " or ".join([", ".join(words[:-1]), words[-1]]) if key.kind is Kind.CHOICE else key.kind
+    bounds = key.bounds_at(version).in_words() if limits else ""
+    text = f"{text.strip()}, {bounds}" if bounds else text.strip()
+    return f"{text} or null" if key.takes_null else text

@@ -4,15 +4,14 @@ Asking for one key imports only the blocks on the way to it, and builds no valid
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache, lru_cache
-from typing import Any, TypeVar
+from functools import cache, cached_property, lru_cache
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic_core import PydanticUndefined
 
 from dsconfig.schema.config import DSConfig
-from dsconfig.schema.declare import Block, Facts, Life, facts_of
+from dsconfig.schema.declare import Block, Facts, Kind, Life, facts_of
 from dsconfig.schema.lazy import Lazy, Variants
 from dsconfig.schema.markers import Bounds
 from dsconfig.schema.shape import Shape, in_words, shape_of
@@ -32,42 +31,54 @@ class Status(StrEnum):
     """Documented, and read by no release."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Key:
-    """One key.
+    """One key, read off the field that declares it.
 
     ``path`` is dotted; ``*`` stands for a name the user chooses and ``[]`` for a list item.
     ``since`` and ``until`` are the first and last release that read it; ``until`` is None
     for one still read. ``checked_since`` is the first release that refuses a wrong type
     when it parses the file. ``required_when`` is the switch beside it that makes it necessary.
-    ``refused_from``: from that release its mere presence is an error.
+    ``refused_from``: from that release its mere presence is an error. ``applies_to`` names the
+    optimizers or schedules that take it, where several blocks may stand in one place.
     """
 
-    path: str
-    shape: Shape
-    doc: str
-    default: Any = None
-    required: bool = False
-    required_when: str | None = None
-    unit: str | None = None
-    since: Version | None = None
-    until: Version | None = None
-    gap: tuple[Version, Version] | None = None
-    refused_from: Version | None = None
-    checked_since: Version | None = None
-    status: Status = Status.LIVE
-    aliases: tuple[str, ...] = ()
-    replaced_by: str | None = None
-    auto_filled_by: tuple[str, ...] = ()
-    applies_to: tuple[str, ...] = ()
-    memory: str | None = None
-    related: tuple[str, ...] = ()
-    earlier_defaults: tuple[tuple[Version, Any], ...] = ()
-    earlier_bounds: tuple[tuple[Version, Bounds], ...] = field(default=())
+    def __init__(
+        self, name: str, owner: type[Block], owners: tuple[type[Block], ...], parent: "Key | None"
+    ) -> None:
+        self._declared = declared = owner.model_fields[name]
+        facts, life = facts_of(declared), owner.life
+        if parent is not None and isinstance(parent.shape.block, Variants):
+            # The life of these blocks is that of the optimizer's name; arguments say their own.
+            life = life._replace(since=str(parent.since), until=None)
+        self.name = name
+        self.path = _path(name, parent)
+        self.facts = facts
+        self.doc = declared.description or ""
+        self.required = declared.default is PydanticUndefined
+        self.default: Any = None if self.required else declared.default
+        self.required_when = facts.required_when
+        self.unit = facts.unit
+        self.status = _status(facts, life)
+        self.since = _since(facts, life, parent, self.status)
+        self.until = _version(facts.until or life.until) if self.since else None
+        self.gap = _interval(facts.gap) or _gap_of(parent, self.since, self.until)
+        self.refused_from = _version(facts.refused) or (parent.refused_from if parent else None)
+        self.checked_since = _checked_since(facts, life)
+        self.aliases = facts.aliases
+        self.replaced_by = facts.replaced_by
+        self.auto_filled_by = facts.auto
+        self.applies_to = _types_with(owners, name) if len(owners) > 1 else ()
+        self.memory = facts.memory
+        self.related = facts.see
+        self.earlier_defaults: tuple[tuple[Version, Any], ...] = _changes(facts.was)
+        self.earlier_bounds: tuple[tuple[Version, Bounds], ...] = _changes(facts.bounds_was)
 
-    @property
-    def name(self) -> str:
-        return self.path.rpartition(".")[2]
+    def __repr__(self) -> str:
+        return f"Key({self.path})"
+
+    @cached_property
+    def shape(self) -> Shape:
+        return shape_of(self._declared.annotation, tuple(self._declared.metadata))
 
     @property
     def type(self) -> str:
@@ -90,6 +101,21 @@ class Key:
     def is_block(self) -> bool:
         return self.shape.block is not None
 
+    @cached_property
+    def model_name(self) -> str:
+        """What DeepSpeed's model calls the field; the other names are aliases there."""
+        return self.aliases[-1] if self.aliases else self.name
+
+    @property
+    def takes_null(self) -> bool:
+        """Whether DeepSpeed's model takes null."""
+        return self.facts.takes_null or self.shape.nullable
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What DeepSpeed's model reads it as."""
+        return self.facts.read_as or _kind_of(self.shape)
+
     def read_at(self, version: Version) -> bool:
         """Whether that release of DeepSpeed reads the key."""
         if self.since is None or version < self.since:
@@ -109,6 +135,29 @@ class Key:
     def checked_at(self, version: Version) -> bool:
         """Whether that release refuses a value of a wrong type while parsing."""
         return self.checked_since is not None and version >= self.checked_since
+
+
+_KIND_OF_TYPE = {
+    "boolean": Kind.BOOL,
+    "integer": Kind.INT,
+    "number": Kind.FLOAT,
+    "string": Kind.STR,
+    "object": Kind.DICT,
+    "torch.dtype": Kind.DTYPE,
+}
+
+
+def _kind_of(shape: Shape) -> Kind:
+    if shape.block is not None and not shape.container:
+        owners = blocks_of(shape)
+        return Kind.BLOCK if any(owner.life.closed for owner in owners) else Kind.DICT
+    if shape.type.startswith("array"):
+        return Kind.LIST
+    if shape.choices and not shape.container:
+        return Kind.STAGE if shape.type == "integer" else Kind.CHOICE
+    if shape.native_auto:
+        return Kind.TEXT_OR_INT
+    return _KIND_OF_TYPE.get(shape.type, Kind.ANY)
 
 
 def _before(changes: Sequence[tuple[Version, T]], version: Version, now: T) -> T:
@@ -203,6 +252,57 @@ def _fields_by_name(owner: type[Block]) -> Mapping[str, str]:
     return found
 
 
+class BlockKey(NamedTuple):
+    """A block that a config has: where, and what it may be."""
+
+    path: tuple[str, ...]
+    key: Key
+    owner: type[Block]
+    nested: bool
+    """Whether it is a field of another model of DeepSpeed's."""
+
+
+def blocks_in(config: Mapping[str, Any]) -> Iterator[tuple[BlockKey, Any]]:
+    """The blocks of a config with what stands in their place, outer ones first.
+
+    What is inside names of the user's choosing, lists and arguments is left out.
+    """
+    yield from _blocks_below(config, (), (DSConfig,), None)
+
+
+def _blocks_below(
+    config: Mapping[str, Any], path: tuple[str, ...], owners: tuple[type[Block]], parent: Key | None
+) -> Iterator[tuple[BlockKey, Any]]:
+    for name, content in config.items():
+        found = _named(name, owners, parent)
+        if (
+            found is None
+            or not isinstance(found.shape.block, (Lazy, type))
+            or found.shape.container
+        ):
+            continue
+        inner = blocks_of(found.shape)
+        nested = inner[0].life.nested or bool(path and owners[0].life.closed)
+        yield BlockKey((*path, name), found, inner[0], nested), content
+        if isinstance(content, dict):
+            block = cast(Mapping[str, Any], content)
+            yield from _blocks_below(block, (*path, name), (inner[0],), found)
+
+
+@lru_cache(maxsize=512)
+def block_at(path: tuple[str, ...]) -> BlockKey | None:
+    """The block at a path, as ``blocks_in`` has it; None where there is none."""
+    config: dict[str, Any] = {}
+    for name in reversed(path):
+        config = {name: config}
+    return next((block for block, _ in blocks_in(config) if block.path == path), None)
+
+
+def field_of(block: BlockKey, name: str) -> Key | None:
+    """The key of a block under any of its names."""
+    return _named(name, (block.owner,), block.key)
+
+
 def _types_with(owners: tuple[type[Block], ...], name: str) -> tuple[str, ...]:
     return tuple(owner.__name__ for owner in owners if name in owner.model_fields)
 
@@ -210,40 +310,7 @@ def _types_with(owners: tuple[type[Block], ...], name: str) -> tuple[str, ...]:
 @cache
 def _key(name: str, owner: type[Block], owners: tuple[type[Block], ...], parent: Key | None) -> Key:
     """The key that a field declares; ``owners`` are all blocks that may stand in its place."""
-    declared, life = owner.model_fields[name], owner.life
-    types = _types_with(owners, name) if len(owners) > 1 else ()
-    facts = facts_of(declared)
-    if parent is not None and isinstance(parent.shape.block, Variants):
-        # The life of these blocks is that of the optimizer's name; its arguments say their own.
-        life = life._replace(since=str(parent.since), until=None)
-    shape = shape_of(declared.annotation, tuple(declared.metadata))
-    status = _status(facts, life)
-    required = declared.default is PydanticUndefined
-    since = _since(facts, life, parent, status)
-    until = _version(facts.until or life.until) if since else None
-    return Key(
-        path=_path(name, parent),
-        shape=shape,
-        doc=declared.description or "",
-        default=None if required else declared.default,
-        required=required,
-        required_when=facts.required_when,
-        unit=facts.unit,
-        since=since,
-        until=until,
-        gap=_interval(facts.gap) or _gap_of(parent, since, until),
-        refused_from=_version(facts.refused) or (parent.refused_from if parent else None),
-        checked_since=_checked_since(facts, life),
-        status=status,
-        aliases=facts.aliases,
-        replaced_by=facts.replaced_by,
-        auto_filled_by=facts.auto,
-        applies_to=types,
-        memory=facts.memory,
-        related=facts.see,
-        earlier_defaults=_changes(facts.was),
-        earlier_bounds=_changes(facts.bounds_was),
-    )
+    return Key(name, owner, owners, parent)
 
 
 def _path(name: str, parent: Key | None) -> str:

@@ -164,7 +164,9 @@ class DSConfig(Block):
 
     # Precision.
     fp16: OrAbsent[FP16] = key(None, "Half precision with loss scaling.", see=("bf16",))
-    bf16: OrAbsent[BF16] = key(None, "bfloat16 training.", since="0.6.0", see=("fp16",))
+    bf16: OrAbsent[BF16] = key(
+        None, "bfloat16 training.", since="0.6.0", takes_null=True, see=("fp16",)
+    )
     bfloat16: OrAbsent[BFloat16] = key(
         None,
         "Former name of the bf16 block; read only where bf16 is absent.",

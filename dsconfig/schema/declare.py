@@ -1,6 +1,7 @@
 """How a block declares its keys: a pydantic field, and the facts that the type cannot hold."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import AliasChoices, BaseModel, ConfigDict
@@ -20,6 +21,29 @@ TRANSFORMERS = ("transformers",)
 ACCELERATE = ("accelerate",)
 
 
+class Kind(StrEnum):
+    """What DeepSpeed's own model of a block reads a field as; most follow from the annotation."""
+
+    BOOL = "true or false"
+    INT = "an integer"
+    FLOAT = "a number"
+    STR = "a text"
+    PATH = "a path"
+    STAGE = "0, 1, 2 or 3"
+    CHOICE = "one of its words"
+    LIST = "a list"
+    TEXT_OR_STRINGS = "a text or a list of texts"
+    PASSES = 'a list of "z1", "z3", "autosp", "autotp"'
+    DICT = "a block of keys"
+    BLOCK = "a block of keys "
+    """With a model of its own, which then reads it."""
+    TEXT_OR_INT = "a text or an integer"
+    LOSS_SCALE = "a number that is 0 or more"
+    SCALE_INTEGER = "an integer "
+    DTYPE = "a torch.dtype object, which no file can hold"
+    ANY = "anything"
+
+
 class Facts(NamedTuple):
     """What is declared about a key beside its type and default; versions as text.
 
@@ -34,6 +58,8 @@ class Facts(NamedTuple):
     checked: str | None = None
     gap: tuple[str, str] | None = None
     refused: str | None = None
+    read_as: Kind | None = None
+    takes_null: bool = False
     required_when: str | None = None
     auto: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
@@ -60,6 +86,8 @@ def key(
     checked: str | None = None,
     gap: tuple[str, str] | None = None,
     refused: str | None = None,
+    read_as: Kind | None = None,
+    takes_null: bool = False,
     required_when: str | None = None,
     auto: tuple[str, ...] = (),
     spelled: tuple[str, ...] = (),
@@ -78,6 +106,8 @@ def key(
     the key that makes it necessary. ``spelled`` lists all accepted names, ours first.
     ``taken_by`` names the classes whose constructor has the argument, where not all that the
     optimizer may be built as have it.
+    ``read_as`` is how DeepSpeed's model reads it, where the annotation says something else;
+    ``takes_null`` where it takes null for no block, and we do not.
     """
     facts = Facts(
         unit=unit,
@@ -88,6 +118,8 @@ def key(
         checked=checked,
         gap=gap,
         refused=refused,
+        read_as=read_as,
+        takes_null=takes_null,
         required_when=required_when,
         auto=auto,
         aliases=spelled[1:],
@@ -119,6 +151,10 @@ class Life(NamedTuple):
     status: str | None = None
     arguments: bool = False
     """Whether the keys are arguments of a Python call, which takes no others."""
+    nested: bool = False
+    """Whether the block is a field of another model of DeepSpeed's: "auto" is no block there."""
+    drops_auto: str = "0.3.0"
+    """From which release on keys with the value "auto" are dropped before they are checked."""
 
 
 def _mark_life(schema: dict[str, Any], block: type["Block"]) -> None:
@@ -150,6 +186,8 @@ class Block(BaseModel):
         closed: str | tuple[tuple[str, str | None], ...] = (),
         status: str | None = None,
         arguments: bool = False,
+        nested: bool = False,
+        drops_auto: str | None = None,
         **config: Any,
     ) -> None:
         super().__init_subclass__(**config)
@@ -161,4 +199,6 @@ class Block(BaseModel):
             closed=intervals or above.closed,
             status=status or above.status,
             arguments=arguments or above.arguments,
+            nested=nested or above.nested,
+            drops_auto=drops_auto or above.drops_auto,
         )

@@ -27,6 +27,22 @@ class Bounds(NamedTuple):
     exclusive_minimum: float | None = None
     exclusive_maximum: float | None = None
 
+    def hold(self, number: float) -> bool:
+        """Whether a number lies inside; one that is not a number does not."""
+        low, high, above, below = self
+        return number == number and not (
+            (low is not None and number < low)
+            or (high is not None and number > high)
+            or (above is not None and number <= above)
+            or (below is not None and number >= below)
+        )
+
+    def in_words(self) -> str:
+        """``at least 0 and less than 1``; empty without a limit."""
+        words = ("at least", "at most", "more than", "less than")
+        limits = sorted(zip((0, 2, 1, 3), words, self, strict=True))
+        return " and ".join(f"{word} {limit:g}" for _, word, limit in limits if limit is not None)
+
     def as_constraints(self) -> dict[str, Any]:
         """The limits under pydantic's names."""
         limits = zip(("ge", "le", "gt", "lt"), self, strict=True)

@@ -103,7 +103,7 @@ def test_the_typed_blocks_are_those_of_the_installed_models(parser):
         DeepSpeedZeroOffloadParamConfig,
     )
 
-    from dsconfig.runtimes.typed_blocks import BLOCK_AT
+    from dsconfig.schema.catalogue import block_at, named
     from dsconfig.schema.version import NEWEST
 
     models = {
@@ -115,8 +115,8 @@ def test_the_typed_blocks_are_those_of_the_installed_models(parser):
     }
     for path, model in models.items():
         ours = {
-            (field.name, field.long_name)
-            for field in BLOCK_AT[path].fields.values()
-            if field.exists(NEWEST)
+            (field.model_name, field.name if field.aliases else None)
+            for field in named((block_at(path).owner,), block_at(path).key).values()
+            if field.read_at(NEWEST)
         }
         assert ours == {(name, field.alias) for name, field in model.model_fields.items()}

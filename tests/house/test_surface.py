@@ -99,8 +99,6 @@ UNUSED = {
     "dsconfig.cost": "an estimate",
     "dsconfig.resolver": "values for auto",
     "dsconfig.planner": "a plan",
-    "dsconfig.schema.catalogue": "the history of keys that all live",
-    "dsconfig.schema.shape": "the types of keys, in words",
     "dsconfig.schema.json_schema": "schemas for editors",
     "dsconfig.schema.blocks.fp16": "a block that the file does not have",
     "dsconfig.schema.blocks.scheduler": "a block that the file does not have",

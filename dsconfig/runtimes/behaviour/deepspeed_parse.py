@@ -13,7 +13,7 @@ from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
 from dsconfig.runtimes.conditions import AT_THE_END, breaches
 from dsconfig.runtimes.read_config import ReadConfig
 from dsconfig.runtimes.removals import REMOVALS
-from dsconfig.runtimes.typed_blocks import BLOCK_AT
+from dsconfig.schema.catalogue import blocks_in
 from dsconfig.schema.optimizers import optimizer_type
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import ABSENT, value_at
@@ -125,15 +125,15 @@ def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | Non
 
 def _convert(outcome: Replay, path: tuple[str, ...], values: Mapping[str, Any]) -> None:
     """Put in place what the models of a block made of the values: ``"2"`` and 2.0 become 2."""
-    block, place = BLOCK_AT[path], value_at(outcome.config, path)
-    if not isinstance(place, dict) or not block.is_strict(NEWEST):
+    block, place = reading.typed_block(path), value_at(outcome.config, path)
+    if not isinstance(place, dict) or block is None or not block.is_strict(NEWEST):
         return
     held = cast(dict[str, Any], place)
     for key, written in list(held.items()):
-        known = block.names.get(key)
-        if known is None or known.name not in values:
+        known = block.field(key)
+        if known is None or known.model_name not in values:
             continue
-        value = values[known.name]
+        value = values[known.model_name]
         if type(value) is not type(written):
             held[key] = value
             rule = "converted by DeepSpeed's model of the block"
@@ -153,18 +153,9 @@ def _drop(outcome: Replay, path: tuple[str, ...]) -> None:
 
 
 def _absent_blocks(config: dict[str, Any], roots: tuple[str, ...] | None) -> Iterator[str]:
-    for path in (
-        ("zero_optimization", "offload_optimizer"),
-        ("zero_optimization", "offload_param"),
-        ("zero_optimization", "zenflow"),
-        ("zero_optimization", "leaf_module"),
-        ("tensorboard",),
-        ("wandb",),
-        ("comet",),
-        ("csv_monitor",),
-    ):
-        if (roots is None or path[0] in roots) and value_at(config, path) == AUTO:
-            yield ".".join(path)
+    for block, content in list(blocks_in(config)):
+        if content == AUTO and block.nested and (roots is None or block.path[0] in roots):
+            yield ".".join(block.path)
 
 
 def _delete(config: dict[str, Any], path: tuple[str, ...]) -> None:

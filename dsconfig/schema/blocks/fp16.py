@@ -1,6 +1,6 @@
 """Half precision with loss scaling."""
 
-from dsconfig.schema.declare import TRAINER, Block, key
+from dsconfig.schema.declare import TRAINER, Block, Kind, key
 from dsconfig.schema.markers import Bounds
 from dsconfig.schema.types import Integer, OrAuto, Positive, Scale
 
@@ -22,6 +22,7 @@ class FP16(Block, closed="0.17.1"):
         0,
         "Fixed factor on the loss; 0 lets it adapt.",
         bounds_was={"0.18.8": Bounds()},
+        read_as=Kind.LOSS_SCALE,
         see=("fp16.initial_scale_power", "fp16.min_loss_scale"),
     )
     initial_scale_power: Integer = key(
@@ -32,6 +33,7 @@ class FP16(Block, closed="0.17.1"):
         "Steps without overflow before the adaptive scale doubles.",
         unit="steps",
         bounds_was={"0.19.3": Bounds()},
+        read_as=Kind.SCALE_INTEGER,
     )
     hysteresis: Integer = key(2, "Overflows before the adaptive scale halves.")
     consecutive_hysteresis: bool = key(
@@ -41,6 +43,7 @@ class FP16(Block, closed="0.17.1"):
         1,
         "Floor of the adaptive scale; an overflow at the floor ends training.",
         bounds_was={"0.19.3": Bounds()},
+        read_as=Kind.SCALE_INTEGER,
     )
 
     fp16_master_weights_and_grads: bool = key(

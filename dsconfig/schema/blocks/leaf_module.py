@@ -1,6 +1,6 @@
 """Modules that stage 3 of ZeRO gathers as one."""
 
-from dsconfig.schema.declare import Block, key
+from dsconfig.schema.declare import Block, Kind, key
 
 MIXTURES_OF_EXPERTS = [
     "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
@@ -12,6 +12,10 @@ MIXTURES_OF_EXPERTS = [
 class LeafModule(Block, since="0.18.0", closed="0.18.0"):
     """Modules that stage 3 gathers as one."""
 
-    classes: list[str] = key(MIXTURES_OF_EXPERTS, "Class paths of such modules.")
-    names: list[str] = key([], "Full names of such modules.")
-    name_suffixes: list[str] = key([], "Endings of the names of such modules.")
+    classes: list[str] = key(
+        MIXTURES_OF_EXPERTS, "Class paths of such modules.", read_as=Kind.TEXT_OR_STRINGS
+    )
+    names: list[str] = key([], "Full names of such modules.", read_as=Kind.TEXT_OR_STRINGS)
+    name_suffixes: list[str] = key(
+        [], "Endings of the names of such modules.", read_as=Kind.TEXT_OR_STRINGS
+    )

@@ -4,7 +4,11 @@ from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import Integer
 
 
-class TensorBoard(Block, closed="0.6.6"):
+class Monitor(Block, nested=True, drops_auto="0.8.1"):
+    """A place for curves."""
+
+
+class TensorBoard(Monitor, closed="0.6.6"):
     """Curves for TensorBoard."""
 
     enabled: bool = key(False, "Turns TensorBoard on.")
@@ -12,7 +16,7 @@ class TensorBoard(Block, closed="0.6.6"):
     job_name: str = key("DeepSpeedJobName", "Name of the run below it.")
 
 
-class Wandb(Block, since="0.6.6", closed="0.6.6"):
+class Wandb(Monitor, since="0.6.6", closed="0.6.6"):
     """Curves for Weights & Biases."""
 
     enabled: bool = key(False, "Turns Weights & Biases on.")
@@ -21,7 +25,7 @@ class Wandb(Block, since="0.6.6", closed="0.6.6"):
     project: str = key("deepspeed", "Project of the run.")
 
 
-class Comet(Block, since="0.14.3", closed="0.14.3"):
+class Comet(Monitor, since="0.14.3", closed="0.14.3"):
     """Curves for Comet."""
 
     enabled: bool = key(False, "Turns Comet on.")
@@ -35,7 +39,7 @@ class Comet(Block, since="0.14.3", closed="0.14.3"):
     mode: str | None = key(None, "get, create or get_or_create.")
 
 
-class CsvMonitor(Block, since="0.6.6", closed="0.6.6"):
+class CsvMonitor(Monitor, since="0.6.6", closed="0.6.6"):
     """Curves as CSV files."""
 
     enabled: bool = key(False, "Turns the files on.")

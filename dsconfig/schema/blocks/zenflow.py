@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from dsconfig.schema.declare import Block, key
+from dsconfig.schema.declare import Block, Kind, key
 from dsconfig.schema.markers import Bounds
 from dsconfig.schema.types import Integer, OpenShare, OrNativeAuto, Share
 
@@ -16,7 +16,7 @@ class ZenFlow(Block, since="0.17.5", closed="0.17.5"):
         bounds_was={"0.19.6": Bounds(minimum=0.0, maximum=1.0)},
     )
     select_strategy: Literal["auto", "step", "epoch"] = key(
-        "auto", "What counts the time between two selections."
+        "auto", "What counts the time between two selections.", read_as=Kind.STR
     )
     select_interval: OrNativeAuto[Integer] = key(
         "auto", "Steps or epochs between two selections of columns."

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dsconfig.schema.declare import ACCELERATE, TRAINER, Block, key
+from dsconfig.schema.declare import ACCELERATE, TRAINER, Block, Kind, key
 from dsconfig.schema.lazy import lazy
 from dsconfig.schema.markers import Bounds
 from dsconfig.schema.types import Integer, Natural, OrAbsent, OrAuto, Positive, Stage
@@ -183,7 +183,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
         memory="2 bytes per weight in host memory of rank 0 while it saves",
     )
     leaf_module: OrAbsent[LeafModule] = key(
-        None, "Modules that stage 3 gathers as one.", since="0.18.0"
+        None, "Modules that stage 3 gathers as one.", since="0.18.0", takes_null=True
     )
     memory_efficient_linear: bool = key(
         True, "A linear layer that saves less for backward, under zero.Init.", since="0.9.0"
@@ -211,6 +211,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
     zeropp_loco_param: LoCo | None = key(
         None,
         "Error feedback for quantised gradients.",
+        read_as=Kind.DICT,
         since="0.16.2",
         until="0.19.7",
         refused="0.19.8",

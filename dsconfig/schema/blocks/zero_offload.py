@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from dsconfig.schema.declare import ACCELERATE, Block, key
+from dsconfig.schema.declare import ACCELERATE, Block, Kind, key
 from dsconfig.schema.types import Natural, OrAuto, Share
 
 Device = Literal["cpu", "none", "nvme"]
@@ -23,6 +23,7 @@ class OffloadParam(Block, since="0.3.15", closed="0.7.0"):
     nvme_path: OrAuto[str] | None = key(
         None,
         "Directory on the NVMe drive; needed where device is nvme.",
+        read_as=Kind.PATH,
         auto=ACCELERATE,
         see=("zero_optimization.offload_param.device", "aio"),
     )
@@ -57,6 +58,7 @@ class OffloadOptimizer(Block, since="0.3.15", closed="0.7.0"):
     nvme_path: OrAuto[str] | None = key(
         None,
         "Directory on the NVMe drive; needed where device is nvme.",
+        read_as=Kind.PATH,
         auto=ACCELERATE,
         see=("zero_optimization.offload_optimizer.device", "aio"),
     )
