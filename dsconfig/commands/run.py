@@ -1,27 +1,52 @@
-"""``dsconfig run FILE -- SCRIPT ...``: check the config, then start one process per rank."""
+"""``dsconfig run FILE|PLAN -- SCRIPT ...``: plan once, then one process per rank executes the plan.
 
+Three steps, each a function: :func:`plan_of` decides the run, :func:`launch` starts its ranks,
+:func:`display` stays with them until they end.
+"""
+
+import json
 import os
 import subprocess
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsconfig.commands import options
+from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
 
+with lazily():
+    from dsconfig.commands import prepare
+    from dsconfig.planner import plan as plans
+
+if TYPE_CHECKING:
+    from dsconfig.planner.plan import Plan
+
+PLAN_VARIABLE = "DSCONFIG_PLAN"
+"""Where every rank finds the plan; dsengine.initialize executes it."""
 CONFIG_VARIABLE = "DSCONFIG_FILE"
-"""Where the started script finds its config; dsengine.initialize reads it."""
+"""Where it finds the resolved config, for scripts that pass one themselves."""
+PLACEHOLDERS = {"{config}": "resolved.json", "{plan}": "plan.json"}
+"""Words among the script's arguments that become the path of a file."""
 
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="A config, or a plan; - reads a config from stdin.")
+]
 Ranks = Annotated[
-    int, typer.Option("--gpus", "--nproc", help="Processes on this node, one per device.", min=1)
+    int | None,
+    typer.Option("--gpus", "--nproc", help="Processes on this node, one per device.", min=1),
 ]
 
 
 def run(
     context: typer.Context,
-    file: options.ConfigFile,
+    file: File,
     script: Annotated[list[str], typer.Argument(metavar="-- SCRIPT [ARGS]...")],
-    gpus: Ranks = 1,
+    gpus: Ranks = None,
     nodes: options.Nodes = None,
     device: options.Device = None,
     model: options.Model = None,
@@ -30,56 +55,104 @@ def run(
     seq_len: options.SequenceLength = None,
     overrides: options.Overrides = None,
 ) -> None:
-    """Validate and resolve FILE, then train: SCRIPT runs under torchrun with the result.
+    """Plan the run of FILE once, then train: SCRIPT runs under torchrun, every rank by that plan.
 
-    The script calls dsengine.initialize(...) without a config, or with the file named by the
-    environment variable DSCONFIG_FILE. {config} among its arguments becomes that path.
+    FILE may be a plan as well (`dsconfig plan ... -o plan.json`). The script calls
+    dsengine.initialize(...) without a config; the plan is named by the environment variable
+    DSCONFIG_PLAN, its config by DSCONFIG_FILE. {plan} and {config} among the script's arguments
+    become these paths.
     """
-    from dsconfig.commands.prepare import resolved
-
-    document = options.load(file, overrides)
-    facts = options.facts_from(
-        world_size=gpus * (nodes or 1),
-        nodes=nodes,
-        device=device,
-        model=model,
-        micro_batch=micro_batch,
-        global_batch=global_batch,
-        sequence_length=seq_len,
-    )
-    resolution = resolved(document, facts, "dsengine")
-    raise typer.Exit(launch(resolution.config, [*script, *context.args], gpus))
-
-
-def launch(config: dict[str, object], script: list[str], ranks: int) -> int:
-    """Start the ranks under torchrun and wait. Returns the exit code of the job."""
-    import json
-    import tempfile
-    from pathlib import Path
-
-    from dsconfig.commands.errors import UsageError
-
     if not Path(script[0]).is_file():
         raise UsageError(f"no script at {script[0]}")
-    with tempfile.TemporaryDirectory(prefix="dsconfig-") as folder:
-        path = Path(folder) / "resolved.json"
-        path.write_text(json.dumps(config, indent=2))
-        arguments = [word.replace("{config}", str(path)) for word in script]
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={ranks}", *arguments]
-        environment = {**os.environ, CONFIG_VARIABLE: str(path)}
-        environment.setdefault("OMP_NUM_THREADS", "1")
-        process = subprocess.Popen(command, env=environment)
-        return _wait(process)
+    about_the_world = {
+        "device": device,
+        "model": model,
+        "micro_batch": micro_batch,
+        "global_batch": global_batch,
+        "sequence_length": seq_len,
+    }
+    made = plan_of(file, gpus, nodes, about_the_world, overrides)
+    with TemporaryDirectory(prefix="dsconfig-") as folder:
+        raise typer.Exit(display(launch(made, [*script, *context.args], Path(folder))))
 
 
-def _wait(process: "subprocess.Popen[bytes]") -> int:
-    """Wait; on Ctrl-C let the launcher stop its ranks first."""
+def plan_of(
+    file: str,
+    gpus: int | None,
+    nodes: int | None,
+    about_the_world: Mapping[str, object],
+    overrides: list[str] | None,
+) -> "Plan":
+    """The plan in ``file``, or that of the config in it. Exits 1 when it cannot be run.
+
+    Raises UsageError for flags that a plan has decided already, and differently.
+    """
+    made = _plan_in(file)
+    if made is None:
+        document = options.load(file, overrides)
+        here, several = gpus or 1, nodes or 1
+        facts = options.facts_from(world_size=here * several, nodes=several, **about_the_world)
+        made = prepare.planned(document, facts, "dsengine")
+    else:
+        decided = {"--set": overrides, **about_the_world}
+        idle = [f"--{name.strip('-')}".replace("_", "-") for name, flag in decided.items() if flag]
+        if idle:
+            raise UsageError(f"{', '.join(idle)}: {file} is a plan, decided already; plan again")
+        ranks = (nodes or made.nodes) * (gpus or made.mesh.world_size // made.nodes)
+        if ranks != made.mesh.world_size:
+            raise UsageError(
+                f"{file} is a plan for {made.mesh.world_size} ranks, the flags ask for {ranks}; "
+                f"plan again with --gpus {ranks}"
+            )
+    refused = [row for row in made.coverage if row.status is plans.Status.REFUSED]
+    if refused:
+        lines = "".join(f"\n  {row.pointer}: {row.by}" for row in refused)
+        print(f"{file}: this asks for what dsengine refuses:{lines}", file=sys.stderr)
+        raise typer.Exit(prepare.FOUND)
+    return made
+
+
+def _plan_in(file: str) -> "Plan | None":
+    """The plan that a file holds, None where it holds something else."""
     try:
-        return process.wait()
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    if not plans.is_plan(text):
+        return None
+    try:
+        return plans.Plan.from_json(text)
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from None
+
+
+def launch(made: "Plan", script: list[str], folder: Path) -> "subprocess.Popen[bytes]":
+    """Start this node's ranks under torchrun. ``folder`` holds the plan while they run."""
+    files = {word: folder / name for word, name in PLACEHOLDERS.items()}
+    files["{plan}"].write_text(made.to_json())
+    files["{config}"].write_text(json.dumps(made.effective.config, indent=2))
+    for word, path in files.items():
+        script = [each.replace(word, str(path)) for each in script]
+    ranks = made.mesh.world_size // made.nodes
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    environment = os.environ | {
+        PLAN_VARIABLE: str(files["{plan}"]),
+        CONFIG_VARIABLE: str(files["{config}"]),
+    }
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    return subprocess.Popen([*command, f"--nproc-per-node={ranks}", *script], env=environment)
+
+
+def display(job: "subprocess.Popen[bytes]") -> int:
+    """Wait for the job, whose output goes to ours; return its exit code.
+
+    On Ctrl-C the launcher stops its ranks first.
+    """
+    try:
+        return job.wait()
     except KeyboardInterrupt:
         try:
-            process.wait(timeout=10)
+            job.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            process.kill()
+            job.kill()
         return 130

@@ -11,7 +11,7 @@ from dsconfig import Plan
 
 
 def check_agreement(plan: Plan | None, model: nn.Module, failure: Exception | None = None) -> None:
-    """Compare config and model of all ranks with those of rank 0.
+    """Compare config, model and plan of all ranks with those of rank 0.
 
     ``failure``: why this rank has no plan to run; it is for the caller to raise. Collective.
     Raises ValueError on every other rank, naming the first rank that differs, and where, or
@@ -20,6 +20,7 @@ def check_agreement(plan: Plan | None, model: nn.Module, failure: Exception | No
     mine = _Start(
         failure=None if failure is None else f"{failure}",
         config={} if plan is None else dict(_leaves(plan.effective.config)),
+        plan={} if plan is None else {"its digest": plan.digest[:12]},
         model={n: f"{tuple(_shape(p))}{_frozen(p)}" for n, p in model.named_parameters()},
     )
     everyone: list[_Start] = [mine] * dist.get_world_size()
@@ -30,7 +31,7 @@ def check_agreement(plan: Plan | None, model: nn.Module, failure: Exception | No
         if theirs.failure is not None:
             raise ValueError(f"rank {rank} cannot start: {theirs.failure}")
     for rank, theirs in enumerate(everyone):
-        for what in ("config", "model"):
+        for what in ("config", "model", "plan"):
             differing = _differences(getattr(everyone[0], what), getattr(theirs, what))
             if differing:
                 raise ValueError(
@@ -41,10 +42,11 @@ def check_agreement(plan: Plan | None, model: nn.Module, failure: Exception | No
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What one rank is about to do: leaves of the config, parameters by name."""
+    """What one rank is about to do: leaves of the config, parameters by name, the whole plan."""
 
     failure: str | None
     config: dict[str, str]
+    plan: dict[str, str]
     model: dict[str, str]
 
 

@@ -23,7 +23,7 @@ from dsengine.optimizers import (
     split_for_muon,
 )
 from dsengine.peers import in_phase, taking_part
-from dsengine.planning import plan_for, refuse_uncovered
+from dsengine.planning import plan_for, plan_from, refuse_uncovered
 from dsengine.precision import loss_scaler, policy
 from dsengine.schedules import build_schedule
 from dsengine.sharding import Sharding, distribute
@@ -31,8 +31,10 @@ from dsengine.sharding.mesh import device_of_rank
 
 Config = str | Path | Mapping[str, Any]
 
+LAUNCHED_PLAN = "DSCONFIG_PLAN"
+"""The environment variable in which ``dsconfig run`` names the plan that every rank executes."""
 LAUNCHED_CONFIG = "DSCONFIG_FILE"
-"""The environment variable in which ``dsconfig run`` hands over the resolved config."""
+"""That in which it names the resolved config, for scripts that pass one themselves."""
 
 
 @in_phase("initialize")
@@ -51,13 +53,14 @@ def initialize(
     mesh_param: Any = None,
     config_params: Config | None = None,
     *,
-    plan: Plan | None = None,
+    plan: Plan | str | Path | None = None,
     training: TrainingFacts | None = None,
 ) -> tuple[Engine, Optimizer | None, Any, Any]:
     """Return (engine, optimizer, dataloader, scheduler); what was not asked for is None.
 
-    Takes what ``deepspeed.initialize`` takes; ``plan`` in the place of a config skips
-    reading and resolving. ``training`` is what the script knows beside the config (sequence
+    Takes what ``deepspeed.initialize`` takes; ``plan``, or the path of one, in the place of a
+    config skips reading and resolving. With neither, the plan of ``dsconfig run`` is executed.
+    ``training`` is what the script knows beside the config (sequence
     length, total steps ...): it settles "auto" and sharpens the memory estimate.
     Raises ValueError with every finding when the config is refused.
     """
@@ -68,19 +71,17 @@ def initialize(
 
         init_distributed(distributed_port=distributed_port)
     settle_device()
+    configs = (config, config_params, getattr(args, "deepspeed_config", None))
     with taking_part():
         chosen = _agreed_plan(
             model,
-            lambda: (
-                plan
-                or plan_for(
-                    _one_config(args, config, config_params),
-                    model,
-                    optimizer,
-                    lr_scheduler,
-                    mpu,
-                    training,
-                )
+            lambda: _planned(
+                plan,
+                [each for each in configs if each is not None],
+                model=model,
+                optimizer=optimizer,
+                lr_scheduler=lr_scheduler,
+                training=training,
             ),
         )
         engine = _build(chosen, model, optimizer, model_parameters, lr_scheduler)
@@ -116,7 +117,6 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
     plan, failure = None, None
     try:
         plan = planned()
-        _check_world(plan)
         refuse_uncovered(plan)
     except (ValueError, OSError) as error:
         failure = error
@@ -126,17 +126,20 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
     return plan
 
 
-def _one_config(args: Any, config: Config | None, config_params: Config | None) -> Config:
-    from_args = getattr(args, "deepspeed_config", None)
-    given = [each for each in (config, config_params, from_args) if each is not None]
-    if not given and LAUNCHED_CONFIG in os.environ:
-        return os.environ[LAUNCHED_CONFIG]
-    if len(given) != 1:
+def _planned(plan: Plan | str | Path | None, configs: list[Config], **script: Any) -> Plan:
+    """What was given, else what the launcher names, as the plan for this script's model."""
+    if plan is None and not configs:
+        plan = os.environ.get(LAUNCHED_PLAN)
+        if plan is None and LAUNCHED_CONFIG in os.environ:
+            configs = [os.environ[LAUNCHED_CONFIG]]
+    given = len(configs) + (plan is not None)
+    if given != 1:
         raise ValueError(
-            "initialize() needs exactly one config: pass config=..., or --deepspeed_config on "
-            f"the command line ({len(given)} given)"
+            "initialize() needs exactly one config or plan: pass config=... or plan=..., or "
+            "--deepspeed_config on the command line, or start the script with `dsconfig run` "
+            f"({given} given)"
         )
-    return given[0]
+    return plan_for(configs[0], **script) if plan is None else plan_from(plan, **script)
 
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -151,14 +154,6 @@ def _checkpoint_activations(plan: Plan, model: nn.Module) -> None:
     root = describe(model).root
     blocks = [fact.name for fact in root.walk() if fact.repeated] if root is not None else []
     checkpoint_blocks(model, Settings.of(plan.effective), blocks)
-
-
-def _check_world(plan: Plan) -> None:
-    if plan.mesh.world_size != dist.get_world_size():
-        raise ValueError(
-            f"the plan is for {plan.mesh.world_size} ranks, but {dist.get_world_size()} are "
-            "running: plan again with this world size"
-        )
 
 
 def _bound_optimizer(

@@ -1,4 +1,4 @@
-"""From a config in any form to a plan for this model on these ranks."""
+"""From a config in any form, or a plan made elsewhere, to a plan for this model and ranks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,6 @@ def plan_for(
     model: nn.Module,
     optimizer: Any = None,
     lr_scheduler: Any = None,
-    mpu: Any = None,
     training: TrainingFacts | None = None,
 ) -> Plan:
     """Read, validate, resolve and plan.
@@ -35,6 +34,44 @@ def plan_for(
     refuse(resolution.refusals)
     say_findings([*report.errors, *report.warnings, *resolution.diagnostics])
     return dsconfig.plan(resolution, facts)
+
+
+def plan_from(
+    plan: Plan | str | Path,
+    model: nn.Module,
+    optimizer: Any = None,
+    lr_scheduler: Any = None,
+    training: TrainingFacts | None = None,
+) -> Plan:
+    """The plan, or that in a file, with what this model adds; nothing is decided anew.
+
+    Raises ValueError when it was made for other ranks, other nodes or another model.
+    """
+    made = plan if isinstance(plan, Plan) else _read(Path(plan))
+    _insist_on_these_ranks(made)
+    return dsconfig.complete(made, facts_of(model, optimizer, lr_scheduler, training))
+
+
+def _read(path: Path) -> Plan:
+    try:
+        return Plan.from_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _insist_on_these_ranks(plan: Plan) -> None:
+    planned, running = plan.mesh.world_size, dist.get_world_size()
+    if planned != running:
+        raise ValueError(
+            f"the plan is for {planned} ranks, but {running} are running: start {planned}, or "
+            f"plan again with --gpus {running}"
+        )
+    nodes = node_count(running)
+    if nodes > plan.nodes:
+        raise ValueError(
+            f"the plan is for ranks on {plan.nodes} nodes, but they run on {nodes}: plan again "
+            f"with --nodes {nodes}"
+        )
 
 
 def facts_of(

@@ -1,6 +1,7 @@
 """What is wrong is said on every rank, at once, in words a person can act on."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,9 @@ def ranks() -> Iterator[Ranks]:
     [
         ("different_configs", ["ValueError", "rank 1", "gradient_clipping"]),
         ("different_models", ["ValueError", "rank 1", "blocks.2"]),
-        ("plan_for_another_world", ["ValueError", "8 ranks", "2 are running"]),
+        ("plan_for_another_world", ["ValueError", "8 ranks", "2 are running", "--gpus 2"]),
+        ("another_plan_on_one_rank", ["ValueError", "rank 1", "another plan"]),
+        ("a_plan_and_a_config", ["ValueError", "exactly one", "2 given"]),
         ("a_config_refused_on_one_rank", ["ValueError", "gradient_clipping"]),
         ("no_config_on_one_rank", ["ValueError", "config="]),
         ("no_config", ["ValueError", "config="]),
@@ -34,6 +37,21 @@ def test_a_wrong_start_is_one_clear_error_on_every_rank(
     for message in ranks.run(f"training.failing_jobs:{job}"):
         for word in words:
             assert word in message
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ("plan_for_another_model", ["PlanError", "another model", "plan again"]),
+        ("no_plan_in_the_file", ["ValueError", "ds.0.json: not a plan", "dsconfig plan"]),
+    ],
+)
+def test_a_file_that_does_not_hold_the_plan_is_refused(
+    ranks: Ranks, tmp_path: Path, job: str, words: list[str]
+) -> None:
+    message = ranks.run(f"training.failing_jobs:{job}", folder=str(tmp_path))[0]
+    for word in words:
+        assert word in message
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

@@ -1,6 +1,8 @@
 """Jobs that end in an error, which has to be the same clear one on every rank."""
 
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,8 +38,6 @@ def plan_for_another_world() -> str:
     engine, *_ = dsengine.initialize(model=models.tied(), config=config(2))
     plan = engine.plan
     engine.destroy()
-    from dataclasses import replace
-
     wrong = replace(plan, mesh=replace(plan.mesh, shard=8))
     return _raised(lambda: dsengine.initialize(model=models.tied(), plan=wrong))
 
@@ -80,3 +80,32 @@ def a_config_refused_on_one_rank() -> str:
 def no_config_on_one_rank() -> str:
     settings = {"config": config(1)} if dist.get_rank() == 0 else {}
     return _raised(lambda: dsengine.initialize(model=models.tied(), **settings))
+
+
+def plan_for_another_model(folder: str) -> str:
+    engine, *_ = dsengine.initialize(model=models.tied(), config=config(2))
+    path = Path(folder) / "tied.json"
+    if dist.get_rank() == 0:
+        path.write_text(engine.plan.to_json())
+    engine.destroy()
+    dist.barrier()
+    return _raised(lambda: dsengine.initialize(model=models.tied(blocks=3), plan=path))
+
+
+def another_plan_on_one_rank() -> str:
+    """All that differs between these two stands in no key: the release whose defaults they have."""
+    engine, *_ = dsengine.initialize(model=models.tied(), config=config(2))
+    mine = replace(engine.plan, release="0.19.7") if dist.get_rank() == 1 else engine.plan
+    engine.destroy()
+    return _raised(lambda: dsengine.initialize(model=models.tied(), plan=mine))
+
+
+def a_plan_and_a_config() -> str:
+    settings = config(2)
+    return _raised(lambda: dsengine.initialize(model=models.tied(), config=settings, plan="p"))
+
+
+def no_plan_in_the_file(folder: str) -> str:
+    path = Path(folder) / f"ds.{dist.get_rank()}.json"
+    path.write_text('{"train_batch_size": 8}')
+    return _raised(lambda: dsengine.initialize(model=models.tied(), plan=path))

@@ -1,0 +1,58 @@
+"""A run from a plan file equals the run from its config, to the bit."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig import gather
+from training.jobs import config
+from training.ranks import Ranks
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(2) as running:
+        yield running
+
+
+def plan_file(settings: dict[str, Any], folder: Path, version: str | None = None) -> str:
+    """Plan as ``dsconfig plan`` does, which knows neither the model nor the ranks' device."""
+    facts = gather(world_size=2, nodes=1)
+    plan = dsconfig.plan(dsconfig.resolve(settings, facts, version=version), facts)
+    path = folder / "plan.json"
+    path.write_text(plan.to_json())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        config(0, 2),
+        config(2, gradient_clipping=0.3, bf16={"enabled": True}),
+        config(3, 2, zero={"mics_shard_size": 1, "stage3_prefetch_bucket_size": 100}),
+        config(3, scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 3}}),
+    ],
+    ids=["stage 0", "stage 2, bf16", "stage 3, mics", "stage 3"],
+)
+def test_a_plan_file_and_its_config_train_alike(
+    ranks: Ranks, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    path = plan_file(settings, tmp_path)
+    from_config = ranks.run("training.plan_jobs:by", config=settings)
+    assert ranks.run("training.plan_jobs:by", plan=path) == from_config
+    assert from_config[0]["digest"] == from_config[1]["digest"]
+
+
+def test_the_launchers_plan_is_executed_with_the_defaults_of_its_release(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    path = plan_file(config(1), tmp_path, "0.16.4")
+    launched = ranks.run("training.plan_jobs:by_the_launcher", plan=path)
+    assert [each["clipping"] for each in launched] == [0.0, 0.0]
+    own = ranks.run("training.plan_jobs:by_its_own_config", plan=path, config=config(1))
+    assert [each["clipping"] for each in own] == [1.0, 1.0]
