@@ -89,7 +89,7 @@ def plan_for_another_model(folder: str) -> str:
         path.write_text(engine.plan.to_json())
     engine.destroy()
     dist.barrier()
-    return _raised(lambda: dsengine.initialize(model=models.tied(blocks=3), plan=path))
+    return _raised(lambda: dsengine.initialize(model=models.tied(blocks=1), plan=path))
 
 
 def another_plan_on_one_rank() -> str:

@@ -1,0 +1,110 @@
+"""``dsconfig plan -o`` and ``dsconfig run``: one plan, which every rank executes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsconfig import Plan
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 1,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+    "zero_optimization": {"stage": 2},
+}
+PRINTS = """
+import os, dsengine
+from torch import nn
+engine, *_ = dsengine.initialize(model=nn.Linear(4, 4))
+plan = engine.plan
+if engine.global_rank == 0:
+    print("executes", plan.release, plan.effective.gradients.clipping, plan.mesh.world_size)
+    print("names", os.path.basename(os.environ["DSCONFIG_PLAN"]))
+"""
+
+
+def dsconfig(*arguments: Any) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+@pytest.fixture
+def plan(tmp_path: Path, config: Path) -> Path:
+    path = tmp_path / "plan.json"
+    made = dsconfig("plan", config, "--gpus", 2, "--deepspeed-version", "0.16.4", "-o", path)
+    assert made.returncode == 0, made.stderr
+    return path
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(PRINTS)
+    return path
+
+
+def test_plan_writes_a_plan_that_reads_back(plan: Path) -> None:
+    made = Plan.from_json(plan.read_text())
+    assert (made.release, made.nodes, made.mesh.world_size, made.runtime) == (
+        "0.16.4",
+        1,
+        2,
+        "dsengine",
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--gpus", 4), ("for 2 ranks", "ask for 4", "plan again with --gpus 4")),
+        (("--micro-batch", 4), ("--micro-batch", "decided already")),
+        (("--set", "bf16.enabled=true"), ("--set", "decided already")),
+        (("--model", "gpt2", "--seq-len", 128), ("--model, --sequence-length", "plan again")),
+    ],
+)
+def test_a_plan_is_not_decided_again(
+    plan: Path, script: Path, flags: tuple[Any, ...], words: tuple[str, ...]
+) -> None:
+    result = dsconfig("run", plan, *flags, "--", script)
+    assert result.returncode == 2
+    for word in words:
+        assert word in result.stderr
+
+
+def test_a_plan_that_was_changed_is_not_run(plan: Path, script: Path) -> None:
+    plan.write_text(plan.read_text().replace('"stage": 2', '"stage": 3'))
+    result = dsconfig("run", plan, "--", script)
+    assert result.returncode == 2
+    assert "changed after it was made" in result.stderr
+
+
+def test_what_the_engine_refuses_is_said_before_a_rank_starts(config: Path, script: Path) -> None:
+    result = dsconfig("run", config, "--set", "amp.enabled=true", "--", script)
+    assert result.returncode == 1
+    assert "amp" in result.stdout + result.stderr
+    assert "executes" not in result.stdout
+
+
+@pytest.mark.engine
+def test_every_rank_executes_the_plan_of_the_file(plan: Path, script: Path) -> None:
+    result = dsconfig("run", plan, "--", script)
+    assert result.returncode == 0, result.stderr
+    assert "executes 0.16.4 0.0 2" in result.stdout
+    assert "names plan.json" in result.stdout
+
+
+@pytest.mark.engine
+def test_a_config_is_planned_once_for_all_ranks(config: Path, script: Path) -> None:
+    result = dsconfig("run", config, "--gpus", 2, "--set", "gradient_clipping=0.5", "--", script)
+    assert result.returncode == 0, result.stderr
+    assert "0.5 2" in result.stdout
