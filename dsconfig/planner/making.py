@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from dsconfig.facts import Facts
+from dsconfig.facts import Facts, ModelTree
 from dsconfig.lazily import lazily
 from dsconfig.mesh import Mesh
 from dsconfig.planner.coverage import coverage
-from dsconfig.planner.plan import Plan, UnitSchedule
+from dsconfig.planner.plan import Plan
 from dsconfig.planner.schedule import traffic, unit_schedule
 from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import Resolution
@@ -50,13 +50,13 @@ def complete(plan: Plan, facts: Facts) -> Plan:
     Nothing that is decided changes, and every rank that holds the same plan and the same model
     comes to the same one. Raises PlanError when the plan was made for another model.
     """
-    tree, zero = facts.model, plan.effective.zero
+    tree = facts.model
     if tree is None:
         return plan
-    units = unit_schedule(zero, tree)
     if plan.units and tree.root is not None:
-        _insist_on_same_units(plan, units)
-    if plan.units or plan.model_elements == tree.parameters:
+        _insist_on_the_model_of(plan, tree)
+    units = unit_schedule(plan.effective.zero, tree)
+    if plan.units or (plan.model_elements == tree.parameters and not units):
         return plan
     program = runtime_of(plan.runtime, Version.parse(plan.release))
     option = pricing.estimate(plan.effective, facts, runtime=program).options[0]
@@ -109,15 +109,15 @@ def _settled(resolution: Resolution) -> Effective:
     return resolution.effective
 
 
-def _insist_on_same_units(plan: Plan, units: tuple[UnitSchedule, ...]) -> None:
-    def sizes(of: tuple[UnitSchedule, ...]) -> dict[str, int]:
-        return {", ".join(unit.modules): unit.elements for unit in of}
-
-    planned, here = sizes(plan.units), sizes(units)
-    if planned != here:
-        name = next(name for name in {**planned, **here} if planned.get(name) != here.get(name))
+def _insist_on_the_model_of(plan: Plan, tree: ModelTree) -> None:
+    """By the names of the modules in units and the number of parameters."""
+    assert tree.root is not None
+    names = {module.name for module in tree.root.walk()}
+    missing = [name for unit in plan.units for name in unit.modules if name not in names]
+    if missing or plan.model_elements != tree.parameters:
+        absent = f", and has no {missing[0]}" if missing else ""
         raise PlanError(
-            f"the plan is for another model ({plan.model}): {name or 'the root'} has "
-            f"{planned.get(name, 'no')} elements there and {here.get(name, 'none')} here; plan "
-            "again with this model, or without one"
+            f"the plan is for another model: {plan.model} has {plan.model_elements or 0:,} "
+            f"parameters, this {tree.name} has {tree.parameters:,}{absent}; plan again with this "
+            "model, or without one"
         )

@@ -167,7 +167,7 @@ def test_a_plan_keeps_the_defaults_of_its_release_when_it_is_completed() -> None
 
 
 def test_a_plan_for_another_model_says_where_they_differ() -> None:
-    with pytest.raises(PlanError, match=r"another model \(gpt2\).*plan again"):
+    with pytest.raises(PlanError, match=r"another model: gpt2 has 124,439,808 .* plan again"):
         dsconfig.complete(planned(BASE, model="gpt2"), gather(world_size=8, model="gpt2-xl"))
 
 
