@@ -149,12 +149,12 @@ def _resolved(
 def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
     from dsconfig.commands.errors import UsageError
     from dsconfig.cost.calibration import calibrate, calibrated
-    from dsconfig.facts import sizes
+    from dsconfig.facts.given import byte_count
 
     if len(found.options) != 1:
         raise UsageError("--measured needs the config that was run: give FILE")
     try:
-        size = sizes.byte_count(measured, "--measured")
+        size = byte_count(measured, "--measured")
     except ValueError as error:
         raise UsageError(str(error)) from None
     if what not in ("allocated", "reserved", "visible"):

@@ -61,12 +61,12 @@ def with_trainable(facts: "Facts", trainable: str | None) -> "Facts":
     if trainable is None:
         return facts
     from dsconfig.commands.errors import UsageError
-    from dsconfig.facts import sizes
+    from dsconfig.facts import given
 
     if facts.model is None:
         raise UsageError("--trainable needs the model: give --model or --params")
     try:
-        count = sizes.count(trainable, "--trainable")
+        count = given.count(trainable, "--trainable")
     except ValueError as error:
         raise UsageError(str(error)) from None
     if count > facts.model.parameters:

@@ -79,10 +79,10 @@ class _Questions:
 
     def largest_model(self) -> Limit:
         """In parameters, to 1 %; the shape is that of a Llama-like decoder of the size."""
-        from dsconfig.facts import from_count
+        from dsconfig.facts import parameter_count
 
         def facts_for(size: int) -> Facts:
-            return replace(self._facts, model=from_count.model(size))
+            return replace(self._facts, model=parameter_count.model(size))
 
         return self._most(
             "largest model (parameters)", SMALLEST_MODEL, LARGEST_MODEL, facts_for, precision=0.01

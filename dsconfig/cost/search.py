@@ -197,7 +197,7 @@ def table(facts: Facts, *, runtime: str | Runtime = "dsengine") -> Estimate:
 @lru_cache(maxsize=1)
 def known_cards() -> tuple[tuple[str, int], ...]:
     """(name, usable bytes) of the catalogue, smallest first."""
-    from dsconfig.facts import catalogues
+    from dsconfig.facts import catalogue
 
-    cards = [(card["name"], card["memory_bytes_usable"]) for card in catalogues.gpus()]
+    cards = [(card["name"], card["memory_bytes_usable"]) for card in catalogue.gpus()]
     return tuple(sorted(cards, key=lambda card: card[1]))

@@ -7,21 +7,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dsconfig.facts.errors import FactError
     from dsconfig.facts.facts import Facts
-    from dsconfig.facts.from_hf_config import architecture as architecture_of
     from dsconfig.facts.gathering import gather
+    from dsconfig.facts.given import FactError
+    from dsconfig.facts.hf_config import architecture as architecture_of
     from dsconfig.facts.machine import DeviceFacts, HostFacts
     from dsconfig.facts.model import Architecture, ModelTree, ModuleFact, TensorFact
     from dsconfig.facts.training import TrainingFacts
 
 _HOMES = {
-    "FactError": ("errors", "FactError"),
+    "FactError": ("given", "FactError"),
     "DeviceFacts": ("machine", "DeviceFacts"),
     "Facts": ("facts", "Facts"),
     "HostFacts": ("machine", "HostFacts"),
     "TrainingFacts": ("training", "TrainingFacts"),
-    "architecture_of": ("from_hf_config", "architecture"),
+    "architecture_of": ("hf_config", "architecture"),
     "gather": ("gathering", "gather"),
     "Architecture": ("model", "Architecture"),
     "ModelTree": ("model", "ModelTree"),

@@ -8,12 +8,15 @@ from types import MappingProxyType
 from typing import Any
 
 from dsconfig import mesh
-from dsconfig.facts import checked, sizes
-from dsconfig.facts.errors import FactError
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.machine import DeviceFacts, HostFacts
+from dsconfig.facts.given import FactError, above_zero, byte_count, not_negative
+from dsconfig.facts.machine import DeviceFacts, HostFacts, named_device, processor, this_host
 from dsconfig.facts.model import ModelTree
-from dsconfig.facts.training import TrainingFacts
+from dsconfig.facts.training import FLAG, TrainingFacts, from_path, training
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.facts import accelerate_config, hf_config, named_model, parameter_count
 
 _MOST_RANKS = 10_000_000
 """Far above any machine that exists; more is a slip of the keyboard."""
@@ -72,9 +75,9 @@ def _facts(given: Mapping[str, Any]) -> Facts:
         origins["nodes"] = f"assumed: {mesh.PER_NODE} GPUs a node; --nodes says otherwise"
     own = {name: given[flag] for name, flag in _TRAINING.items()}
     for name in _WHOLE:
-        checked.above_zero(own[name], _FLAG_OF[name])
+        above_zero(own[name], _FLAG_OF[name])
     for name in ("learning_rate", "warmup_steps"):
-        checked.not_negative(own[name], _FLAG_OF[name])
+        not_negative(own[name], _FLAG_OF[name])
     own["precision"] = _precision(given["precision"])
     device = given["device"]
     ranks_of_node = mesh.ranks_per_node(ranks, nodes) if ranks else 1
@@ -112,13 +115,12 @@ _WHOLE = (
 
 
 def _launch(source: str | Path | Mapping[str, Any] | None) -> Any:
-    from dsconfig.facts import from_accelerate
 
     if source is None:
-        return from_accelerate.Launch(None, None, None, {}, {})
+        return accelerate_config.Launch(None, None, None, {}, {})
     if isinstance(source, Mapping):
-        return from_accelerate.launch(source)
-    return from_accelerate.from_path(source)
+        return accelerate_config.launch(source)
+    return accelerate_config.from_path(source)
 
 
 def _either(
@@ -126,7 +128,7 @@ def _either(
 ) -> int | None:
     option, value = flag
     if value is not None:
-        checked.above_zero(value, option)
+        above_zero(value, option)
         origins[name] = option
     elif file is not None:
         origins[name] = "--accelerate-config"
@@ -135,7 +137,7 @@ def _either(
 
 def _check_ranks(world_size: int | None, nodes: int | None, degrees: Mapping[str, int]) -> None:
     for name, degree in degrees.items():
-        checked.above_zero(degree, f"--{name.replace('_', '-')}")
+        above_zero(degree, f"--{name.replace('_', '-')}")
     together = prod(degrees.values())
     if world_size is None:
         return
@@ -163,7 +165,7 @@ def _device(
     ranks_of_node: int,
     origins: dict[str, str],
 ) -> DeviceFacts | None:
-    capacity = sizes.byte_count(memory, "--device-memory") if memory is not None else None
+    capacity = byte_count(memory, "--device-memory") if memory is not None else None
     if device is None and capacity is None:
         return None
     origins["device"] = "--device" if device is not None else "--device-memory"
@@ -174,19 +176,16 @@ def _device(
     elif not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise FactError("--device", f"{device!r} is no name; give one such as a100-80gb, or cpu")
     elif device.lower() == "cpu":
-        from dsconfig.facts import this_machine
-
-        found = this_machine.processor(ranks_of_node)
+        found = processor(ranks_of_node)
     else:
         found = _named_device(device, capacity)
     return replace(found, memory_bytes=capacity) if capacity is not None else found
 
 
 def _named_device(name: str, capacity: int | None) -> DeviceFacts:
-    from dsconfig.facts import devices
 
     try:
-        return devices.from_catalogue(name)
+        return named_device(name)
     except FactError:
         if capacity is None:
             raise
@@ -200,13 +199,11 @@ def _host(
     nvme_size: str | int | None,
     origins: dict[str, str],
 ) -> HostFacts | None:
-    capacity = sizes.byte_count(memory, "--host-memory") if memory is not None else None
-    disk = sizes.byte_count(nvme_size, "--nvme-size") if nvme_size is not None else None
+    capacity = byte_count(memory, "--host-memory") if memory is not None else None
+    disk = byte_count(nvme_size, "--nvme-size") if nvme_size is not None else None
     if isinstance(device, str) and device.lower() == "cpu":
-        from dsconfig.facts import this_machine
-
         origins["host"] = "this machine"
-        here = this_machine.host(nvme if disk is None else None)
+        here = this_host(nvme if disk is None else None)
         return replace(
             here,
             memory_bytes=capacity or here.memory_bytes,
@@ -227,12 +224,10 @@ def _model(
     if model is not None and params is not None:
         raise FactError("--params", "--model already says how many parameters there are; drop one")
     if params is not None:
-        from dsconfig.facts import from_count
-
         origins["model"] = "--params"
         if not isinstance(params, str | int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise FactError("--params", f"{params!r} is not a count; write 13e9, 13B or 700M")
-        return from_count.model(params)
+        return parameter_count.model(params)
     if model is None:
         return None
     origins["model"] = "--model"
@@ -244,14 +239,11 @@ def _model(
     if path.is_dir() and (path / "config.json").is_file():
         path /= "config.json"
     if isinstance(model, Path) or path.suffix == ".json":
-        from dsconfig.facts import from_hf_config
-
         if not path.is_file():
             raise FactError("--model", f"{model} does not exist; name a config.json or a model")
-        return from_hf_config.from_path(path)
-    from dsconfig.facts import from_catalogue
+        return hf_config.from_path(path)
 
-    return from_catalogue.model(model)
+    return named_model.model(model)
 
 
 def _training(
@@ -260,7 +252,6 @@ def _training(
     own: Mapping[str, Any],
     origins: dict[str, str],
 ) -> TrainingFacts | None:
-    from dsconfig.facts import from_training_args
 
     given = {name: value for name, value in own.items() if value is not None}
     for name in given:
@@ -271,12 +262,12 @@ def _training(
             origins["precision"] = "--accelerate-config"
         return TrainingFacts(**given) if given else None
     if isinstance(source, Mapping):
-        held = from_training_args.training(source)
+        held = training(source)
     else:
-        held = from_training_args.from_path(source)
+        held = from_path(source)
     for field in fields(held):
         if field.name not in given and getattr(held, field.name) is not None:
-            origins[field.name] = from_training_args.FLAG
+            origins[field.name] = FLAG
     return replace(held, **given)
 
 

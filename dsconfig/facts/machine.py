@@ -1,6 +1,15 @@
-"""The machines a config is for: accelerators and the nodes that hold them."""
+"""The machines a config is for: cards by name, the nodes that hold them, and this one."""
 
+import os
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dsconfig.facts import catalogue
+from dsconfig.facts.given import FactError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +41,103 @@ class HostFacts:
     cores: int | None = None
     nvme_path: str | None = None
     nvme_bytes: int | None = None
+
+
+_KIND_OF_VENDOR = {"nvidia": "cuda", "amd": "rocm", "intel": "hpu"}
+_REMEDY = "Name a card such as a100-80gb, or give --device-memory with any name"
+
+
+@lru_cache(maxsize=256)
+def named_device(name: str) -> DeviceFacts:
+    """The card whose name holds every part of ``name`` (``a100-80gb``, ``h100``, ``V100 16GB``).
+
+    Where several do, the first of the catalogue is taken (the SXM form stands before PCIe).
+    Raises FactError, with the nearest names, when none does.
+    """
+    wanted = catalogue.words(name)
+    exact = [
+        card
+        for card in catalogue.gpus()
+        if catalogue.squeezed(card["name"]) == catalogue.squeezed(name)
+    ]
+    found = exact or [card for card in catalogue.gpus() if _matches(wanted, card)]
+    if not found:
+        known = (card["name"] for card in catalogue.gpus())
+        raise catalogue.unknown("--device", name, known, _REMEDY)
+    return _of_card(found[0])
+
+
+def _matches(wanted: tuple[str, ...], card: Mapping[str, Any]) -> bool:
+    have = catalogue.words(card["name"])
+    size = f"{card['memory_nominal_gb']}gb"
+    telling = set(wanted) - _NOISE
+    return bool(telling) and all(
+        part == size or any(_names(part, word) for word in have) for part in telling
+    )
+
+
+# What drivers and vendors put around the name of a card.
+_MAKERS = frozenset({"nvidia", "amd", "intel", "tesla", "geforce", "instinct", "gpu"})
+_NOISE = _MAKERS | {"hbm2", "hbm2e", "hbm3", "hbm3e"}
+
+
+def _names(part: str, word: str) -> bool:
+    """``80g`` and ``80`` name ``80gb``; ``sxm`` names ``sxm4``; ``a100`` only ``a100``."""
+    if part == word:
+        return True
+    if word.endswith("gb"):
+        return part in (word[:-1], word[:-2])
+    return part.isalpha() and word.startswith(part)
+
+
+def _of_card(card: Mapping[str, Any]) -> DeviceFacts:
+    # Vendors print links as both directions summed; our facts hold one direction.
+    link, pcie = card["interconnect_gb_s"], card["pcie_gb_s"]
+    return DeviceFacts(
+        name=card["name"],
+        kind=_KIND_OF_VENDOR[card["vendor"]],
+        memory_bytes=card["memory_bytes_usable"],
+        bf16=card["bf16"],
+        tflops_16bit=card["tflops_bf16_dense"] or card["tflops_fp16_dense"],
+        memory_gb_per_second=card["memory_gb_s"],
+        link_gb_per_second=link / 2 if link else None,
+        pcie_gb_per_second=pcie / 2 if pcie else None,
+        compute_capability=card["compute_capability"],
+    )
+
+
+def processor(ranks: int = 1) -> DeviceFacts:
+    """The CPU as a training device, its memory shared evenly by ``ranks`` processes.
+
+    bf16 and fp16 both work in PyTorch's CPU kernels; rates are not measured, so unknown.
+    """
+    memory = memory_bytes()
+    return DeviceFacts(name="cpu", kind="cpu", memory_bytes=memory // ranks if memory else None)
+
+
+def this_host(nvme: str | None = None) -> HostFacts:
+    """Main memory and cores of this machine, and the free space below ``nvme``."""
+    return HostFacts(
+        memory_bytes=memory_bytes(),
+        cores=os.cpu_count(),
+        nvme_path=nvme,
+        nvme_bytes=free_bytes(nvme) if nvme else None,
+    )
+
+
+def memory_bytes() -> int | None:
+    """Installed main memory in bytes; None where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    total = next((line for line in lines if line.startswith("MemTotal:")), None)
+    return int(total.split()[1]) * 1024 if total else None
+
+
+def free_bytes(directory: str) -> int:
+    """Free bytes at a directory. Raises FactError when it does not exist here."""
+    try:
+        return shutil.disk_usage(directory).free
+    except OSError as error:
+        raise FactError("--nvme", f"{directory}: {error.strerror}; name a directory") from error

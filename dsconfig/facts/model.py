@@ -1,7 +1,7 @@
 """A model as plain data: names, shapes, dtypes, what is trainable, shared or repeated."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -144,3 +144,19 @@ class ModelTree:
         default_factory=lambda: MappingProxyType({}), hash=False, repr=False
     )
     """The attributes of ``model.config``, which integrations search; None: it has no such thing."""
+
+
+def counted(tree: ModelTree, root: ModuleFact) -> ModelTree:
+    """``tree`` with every count taken from ``root`` (elements, shared storage once)."""
+    tensors = list(root.unique_parameters())
+    own = (sum(tensor.elements for tensor in module.parameters) for module in root.walk())
+    blocks = (module.elements for module in root.walk() if module.repeated)
+    return replace(
+        tree,
+        root=root,
+        parameters=sum(tensor.elements for tensor in tensors),
+        trainable=sum(tensor.elements for tensor in tensors if tensor.trainable),
+        largest_tensor=max((tensor.elements for tensor in tensors), default=None),
+        largest_module=max(own, default=None),
+        largest_block=max(blocks, default=None),
+    )

@@ -1,9 +1,15 @@
-"""What a training script knows about its run."""
+"""What a training script knows about its run, and what TrainingArguments say of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from dsconfig.facts import given
+from dsconfig.facts.given import FactError
+
+FLAG = "--training-args"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +33,100 @@ class TrainingFacts:
     precision: str | None = None
     """``fp32``, ``fp16`` or ``bf16``."""
     arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+# What TrainingArguments 5.23 uses where nothing is given; only what ends in a ds_config.
+DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "learning_rate": 5e-5,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "adam_epsilon": 1e-8,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "warmup_steps": 0,
+        "fp16": False,
+        "bf16": False,
+        "fp16_full_eval": False,
+        "bf16_full_eval": False,
+        "auto_find_batch_size": False,
+        "save_on_each_node": False,
+    }
+)
+NAMES_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "train_micro_batch_size_per_gpu": ("per_device_train_batch_size",),
+        "gradient_accumulation_steps": ("gradient_accumulation_steps",),
+        "train_batch_size": ("per_device_train_batch_size", "gradient_accumulation_steps"),
+        "gradient_clipping": ("max_grad_norm",),
+        "optimizer.params.lr": ("learning_rate",),
+        "optimizer.params.betas": ("adam_beta1", "adam_beta2"),
+        "optimizer.params.eps": ("adam_epsilon",),
+        "optimizer.params.weight_decay": ("weight_decay",),
+        "scheduler.params.warmup_max_lr": ("learning_rate",),
+        "scheduler.params.warmup_num_steps": ("warmup_steps", "warmup_ratio"),
+        "scheduler.params.total_num_steps": ("max_steps",),
+        "fp16.enabled": ("fp16", "fp16_full_eval"),
+        "bf16.enabled": ("bf16", "bf16_full_eval"),
+    }
+)
+"""Keys of a ds_config, and the arguments that say the same."""
+_COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps")
+_NUMBERS = (
+    "learning_rate",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "weight_decay",
+    "max_grad_norm",
+    "warmup_steps",
+    "warmup_ratio",
+)
+
+
+def from_path(path: str | Path) -> TrainingFacts:
+    """Read a file of TrainingArguments. Raises FactError on values of a wrong type."""
+    return training(given.read_file(path, FLAG))
+
+
+def training(arguments: Mapping[str, Any]) -> TrainingFacts:
+    """Facts from TrainingArguments by name. Raises FactError on values of a wrong type."""
+    _check(arguments)
+    held = {**DEFAULTS, **arguments}
+    steps = held.get("num_training_steps") or held.get("max_steps")
+    return TrainingFacts(
+        # Defaults are no decision about the batch: only what was written counts.
+        micro_batch_size=arguments.get("per_device_train_batch_size"),
+        gradient_accumulation_steps=arguments.get("gradient_accumulation_steps"),
+        sequence_length=held.get("max_seq_length") or held.get("max_length"),
+        learning_rate=held["learning_rate"],
+        adam_betas=(held["adam_beta1"], held["adam_beta2"]),
+        adam_epsilon=held["adam_epsilon"],
+        weight_decay=held["weight_decay"],
+        max_grad_norm=held["max_grad_norm"],
+        warmup_steps=held["warmup_steps"] or held.get("warmup_ratio") or 0,
+        total_steps=steps if isinstance(steps, int) and steps > 0 else None,
+        precision=_precision(arguments),
+        arguments=MappingProxyType(dict(arguments)),
+    )
+
+
+def _precision(given: Mapping[str, Any]) -> str | None:
+    """None where no flag was written: the default is no decision about precision either."""
+    for dtype in ("bf16", "fp16"):
+        if given.get(dtype) or given.get(f"{dtype}_full_eval"):
+            return dtype
+    return "fp32" if "bf16" in given or "fp16" in given else None
+
+
+def _check(arguments: Mapping[str, Any]) -> None:
+    for name in _COUNTS:
+        value = arguments.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise FactError(FLAG, f"{name} is {value!r}; it must be an integer")
+    for name in _NUMBERS:
+        value = arguments.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise FactError(FLAG, f"{name} is {value!r}; write it as a number, without quotes")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from dsconfig.facts import Facts
-from dsconfig.facts.from_training_args import NAMES_OF
+from dsconfig.facts.training import NAMES_OF
 from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft, copied
 from dsconfig.runtimes.behaviour.plugin import PATH_OF_SETTING
@@ -147,12 +147,12 @@ def _report(draft: Draft, found: Disagreement, original: Mapping[str, Any]) -> N
 
 
 def _shown(facts: Facts, side: Side) -> str:
-    from dsconfig.facts import settings_file
+    from dsconfig.facts.given import key_lines
 
     file = facts.origins.get(side.file)
     place = file or _TITLES[side.file]
     if file is not None:
-        line = settings_file.lines(file).get(side.key)
+        line = key_lines(file).get(side.key)
         place = f"{file}:{line}" if line else file
     return f"{place} says {side.key} = {_written(side.value)}"
 

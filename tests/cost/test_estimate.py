@@ -14,7 +14,7 @@ from dsconfig.cost.limits import limits
 from dsconfig.cost.pricing import estimate, peak, price
 from dsconfig.cost.remedies import cheapest_changes
 from dsconfig.cost.search import table, tune
-from dsconfig.facts import Facts, TrainingFacts, catalogues
+from dsconfig.facts import Facts, TrainingFacts, catalogue
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.effective import Tier
 
@@ -142,7 +142,7 @@ def test_a_measurement_below_the_states_is_of_another_run() -> None:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_every_card_of_the_catalogue_is_priced(runtime: str) -> None:
-    for card in catalogues.gpus():
+    for card in catalogue.gpus():
         here = facts(device=card["name"], model="gpt2")
         option = price(usual_config(here, Choice(stage=2)), here, runtime=runtime)
         assert option.fits[0].memory_bytes == card["memory_bytes_usable"], card["name"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dsconfig.cost.activations import Style, block_bytes
-from dsconfig.facts import from_hf_config
+from dsconfig.facts import hf_config
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.live
@@ -93,7 +93,7 @@ def test_a_layer_of_experts_keeps_what_transformers_keeps(
     dtype = torch.bfloat16 if width == 2 else torch.float32
     fewer, more = build(family, 2, dtype), build(family, 4, dtype)
     measured = (kept(more) - kept(fewer)) / 2
-    shape = from_hf_config.model(more.config.to_dict()).architecture
+    shape = hf_config.model(more.config.to_dict()).architecture
     assert shape is not None
     block = block_bytes(shape, Style(width=width))
     assert block.linear * BATCH * LENGTH * shape.hidden_size == pytest.approx(measured, rel=0.02)

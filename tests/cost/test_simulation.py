@@ -8,7 +8,7 @@ import torch
 
 import dsconfig
 import dsengine
-from dsconfig.facts import from_catalogue
+from dsconfig.facts import named_model
 from dsconfig.facts.gathering import gather
 
 pytestmark = pytest.mark.engine
@@ -119,7 +119,7 @@ def test_traffic_of_a_step_is_one_reduction_and_one_gather_of_the_model(
     facts = gather(world_size=8, model="qwen2.5-0.5b")
     plan = dsconfig.plan(dsconfig.resolve(config(stage), facts), facts)
     traffic = dsengine.simulate(plan, "qwen2.5-0.5b")["traffic"]
-    model = from_catalogue.model("qwen2.5-0.5b")
+    model = named_model.model("qwen2.5-0.5b")
     moved = {name: count for name, count in traffic.items() if count > 100}  # not the norm
     assert moved == {
         name: pytest.approx(2 * model.parameters, rel=0.01) for name in sorted(collectives)
@@ -162,7 +162,7 @@ def test_a_dry_run_writes_no_files() -> None:
 
 
 def test_a_model_built_in_main_memory_is_counted_there_only_where_that_is_the_device() -> None:
-    model = from_catalogue.model("gpt2")
+    model = named_model.model("gpt2")
     peaks: dict[str, int] = {}
     for device in ("cpu", "h100"):
         facts = gather(world_size=8, model="gpt2", device=device)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsconfig.facts import from_catalogue
+from dsconfig.facts import named_model
 from dsconfig.facts.model import ModelTree, ModuleFact, TensorFact
 from dsconfig.runtimes.effective import Zero
 from dsconfig.units import Unit, cap_of, units
@@ -99,7 +99,7 @@ def test_own_parameters_of_the_root_are_its_unit_and_come_last() -> None:
 @settings(deadline=None, max_examples=20)
 @given(cap=st.integers(1, 10**9))
 def test_every_parameter_is_in_exactly_one_unit(name: str, cap: int) -> None:
-    model = from_catalogue.model(name)
+    model = named_model.model(name)
     found = units(model, cap)
     owned = [parameter for unit in found for parameter in unit.parameters]
     assert len(owned) == len(set(owned))
@@ -110,7 +110,7 @@ def test_every_parameter_is_in_exactly_one_unit(name: str, cap: int) -> None:
 
 
 def test_the_cap_is_a_quarter_of_a_small_model_and_the_bucket_of_a_large_one() -> None:
-    small, large = tree(linear("a", 20, 20)), from_catalogue.model("llama-2-70b")
+    small, large = tree(linear("a", 20, 20)), named_model.model("llama-2-70b")
     assert cap_of(Zero(stage=2), small) == 100
     assert cap_of(Zero(stage=2), large) == 500_000_000
     assert cap_of(Zero(stage=3, max_live_parameters=2_000_000), large) == 262_144_000

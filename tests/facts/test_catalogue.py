@@ -2,14 +2,15 @@
 
 import pytest
 
-from dsconfig.facts import FactError, catalogues, devices, from_catalogue, gather
+from dsconfig.facts import FactError, catalogue, gather, named_model
+from dsconfig.facts.machine import named_device
 
-MODELS = {entry["name"]: entry for entry in catalogues.models()}
+MODELS = {entry["name"]: entry for entry in catalogue.models()}
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_has_the_published_counts(name):
-    entry, tree = MODELS[name], from_catalogue.model(name)
+    entry, tree = MODELS[name], named_model.model(name)
     assert tree.parameters == entry["params"]
     assert tree.largest_tensor == entry["largest_tensor_params"]
     assert tree.largest_module == entry["largest_module_params"]
@@ -17,22 +18,22 @@ def test_every_model_has_the_published_counts(name):
     assert tree.hidden_size == entry["hidden_size"]
 
 
-@pytest.mark.parametrize("name", [n for n in MODELS if from_catalogue.model(n).root is not None])
+@pytest.mark.parametrize("name", [n for n in MODELS if named_model.model(n).root is not None])
 def test_a_tree_has_as_many_tensors_as_the_real_model(name):
-    tree = from_catalogue.model(name)
+    tree = named_model.model(name)
     assert tree.root is not None
     assert len(list(tree.root.unique_parameters())) == MODELS[name]["n_param_tensors"]
 
 
 def test_blocks_of_the_stack_are_marked_as_repeated():
-    root = from_catalogue.model("llama-2-7b").root
+    root = named_model.model("llama-2-7b").root
     assert root is not None
     blocks = [module.name for module in root.walk() if module.repeated]
     assert blocks == [f"model.layers.{index}" for index in range(32)]
 
 
 def test_tied_embeddings_are_counted_once_but_stand_at_both_places():
-    root = from_catalogue.model("gpt2").root
+    root = named_model.model("gpt2").root
     assert root is not None
     names = [name for name, _ in root.named_parameters()]
     assert "lm_head.weight" in names and "transformer.wte.weight" in names
@@ -66,11 +67,11 @@ def test_a_name_that_is_near_a_model_is_answered_with_the_nearest():
     ],
 )
 def test_a_card_is_found_by_what_people_call_it(name, card):
-    assert devices.from_catalogue(name).name == card
+    assert named_device(name).name == card
 
 
 def test_links_are_one_direction():
-    assert devices.from_catalogue("a100-80gb").link_gb_per_second == 300
+    assert named_device("a100-80gb").link_gb_per_second == 300
 
 
 def test_a_card_in_no_catalogue_is_taken_with_its_memory_given():

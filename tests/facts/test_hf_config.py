@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsconfig.facts import FactError, from_hf_config, gather
+from dsconfig.facts import FactError, gather, hf_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LLAMA = {
@@ -24,7 +24,7 @@ LLAMA_PARAMETERS = 2 * 100 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 172 + 2 * 64) + 64
 
 
 def test_a_config_is_counted_tensor_by_tensor():
-    tree = from_hf_config.model(LLAMA)
+    tree = hf_config.model(LLAMA)
     assert tree.parameters == LLAMA_PARAMETERS
     assert tree.trained_in == "bfloat16"
     assert not tree.assumed
@@ -34,7 +34,7 @@ def test_gpt2_names_and_our_own_names_mean_the_same():
     theirs = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32}
     ours = {"architecture": "gpt", "hidden_size": 64, "layers": 2, "heads": 4, "max_positions": 32}
     untied = {"vocab_size": 100, "tie_word_embeddings": False}
-    trees = [from_hf_config.model({**config, **untied}) for config in (theirs, ours)]
+    trees = [hf_config.model({**config, **untied}) for config in (theirs, ours)]
     assert trees[0].parameters == trees[1].parameters
 
 
@@ -65,25 +65,25 @@ def shapes(tree):
     ],
 )
 def test_the_language_model_is_found_inside(nest):
-    tree = from_hf_config.model(nest(LLAMA))
+    tree = hf_config.model(nest(LLAMA))
     assert tree.parameters == LLAMA_PARAMETERS
     assert any("language model" in said for said in tree.assumed)
 
 
 def test_a_family_without_a_tree_is_counted_like_its_kin_and_says_so():
-    tree = from_hf_config.model({**LLAMA, "model_type": "novel"})
+    tree = hf_config.model({**LLAMA, "model_type": "novel"})
     assert tree.root is None and tree.parameters == LLAMA_PARAMETERS
     assert "novel" in tree.assumed[0]
 
 
 def test_a_config_without_sizes_asks_for_a_count():
     with pytest.raises(FactError, match=r"--params"):
-        from_hf_config.model({"model_type": "llama"})
+        hf_config.model({"model_type": "llama"})
 
 
 def test_a_size_that_is_no_integer_is_told_by_its_name():
     with pytest.raises(FactError, match="hidden_size is '64'"):
-        from_hf_config.model({**LLAMA, "hidden_size": "64"})
+        hf_config.model({**LLAMA, "hidden_size": "64"})
 
 
 def test_a_file_is_named_by_its_path(tmp_path):
@@ -96,13 +96,13 @@ def test_a_file_is_named_by_its_path(tmp_path):
 @pytest.mark.parametrize("name", ["num_hidden_layers", "num_experts"])
 def test_a_model_of_countless_parts_is_refused_before_it_is_counted(name):
     with pytest.raises(FactError, match=r"--model: .*give --params"):
-        from_hf_config.model({**LLAMA, name: 10**9})
+        hf_config.model({**LLAMA, name: 10**9})
 
 
 def test_a_config_without_a_vocabulary_is_refused_and_other_gaps_are_told():
     without = {key: value for key, value in LLAMA.items() if key != "vocab_size"}
     with pytest.raises(FactError, match="no vocab_size"):
-        from_hf_config.model(without)
+        hf_config.model(without)
     gaps = ("num_attention_heads", "intermediate_size")
-    tree = from_hf_config.model({k: v for k, v in LLAMA.items() if k not in gaps})
+    tree = hf_config.model({k: v for k, v in LLAMA.items() if k not in gaps})
     assert all(any(gap in said for said in tree.assumed) for gap in gaps)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import dsconfig
-from dsconfig.facts import catalogues, from_catalogue
+from dsconfig.facts import catalogue, named_model
 from replays import Case
 
 LLAMA_TYPE = ("llama", "mistral", "qwen2", "qwen3")
@@ -40,8 +40,8 @@ def _case(name: str, expected: float, got: float, tolerance: float) -> Case:
 def _model(name: str) -> dsconfig.ModelTree:
     plain = name.removesuffix(" dropout 0")
     family = plain.split(" / ")[0]
-    named = (each["name"] for each in catalogues.models() if each["name"].startswith(family))
-    model = from_catalogue.model(next(named, family))
+    named = (each["name"] for each in catalogue.models() if each["name"].startswith(family))
+    model = named_model.model(next(named, family))
     if plain == name or model.architecture is None:
         return model
     extras = MappingProxyType({**model.architecture.extras, "dropout": 0})

@@ -13,7 +13,7 @@ from typing import Any
 
 import dsconfig
 from dsconfig.cost import compat
-from dsconfig.facts import catalogues, from_catalogue, from_count
+from dsconfig.facts import catalogue, named_model, parameter_count
 from replays import Case
 
 TOLERANCE = 0.12
@@ -66,10 +66,10 @@ def measured(row: Row) -> float:
 
 def model_of(row: Row) -> dsconfig.ModelTree:
     """The catalogue's model with exactly this number of parameters, else one of that size."""
-    for entry in catalogues.models():
+    for entry in catalogue.models():
         if entry["params"] == row["params"]:
-            return from_catalogue.model(entry["name"])
-    return from_count.model(row["params"])
+            return named_model.model(entry["name"])
+    return parameter_count.model(row["params"])
 
 
 def predicted(row: Row) -> float:

@@ -6,7 +6,7 @@ model of that family is asked for.
 
 from importlib import import_module
 
-from dsconfig.facts.model import Architecture, ModuleFact
+from dsconfig.facts.model import Architecture, ModelTree, ModuleFact, counted
 
 HOME_OF_FAMILY = {
     "llama": "llama",
@@ -37,3 +37,23 @@ def tree(sizes: Architecture) -> ModuleFact | None:
     if home is None:
         return None
     return import_module(f"{__name__}.{home}").build(sizes).placed()
+
+
+def model_of(
+    name: str, sizes: Architecture, *, trained_in: str | None = None, assumed: tuple[str, ...] = ()
+) -> ModelTree | None:
+    """The tree of a known family, None for the others. Everything is counted from its tensors."""
+    root = tree(sizes)
+    if root is None:
+        return None
+    bare = ModelTree(
+        name=name,
+        parameters=0,
+        trainable=0,
+        root=root,
+        architecture=sizes,
+        hidden_size=sizes.hidden_size,
+        trained_in=trained_in,
+        assumed=assumed,
+    )
+    return counted(bare, root)

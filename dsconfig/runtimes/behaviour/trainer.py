@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any
 
 from dsconfig.facts import Facts, ModelTree
-from dsconfig.facts.from_training_args import DEFAULTS
+from dsconfig.facts.training import DEFAULTS
 from dsconfig.runtimes.base import AUTO, Source
 from dsconfig.runtimes.behaviour import integrations
 from dsconfig.runtimes.behaviour.integrations import is_auto, node, stage_of, value

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from dsconfig.facts import settings_file, trees
+from dsconfig.facts import architectures, given
 from dsconfig.facts.architectures import HOME_OF_FAMILY
-from dsconfig.facts.errors import FactError
+from dsconfig.facts.given import FactError
 from dsconfig.facts.model import Architecture, ModelTree
 
 # The names different families give to one size, the commonest first.
@@ -42,7 +42,7 @@ def from_path(path: str | Path) -> ModelTree:
 
 @lru_cache(maxsize=16)
 def _cached(path: str, _changed: int) -> ModelTree:
-    return model(settings_file.read(path, "--model"), name=path)
+    return model(given.read_file(path, "--model"), name=path)
 
 
 def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
@@ -60,7 +60,7 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
         raise FactError("--model", f"{name} has no vocab_size: {remedy}")
     dtype = config.get("dtype") or config.get("torch_dtype") or part.get("torch_dtype")
     trained_in = dtype if dtype in ("bfloat16", "float16", "float32") else None
-    tree = trees.from_architecture(name, shape, trained_in=trained_in) or _estimated(name, shape)
+    tree = architectures.model_of(name, shape, trained_in=trained_in) or _estimated(name, shape)
     missing = tuple(_left_out(part, shape))
     tree = replace(tree, assumed=(*tree.assumed, *missing)) if missing else tree
     if part is not config:
@@ -139,7 +139,7 @@ def _is_gated(config: Mapping[str, Any]) -> bool:
 def _estimated(name: str, shape: Architecture) -> ModelTree:
     """Counts of a family without a tree here: those of a Llama or GPT-2 of the same sizes."""
     twin = "llama" if shape.gated_mlp else "gpt2"
-    tree = trees.from_architecture(name, replace(shape, family=twin, experts=None))
+    tree = architectures.model_of(name, replace(shape, family=twin, experts=None))
     assert tree is not None  # both twins are known
     known = ", ".join(HOME_OF_FAMILY)
     said = f"the layout of {shape.family or 'this family'} is not known; counted like {twin}"

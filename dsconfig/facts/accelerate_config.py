@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dsconfig.facts import settings_file
-from dsconfig.facts.errors import FactError
+from dsconfig.facts import given
+from dsconfig.facts.given import FactError
 
 FLAG = "--accelerate-config"
 
@@ -25,7 +25,7 @@ _PRECISION = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
 
 def from_path(path: str | Path) -> Launch:
     """Read the file. Raises FactError on values of a wrong type."""
-    return launch(settings_file.read(path, FLAG))
+    return launch(given.read_file(path, FLAG))
 
 
 def launch(settings: Mapping[str, Any]) -> Launch:

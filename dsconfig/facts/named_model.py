@@ -6,7 +6,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from dsconfig.facts import catalogues, trees
+from dsconfig.facts import architectures, catalogue
 from dsconfig.facts.model import Architecture, ModelTree
 
 FAMILY_OF_CLASS = {
@@ -61,19 +61,19 @@ def model(name: str) -> ModelTree:
 
     Raises FactError, with the nearest names, when there is none.
     """
-    wanted = catalogues.squeezed(name)
-    for entry in catalogues.models():
-        if wanted in (catalogues.squeezed(entry["name"]), catalogues.squeezed(entry["hf_id"])):
+    wanted = catalogue.squeezed(name)
+    for entry in catalogue.models():
+        if wanted in (catalogue.squeezed(entry["name"]), catalogue.squeezed(entry["hf_id"])):
             return _tree(entry)
-    known = (entry["name"] for entry in catalogues.models())
-    raise catalogues.unknown("--model", name, known, _REMEDY)
+    known = (entry["name"] for entry in catalogue.models())
+    raise catalogue.unknown("--model", name, known, _REMEDY)
 
 
 def _tree(entry: Mapping[str, Any]) -> ModelTree:
     sizes = architecture(entry)
     trained_in = "bfloat16" if sizes.family in _TRAINED_IN_BF16 else None
     config = MappingProxyType({"hidden_size": entry["hidden_size"]})
-    tree = trees.from_architecture(entry["name"], sizes, trained_in=trained_in)
+    tree = architectures.model_of(entry["name"], sizes, trained_in=trained_in)
     if tree is not None:
         return replace(tree, config=config)
     return ModelTree(

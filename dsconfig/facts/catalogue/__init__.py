@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, cast
 
-from dsconfig.facts.errors import FactError
+from dsconfig.facts.given import FactError
 
 
 @cache

@@ -1,0 +1,128 @@
+"""What people give: numbers as they type them, and files of settings; read, judged, or refused."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from math import inf
+from pathlib import Path
+from typing import Any, cast
+
+
+class FactError(ValueError):
+    """A fact that cannot be used. ``flag`` is the option it came from; the text has the remedy."""
+
+    def __init__(self, flag: str, message: str) -> None:
+        super().__init__(f"{flag}: {message}")
+        self.flag = flag
+
+
+def above_zero(value: object, flag: str) -> None:
+    """A count, or None for one that was not given. Raises FactError for anything else."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise FactError(flag, f"{value!r} is not a count; give an integer above zero")
+
+
+def not_negative(value: object, flag: str) -> None:
+    """A finite number from zero on, or None. Raises FactError for anything else."""
+    if value is None:
+        return
+    if not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < inf:
+        return
+    raise FactError(flag, f"{value!r} is not usable; give a finite number, zero or above")
+
+
+_NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+_COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "bn": 10**9, "t": 10**12}
+_BYTE_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+    **{letter: 1000**power for power, letter in enumerate("kmgt", 1)},
+}
+
+
+def count(text: str | int | float, flag: str) -> int:
+    """A number of parameters. Raises FactError when it is not a positive number."""
+    return _size(text, flag, _COUNT_UNITS, "write a count like 13e9, 13B or 700M")
+
+
+def byte_count(text: str | int | float, flag: str) -> int:
+    """A size in bytes. ``GB`` is 10^9, ``GiB`` 2^30. Raises FactError on anything else."""
+    return _size(text, flag, _BYTE_UNITS, "write a size like 512GB, 80GiB or a number of bytes")
+
+
+def _size(text: str | int | float, flag: str, units: dict[str, int], remedy: str) -> int:
+    match = _NUMBER.fullmatch(str(text))
+    unit = units.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise FactError(flag, f"{text!r} is not a size; {remedy}")
+    number = float(match[1].replace("_", "").replace(",", "")) * unit
+    if number == inf:
+        raise FactError(flag, f"{text!r} is beyond any machine; {remedy}")
+    value = round(number)
+    if value < 1:
+        raise FactError(flag, f"{text!r} is not above zero; {remedy}")
+    return value
+
+
+def read_file(path: str | Path, flag: str) -> Mapping[str, Any]:
+    """The mapping in a JSON or YAML file. Raises FactError when it cannot be read as one."""
+    file = Path(path)
+    try:
+        text = file.read_text("utf-8-sig")
+    except OSError as error:
+        raise FactError(flag, f"{file}: {error.strerror}; name a file that can be read") from None
+    except UnicodeDecodeError:
+        raise FactError(flag, f"{file} is not UTF-8 text; name a JSON or YAML file") from None
+    value = _yaml(text, file, flag) if file.suffix in (".yaml", ".yml") else _json(text, file, flag)
+    if not isinstance(value, dict):
+        raise FactError(flag, f"{file} holds no mapping; it must be an object of names and values")
+    return cast(Mapping[str, Any], value)
+
+
+def key_lines(path: str | Path) -> Mapping[str, int]:
+    """The 1-based line of every key, by dotted path; empty where no YAML reader is installed.
+
+    JSON goes the same way: to a YAML reader it is YAML.
+    """
+    try:
+        from ruamel.yaml import YAML
+    except ImportError:
+        return {}
+    root: Any = YAML(pure=True).compose(Path(path))  # pyright: ignore[reportUnknownMemberType]
+    return dict(_keys_below(root, ""))
+
+
+def _keys_below(node: Any, prefix: str) -> Iterator[tuple[str, int]]:
+    if node is None or node.id != "mapping":
+        return
+    entries: list[tuple[Any, Any]] = node.value
+    for key, child in entries:
+        path = f"{prefix}{key.value}"
+        yield path, key.start_mark.line + 1
+        yield from _keys_below(child, f"{path}.")
+
+
+def _json(text: str, file: Path, flag: str) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise FactError(flag, f"{file} is not JSON: {error.msg} at {where}") from None
+
+
+def _yaml(text: str, file: Path, flag: str) -> object:
+    try:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import YAMLError
+    except ImportError:
+        remedy = "install dsconfig-zero[yaml], or give the same values as JSON"
+        raise FactError(flag, f"{file}: no YAML reader is installed; {remedy}") from None
+    try:
+        return YAML(typ="safe", pure=True).load(text)  # pyright: ignore[reportUnknownMemberType]
+    except YAMLError as error:
+        first = str(error).splitlines()[0]
+        raise FactError(flag, f"{file} is not YAML: {first}") from None
