@@ -47,13 +47,13 @@ def check(
 
 def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:
     holds = finding.holds or rule.holds
-    late = rule.late if finding.late is None else finding.late
+    effect, message = finding.effect or rule.effect, finding.message
+    late = effect is Effect.REFUSED and (rule.late if finding.late is None else finding.late)
     names = tuple(
         runtime.name
         for runtime in context.runtimes
         if holds(runtime) and (runtime.builds_an_engine or not late)
     )
-    effect, message = finding.effect or rule.effect, finding.message
     if finding.engine_stops is not None and effect is not Effect.REFUSED:
         if context.ends_in_deepspeed:
             names = tuple(name for name in names if name != DsEngine.name)

@@ -20,14 +20,15 @@ from dsconfig.report import Effect
     '{"lr": 0.001, "weight_decay": 0.1}}}',
 )
 def adam_is_adamw(config: Context) -> Iterator[Finding]:
-    """Type Adam decays weights as AdamW does, unless `adam_w_mode` is false."""
+    """Type Adam makes no difference to AdamW, unless `adam_w_mode` is false: the decay is decoupled
+    from the gradient."""
     decay = config.number(*PARAMS, "weight_decay")
     is_adam = config.optimizer is not None and config.optimizer.lower() == "adam"
     if is_adam and decay and not config.has(*PARAMS, "adam_w_mode"):
         yield Finding(
-            path=(*PARAMS, "weight_decay"),
-            message=f"type Adam with weight_decay {decay:g} trains AdamW: the decay is decoupled "
-            "from the gradient",
+            path=("optimizer", "type"),
+            message=f"Adam in place of AdamW has no effect: weight_decay {decay:g} is decoupled "
+            "from the gradient, as in AdamW",
             help='write "type": "AdamW", or "adam_w_mode": false for plain Adam',
         )
 
@@ -116,6 +117,7 @@ LIMITS = {
     "DSC614",
     "optimizer-argument-range",
     Effect.ALTERED,
+    also=(Effect.REFUSED,),
     wakes="optimizer",
     bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": -0.001}}}',
     good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',

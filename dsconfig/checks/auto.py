@@ -12,15 +12,22 @@ REFUSALS = (AutoFate.REFUSED, AutoFate.REFUSED_LATE)
 OURS = "dsengine"
 
 
+_EFFECTS = {
+    AutoFate.KEPT: Effect.ALTERED,
+    AutoFate.REFUSED: Effect.REFUSED,
+    AutoFate.REFUSED_LATE: Effect.REFUSED,
+}
+
+
 def _names(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate) -> list[str]:
     return [runtime.name for runtime, fate in fates.items() if fate in wanted]
 
 
-def _where(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate, inverted: bool = False) -> Holds:
-    """The programs that make one of these of the "auto" (or none of these)."""
+def _where(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate) -> Holds:
+    """The programs that make one of these of the "auto"."""
 
     def holds(runtime: Runtime) -> bool:
-        return (fates[runtime] in wanted) != inverted
+        return fates[runtime] in wanted
 
     return holds
 
@@ -42,6 +49,7 @@ def _spoken(names: list[str]) -> str:
     "DSC101",
     "auto-unresolved",
     Effect.ALTERED,
+    also=(Effect.REFUSED,),
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
     '"reduce_bucket_size": 500000000}}',
@@ -72,6 +80,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
     "DSC102",
     "auto-needs-resolve",
     Effect.INERT,
+    also=(Effect.REFUSED, Effect.ALTERED),
     bad=Example(
         config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
         '"allgather_bucket_size": "auto"}}',
@@ -84,7 +93,11 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
     ),
 )
 def auto_needs_resolve(config: Context) -> Iterator[Finding]:
-    """Only `dsconfig resolve` (and so dsengine) puts a value in place of this "auto"."""
+    """Only `dsconfig resolve` (and so dsengine) puts a value in place of this "auto".
+
+    In other programs it has no effect where they drop the key, and the default applies; a text
+    that is kept where a switch is expected counts as true (`altered`), and at a number they stop.
+    """
     if len(config.runtimes) == 1:
         return
     for path, fates in config.autos.items():
@@ -96,7 +109,9 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
             message=f'"auto" in {".".join(path)} is filled by dsengine only: '
             + _consequence(config, path, fate, runtime.name),
             help=f"run `dsconfig resolve {config.document.name}` before other programs read it",
-            holds=_where(fates, AutoFate.FILLED, inverted=True),
+            effect=_EFFECTS.get(fate),
+            late=fate is AutoFate.REFUSED_LATE,
+            holds=_where(fates, fate),
         )
 
 
@@ -108,7 +123,10 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
     good=Example(config='{"train_batch_size": 8}', runtime=None),
 )
 def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
-    """transformers or accelerate fill this "auto"; a plain DeepSpeed script does not."""
+    """transformers or accelerate fill this "auto"; a plain DeepSpeed script does not.
+
+    A note to those it works for; with `--runtime deepspeed` it is DSC101.
+    """
     if len(config.runtimes) == 1:
         return
     for path, fates in config.autos.items():
@@ -121,14 +139,16 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
             path=path,
             message=f'"auto" in {".".join(path)} is filled by {_spoken(filling)}; {told}',
             help=f"for a plain DeepSpeed script run `dsconfig resolve {config.document.name}`",
-            holds=_where(fates, AutoFate.FILLED, inverted=True),
+            holds=_where(fates, AutoFate.FILLED),
         )
 
 
 @rule(
     "DSC104",
     "auto-native-refused",
-    Effect.INERT,
+    Effect.REFUSED,
+    also=(Effect.NOTE,),
+    late=True,
     bad=Example(
         config='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, '
         '"pipeline": {"stages": "auto"}}',
@@ -156,7 +176,6 @@ def auto_native_refused(config: Context) -> Iterator[Finding]:
             message=f'"auto" in {".".join(path)} is a setting of DeepSpeed, at which '
             f"{_spoken(stopping)} stops",
             help="leave the key out: auto is its default",
-            effect=Effect.REFUSED if alone else None,
-            late=alone,
+            effect=None if alone else Effect.NOTE,
             holds=_where(fates, *REFUSALS),
         )

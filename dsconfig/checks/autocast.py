@@ -44,7 +44,7 @@ def autocast_with_half(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC303",
     "autocast-dtype-missing",
-    Effect.INERT,
+    Effect.NOTE,
     wakes="torch_autocast",
     bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true}}',
     good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',

@@ -149,6 +149,7 @@ def _impossible(given: Triple) -> Iterator[Finding]:
     "DSC204",
     "batch-not-whole",
     Effect.ALTERED,
+    also=(Effect.REFUSED,),
     wakes=" ".join(KEYS),
     bad='{"train_micro_batch_size_per_gpu": 2.5}',
     good='{"train_micro_batch_size_per_gpu": 2}',
@@ -178,7 +179,7 @@ def _shown(value: object) -> str:
 @rule(
     "DSC205",
     "batch-huge",
-    Effect.INERT,
+    Effect.COSTLY,
     wakes=MICRO,
     bad='{"train_micro_batch_size_per_gpu": 1000000000000}',
     good='{"train_micro_batch_size_per_gpu": 16}',
@@ -189,7 +190,8 @@ def batch_huge(config: Context) -> Iterator[Finding]:
     if value is not None and value >= HUGE_MICRO_BATCH:
         yield Finding(
             path=(MICRO,),
-            message=f"{MICRO} is {value:g} samples per device: training will run out of memory",
+            message=f"{MICRO} is {value:g} samples per device: the activations of "
+            "so many are more than a device holds",
             help="write the number of samples one device runs at a time",
         )
 

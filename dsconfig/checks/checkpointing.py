@@ -25,8 +25,8 @@ ACTIVATIONS: Path = ("activation_checkpointing",)
 def contiguous_activations(config: Context) -> Iterator[Finding]:
     """contiguous_memory_optimization needs partition_activations and number_checkpoints.
 
-    `deepspeed.checkpointing.configure()` stops without them; scripts that never call it do not
-    notice, and the block does nothing.
+    A script that calls `deepspeed.checkpointing.configure()` stops there without them; in one
+    that never calls it the block does nothing.
     """
     if not config.switch(*ACTIVATIONS, "contiguous_memory_optimization"):
         return
@@ -41,8 +41,9 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
     if missing:
         yield Finding(
             path=(*ACTIVATIONS, "contiguous_memory_optimization"),
-            message=f"contiguous_memory_optimization needs {' and '.join(missing)}: "
-            "deepspeed.checkpointing.configure() stops",
+            message=f"contiguous_memory_optimization needs {' and '.join(missing)}: a script that "
+            "calls deepspeed.checkpointing.configure() stops there, and in any other the block "
+            "does nothing",
             help='add "partition_activations": true and "number_checkpoints": the number of layers',
         )
 
@@ -50,8 +51,9 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC902",
     "pipeline-loading-below-stage-3",
-    Effect.ALTERED,
+    Effect.REFUSED,
     wakes="zero_optimization.pipeline_loading_checkpoint",
+    late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
     '"pipeline_loading_checkpoint": true}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
@@ -63,8 +65,8 @@ def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
     if config.read(ZERO, "pipeline_loading_checkpoint", False) and config.stage in (1, 2):
         yield Finding(
             path=(*ZERO, "pipeline_loading_checkpoint"),
-            message=f"pipeline_loading_checkpoint at ZeRO stage {config.stage}: loading a "
-            "checkpoint stops",
+            message=f"pipeline_loading_checkpoint at ZeRO stage {config.stage}: DeepSpeed "
+            "stops when it loads a checkpoint",
             help="delete it",
         )
 

@@ -8,7 +8,7 @@ from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 
 COMPILE: Path = ("compile",)
-LATER = "engine.compile() stops"
+LATER = "DeepSpeed stops when the script calls engine.compile()"
 TARGETS = ("offload_activation", "offload_parameters", "offload_opt_states")
 
 
@@ -24,8 +24,9 @@ def _passes(config: Context) -> list[str]:
 @rule(
     "DSC471",
     "compile-offload-targets",
-    Effect.ALTERED,
+    Effect.REFUSED,
     wakes="compile",
+    late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": '
     '{"deepcompile": true, "offload_activation": true, "offload_parameters": true}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": '
@@ -52,8 +53,9 @@ def compile_offload_targets(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC472",
     "compile-passes",
-    Effect.ALTERED,
+    Effect.REFUSED,
     wakes="compile",
+    late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": '
     '{"deepcompile": true, "passes": ["autotp", "z1"]}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": '
@@ -108,8 +110,9 @@ def _fallback(name: str, why: str) -> Finding:
 @rule(
     "DSC474",
     "compile-around-experts",
-    Effect.ALTERED,
+    Effect.REFUSED,
     wakes="compile",
+    late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": '
     '{"autoep_non_moe": true}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "compile": '

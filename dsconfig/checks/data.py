@@ -55,7 +55,7 @@ def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     holds=in_deepspeed,
 )
 def switched_off_above(config: Context) -> Iterator[Finding]:
-    """A part is enabled inside a block that is not: only the innermost switch counts, and the
+    """A part is enabled inside a block that is not: the outer switches have no effect, and the
     part runs."""
     for part, parents in (
         (CURRICULUM, (SAMPLING, SAMPLING[:1])),
@@ -69,7 +69,8 @@ def switched_off_above(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=(*part, "enabled"),
                 message=f"{part[-1]} is enabled although {' and '.join(off)} "
-                f"{'is' if len(off) == 1 else 'are'} not: it runs, only the inner switch counts",
+                f"{'is' if len(off) == 1 else 'are'} not: the outer switch has no "
+                "effect, and it runs",
                 help=f"enable {' and '.join(off)} as well, or switch {part[-1]} off",
             )
 
@@ -133,8 +134,9 @@ def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC916",
     "curriculum-metric-incomplete",
-    Effect.ALTERED,
+    Effect.REFUSED,
     wakes="data_efficiency",
+    late=True,
     bad='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": '
     '{"enabled": true, "curriculum_learning": {"enabled": true, "curriculum_metrics": '
     '{"seqlen": {"schedule_type": "fixed_linear"}}}}}}',
@@ -191,7 +193,7 @@ def _metric(path: Path, metric: dict[str, Any]) -> Iterator[Finding]:
 @rule(
     "DSC917",
     "vocabulary-not-aligned",
-    Effect.INERT,
+    Effect.COSTLY,
     wakes="vocabulary_size",
     bad='{"train_batch_size": 8, "vocabulary_size": 50257}',
     good='{"train_batch_size": 8, "vocabulary_size": 50264}',

@@ -142,7 +142,7 @@ LEAVES_KNOWN = ("mixtral", "qwen2_moe", "qwen3_moe")
 @rule(
     "DSC468",
     "moe-at-stage-3",
-    Effect.INERT,
+    Effect.NOTE,
     wakes=MODEL,
     bad=Example(
         config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}',
@@ -157,11 +157,11 @@ LEAVES_KNOWN = ("mixtral", "qwen2_moe", "qwen3_moe")
     holds=in_deepspeed,
 )
 def moe_at_stage_3(config: Context) -> Iterator[Finding]:
-    """A mixture of experts at stage 3: ranks run different experts, fetch different weights, and
-    wait for each other for ever.
+    """A mixture of experts at stage 3 needs each block of experts to be one unit.
 
-    `leaf_module` (since 0.18.0; earlier `set_z3_leaf_modules` in the script) makes each block
-    of experts one unit. Three families are leaves by default.
+    Otherwise ranks run different experts, fetch different weights, and wait for each other for
+    ever. `leaf_module` (since 0.18.0; earlier `set_z3_leaf_modules` in the script) makes a block
+    a unit; three families are units by default, and so are experts that one module computes.
     """
     model = config.facts.model
     if config.stage != 3 or model is None or model.architecture is None:
@@ -170,8 +170,9 @@ def moe_at_stage_3(config: Context) -> Iterator[Finding]:
     if (model.architecture.experts or 0) > 1 and not known and not config.has(*ZERO, "leaf_module"):
         yield Finding(
             path=ZERO,
-            message=f"{model.name} is a mixture of experts: at stage 3 ranks that use different "
-            "experts wait for each other for ever",
+            message=f"{model.name} is a mixture of experts: at stage 3, unless the script makes "
+            "each block of experts a leaf, ranks that use different ones wait for each other for "
+            "ever",
             help='add "leaf_module": {"classes": ["the class of the expert block"]}',
             on_key=True,
         )

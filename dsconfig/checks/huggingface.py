@@ -20,7 +20,8 @@ def _wants_zero(runtime: Runtime) -> bool:
 @rule(
     "DSC701",
     "not-strict-json",
-    Effect.NOTE,
+    Effect.REFUSED,
+    also=(Effect.NOTE,),
     bad=Example(config='{"train_batch_size": 8,}', runtime="transformers"),
     good=Example(config='{"train_batch_size": 8}', runtime="transformers"),
     holds=_reads_strict_json,
@@ -38,7 +39,7 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
         message=f"{departure.message} is no strict JSON: transformers and accelerate stop while "
         "they read the file",
         help="write strict JSON if the file is for them",
-        effect=Effect.REFUSED if alone else None,
+        effect=None if alone else Effect.NOTE,
         range=departure.range,
     )
 
@@ -46,7 +47,9 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC702",
     "zero-block-missing",
-    Effect.NOTE,
+    Effect.REFUSED,
+    also=(Effect.NOTE,),
+    late=True,
     bad=Example(config='{"train_batch_size": 8}', runtime="accelerate"),
     good=Example(
         config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}', runtime="accelerate"
@@ -62,15 +65,16 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
         path=(),
         message="there is no zero_optimization: accelerate stops before training",
         help='add "zero_optimization": {"stage": 0} if the file is for accelerate',
-        effect=Effect.REFUSED if alone else None,
-        late=alone,
+        effect=None if alone else Effect.NOTE,
     )
 
 
 @rule(
     "DSC703",
     "sources-disagree",
-    Effect.ALTERED,
+    Effect.REFUSED,
+    also=(Effect.ALTERED,),
+    late=True,
     bad=Example(
         config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
         '"gradient_clipping": 0.5}',
@@ -90,16 +94,20 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
     """The config, TrainingArguments (`--training-args`) and the accelerate config say different
     things about one setting.
 
-    transformers stops at most of them; accelerate lets one win without a word.
+    transformers compares most of them and stops; accelerate lets one win without a word.
     """
     facts = config.facts
     if facts.training is None and not facts.launch:
         return
-    from dsconfig.resolver.agreement import disagreements, said
+    from dsconfig.resolver.agreement import DEPENDS, disagreements, said
 
+    compared = all(runtime.compares_arguments for runtime in config.runtimes)
     for found in disagreements(config.config, facts):
+        stops = compared and found.stops_trainer
+        consequence = "transformers stops before training" if stops else DEPENDS
         yield Finding(
             path=tuple(found.path.split(".")),
-            message=said(config.document.name, found, config.config, facts),
+            message=said(config.document.name, found, config.config, facts, consequence),
             help='write "auto" in the config and keep the value in the other place',
+            effect=None if stops else Effect.ALTERED,
         )

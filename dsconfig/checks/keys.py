@@ -55,6 +55,7 @@ def _consequence(config: Context, path: Path, otherwise: str) -> str:
     "DSC021",
     "unknown-key",
     Effect.ALTERED,
+    also=(Effect.REFUSED,),
     bad='{"train_batch_size": 8, "gradient_cliping": 0.5}',
     good='{"train_batch_size": 8, "gradient_clipping": 0.5}',
     on_templates=True,
@@ -92,13 +93,17 @@ def unknown_key(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC029",
     "documented-and-unread",
-    Effect.ALTERED,
+    Effect.REFUSED,
+    also=(Effect.INERT,),
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "grad_hooks": true}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
     on_templates=True,
 )
 def documented_and_unread(config: Context) -> Iterator[Finding]:
-    """DeepSpeed's documentation has this key, and no release reads it."""
+    """DeepSpeed's documentation has this key, and no release reads it.
+
+    In a checked block DeepSpeed stops at it; elsewhere it does nothing.
+    """
     for path in config.paths:
         if config.is_unread(path) and not renamed(path):
             refused = _refused(config, path)
@@ -107,7 +112,7 @@ def documented_and_unread(config: Context) -> Iterator[Finding]:
                 message=f'"{_dotted(path)}" is documented, and no release of DeepSpeed reads it: '
                 + _consequence(config, path, "it does nothing"),
                 help="delete it",
-                effect=Effect.REFUSED if refused else None,
+                effect=None if refused else Effect.INERT,
                 fix=as_fix(delete_entry(config.document, join(*path)), safe=refused),
                 on_key=True,
             )
@@ -117,6 +122,7 @@ def documented_and_unread(config: Context) -> Iterator[Finding]:
     "DSC022",
     "misplaced-key",
     Effect.ALTERED,
+    also=(Effect.REFUSED,),
     bad='{"train_batch_size": 8, "reduce_bucket_size": 5e7}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e7}}',
     on_templates=True,
@@ -159,6 +165,7 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
     "DSC023",
     "renamed-key",
     Effect.ALTERED,
+    also=(Effect.REFUSED,),
     bad='{"train_batch_size": 8, "aio": {"thread_count": 4}}',
     good='{"train_batch_size": 8, "aio": {"intra_op_parallelism": 4}}',
     on_templates=True,
@@ -202,7 +209,8 @@ def _rename(config: Context, path: Path, old: Renamed, refused: bool) -> Fix | N
 @rule(
     "DSC024",
     "deprecated-key",
-    Effect.INERT,
+    Effect.DEPRECATED,
+    also=(Effect.INERT,),
     wakes="zero_optimization bfloat16",
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
@@ -210,7 +218,11 @@ def _rename(config: Context, path: Path, old: Renamed, refused: bool) -> Fix | N
     on_templates=True,
 )
 def deprecated_key(config: Context) -> Iterator[Finding]:
-    """The key still works, and will not for ever."""
+    """The key is on its way out; DeepSpeed says so in its log.
+
+    Most still work. Where the value does nothing any more (`cpu_offload: false`), the effect is
+    `inert`.
+    """
     for path in config.paths:
         old = deprecated(path)
         if old is None or config.version < old.since:
@@ -221,6 +233,7 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
             path=path,
             message=f'"{_dotted(path)}" is deprecated: {old.consequence(value)}',
             help=f"write {old.advice}",
+            effect=None if old.works(value) else Effect.INERT,
             fix=Fix(Applicability.SAFE, edits) if edits else None,
             on_key=True,
         )
@@ -278,7 +291,8 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC027",
     "comment-key",
-    Effect.NOTE,
+    Effect.REFUSED,
+    also=(Effect.NOTE,),
     bad='{"train_batch_size": 8, "fp16": {"enabled": true, "_comment": "V100"}}',
     good='{"train_batch_size": 8, "fp16": {"enabled": true}}',
     on_templates=True,
@@ -308,7 +322,7 @@ def comment_key(config: Context) -> Iterator[Finding]:
             if refused
             else f'"{path[-1]}" is a comment; {where} tolerates it',
             help="move the remark to the top level, or into a // comment" if refused else None,
-            effect=Effect.REFUSED if refused else None,
+            effect=None if refused else Effect.NOTE,
             late=argument,
             fix=as_fix(delete_entry(config.document, error.pointer)) if refused else None,
             on_key=True,
@@ -318,7 +332,7 @@ def comment_key(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC028",
     "swallowed-key",
-    Effect.ALTERED,
+    Effect.INERT,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "strict": true}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
     holds=in_deepspeed,

@@ -63,6 +63,7 @@ def schedule_overrides_lr(config: Context) -> Iterator[Finding]:
     "DSC642",
     "warmup-longer-than-training",
     Effect.INERT,
+    also=(Effect.NOTE,),
     wakes="scheduler",
     bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params": '
     '{"total_num_steps": 5, "warmup_num_steps": 100}}}',
@@ -70,7 +71,8 @@ def schedule_overrides_lr(config: Context) -> Iterator[Finding]:
     '{"total_num_steps": 1000, "warmup_num_steps": 100}}}',
 )
 def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
-    """Warmup does not end before training does; the rate never reaches its top.
+    """Warmup does not end before training does; the rate never reaches its top, and a decay after
+    it never comes.
 
     Without `total_num_steps` in the file the steps of `--training-args` count.
     """
@@ -84,11 +86,13 @@ def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
         warmup = 1000 if not config.has(*PARAMS, "warmup_num_steps") else None
     if total is None or warmup is None or not 0 < total < warmup:
         return
+    decays = config.scheduler != "WarmupLR"
     yield Finding(
         path=path if config.has(*path) else (*PARAMS, "warmup_num_steps"),
         message=f"training has {total:g} steps and warmup takes {warmup:g}: the rate never "
-        "reaches its top",
+        "reaches its top" + (", and the decay has no effect" if decays else ""),
         help="lower warmup_num_steps; a few percent of training are usual",
+        effect=None if decays else Effect.NOTE,
     )
 
 
@@ -197,7 +201,7 @@ def unknown_warmup_type(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC647",
     "warmup-of-one-step",
-    Effect.INERT,
+    Effect.NOTE,
     wakes="scheduler",
     bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
     '{"warmup_num_steps": 1}}}',
@@ -205,12 +209,13 @@ def unknown_warmup_type(config: Context) -> Iterator[Finding]:
     '{"warmup_num_steps": 2}}}',
 )
 def warmup_of_one_step(config: Context) -> Iterator[Finding]:
-    """A warmup of one step is raised to two."""
+    """A warmup of one step counts as two: with warmup_type log the rates are the same, with linear
+    the second step has half the rate."""
     value = config.number(*PARAMS, "warmup_num_steps")
     if _warms_up(config) and value == 1:
         yield Finding(
             path=(*PARAMS, "warmup_num_steps"),
-            message="warmup_num_steps 1 is raised to 2, the least there is",
+            message="warmup_num_steps 1 counts as 2, the least there is",
             help="write 2 or more",
         )
 
@@ -260,7 +265,7 @@ def learning_rate_zero(config: Context) -> Iterator[Finding]:
     if config.number("optimizer", "params", "lr") == 0 and not raised:
         yield Finding(
             path=("optimizer", "params", "lr"),
-            message="the learning rate is 0: nothing is trained",
+            message="the learning rate is 0: the optimizer has no effect, and nothing is trained",
             help='write "lr": 1e-4',
         )
 

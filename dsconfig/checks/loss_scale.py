@@ -27,6 +27,7 @@ def _is_dynamic(config: Context) -> bool:
     "DSC321",
     "loss-scale-limits",
     Effect.REFUSED,
+    also=(Effect.ALTERED,),
     wakes="fp16",
     bad='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 0}}',
     good='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 1000}}',
@@ -80,7 +81,7 @@ def fractional_min_loss_scale(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC323",
     "loss-scale-starts-below-minimum",
-    Effect.INERT,
+    Effect.NOTE,
     wakes="fp16",
     bad='{"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 4, '
     '"min_loss_scale": 1024}}',
@@ -88,8 +89,12 @@ def fractional_min_loss_scale(config: Context) -> Iterator[Finding]:
     '"min_loss_scale": 1}}',
 )
 def starts_below_minimum(config: Context) -> Iterator[Finding]:
-    """The scale starts at or below its minimum: the first overflow stops the run with
-    "Current loss scale already at minimum"."""
+    """The scale starts at or below its minimum, so overflows cannot lower it.
+
+    Under ZeRO DeepSpeed raises it to the minimum at the first overflow that counts (see
+    `hysteresis`) and stops at the next with "Current loss scale already at minimum"; without ZeRO
+    it goes on skipping steps.
+    """
     if not config.fp16 or not _is_dynamic(config):
         return
     power = config.read(FP16, "initial_scale_power", 16)
@@ -98,7 +103,7 @@ def starts_below_minimum(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(*FP16, "min_loss_scale"),
             message=f"the scale starts at {2**power} (2^{power}) and its minimum is {minimum}: "
-            "the first overflow stops the run",
+            "it cannot fall when gradients overflow",
             help=ADVICE,
         )
 
@@ -126,14 +131,19 @@ def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC325",
     "scale-power-out-of-range",
-    Effect.ALTERED,
+    Effect.REFUSED,
+    also=(Effect.ALTERED,),
     wakes="fp16",
+    late=True,
     bad='{"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 200}}',
     good='{"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 16}}',
 )
 def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
-    """The scale starts at 2 to this power. Above 62 the first step stops with an
-    OverflowError; below 0 the loss is divided instead of multiplied."""
+    """The scale starts at 2 to this power.
+
+    Above 62 the first step stops with an OverflowError; below 0 the loss is divided instead of
+    multiplied, and small gradients are lost (`altered`).
+    """
     power = config.read(FP16, "initial_scale_power", 16)
     if 0 <= power <= LARGEST_POWER or not _is_dynamic(config):
         return
@@ -143,7 +153,7 @@ def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
         message=f"fp16.initial_scale_power is {power}: "
         + ("the first step stops with an overflow" if power > 0 else "the scale starts below 1"),
         help='write "initial_scale_power": 16',
-        effect=Effect.REFUSED if stops else None,
+        effect=None if stops else Effect.ALTERED,
         late=stops,
     )
 
@@ -172,12 +182,17 @@ def loss_scale_too_large(config: Context) -> Iterator[Finding]:
     "DSC327",
     "fixed-loss-scale",
     Effect.NOTE,
+    also=(Effect.INERT,),
     wakes="fp16",
     bad=Example(config='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 8}}'),
     good='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 0}}',
 )
 def fixed_loss_scale(config: Context) -> Iterator[Finding]:
-    """With a fixed loss scale the keys of the dynamic one do nothing, and it does not adapt."""
+    """A fixed loss scale does not adapt to overflows.
+
+    The keys of the dynamic one (`initial_scale_power`, `loss_scale_window`, `hysteresis`,
+    `min_loss_scale`) are `inert` beside it.
+    """
     scale = config.read(FP16, "loss_scale", 0.0)
     if not config.fp16 or not 0 < scale < UNUSABLE_SCALE:
         return
@@ -190,4 +205,5 @@ def fixed_loss_scale(config: Context) -> Iterator[Finding]:
         message=f"the loss scale is fixed at {scale:g}: it does not adapt to overflows"
         + ("" if written == ["loss_scale"] else f", and {', '.join(written)} do nothing"),
         help='"loss_scale": 0 makes it dynamic',
+        effect=None if written == ["loss_scale"] else Effect.INERT,
     )

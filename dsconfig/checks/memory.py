@@ -13,13 +13,13 @@ STATE_BYTES = 12
 """fp32 master weight and two Adam moments, per element."""
 GRADIENT_BYTES = 4
 """An fp32 gradient per element, kept beside offloaded states."""
-BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
+BUCKET = "reduce_bucket_size"
 
 
 @rule(
     "DSC501",
     "bucket-larger-than-model",
-    Effect.INERT,
+    Effect.COSTLY,
     wakes=MODEL,
     bad=Example(
         config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, '
@@ -28,12 +28,12 @@ BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
     ),
     good=Example(
         config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, '
-        '"reduce_bucket_size": 2e7, "allgather_bucket_size": 2e7}}',
+        '"reduce_bucket_size": 2e7}}',
         model="gpt2",
     ),
 )
 def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
-    """A communication bucket holds more elements than the model has (`--model`).
+    """The bucket of the reduction holds more elements than the model has (`--model`).
 
     The buffer is allocated at its full size, and nothing overlaps: the whole model is one
     bucket.
@@ -41,16 +41,14 @@ def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
     model = config.facts.model
     if model is None or config.stage == 0:
         return
-    for name in BUCKETS:
-        size = config.read(ZERO, name, 0)
-        serves = name == "reduce_bucket_size" or config.stage < 3
-        if serves and size > model.parameters:
-            yield Finding(
-                path=(*ZERO, name),
-                message=f"{name} {size} is more than the {model.parameters} parameters of "
-                f"{model.name}: one bucket holds everything, and nothing overlaps",
-                help=f"write about a tenth of the model, {_round(model.parameters // 10)}",
-            )
+    size = config.read(ZERO, BUCKET, 0)
+    if size > model.parameters:
+        yield Finding(
+            path=(*ZERO, BUCKET),
+            message=f"{BUCKET} {size} is more than the {model.parameters} parameters of "
+            f"{model.name}: one bucket holds everything, and nothing overlaps",
+            help=f"write about a tenth of the model, {_round(model.parameters // 10)}",
+        )
 
 
 def _round(number: int) -> int:

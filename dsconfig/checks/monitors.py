@@ -39,13 +39,16 @@ def monitor_package(config: Context) -> Iterator[Finding]:
     holds=in_deepspeed,
 )
 def datastates_block(config: Context) -> Iterator[Finding]:
-    """datastates_ckpt switches its checkpoint engine on by its mere presence, unless it is
-    false, and needs a package that is not on the index."""
+    """datastates_ckpt asks for a checkpoint engine by its mere presence, unless it is false.
+
+    The engine needs the package datastates; without it DeepSpeed logs an error and writes
+    checkpoints as ever.
+    """
     if config.get("datastates_ckpt") is not False:
         yield Finding(
             path=("datastates_ckpt",),
-            message="datastates_ckpt switches DataStates on by its mere presence: without the "
-            "package DeepSpeed stops when the engine is built",
+            message="datastates_ckpt asks for DataStates by its mere presence: without the package "
+            "datastates it has no effect, and checkpoints are written by torch.save",
             help="delete it, or write false",
             on_key=True,
         )
@@ -54,7 +57,7 @@ def datastates_block(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC923",
     "profiler-on",
-    Effect.NOTE,
+    Effect.COSTLY,
     wakes="wall_clock_breakdown memory_breakdown",
     bad='{"train_batch_size": 8, "wall_clock_breakdown": true}',
     good='{"train_batch_size": 8, "wall_clock_breakdown": false}',

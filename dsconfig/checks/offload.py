@@ -16,6 +16,7 @@ BLOCKS = ("offload_param", "offload_optimizer")
     "DSC431",
     "offload-without-device",
     Effect.ALTERED,
+    also=(Effect.INERT,),
     wakes="zero_optimization",
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
     '"offload_optimizer": {"pin_memory": true}}}',
@@ -187,6 +188,7 @@ def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     "DSC438",
     "super-offload-without-device",
     Effect.ALTERED,
+    also=(Effect.REFUSED,),
     wakes="zero_optimization",
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
     '"offload_optimizer": {"device": "none", "super_offload": true}}}',
@@ -220,7 +222,7 @@ def super_offload_without_device(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC439",
     "slow-optimizer-under-offload",
-    Effect.INERT,
+    Effect.COSTLY,
     wakes="optimizer",
     bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"torch_adam": true}}, '
     '"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}',

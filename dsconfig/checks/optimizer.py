@@ -95,6 +95,7 @@ def optimizer_without_type(config: Context) -> Iterator[Finding]:
     "DSC603",
     "unknown-optimizer-argument",
     Effect.REFUSED,
+    also=(Effect.ALTERED,),
     wakes="optimizer",
     late=True,
     bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
@@ -141,6 +142,7 @@ _SYNONYMS = {"learning_rate": "lr", "epsilon": "eps", "wd": "weight_decay", "bet
     "DSC604",
     "optimizer-argument-value",
     Effect.REFUSED,
+    also=(Effect.ALTERED,),
     wakes="optimizer",
     late=True,
     bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": "1e-3"}}}',

@@ -18,8 +18,8 @@ NOW = "DeepSpeed stops when the engine is built"
     "DSC461",
     "sequence-parallel-size",
     Effect.REFUSED,
+    also=(Effect.ALTERED,),
     wakes="sequence_parallel_size data_parallel_size",
-    late=True,
     bad='{"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": -2}',
     good='{"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}',
     holds=in_deepspeed,
@@ -53,6 +53,7 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
             message=f"data_parallel_size {data:g} x sequence_parallel_size {degree} is more than "
             f"the {world} ranks there are: {NOW}",
             help="lower one of them",
+            late=True,
         )
     elif world % degree:
         yield Finding(
@@ -61,7 +62,6 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
             f"counts with {world / degree:g} data-parallel ranks",
             help="write a divisor of the number of ranks",
             effect=Effect.ALTERED,
-            late=False,
         )
 
 
@@ -74,6 +74,7 @@ def _divides(degree: Any) -> bool:
     "DSC462",
     "autotp-size",
     Effect.REFUSED,
+    also=(Effect.INERT,),
     wakes="tensor_parallel",
     late=True,
     bad=Example(

@@ -140,29 +140,28 @@ def both_master_weights(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC311",
     "auto-cast-without-fp16",
-    Effect.INERT,
+    Effect.REFUSED,
     wakes="fp16",
+    late=True,
     bad='{"train_batch_size": 8, "fp16": {"enabled": false, "auto_cast": true}}',
     good='{"train_batch_size": 8, "fp16": {"enabled": true, "auto_cast": true}}',
 )
 def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     """fp16.auto_cast casts the inputs to fp16 although fp16 is off.
 
-    With bf16 on the first matrix product stops with unequal types. With neither, the fp32
-    model meets fp16 inputs.
+    A model that takes numbers with a fraction stops at its first matrix product, whose sides have
+    unequal types. One that takes tokens alone has nothing to cast, and does not notice.
     """
     if not config.read(("fp16",), "auto_cast", False) or config.fp16:
         return
     if config.has("fp16", "enabled") and not config.written(("fp16",), "enabled"):
         return
-    stops = config.bf16
+    weights = "bf16" if config.bf16 else "fp32"
     yield Finding(
         path=("fp16", "auto_cast"),
-        message="fp16.auto_cast casts inputs to fp16 while "
-        + ("bf16 is on: the first step stops with unequal types" if stops else "fp16 is off"),
+        message=f"fp16.auto_cast casts inputs to fp16 while the weights are {weights}: the first "
+        "step stops, unless the model takes no inputs but integers",
         help='delete it, or set "auto_cast": false',
-        effect=Effect.REFUSED if stops else None,
-        late=stops,
     )
 
 
@@ -201,6 +200,7 @@ def precision_not_on_device(config: Context) -> Iterator[Finding]:
     "DSC313",
     "shadowed-bfloat16",
     Effect.ALTERED,
+    also=(Effect.INERT,),
     wakes="bfloat16",
     bad='{"train_batch_size": 8, "bf16": {"enabled": false}, "bfloat16": {"enabled": true}}',
     good='{"train_batch_size": 8, "bf16": {"enabled": true}}',
@@ -223,7 +223,7 @@ def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC314",
     "fp16-on-bf16-model",
-    Effect.INERT,
+    Effect.NOTE,
     wakes="fp16",
     bad=Example(
         config='{"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true}}',
@@ -237,14 +237,14 @@ def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
 def fp16_on_bf16_model(config: Context) -> Iterator[Finding]:
     """A model trained in bf16 (`--model`) is trained on in fp16.
 
-    Its activations may exceed 65504, the largest number of fp16; gradients overflow, and the
+    Its activations may exceed 65504, the largest number of fp16; then gradients overflow, and the
     loss scale falls to its minimum, where DeepSpeed stops.
     """
     model = config.facts.model
     if config.fp16 and model is not None and model.trained_in == "bfloat16":
         yield Finding(
             path=("fp16", "enabled"),
-            message=f"{model.name} was trained in bf16: in fp16 its activations overflow, and the "
-            "loss scale falls to its minimum",
+            message=f"{model.name} was trained in bf16: in fp16 its activations may overflow, and "
+            "the loss scale fall to its minimum",
             help='write "bf16": {"enabled": true} where the card has it',
         )

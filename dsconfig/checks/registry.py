@@ -78,13 +78,15 @@ def rule(
     bad: str | Example,
     good: str | Example,
     wakes: str = "",
+    also: tuple[Effect, ...] = (),
     late: bool = False,
     holds: Holds = everywhere,
     on_templates: bool = False,
 ) -> Callable[[Check], Check]:
     """Register a check under a code that is never used again for anything else.
 
-    ``effect``, ``late`` and ``holds`` are what its findings have unless they say otherwise.
+    ``effect``, ``late`` and ``holds`` are what its findings have unless they say otherwise;
+    ``also`` lists the effects that they then may have.
     """
 
     def register(check: Check) -> Check:
@@ -94,6 +96,7 @@ def rule(
             code=code,
             name=name,
             effect=effect,
+            also=also,
             check=check,
             wakes=frozenset(wakes.split()),
             late=late,

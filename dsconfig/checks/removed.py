@@ -63,7 +63,7 @@ def _is_off(value: object) -> bool:
 @rule(
     "DSC802",
     "will-be-removed",
-    Effect.INERT,
+    Effect.DEPRECATED,
     wakes=" ".join(sorted({path[0] for path in REMOVALS})),
     bad=Example(config='{"train_batch_size": 8, "amp": {"enabled": true}}', version="0.19.6"),
     good=Example(config='{"train_batch_size": 8, "bf16": {"enabled": true}}', version="0.19.6"),

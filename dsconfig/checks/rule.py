@@ -67,6 +67,9 @@ class Rule(NamedTuple):
     code: str
     name: str
     effect: Effect
+    """What its bad example leads to, and most of its findings."""
+    also: tuple[Effect, ...]
+    """What a finding leads to where it says so itself."""
     check: Check
     wakes: frozenset[str]
     late: bool

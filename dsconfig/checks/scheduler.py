@@ -226,6 +226,7 @@ def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
     "DSC636",
     "steps-not-positive",
     Effect.REFUSED,
+    also=(Effect.ALTERED,),
     wakes="scheduler",
     late=True,
     bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
@@ -270,6 +271,7 @@ def _is_whole_in_file(config: Context, value: object) -> bool:
     "DSC637",
     "scheduler-argument-value",
     Effect.REFUSED,
+    also=(Effect.ALTERED,),
     wakes="scheduler",
     late=True,
     bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '

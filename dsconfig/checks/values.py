@@ -11,6 +11,7 @@ from dsconfig.checks.rule import Finding, Path, everywhere, in_deepspeed
 from dsconfig.report import Effect, Fix
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.demands import Demand
+from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Entry, Outcome
 from dsconfig.runtimes.reading import expected as expected_by_model
 from dsconfig.schema import ErrorKind, SchemaError
@@ -159,6 +160,7 @@ def literal_of(value: Any) -> Any:
     "DSC032",
     "kept-wrong-value",
     Effect.ALTERED,
+    also=(Effect.REFUSED,),
     bad='{"train_batch_size": 8, "prescale_gradients": "false"}',
     good='{"train_batch_size": 8, "prescale_gradients": false}',
 )
@@ -221,15 +223,17 @@ def _what_happens(error: SchemaError) -> str:
 @rule(
     "DSC033",
     "converted-value",
-    Effect.INERT,
+    Effect.NOTE,
+    also=(Effect.ALTERED,),
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": "2"}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
 )
 def converted_value(config: Context) -> Iterator[Finding]:
     """The value is of another type, and DeepSpeed converts it.
 
-    "2" becomes 2, "yes" and 1 become true. Other programs that read the same file
-    (transformers compares values with its own arguments) do not convert.
+    "2" becomes 2, "yes" and 1 become true: it trains what was meant. A bool in place of a number
+    becomes 0 or 1, which rarely was. Other programs that read the same file (transformers
+    compares values with its own arguments) do not convert.
     """
     for path, entry in config.reading.entries.items():
         if entry.outcome is not Outcome.CONVERTED or entry.field is None:
@@ -251,6 +255,7 @@ def converted_value(config: Context) -> Iterator[Finding]:
     "DSC034",
     "null-block",
     Effect.INERT,
+    also=(Effect.NOTE,),
     wakes="bf16 aio",
     bad='{"train_batch_size": 8, "bf16": null}',
     good='{"train_batch_size": 8, "bf16": {"enabled": true}}',
@@ -272,7 +277,8 @@ def null_block(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC035",
     "unused-old-form",
-    Effect.INERT,
+    Effect.DEPRECATED,
+    also=(Effect.INERT,),
     wakes="zero_optimization allgather_size",
     bad='{"train_batch_size": 8, "zero_optimization": true, "fp16": {"enabled": true}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "fp16": {"enabled": true}}',
@@ -280,7 +286,8 @@ def null_block(config: Context) -> Iterator[Finding]:
 def bare_switch(config: Context) -> Iterator[Finding]:
     """`zero_optimization` is a bare true or false, the form of 2020.
 
-    true is stage 1 with `allgather_size` as the bucket; nothing else can be set that way.
+    true is stage 1 with `allgather_size` as the bucket; nothing else can be set that way. Beside
+    a block `allgather_size` is `inert`.
     """
     value = config.get("zero_optimization")
     if isinstance(value, bool):
@@ -297,6 +304,7 @@ def bare_switch(config: Context) -> Iterator[Finding]:
             path=("allgather_size",),
             message="allgather_size is read only beside a bare zero_optimization: true",
             help='write "allgather_bucket_size" in zero_optimization',
+            effect=Effect.INERT,
             on_key=True,
         )
 
@@ -304,21 +312,34 @@ def bare_switch(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC036",
     "number-too-large",
-    Effect.ALTERED,
+    Effect.REFUSED,
+    also=(Effect.NOTE,),
     wakes="zero_optimization",
+    late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
     '"reduce_bucket_size": 1000000000000000000000000000000}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
     '"reduce_bucket_size": 500000000}}',
 )
 def number_too_large(config: Context) -> Iterator[Finding]:
-    """A size above 2^63 - 1, which no tensor can have."""
+    """A size above 2^63 - 1, which no tensor can have.
+
+    DeepSpeed takes it. A reduce_bucket_size is allocated, and stops the first step; sizes that
+    are only compared with others mean no limit.
+    """
     for path in config.paths:
         value = config.get(*path)
         if isinstance(value, int) and abs(value) > 2**63 - 1:
+            allocated = path == (*ZERO, "reduce_bucket_size") and config.stage > 0
             yield Finding(
                 path=path,
-                message=f"{_dotted(path)} has {len(str(abs(value)))} digits: it is taken, and no "
-                "buffer can be so large",
-                help="write the number of elements in one bucket, such as 500000000",
+                message=f"{_dotted(path)} has {len(str(abs(value)))} digits: "
+                + (
+                    "DeepSpeed stops when it allocates the bucket"
+                    if allocated
+                    else "it is taken for no limit"
+                ),
+                help="write a number of elements, such as 500000000",
+                effect=None if allocated else Effect.NOTE,
+                holds=in_deepspeed if allocated else None,
             )

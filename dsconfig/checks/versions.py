@@ -49,6 +49,7 @@ def _own(config: Context) -> Iterator[tuple[Path, "Key"]]:
     "DSC811",
     "key-too-new",
     Effect.ALTERED,
+    also=(Effect.REFUSED,),
     bad=Example(
         config='{"train_batch_size": 8, "torch_autocast": {"enabled": true}}', version="0.14.4"
     ),
@@ -84,7 +85,8 @@ def key_too_new(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC812",
     "key-no-longer-read",
-    Effect.ALTERED,
+    Effect.REFUSED,
+    also=(Effect.ALTERED,),
     bad='{"train_batch_size": 8, "compile": {"enabled": true, "backend": "inductor"}}',
     good='{"train_batch_size": 8, "compile": {"deepcompile": true}}',
     holds=in_deepspeed,
@@ -106,7 +108,7 @@ def key_no_longer_read(config: Context) -> Iterator[Finding]:
             path=path,
             message=f"{'.'.join(path)} is not read {since}: {what}",
             help=f"write {key.replaced_by} instead" if key.replaced_by else "delete it",
-            effect=Effect.REFUSED if refused else None,
+            effect=None if refused else Effect.ALTERED,
             on_key=True,
         )
 
@@ -158,7 +160,7 @@ def zero_needed_fp16(config: Context) -> Iterator[Finding]:
     for breach in config.unmet_condition("zero-needed-fp16"):
         yield Finding(
             path=breach.path,
-            message=breach.said,
+            message=f"{breach.said}: it stops",
             help='add "fp16": {"enabled": true}, or use DeepSpeed 0.4.0 or later',
         )
 
@@ -204,7 +206,7 @@ def bf16_needed_zero(config: Context) -> Iterator[Finding]:
     for breach in config.unmet_condition("bf16-needed-zero"):
         yield Finding(
             path=breach.path,
-            message=breach.said,
+            message=f"{breach.said}: it stops otherwise",
             help='add "zero_optimization": {"stage": 1}, or use DeepSpeed 0.6.2 or later',
         )
 

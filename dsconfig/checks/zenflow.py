@@ -21,6 +21,7 @@ def _is_on(config: Context) -> bool:
     "DSC451",
     "zenflow-needs-offload",
     Effect.REFUSED,
+    also=(Effect.ALTERED,),
     wakes="zero_optimization.zenflow",
     late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
@@ -56,6 +57,7 @@ def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
     "zenflow-selection",
     Effect.REFUSED,
     wakes="zero_optimization.zenflow",
+    late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
     '{"device": "cpu"}, "zenflow": {"select_strategy": "auto", "select_interval": 4}}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '

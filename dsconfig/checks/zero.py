@@ -235,6 +235,7 @@ def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
     "DSC419",
     "hpz-group",
     Effect.REFUSED,
+    also=(Effect.INERT,),
     wakes="zero_optimization",
     late=True,
     bad=Example(
@@ -278,20 +279,23 @@ def hpz_group(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC420",
     "quantized-gradients-group",
-    Effect.INERT,
+    Effect.REFUSED,
     wakes="zero_optimization",
+    late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
     '"zero_quantized_gradients": true, "reduce_scatter": false}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
     '"zero_quantized_gradients": true}}',
 )
 def quantized_gradients_group(config: Context) -> Iterator[Finding]:
-    """Quantised gradients travel in a reduce-scatter; without reduce_scatter they do not."""
+    """Quantised gradients are exchanged in place of a reduce-scatter; without reduce_scatter the
+    engine is not built."""
     quantized = config.read(ZERO, "zero_quantized_gradients", False)
     if config.stage == 3 and quantized and not config.read(ZERO, "reduce_scatter", True):
         yield Finding(
             path=(*ZERO, "zero_quantized_gradients"),
-            message="zero_quantized_gradients needs reduce_scatter, which is off",
+            message="zero_quantized_gradients needs reduce_scatter, which is off: DeepSpeed stops "
+            "when the engine is built",
             help='set "reduce_scatter": true',
         )
 

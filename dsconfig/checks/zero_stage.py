@@ -16,6 +16,7 @@ from dsconfig.schema import find
     "DSC401",
     "stage-missing",
     Effect.ALTERED,
+    also=(Effect.INERT,),
     wakes="zero_optimization",
     bad='{"train_batch_size": 8, "zero_optimization": {"overlap_comm": true}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true}}',
@@ -130,14 +131,19 @@ def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC404",
     "odd-sizes",
-    Effect.INERT,
+    Effect.COSTLY,
+    also=(Effect.INERT,),
     wakes="zero_optimization",
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 0}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 1e9}}',
 )
 def odd_sizes(config: Context) -> Iterator[Finding]:
-    """A size of zero, or below zero, that DeepSpeed takes: the work is cut into single tensors
-    or the feature is off."""
+    """A size of zero, or below zero, that DeepSpeed takes.
+
+    `sub_group_size` then makes a group of every parameter, and the optimizer steps once for each:
+    slow, and at the least memory. The other sizes do nothing: torch gathers without a bucket, and
+    a granularity or a secondary partition below 1 is off.
+    """
     for key in config.block("zero_optimization"):
         known = find((*ZERO, key))
         if (
@@ -147,11 +153,22 @@ def odd_sizes(config: Context) -> Iterator[Finding]:
         ):
             continue
         value = config.read(ZERO, known.model_name, 1)
-        if value < 0 or (value == 0 and known.model_name in NEVER_ZERO):
+        if value > 0 or (value == 0 and known.model_name not in NEVER_ZERO):
+            continue
+        if known.model_name == "sub_group_size":
             yield Finding(
                 path=(*ZERO, key),
-                message=f"{key} is {value}: it is taken, and serves nobody",
-                help="delete it for the default, or write a number of elements",
+                message=f"{key} is {value}: every parameter is a group of its own, and the "
+                "optimizer steps once for each",
+                help="write a number of elements: a larger one is faster, a smaller one needs "
+                "less memory",
+            )
+        else:
+            yield Finding(
+                path=(*ZERO, key),
+                message=f"{key} is {value}: it counts as off and has no effect",
+                help="delete it, or write a number above 0",
+                effect=Effect.INERT,
             )
 
 
@@ -162,7 +179,8 @@ SIZES = NEVER_ZERO | {"module_granularity_threshold"}
 @rule(
     "DSC405",
     "no-parameter-may-live",
-    Effect.INERT,
+    Effect.COSTLY,
+    also=(Effect.INERT,),
     wakes="zero_optimization",
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
     '"stage3_max_live_parameters": 0}}',
@@ -174,7 +192,8 @@ def no_parameter_may_live(config: Context) -> Iterator[Finding]:
 
     `stage3_max_live_parameters` 0 releases each module at once and gathers it again for the
     backward pass. A `stage3_param_persistence_threshold` above
-    `stage3_model_persistence_threshold` asks for more than it allows.
+    `stage3_model_persistence_threshold` asks for more than it allows, and what goes beyond is
+    `inert`.
     """
     if config.stage != 3:
         return
@@ -191,8 +210,9 @@ def no_parameter_may_live(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(*ZERO, _as_written(config, "param_persistence_threshold")),
             message=f"parameters up to {one} elements are to stay whole, and all of them together "
-            f"may have {model}: few will",
+            f"may have {model}: a larger one never will",
             help="lower stage3_param_persistence_threshold or raise the other",
+            effect=Effect.INERT,
         )
 
 

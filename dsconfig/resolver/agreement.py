@@ -38,6 +38,8 @@ class Disagreement:
     path: str
     left: Side | None
     right: Side
+    stops_trainer: bool = False
+    """Whether transformers compares the two, and stops."""
 
 
 def check(draft: Draft, original: Mapping[str, Any]) -> None:
@@ -56,14 +58,23 @@ def disagreements(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagre
     yield from _between_both(facts)
 
 
-def said(name: str, found: Disagreement, original: Mapping[str, Any], facts: Facts) -> str:
+DEPENDS = "which of them holds depends on the program"
+
+
+def said(
+    name: str,
+    found: Disagreement,
+    original: Mapping[str, Any],
+    facts: Facts,
+    consequence: str = DEPENDS,
+) -> str:
     """A disagreement in one sentence; ``name`` is that of the config."""
     if found.left is None:
         left = f"{name} says {_written(value_at(original, found.path))}"
     else:
         left = _shown(facts, found.left)
     right = _shown(facts, found.right)
-    return f"{found.path}: {left}, {right}; which of them holds depends on the program"
+    return f"{found.path}: {left}, {right}; {consequence}"
 
 
 def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
@@ -79,7 +90,8 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
     for mismatch in fill.mismatches.values():
         names = [name for name in NAMES_OF.get(mismatch.path, ()) if name in given]
         if names:
-            yield Disagreement(mismatch.path, None, Side(ARGUMENTS, names[0], mismatch.wanted))
+            right = Side(ARGUMENTS, names[0], mismatch.wanted)
+            yield Disagreement(mismatch.path, None, right, stops_trainer=True)
     for dtype, other in (("fp16", "bf16"), ("bf16", "fp16")):
         if given.get(other) is True and value_at(original, f"{dtype}.enabled") is True:
             yield Disagreement(f"{dtype}.enabled", None, Side(ARGUMENTS, other, True))

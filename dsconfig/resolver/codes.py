@@ -107,7 +107,7 @@ CODES: Mapping[str, Code] = {
     ),
     "DSC350": Code(
         "bf16-model-in-fp16",
-        Effect.INERT,
+        Effect.NOTE,
         "The device has no bf16, so a model trained in bf16 runs in fp16, whose largest number is "
         "65504: activations may overflow, which shows as skipped steps while the loss scale "
         "falls to its minimum.",
@@ -196,7 +196,8 @@ CODES: Mapping[str, Code] = {
         "auto-left-in",
         Effect.ALTERED,
         'The program leaves "auto" in the config it hands on. What becomes of the text depends on '
-        "the key, and the message says it: a default, a switch that counts as on, or a stop.",
+        "the key, and the message says it: a default, a switch that counts as on, or a stop (then "
+        "the effect is `refused`).",
         "Write the value, or train with the output of `dsconfig resolve`.",
         (
             '{"train_micro_batch_size_per_gpu": 1, "activation_checkpointing": '

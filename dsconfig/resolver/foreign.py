@@ -70,13 +70,15 @@ def _left_over(draft: Draft) -> None:
         fate = draft.runtime.on_auto(tuple(path.split(".")), draft.config)
         if fate is AutoFate.NATIVE:
             continue
+        stops = fate in (AutoFate.REFUSED, AutoFate.REFUSED_LATE)
         draft.report(
             "DSC757",
             "auto-left-in",
-            Effect.ALTERED,
+            Effect.REFUSED if stops else Effect.ALTERED,
             path,
             f'{draft.runtime.name} leaves "auto" at {path} ({_WORDS[fate]})',
             "write the value, or train with the output of dsconfig resolve",
+            late=fate is AutoFate.REFUSED_LATE,
         )
 
 

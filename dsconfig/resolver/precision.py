@@ -74,7 +74,7 @@ def _warn(draft: Draft, chosen: str) -> None:
     draft.report(
         "DSC350",
         "bf16-model-in-fp16",
-        Effect.INERT,
+        Effect.NOTE,
         FP16,
         f"{facts.model.name} was trained in bf16; in fp16 its activations may overflow, which "
         "shows as skipped steps while the loss scale falls",

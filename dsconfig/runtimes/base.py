@@ -63,6 +63,8 @@ class Runtime:
     """True where a config without zero_optimization is refused."""
     filled_with: ClassVar[Mapping[str, str]] = {}
     """What the program itself puts in the place of "auto", in words, by dotted path."""
+    compares_arguments: ClassVar[bool] = False
+    """True where a config that contradicts TrainingArguments is refused."""
     ends_in_deepspeed: ClassVar[bool] = True
     """True where DeepSpeed itself has the last word about the config."""
 

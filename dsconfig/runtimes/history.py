@@ -22,12 +22,16 @@ class Renamed(NamedTuple):
 
 
 class Deprecated(NamedTuple):
-    """A key that works with a warning. ``edits`` writes the same thing the new way."""
+    """A key that DeepSpeed warns of. ``edits`` writes the same thing the new way.
+
+    ``works`` says whether a value still does something.
+    """
 
     since: Version
     advice: str
     consequence: Callable[[Any], str]
     edits: Callable[[Document, Any], tuple[Edit, ...]] | None = None
+    works: Callable[[Any], bool] = lambda value: True
 
 
 def _v(text: str) -> Version:
@@ -122,17 +126,20 @@ _DEPRECATED: Mapping[Path, Deprecated] = {
         '"offload_optimizer": {"device": "cpu"}',
         _offload('"offload_optimizer": {"device": "cpu"}'),
         _moved("offload_optimizer", "cpu_offload"),
+        bool,
     ),
     (ZERO, "cpu_offload_param"): Deprecated(
         _v("0.7.0"),
         '"offload_param": {"device": "cpu"}',
         _offload('"offload_param": {"device": "cpu"}'),
         _moved("offload_param", "cpu_offload_param"),
+        bool,
     ),
     (ZERO, "cpu_offload_use_pin_memory"): Deprecated(
         _v("0.4.0"),
         '"pin_memory" in offload_param or offload_optimizer',
         _as("its value is dropped"),
+        works=lambda value: False,
     ),
     (ZERO, "stage3_gather_fp16_weights_on_model_save"): Deprecated(
         _v("0.6.0"),

@@ -48,6 +48,7 @@ class Transformers(Runtime):
     name = "transformers"
     filled_with = FILLED_WITH
     reads_hjson: ClassVar[bool] = False
+    compares_arguments: ClassVar[bool] = True
 
     def __init__(
         self,

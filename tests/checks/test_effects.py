@@ -1,0 +1,79 @@
+"""What a finding says of its effect is what it declares, and what its words say."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dsconfig
+from dsconfig.checks import rules
+from dsconfig.checks.examples import judge
+from dsconfig.report import Diagnostic, Effect, Severity
+from dsconfig.runtimes.base import NAMES
+
+RULES = list(rules().values())
+ORACLE = Path(__file__).parents[1] / "oracle"
+STOPPING = re.compile(r"stop|refuse|exclude|kill|no program|cannot|raises")
+
+
+def test_severity_follows_from_the_effect_alone():
+    assert {str(effect): effect.severity for effect in Effect} == {
+        "refused": Severity.ERROR,
+        "altered": Severity.ERROR,
+        "inert": Severity.WARNING,
+        "deprecated": Severity.WARNING,
+        "costly": Severity.WARNING,
+        "note": Severity.INFO,
+    }
+    assert "severity" not in Diagnostic._fields
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.code for rule in RULES])
+def test_the_bad_example_has_the_effect_of_its_page(rule):
+    found = {(each.effect, each.late) for each in judge(rule.bad) if each.code == rule.code}
+    assert found == {(rule.effect, rule.late and rule.effect is Effect.REFUSED)}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.code for rule in RULES])
+def test_a_refusal_says_that_the_program_stops(rule):
+    for each in judge(rule.bad):
+        read = each.code not in ("DSC001", "DSC009")  # else there is nothing to start with
+        if read and each.code == rule.code and each.effect is Effect.REFUSED:
+            assert STOPPING.search(each.message), each.message
+
+
+def _judgements() -> Iterator[Diagnostic]:
+    """Every example and every recorded config, judged for each program and for all."""
+    for rule in RULES:
+        for example in (rule.bad, rule.good):
+            for runtime in (None, *NAMES):
+                yield from judge(example._replace(runtime=runtime))
+    for row in (ORACLE / "versions.jsonl").read_text().splitlines()[::5]:
+        for span in json.loads(row)["ranges"]:
+            config = json.loads(row)["config"]
+            yield from dsconfig.validate(config, version=span["from"]).diagnostics
+    for row in json.loads((ORACLE / "bad_configs.json").read_text())[::2]:
+        if isinstance(row["config"], dict):
+            for runtime in (None, "deepspeed", "dsengine"):
+                yield from dsconfig.validate(row["config"], runtime=runtime).diagnostics
+
+
+def test_no_finding_has_an_effect_that_its_rule_does_not_list():
+    seen = {(each.code, each.effect, each.late) for each in _judgements()}
+    listed = {rule.code: (rule.effect, *rule.also) for rule in RULES}
+    assert not {(code, effect) for code, effect, _ in seen if effect not in listed[code]}
+    assert not {code for code, effect, late in seen if late and effect is not Effect.REFUSED}
+
+
+def test_dsengine_is_never_said_to_train_what_it_refuses():
+    """A key that nothing covers, or a value of the wrong type, stops it and is said to."""
+    for key, value in (("gradient_cliping", 0.5), ("prescale_gradients", "false")):
+        config = {"train_batch_size": 8, key: value}
+        alone = dsconfig.validate(config, runtime="dsengine").diagnostics
+        assert [each.effect for each in alone if each.pointer == f"/{key}"] == [Effect.REFUSED]
+        together = dsconfig.validate(config).diagnostics
+        for each in together:
+            if each.pointer == f"/{key}":
+                assert each.effect is Effect.ALTERED and "dsengine" not in each.runtimes
