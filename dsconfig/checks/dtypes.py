@@ -79,18 +79,27 @@ def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC333",
     "integer-accumulation",
-    Effect.ALTERED,
+    Effect.REFUSED,
+    also=(Effect.INERT,),
     wakes="data_types",
+    late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, '
     '"data_types": {"grad_accum_dtype": "int8"}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, '
     '"data_types": {"grad_accum_dtype": "fp32"}}',
 )
 def integer_accumulation(config: Context) -> Iterator[Finding]:
-    """int8 is a name DeepSpeed knows, and no format for gradients."""
+    """int8 is a name DeepSpeed knows, and no format for gradients: the first step stops.
+
+    dsengine sums in the format of the model.
+    """
     if config.stage and named_dtype(config, "grad_accum_dtype") == "int8":
+        stops = config.ends_in_deepspeed
         yield Finding(
             path=("data_types", "grad_accum_dtype"),
-            message="gradients are summed in 8-bit integers: everything below 1 is lost",
+            message="gradients cannot be summed in 8-bit integers: "
+            + ("DeepSpeed stops at the first step" if stops else "it has no effect in dsengine"),
             help='write "fp32"',
+            effect=None if stops else Effect.INERT,
+            holds=in_deepspeed if stops else None,
         )

@@ -135,23 +135,30 @@ def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
     also=(Effect.ALTERED,),
     wakes="fp16",
     late=True,
-    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 200}}',
+    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
+    '"fp16": {"enabled": true, "initial_scale_power": 200}}',
     good='{"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 16}}',
 )
 def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
     """The scale starts at 2 to this power.
 
-    Above 62 the first step stops with an OverflowError; below 0 the loss is divided instead of
-    multiplied, and small gradients are lost (`altered`).
+    Above 62 the first step under ZeRO stops with an OverflowError. Without ZeRO every step is
+    skipped until the scale has come down, and below 0 the loss is divided instead of multiplied,
+    so that small gradients are lost: both are `altered`.
     """
     power = config.read(FP16, "initial_scale_power", 16)
     if 0 <= power <= LARGEST_POWER or not _is_dynamic(config):
         return
-    stops = power > LARGEST_POWER and config.fp16
+    stops = power > LARGEST_POWER and config.fp16 and config.stage > 0
+    if stops:
+        consequence = "the first step stops with an overflow"
+    elif power > 0:
+        consequence = "steps are skipped until the scale has come down"
+    else:
+        consequence = "the scale starts below 1, and small gradients are lost"
     yield Finding(
         path=(*FP16, "initial_scale_power"),
-        message=f"fp16.initial_scale_power is {power}: "
-        + ("the first step stops with an overflow" if power > 0 else "the scale starts below 1"),
+        message=f"fp16.initial_scale_power is {power}: {consequence}",
         help='write "initial_scale_power": 16',
         effect=None if stops else Effect.ALTERED,
         late=stops,
