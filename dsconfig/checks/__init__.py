@@ -42,6 +42,7 @@ def check(
             diagnostic = _diagnostic(rule, finding, context)
             if diagnostic is not None:
                 found.append(diagnostic)
+                context.is_refused |= diagnostic.effect is Effect.REFUSED
     return tuple(found)
 
 

@@ -50,6 +50,8 @@ class Context(ReadConfig):
         self.document = document
         self.runtimes = runtimes
         self._compared = 0
+        self.is_refused = False
+        """Whether a rule before found what the program stops at."""
 
     @cached_property
     def words(self) -> frozenset[str]:

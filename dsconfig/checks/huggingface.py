@@ -7,6 +7,7 @@ from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
+from dsconfig.source.pointer import copied
 
 
 def _reads_strict_json(runtime: Runtime) -> bool:
@@ -110,4 +111,52 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
             message=said(config.document.name, found, config.config, facts, consequence),
             help='write "auto" in the config and keep the value in the other place',
             effect=None if stops else Effect.ALTERED,
+        )
+
+
+@rule(
+    "DSC704",
+    "integration-stops",
+    Effect.REFUSED,
+    bad=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+        '"offload_optimizer": "cpu"}}',
+        runtime="transformers",
+        training_args={"per_device_train_batch_size": 8},
+        world_size=1,
+    ),
+    good=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+        '"offload_optimizer": {"device": "cpu"}}}',
+        runtime="transformers",
+        training_args={"per_device_train_batch_size": 8},
+        world_size=1,
+    ),
+)
+def integration_stops(config: Context) -> Iterator[Finding]:
+    """transformers or accelerate stops over what no other rule tells: its own code meets a value
+    that it cannot handle, or a value of the run that differs.
+
+    Judged where one program and its run (`--training-args`) are known, by going through what it
+    does with the file.
+    """
+    (runtime, *others), training = config.runtimes, config.facts.training
+    if config.is_refused or others or not runtime.filled_with or training is None:
+        return
+    from dsconfig.runtimes.behaviour.replay import MissingFact
+
+    try:
+        replay = runtime.fill(copied(config.config), config.facts)
+    except MissingFact:
+        return
+    failure = replay.failure or replay.failure_after
+    if failure is None:
+        return
+    program = runtime.name if replay.failure else "DeepSpeed"
+    for path in failure.paths or ("",):
+        yield Finding(
+            path=tuple(path.split(".")) if path else (),
+            message=f"{program} raises {failure.exception}: {failure.message}",
+            help="mend the key, or train with the output of `dsconfig resolve`",
+            late=failure.late,
         )

@@ -6,6 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding
 from dsconfig.report import Effect
+from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
 from dsconfig.runtimes.conditions import MASTER_KEYS, keeps_masters, stages_with_masters
 from dsconfig.source.edit import as_fix, replace_value
 
@@ -20,6 +21,15 @@ from dsconfig.source.edit import as_fix, replace_value
 )
 def fp16_with_bf16(config: Context) -> Iterator[Finding]:
     """fp16 and bf16 are both on. One model has one 16-bit format; DeepSpeed stops."""
+
+    def reads_as_written(runtime: Runtime) -> bool:
+        """Who fills an "auto" in has switched one of the two off."""
+        return all(
+            config.get(block, "enabled") != AUTO
+            or runtime.on_auto((block, "enabled"), config.config) is not AutoFate.FILLED
+            for block in ("fp16", "bf16")
+        )
+
     for breach in config.unmet_condition("fp16-with-bf16"):
         edits = replace_value(config.document, "/fp16/enabled", False)
         yield Finding(
@@ -27,6 +37,7 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
             message=f"{breach.said}: DeepSpeed stops while reading the file",
             help='keep bf16 on cards that have it (A100, H100 and later): "fp16": '
             '{"enabled": false}',
+            holds=reads_as_written,
             fix=as_fix(edits, safe=False),
         )
 

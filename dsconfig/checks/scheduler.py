@@ -290,7 +290,7 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
             continue
         meant = literal_of(error.value)
         edits = replace_value(config.document, error.pointer, meant) if meant is not None else ()
-        stops = error.kind is ErrorKind.TYPE and not isinstance(error.value, bool)
+        stops = error.kind is ErrorKind.TYPE and not isinstance(error.value, int | float)
         yield Finding(
             path=path,
             message=f"{'.'.join(path)} is {shown(error.value)}, and must be {error.expected}: "

@@ -12,11 +12,11 @@ from typing import Any, cast
 from dsconfig.facts import Facts
 from dsconfig.facts.training import NAMES_OF
 from dsconfig.report import Effect
-from dsconfig.resolver.draft import Draft, copied
+from dsconfig.resolver.draft import Draft
 from dsconfig.runtimes.behaviour.plugin import PATH_OF_SETTING
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops
 from dsconfig.runtimes.behaviour.trainer import TrainerFill, arguments
-from dsconfig.source.pointer import ABSENT, value_at
+from dsconfig.source.pointer import ABSENT, copied, value_at
 
 ARGUMENTS, LAUNCH = "training", "launch"
 _TITLES = {ARGUMENTS: "TrainingArguments", LAUNCH: "the accelerate config"}

@@ -212,6 +212,17 @@ CODES: Mapping[str, Code] = {
         "setting. Which of them holds depends on the program, and the message says which does.",
         'Say it in one place: write "auto" in the config and keep the value in the other file.',
     ),
+    "DSC761": Code(
+        "deepspeed-stops",
+        Effect.REFUSED,
+        "transformers or accelerate fill in their part of the config and hand it to DeepSpeed, "
+        "which raises this error.",
+        "Mend the key that is named, or train with the output of `dsconfig resolve`.",
+        (
+            '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 7}}',
+            "--gpus 8 --runtime accelerate",
+        ),
+    ),
     "DSC760": Code(
         "program-stops",
         Effect.REFUSED,

@@ -9,7 +9,7 @@ from dsconfig.resolver.resolution import LedgerEntry, Source
 from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.schema.key_index import written_as
 from dsconfig.source import Document
-from dsconfig.source.pointer import ABSENT, join, value_at
+from dsconfig.source.pointer import ABSENT, copied, join, value_at
 
 
 class Draft:
@@ -109,16 +109,6 @@ class Draft:
     def missing(self, path: str, message: str, remedy: str) -> None:
         """A value that cannot be settled because a fact is missing; ``remedy`` names the flag."""
         self.report("DSC150", "missing-fact", Effect.REFUSED, path, message, remedy)
-
-
-def copied(value: Any) -> Any:
-    """Plain data, copied deep: dicts and lists anew, scalars shared."""
-    if isinstance(value, dict):
-        items = cast(dict[str, Any], value)
-        return {key: copied(child) for key, child in items.items()}
-    if isinstance(value, list):
-        return [copied(child) for child in cast(list[Any], value)]
-    return value
 
 
 def auto_paths(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -3,10 +3,11 @@
 from typing import Any, cast
 
 from dsconfig.report import Effect
-from dsconfig.resolver.draft import Draft, auto_paths, copied
+from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoFate
 from dsconfig.runtimes.behaviour.replay import Failure, MissingFact, Reason, Replay
+from dsconfig.source.pointer import copied, join
 
 
 def fill(draft: Draft) -> None:
@@ -27,6 +28,24 @@ def fill(draft: Draft) -> None:
         )
     if replay.failure is None:
         _left_over(draft)
+    if replay.failure_after is not None:
+        _report_after(draft, replay.failure_after)
+
+
+def _report_after(draft: Draft, failure: Failure) -> None:
+    told = {found.pointer for found in draft.findings}
+    for path in failure.paths or ("",):
+        if not path or join(*path.split(".")) not in told:
+            draft.report(
+                "DSC761",
+                "deepspeed-stops",
+                Effect.REFUSED,
+                path,
+                f"{draft.runtime.name} hands this to DeepSpeed, which raises "
+                f"{failure.exception}: {failure.message}",
+                "mend the key, or resolve the file with dsconfig resolve and train with the result",
+                late=failure.late,
+            )
 
 
 def _report(draft: Draft, failure: Failure) -> None:

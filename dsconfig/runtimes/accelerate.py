@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dsconfig.lazily import lazily
 from dsconfig.runtimes.base import AutoFate, Runtime
 from dsconfig.schema.version import NEWEST, Version
+
+with lazily():
+    from dsconfig.runtimes.behaviour import alone, prepare, replay
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -40,7 +44,7 @@ FILLED_WITH: Mapping[str, str] = {
     f"{_ZERO}.stage3_param_persistence_threshold": "10 times hidden_size, at any stage",
 }
 """What stands in the place of "auto" afterwards; any other outside lists is a ValueError."""
-_FILLED = frozenset(tuple(path.split(".")) for path in FILLED_WITH)
+FILLED = frozenset(tuple(path.split(".")) for path in FILLED_WITH)
 
 
 class Accelerate(Runtime):
@@ -54,7 +58,6 @@ class Accelerate(Runtime):
     name = "accelerate"
     filled_with = FILLED_WITH
     reads_hjson: ClassVar[bool] = False
-    wants_zero_block: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -79,14 +82,17 @@ class Accelerate(Runtime):
         self.batch_sizes = batch_sizes
         self.split_batches = split_batches
 
+    @property
+    def wants_zero_block(self) -> bool:
+        return True
+
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
-        return AutoFate.FILLED if path in _FILLED else AutoFate.REFUSED_LATE
+        return AutoFate.FILLED if path in FILLED else AutoFate.REFUSED_LATE
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
-        from dsconfig.runtimes.behaviour import prepare
-        from dsconfig.runtimes.behaviour.replay import replayed
-
-        return replayed(config, prepare.run, facts, self)
+        return alone.handed_on(
+            replay.replayed(config, prepare.run, facts, self), facts, self.version
+        )
 
 
 def accelerate(version: Version = NEWEST, **settings: Any) -> Accelerate:

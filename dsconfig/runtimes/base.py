@@ -59,8 +59,6 @@ class Runtime:
     """True where the program has its own way with "auto"; False: our resolver fills it."""
     must_fit_on: ClassVar[tuple[str, ...]] = ("deepspeed",)
     """The programs in whose memory a config resolved for this one has to fit."""
-    wants_zero_block: ClassVar[bool] = False
-    """True where a config without zero_optimization is refused."""
     filled_with: ClassVar[Mapping[str, str]] = {}
     """What the program itself puts in the place of "auto", in words, by dotted path."""
     compares_arguments: ClassVar[bool] = False
@@ -80,6 +78,11 @@ class Runtime:
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({settings})"
+
+    @property
+    def wants_zero_block(self) -> bool:
+        """True where a config without zero_optimization is refused."""
+        return False
 
     @property
     def builds_an_engine(self) -> bool:

@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dsconfig import batch
+from dsconfig.lazily import lazily
 from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
 from dsconfig.runtimes.demands import unmet
 from dsconfig.runtimes.reading import typed_block
 from dsconfig.schema.version import NEWEST, Version
+
+with lazily():
+    from dsconfig.runtimes.behaviour import alone, replay
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -75,10 +79,7 @@ class DeepSpeed(Runtime):
         return fate_of_auto(path, config, self.version)
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
-        from dsconfig.runtimes.behaviour import alone
-        from dsconfig.runtimes.behaviour.replay import replayed
-
-        return replayed(config, alone.run, facts, self)
+        return replay.replayed(config, alone.run, facts, self)
 
 
 def fate_of_auto(path: tuple[str, ...], config: Mapping[str, Any], version: Version) -> AutoFate:
@@ -98,8 +99,11 @@ def fate_of_auto(path: tuple[str, ...], config: Mapping[str, Any], version: Vers
     demand = unmet(path, AUTO, version)
     if demand is not None:
         return AutoFate.REFUSED_LATE if demand.late else AutoFate.REFUSED
-    if path[:1] in (("optimizer",), ("scheduler",)):
-        return AutoFate.REFUSED_LATE
+    if path[0] in ("optimizer", "scheduler"):
+        block = config.get(path[0])
+        # Without a type nothing is built, and nobody reads the rest of the block.
+        is_built = not isinstance(block, dict) or "type" in block
+        return AutoFate.REFUSED_LATE if is_built else AutoFate.KEPT
     return AutoFate.KEPT
 
 

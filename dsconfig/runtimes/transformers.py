@@ -3,9 +3,14 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dsconfig.lazily import lazily
+from dsconfig.runtimes import accelerate
 from dsconfig.runtimes.base import AutoFate, Runtime
 from dsconfig.runtimes.deepspeed import fate_of_auto
 from dsconfig.schema.version import NEWEST, Version
+
+with lazily():
+    from dsconfig.runtimes.behaviour import alone, replay, trainer
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -34,7 +39,9 @@ FILLED_WITH: Mapping[str, str] = {
     f"{_ZERO}.stage3_param_persistence_threshold": "10 times hidden_size; at stage 3 only",
 }
 """What stands in the place of "auto" afterwards, in words: TrainingArguments and model config."""
-_FILLED = frozenset(tuple(path.split(".")) for path in FILLED_WITH)
+_BY_ITSELF = frozenset(tuple(path.split(".")) for path in FILLED_WITH)
+_FILLED = _BY_ITSELF | accelerate.FILLED
+"""The Trainer goes on through accelerate, which fills more and stops at every other "auto"."""
 
 
 class Transformers(Runtime):
@@ -46,7 +53,7 @@ class Transformers(Runtime):
     """
 
     name = "transformers"
-    filled_with = FILLED_WITH
+    filled_with: ClassVar[Mapping[str, str]] = {**accelerate.FILLED_WITH, **FILLED_WITH}
     reads_hjson: ClassVar[bool] = False
     compares_arguments: ClassVar[bool] = True
 
@@ -65,19 +72,21 @@ class Transformers(Runtime):
         self.config_file = config_file
         self.environment = environment or {}
 
+    @property
+    def wants_zero_block(self) -> bool:
+        return self.entry == "trainer"
+
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
-        if path in _FILLED:
-            return AutoFate.FILLED
-        return fate_of_auto(path, config, self.version)
+        if self.entry == "config" and path not in _BY_ITSELF:
+            return fate_of_auto(path, config, self.version)
+        return AutoFate.FILLED if path in _FILLED else AutoFate.REFUSED_LATE
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
-        from dsconfig.runtimes.behaviour import trainer
-        from dsconfig.runtimes.behaviour.replay import replayed
-
         if self.entry == "config":
-            return replayed(config, trainer.config_alone, facts)
+            return replay.replayed(config, trainer.config_alone, facts)
         launch = trainer.Launch(self.launched, self.config_file, self.environment)
-        return replayed(config, trainer.trainer, facts, launch)
+        filled = replay.replayed(config, trainer.trainer, facts, launch)
+        return alone.handed_on(filled, facts, self.version)
 
 
 def transformers(

@@ -58,6 +58,16 @@ def value_at(value: Any, path: str | Iterable[str], default: Any = ABSENT) -> An
     return value
 
 
+def copied(value: Any) -> Any:
+    """Plain data, copied deep: dicts and lists anew, scalars shared."""
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value)
+        return {key: copied(child) for key, child in items.items()}
+    if isinstance(value, list):
+        return [copied(child) for child in cast("list[Any]", value)]
+    return value
+
+
 DEEPEST = 400
 """Levels of nesting that are read. ``hjson`` and ``json`` give up at Python's own limit."""
 

@@ -1,10 +1,12 @@
-"""DeepSpeed by itself: parse, and where asked build and step."""
+"""DeepSpeed by itself, and after a program that hands its config on: parse, build, step."""
 
 from typing import TYPE_CHECKING
 
 from dsconfig.facts import Facts
 from dsconfig.runtimes.behaviour import deepspeed_parse, deepspeed_step
-from dsconfig.runtimes.behaviour.replay import MissingFact, Replay
+from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, replayed
+from dsconfig.schema.version import Version
+from dsconfig.source.pointer import copied
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.deepspeed import DeepSpeed
@@ -18,3 +20,17 @@ def run(replay: Replay, facts: Facts, runtime: "DeepSpeed") -> None:
     deepspeed_parse.parse(replay, facts, ranks, runtime.version)
     if runtime.until == "step":
         deepspeed_step.build_and_step(replay, facts.client_optimizer, runtime.version)
+
+
+def handed_on(replay: Replay, facts: Facts, version: Version) -> Replay:
+    """The replay of a program, with the stop of the DeepSpeed that it hands its config to."""
+    if replay.failure is None:
+        replay.failure_after = replayed(copied(replay.config), _after, facts, version).failure
+    return replay
+
+
+def _after(replay: Replay, facts: Facts, version: Version) -> None:
+    # A script that hands over no optimizer in the config brings one of its own.
+    own = None if "optimizer" in replay.config else facts.client_optimizer or "torch.AdamW"
+    deepspeed_parse.parse(replay, facts, None, version)
+    deepspeed_step.build_and_step(replay, own, version)

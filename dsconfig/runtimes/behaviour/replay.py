@@ -46,6 +46,8 @@ class Replay:
 
     config: dict[str, Any]
     failure: Failure | None = None
+    failure_after: Failure | None = None
+    """How DeepSpeed stops, which is handed the config."""
     remarks: list[Remark] = field(default_factory=list[Remark])
     reasons: dict[str, Reason] = field(default_factory=dict[str, Reason])
     """Of each value written, by dotted path."""
