@@ -24,7 +24,9 @@ def _wants_zero(runtime: Runtime) -> bool:
     Effect.REFUSED,
     also=(Effect.NOTE,),
     bad=Example(config='{"train_batch_size": 8,}', runtime="transformers"),
-    good=Example(config='{"train_batch_size": 8}', runtime="transformers"),
+    good=Example(
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}', runtime="transformers"
+    ),
     holds=_reads_strict_json,
     on_templates=True,
 )
@@ -119,15 +121,15 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
     "integration-stops",
     Effect.REFUSED,
     bad=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-        '"offload_optimizer": "cpu"}}',
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
+        '"optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
         runtime="transformers",
         training_args={"per_device_train_batch_size": 8},
         world_size=1,
     ),
     good=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-        '"offload_optimizer": {"device": "cpu"}}}',
+        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
+        '"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}',
         runtime="transformers",
         training_args={"per_device_train_batch_size": 8},
         world_size=1,
