@@ -48,7 +48,7 @@ class Ranks:
     def run(self, job: str, *, seconds: float = SECONDS, **arguments: Any) -> list[Any]:
         """Raises RankError when a rank raised, TimeoutError when one did not answer."""
         for pipe in self._pipes:
-            pipe.send((job, arguments))
+            pipe.send((job, arguments, os.environ.get("PYTEST_CURRENT_TEST", "")))
         answers: dict[int, tuple[bool, Any]] = {}
         end = monotonic() + seconds
         while len(answers) < len(self._pipes):
@@ -106,11 +106,21 @@ def _serve(pipe: Connection, rank: int, size: int, port: int) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=size)
     while True:
         try:
-            job, arguments = pipe.recv()
+            job, arguments, test = pipe.recv()
         except EOFError:
             break
+        _name_to_coverage(test)
         pipe.send(_answer(job, arguments, rank))
     dist.destroy_process_group()
+
+
+def _name_to_coverage(test: str) -> None:
+    """Lines that run from here on are this test's, where they are being recorded."""
+    if os.environ.get("COVERAGE_PROCESS_START"):
+        import coverage
+
+        if recording := coverage.Coverage.current():
+            recording.switch_context(test)
 
 
 def _answer(job: str, arguments: dict[str, Any], rank: int) -> tuple[bool, Any]:

@@ -1,0 +1,30 @@
+"""Bytes of offloaded states against each node's main memory."""
+
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig.facts import gather
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 1,
+    "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+}
+
+
+def host_findings(nodes: int | None, memory: int, **more: Any) -> list[str]:
+    facts = gather(world_size=8, nodes=nodes, model="llama-2-13b", host_memory=memory, **more)
+    report = dsconfig.validate(CONFIG, facts)
+    return [found.message for found in report.diagnostics if found.code == "DSC502"]
+
+
+@pytest.mark.parametrize(("nodes", "share"), [(None, 1), (1, 1), (2, 2), (4, 4)])
+def test_states_are_divided_by_the_nodes(nodes: int | None, share: int) -> None:
+    """12 bytes of Adam states and master and 4 of gradient, to the byte."""
+    model = gather(model="llama-2-13b").model
+    assert model is not None
+    needed = 16 * model.trainable // share
+    assert host_findings(nodes, needed) == []
+    [message] = host_findings(nodes, needed - 1)
+    assert f"{needed / 2**30:.0f} GiB of each node" in message

@@ -1,0 +1,103 @@
+"""What offloading puts where, counted by hand: bytes per parameter of a 7B model on 8 cards."""
+
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig.facts import gather
+from dsconfig.runtimes.deepspeed import deepspeed
+
+NVME = {"device": "nvme", "nvme_path": "/local"}
+CPU = {"device": "cpu"}
+EMBEDDING = 32_000 * 4_096
+
+
+def option(zero: dict[str, Any], **more: Any) -> Any:
+    facts = gather(
+        **{"world_size": 8, "model": "llama-2-7b", "device": "a100-80gb", "micro_batch": 1}  # type: ignore[arg-type]
+        | {"sequence_length": 2048}
+        | more
+    )
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "zero_optimization": zero,
+    }
+    resolution = dsconfig.resolve(config, facts, runtime=deepspeed())
+    return dsconfig.estimate(resolution, facts).options[0]
+
+
+def bytes_of(memory: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for part in memory.components:
+        found[part.name] = found.get(part.name, 0) + part.bytes
+    return found
+
+
+@pytest.fixture(scope="module")
+def parameters() -> int:
+    model = gather(model="llama-2-7b").model
+    assert model is not None
+    return model.parameters
+
+
+OPTIMIZER = {"master weights": 4, "optimizer state": 8, "gradients": 4}
+
+
+@pytest.mark.parametrize(
+    ("zero", "on_disk"),
+    [
+        ({"stage": 3, "offload_optimizer": NVME}, OPTIMIZER),
+        ({"stage": 3, "offload_param": NVME}, {"weights": 2}),
+        ({"stage": 3, "offload_optimizer": NVME, "offload_param": NVME}, OPTIMIZER | {"weights": 2}),
+        ({"stage": 3, "offload_optimizer": CPU, "offload_param": CPU}, {}),
+    ],
+)  # fmt: skip
+def test_bytes_on_nvme(parameters: int, zero: dict[str, Any], on_disk: dict[str, int]) -> None:
+    found = bytes_of(option(zero).nvme)
+    assert {name: round(size / parameters, 3) for name, size in found.items()} == on_disk
+
+
+def test_sub_groups_below_a_mebibyte_stay_in_memory(parameters: int) -> None:
+    """262,144 fp32 elements are a MiB: one less, and only the weights would leave."""
+    swapped = option({"stage": 3, "offload_optimizer": NVME, "sub_group_size": 2**18})
+    kept = option({"stage": 3, "offload_optimizer": NVME, "sub_group_size": 2**18 - 1})
+    assert swapped.nvme.bytes == pytest.approx(16 * parameters, rel=1e-6)
+    assert kept.nvme.bytes == 0
+    assert bytes_of(kept.host)["master weights"] == pytest.approx(4 * parameters, rel=1e-6)
+    assert bytes_of(kept.host)["optimizer state"] == pytest.approx(8 * parameters, rel=1e-6)
+    assert "master weights" not in bytes_of(swapped.host)
+
+
+def test_buffers_before_nvme() -> None:
+    """buffer_count sub-groups in fp32 on each of 8 ranks; twice as many where they overlap."""
+    zero = {"stage": 3, "sub_group_size": 10_000_000}
+    one = option({**zero, "offload_optimizer": {**NVME, "buffer_count": 5}})
+    two = option({**zero, "offload_optimizer": {**NVME, "buffer_count": 5, "pipeline_read": True}})
+    assert bytes_of(one.host)["swap buffers"] == 8 * 5 * 10_000_000 * 4
+    assert bytes_of(two.host)["swap buffers"] == 2 * 8 * 5 * 10_000_000 * 4
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_scratch_on_the_device_holds_the_largest_tensor(stage: int) -> None:
+    found = bytes_of(option({"stage": stage, "offload_optimizer": CPU}).device)
+    assert found["offload scratch"] == EMBEDDING * 2
+
+
+def test_part_of_the_states_in_main_memory(parameters: int) -> None:
+    found = bytes_of(option({"stage": 3, "offload_optimizer": {**CPU, "ratio": 0.5}}).host)
+    assert found["master weights"] == pytest.approx(2 * parameters, rel=1e-6)
+    assert found["optimizer state"] == pytest.approx(4 * parameters, rel=1e-6)
+
+
+def test_logits_are_counted_unless_the_loss_is_fused() -> None:
+    def peak(arguments: dict[str, Any]) -> int:
+        given = {"per_device_train_batch_size": 1, **arguments}
+        return option({"stage": 3}, training_args=given).device.peak_bytes
+
+    silent, fused = peak({}), peak({"use_liger_kernel": True})
+    assert silent == peak({"use_liger_kernel": False})
+    # fp32 logits of 2048 tokens over 32,000 words are 250 MiB, their gradients as much.
+    assert silent - fused > 2048 * 32_000 * 4

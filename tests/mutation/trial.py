@@ -1,0 +1,121 @@
+"""One mutant on trial: its witnesses run against it in a copy of the tree."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mutation.recording import Recorded, environment
+from mutation.sites import Mutant
+
+FIRST = 25
+"""Witnesses heard before the others are collected."""
+ALLOWANCE = 60.0
+SLOWER = 6.0
+"""Seconds that a run may take: the allowance, and so many times what was recorded."""
+STEP = 2
+"""Seconds between the mtimes of two versions of a file: bytecode is told apart by them."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``outcome`` is killed, survived or unseen (no test runs the line)."""
+
+    key: str
+    where: str
+    kind: str
+    diff: str
+    outcome: str
+    by: str
+    seconds: float
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def copy_of(root: Path) -> Path:
+    """The tree's files, as git lists them, in a folder of their own."""
+    copy = Path(tempfile.mkdtemp(prefix="mutation-"))
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=root, check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    for name in listed:
+        if (root / name).is_file():
+            target = copy / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, target)
+    subprocess.run(
+        [sys.executable, "-m", "compileall", "-q", "dsconfig", "engine", "tests"],
+        cwd=copy, check=False, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    return copy
+
+
+class Court:
+    """A copy of the tree in which one mutant after the other stands."""
+
+    def __init__(self, root: Path, recorded: Recorded) -> None:
+        self.tree = copy_of(root)
+        self.recorded = recorded
+        self._ticks = 0
+
+    def close(self) -> None:
+        shutil.rmtree(self.tree, ignore_errors=True)
+
+    def judge(self, mutant: Mutant) -> Verdict:
+        begin = time.monotonic()
+        tests = self.recorded.witnesses(mutant)
+        outcome, by = ("survived", "") if tests else ("unseen", "")
+        file = self.tree / mutant.path
+        source, stat = file.read_bytes(), file.stat()
+        self._ticks += STEP
+        try:
+            file.write_bytes(mutant.applied(source))
+            os.utime(file, (stat.st_atime, stat.st_mtime + self._ticks))
+            for some in (tests[:FIRST], tests[FIRST:]):
+                if some and (by := self._run(some)):
+                    outcome = "killed"
+                    break
+        finally:
+            file.write_bytes(source)
+            os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        took = round(time.monotonic() - begin, 1)
+        return Verdict(mutant.key, mutant.where, mutant.kind, mutant.diff, outcome, by, took)
+
+    def _run(self, tests: list[str]) -> str:
+        """Who killed it: a test, ``import`` or ``time``; nothing where all pass."""
+        chosen = self.tree / "chosen.json"
+        chosen.write_text(json.dumps(tests))
+        limit = ALLOWANCE + SLOWER * sum(self.recorded.seconds[test] for test in tests)
+        files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-p", "mutation.plugin", "-p", "no:cacheprovider"]
+            + ["-x", "-q", "--tb=no", "-rfE", "--hypothesis-seed=0", *files],
+            cwd=self.tree,
+            env=environment(self.tree) | {"MUTATION_CHOSEN": str(chosen)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return "time"
+        if process.returncode == 0:
+            return ""
+        for line in said.splitlines():
+            if line.startswith("FAILED "):
+                return line.removeprefix("FAILED ").partition(" - ")[0]
+        if process.returncode in (1, 2, 3, 4) or process.returncode < 0:
+            return "import"
+        raise RuntimeError(said)

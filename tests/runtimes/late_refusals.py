@@ -1,0 +1,94 @@
+"""Configs that DeepSpeed 0.19.8 reads without a word, and what building and stepping makes of them.
+
+``None``: it trains. Otherwise the class of what it raises, and the key that it is about.
+"""
+
+from typing import Any
+
+from training import models
+
+Stop = tuple[str, str] | None
+
+
+def optimizer(kind: Any, **params: Any) -> dict[str, Any]:
+    return {"optimizer": {"type": kind, "params": params}}
+
+
+def schedule(kind: Any, **params: Any) -> dict[str, Any]:
+    return {**optimizer("AdamW", lr=1e-3), "scheduler": {"type": kind, "params": params}}
+
+
+LR, EPS, BETAS, DECAY = (
+    f"/optimizer/params/{name}" for name in ("lr", "eps", "betas", "weight_decay")
+)
+STEPS, TOTAL = (f"/scheduler/params/{name}" for name in ("warmup_num_steps", "total_num_steps"))
+CASES: list[tuple[dict[str, Any], Stop]] = [
+    (optimizer("AdamW", lr=1e-3), None),
+    (optimizer("SGD", lr=1e-3), None),
+    (optimizer("Foo", lr=1e-3), ("AssertionError", "/optimizer/type")),
+    (optimizer("sgd", lr=1e-3), ("AssertionError", "/optimizer/type")),
+    (optimizer("AdamW", lr=0.0, eps=0.0, weight_decay=0.0, betas=[0.0, 0.0]), None),
+    (optimizer("AdamW", lr=-1e-3), ("ValueError", LR)),
+    (optimizer("Adam", eps=-1e-8), ("ValueError", EPS)),
+    (optimizer("AdamW", weight_decay=-0.1), ("ValueError", DECAY)),
+    (optimizer("AdamW", betas=[0.9, 1.0]), ("ValueError", BETAS)),
+    (optimizer("AdamW", betas=[-0.1, 0.9]), ("ValueError", BETAS)),
+    (optimizer("AdamW", betas=[1.0, 0.9]), ("ValueError", BETAS)),
+    (optimizer("AdamW", betas=[0.9]), ("IndexError", BETAS)),
+    (optimizer("AdamW", lr="x"), ("TypeError", LR)),
+    (schedule("StepLR", step_size=3), None),
+    (schedule("OneCycle", cycle_min_lr=1e-4, cycle_max_lr=1e-3), None),
+    (schedule("LRRangeTest"), None),
+    (schedule("WarmupLR", warmup_num_steps=1), None),
+    (schedule("Foo"), ("AssertionError", "/scheduler/type")),
+    (schedule("warmuplr"), ("AssertionError", "/scheduler/type")),
+    (schedule("WarmupLR", warmup_num_steps=0), ("ValueError", STEPS)),
+    (schedule("WarmupLR", warmup_num_steps=2.5), ("ValueError", STEPS)),
+    (schedule("WarmupLR", warmup_min_lr="0"), ("TypeError", "/scheduler/params/warmup_min_lr")),
+    (schedule("WarmupLR", warmup_max_lr="1"), ("TypeError", "/scheduler/params/warmup_max_lr")),
+    (schedule("WarmupDecayLR", total_num_steps=10, warmup_num_steps=2), None),
+    (schedule("WarmupDecayLR", warmup_num_steps=2), ("KeyError", TOTAL)),
+    (schedule("WarmupDecayLR", total_num_steps="ten"), ("TypeError", TOTAL)),
+    (schedule("WarmupCosineLR", total_num_steps=10, warmup_num_steps=2), None),
+    (schedule("WarmupCosineLR"), ("KeyError", TOTAL)),
+    (schedule("WarmupCosineLR", total_num_steps="ten"), ("TypeError", TOTAL)),
+    ({"gradient_clipping": 0.5}, None),
+    ({"gradient_clipping": "0.5"}, ("TypeError", "/gradient_clipping")),
+    ({"steps_per_print": 1}, None),
+    ({"steps_per_print": None}, None),
+    ({"steps_per_print": 0}, ("ZeroDivisionError", "/steps_per_print")),
+    ({"steps_per_print": "1"}, ("TypeError", "/steps_per_print")),
+    ({"data_types": {"grad_accum_dtype": "fp32"}}, None),
+    ({"data_types": {"grad_accum_dtype": "float33"}}, ("ValueError", "/data_types/grad_accum_dtype")),
+    ({"data_types": {"param_dtype": "wide"}}, ("ValueError", "/data_types/param_dtype")),
+    ({"data_types": {"buffer_dtype": []}}, ("ValueError", "/data_types/buffer_dtype")),
+]  # fmt: skip
+BASE = {"train_micro_batch_size_per_gpu": 1}
+
+
+def config_of(case: dict[str, Any]) -> dict[str, Any]:
+    return {**BASE, **({} if "optimizer" in case else optimizer("AdamW", lr=1e-3)), **case}
+
+
+def by_deepspeed(configs: list[dict[str, Any]]) -> list[str | None]:
+    """The class of what the real program raises while it builds and steps twice."""
+    return [_trained(config) for config in configs]
+
+
+def _trained(config: dict[str, Any]) -> str | None:
+    import deepspeed  # type: ignore[import-untyped]
+
+    held = config["optimizer"]
+    if str(held["type"]).startswith("Adam"):  # without compiling DeepSpeed's own kernel
+        config = {**config, "optimizer": {**held, "params": {**held["params"], "torch_adam": True}}}
+    model = models.tied(blocks=1)
+    try:
+        engine, *_ = deepspeed.initialize(
+            model=model, model_parameters=model.parameters(), config=config
+        )
+        for step in range(2):
+            engine.backward(engine(models.batch(step, 0, 0)))
+            engine.step()
+    except Exception as error:  # whichever class it is, that is the answer
+        return type(error).__name__
+    return None

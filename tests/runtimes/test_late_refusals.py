@@ -1,0 +1,40 @@
+"""What stops DeepSpeed while it builds the engine or steps, after it has read the file."""
+
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig.facts import gather
+from dsconfig.runtimes.deepspeed import deepspeed
+from runtimes.late_refusals import CASES, Stop, config_of
+from training.ranks import Ranks
+
+
+@pytest.mark.parametrize(("case", "stop"), CASES, ids=lambda value: str(value)[:70])
+def test_the_replay_stops_there(case: dict[str, Any], stop: Stop) -> None:
+    resolution = dsconfig.resolve(config_of(case), gather(world_size=1), runtime=deepspeed())
+    found = [each for each in resolution.diagnostics if each.name == "program-stops"]
+    if stop is None:
+        assert found == []
+    else:
+        [said] = found
+        assert said.pointer == stop[1]
+        assert f"raises {stop[0]}:" in said.message
+
+
+@pytest.mark.parametrize(("case", "stop"), CASES, ids=lambda value: str(value)[:70])
+def test_reading_alone_stops_at_none(case: dict[str, Any], stop: Stop) -> None:
+    runtime = deepspeed(until="parse")
+    resolution = dsconfig.resolve(config_of(case), gather(world_size=1), runtime=runtime)
+    assert not [each for each in resolution.diagnostics if each.name == "program-stops"]
+
+
+@pytest.mark.live
+def test_deepspeed_stops_at_the_same_and_trains_the_others() -> None:
+    with Ranks(1) as one:
+        configs = [config_of(case) for case, _ in CASES]
+        [raised] = one.run("runtimes.late_refusals:by_deepspeed", configs=configs)
+    expected = [stop and stop[0] for _, stop in CASES]
+    pairs = zip(CASES, expected, raised, strict=True)
+    assert [(case, here, there) for case, here, there in pairs if here != there] == []
