@@ -51,10 +51,13 @@ OPTIMIZER = {"master weights": 4, "optimizer state": 8, "gradients": 4}
     [
         ({"stage": 3, "offload_optimizer": NVME}, OPTIMIZER),
         ({"stage": 3, "offload_param": NVME}, {"weights": 2}),
-        ({"stage": 3, "offload_optimizer": NVME, "offload_param": NVME}, OPTIMIZER | {"weights": 2}),
+        (
+            {"stage": 3, "offload_optimizer": NVME, "offload_param": NVME},
+            {**OPTIMIZER, "weights": 2},
+        ),
         ({"stage": 3, "offload_optimizer": CPU, "offload_param": CPU}, {}),
     ],
-)  # fmt: skip
+)
 def test_bytes_on_nvme(parameters: int, zero: dict[str, Any], on_disk: dict[str, int]) -> None:
     found = bytes_of(option(zero).nvme)
     assert {name: round(size / parameters, 3) for name, size in found.items()} == on_disk

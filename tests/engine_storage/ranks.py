@@ -2,20 +2,15 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from ports import reserved_port
+
 WORKERS = Path(__file__).parent / "workers"
 ROOT = Path(__file__).parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def start_ranks(worker: str, world_size: int, out: Path, **options: Any) -> list[subprocess.Popen]:
@@ -24,7 +19,7 @@ def start_ranks(worker: str, world_size: int, out: Path, **options: Any) -> list
     environment = os.environ | {
         "WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        "MASTER_PORT": str(reserved_port()),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(
             [os.environ.get("PYTHONPATH", ""), str(ROOT / "engine"), str(ROOT), str(ROOT / "tests")]

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from dsengine.comm import usable_backend
-from engine_storage.ranks import ROOT, free_port
+from engine_storage.ranks import ROOT
+from ports import reserved_port
 
 REPORT = """
 import os, dsengine, torch.distributed as dist
@@ -38,13 +39,13 @@ def lines(*processes: subprocess.Popen[str]) -> list[str]:
 
 @pytest.mark.engine
 def test_nothing_mpirun_and_spawn() -> None:
-    port = str(free_port())
+    port = str(reserved_port())
     mpi = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_PORT": port}
     ranks = [
         started(OMPI_COMM_WORLD_RANK=r, OMPI_COMM_WORLD_LOCAL_RANK=r, **mpi) for r in ("0", "1")
     ]
     assert lines(*ranks) == ["0 2 0 2 0 127.0.0.1", "1 2 1 2 1 127.0.0.1"]
-    port = str(free_port())
+    port = str(reserved_port())
     spawned = [
         started(f"dict(rank={r}, world_size=2, dist_backend='gloo')", MASTER_PORT=port)
         for r in (0, 1)

@@ -1,8 +1,8 @@
-"""Would the suite notice? A fixed sample of small mistakes in the core rooms, each put to its tests.
+"""Would the suite notice? A fixed sample of small mistakes, each put to the tests that run it.
 
-    PYTHONPATH=tests python -m mutation record light|engine   which test runs which line
-    PYTHONPATH=tests python -m mutation run [--count 200]     goes on where it was stopped
-    PYTHONPATH=tests python -m mutation page                  writes docs/mutants.md
+    PYTHONPATH=tests python -m mutation record light|engine [TESTS]   who runs which line
+    PYTHONPATH=tests python -m mutation run [--count 200]             goes on where it stopped
+    PYTHONPATH=tests python -m mutation page                          writes docs/mutants.md
 
 A mutant is killed when a test fails. Style checks and pages that are written from the sources do
 not count: they see that something changed, not that it is wrong.
@@ -12,13 +12,14 @@ import argparse
 import json
 import os
 import queue
+import shutil
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mutation.page import page
-from mutation.recording import SUITES, Recorded, record
+from mutation.recording import Recorded, record
 from mutation.sites import Mutant, mutants
 from mutation.trial import Court, copy_of
 
@@ -67,7 +68,7 @@ def verdicts() -> dict[str, dict[str, object]]:
 def run(chosen: list[Mutant], jobs: int) -> None:
     known = verdicts()
     waiting = [m for m in chosen if known.get(m.key, {}).get("outcome") != "killed"]
-    recorded = Recorded(STATE / suite for suite in SUITES if (STATE / suite / "coverage").exists())
+    recorded = Recorded(ROOT, STATE)
     courts: queue.SimpleQueue[Court] = queue.SimpleQueue()
     for _ in range(jobs):
         courts.put(Court(ROOT, recorded))
@@ -104,7 +105,9 @@ def main() -> None:
     if given.what == "record":
         suite, *only = given.more
         tree = copy_of(ROOT)
-        record(tree, STATE / suite, suite, *only)
+        named = "-".join([suite, *(Path(each).stem for each in only)])
+        record(tree, STATE / named, suite, *only)
+        shutil.rmtree(tree)
         return
     chosen = [m for m in sample(given.count, given.seed) if (given.at or "") in m.where]
     if given.what == "run":

@@ -1,17 +1,22 @@
 """Which test runs which line, and how long it takes: recorded once, asked for every mutant."""
 
+import difflib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
 from coverage import CoverageData
 
 from mutation.sites import Mutant
 
+PYTEST = (
+    *(sys.executable, "-m", "pytest"),
+    *("-p", "mutation.plugin", "-p", "no:cacheprovider"),
+)
 SUITES = {
     "light": ("-n", "2", "-m", "not engine and not live and not browser"),
     "engine": ("-m", "engine and not live and not browser"),
@@ -39,48 +44,54 @@ def environment(tree: Path) -> dict[str, str]:
 
 
 def record(tree: Path, folder: Path, suite: str, *only: str) -> None:
-    """Run a suite in the tree; leaves ``coverage`` and ``durations.json`` in the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*"):
-        old.unlink()
+    """Run a suite in the tree, or some files of it; the folder then holds who ran what, and when.
+
+    The sources stay there too: a line is found again after others have come, moved and gone.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name in ("dsconfig", "engine"):
+        shutil.copytree(tree / name, folder / "sources" / name, ignore=_no_sources)
     settings = folder / "coveragerc"
     settings.write_text(SETTINGS.format(data=folder / "coverage"))
     more = {"MUTATION_DURATIONS": str(folder / "durations.json"), "MUTATION_RC": str(settings)}
-    python = (sys.executable, "-m")
+    measured = ("--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report=")
     subprocess.run(
-        [*python, "pytest", "-p", "mutation.plugin", "-p", "no:cacheprovider", "--cov"]
-        + [
-            f"--cov-config={settings}",
-            "--cov-context=test",
-            "--cov-report=",
-            *SUITES[suite],
-            *only,
-        ],
+        [*PYTEST, *measured, *SUITES[suite], *only],
         cwd=tree,
         env=environment(tree) | more,
         check=False,  # a test that fails is no witness; the others are
     )
     subprocess.run(
-        [*python, "coverage", "combine", "-q", f"--rcfile={settings}", str(folder)],
+        [sys.executable, "-m", "coverage", "combine", f"--rcfile={settings}", str(folder)],
         cwd=tree,
-        check=False,
-        env={key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"},
+        check=False,  # nothing is left to combine where no test started a process
     )
 
 
-class Recorded:
-    """The tests of one or more recordings, by file and line."""
+def _no_sources(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if not (name.endswith(".py") or Path(folder, name).is_dir())]
 
-    def __init__(self, folders: Iterable[Path]) -> None:
+
+class Recorded:
+    """The tests of all recordings below a folder, by file and line of today's sources."""
+
+    def __init__(self, root: Path, state: Path) -> None:
         self.seconds: dict[str, float] = {}
         self._lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-        for folder in folders:
-            self.seconds |= json.loads((folder / "durations.json").read_text())
-            data = CoverageData(str(folder / "coverage"))
+        for durations in sorted(state.glob("*/durations.json")):
+            self.seconds |= json.loads(durations.read_text())
+            data = CoverageData(str(durations.with_name("coverage")))
             data.read()
             for path in data.measured_files():
-                for line, contexts in data.contexts_by_lineno(path).items():
-                    self._lines[path][line] |= {_test(context) for context in contexts}
+                then, now = durations.with_name("sources") / path, root / path
+                if now.exists():
+                    self._add(path, data.contexts_by_lineno(path), _moved(then, now))
+
+    def _add(self, path: str, found: dict[int, list[str]], moved: dict[int, int]) -> None:
+        for line, contexts in found.items():
+            if line in moved:
+                self._lines[path][moved[line]] |= {_test(context) for context in contexts}
 
     def witnesses(self, mutant: Mutant) -> list[str]:
         """Tests that ran the line; else the statement; else, for what an import runs, the file."""
@@ -92,10 +103,27 @@ class Recorded:
         return self._sorted(mutant, set[str]().union(*lines.values()))
 
     def _sorted(self, mutant: Mutant, tests: set[str]) -> list[str]:
-        """The quickest first, those of the mutant's own room before the others."""
+        """A few of each file in turn, the quick ones first; the mutant's own room before others."""
         room = mutant.path.split("/")[1]
         known = [test for test in tests if test in self.seconds and not test.startswith(NO_WITNESS)]
-        return sorted(known, key=lambda test: (f"/{room}/" not in test, self.seconds[test], test))
+        seen: dict[str, int] = {}
+        order: dict[str, tuple[int, bool, float]] = {}
+        for test in sorted(known, key=lambda test: (self.seconds[test], test)):
+            file = test.partition("::")[0]
+            seen[file] = seen.get(file, 0) + 1
+            order[test] = (seen[file] // 4, f"/{room}/" not in file, self.seconds[test])
+        return sorted(known, key=lambda test: (order[test], test))
+
+
+def _moved(then: Path, now: Path) -> dict[int, int]:
+    """Line numbers of now by those of then, for lines that are the same."""
+    before, after = (path.read_text("utf-8").split("\n") for path in (then, now))
+    blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+    return {
+        block.a + offset + 1: block.b + offset + 1
+        for block in blocks
+        for offset in range(block.size)
+    }
 
 
 def _test(context: str) -> str:

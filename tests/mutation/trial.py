@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mutation.recording import Recorded, environment
+from mutation.recording import PYTEST, Recorded, environment
 from mutation.sites import Mutant
 
 FIRST = 25
@@ -96,8 +96,7 @@ class Court:
         limit = ALLOWANCE + SLOWER * sum(self.recorded.seconds[test] for test in tests)
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-p", "mutation.plugin", "-p", "no:cacheprovider"]
-            + ["-x", "-q", "--tb=no", "-rfE", "--hypothesis-seed=0", *files],
+            [*PYTEST, "-x", "-q", "--tb=no", "-rfE", "--hypothesis-seed=0", *files],
             cwd=self.tree,
             env=environment(self.tree) | {"MUTATION_CHOSEN": str(chosen)},
             stdout=subprocess.PIPE,

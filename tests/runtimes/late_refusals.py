@@ -22,6 +22,7 @@ LR, EPS, BETAS, DECAY = (
     f"/optimizer/params/{name}" for name in ("lr", "eps", "betas", "weight_decay")
 )
 STEPS, TOTAL = (f"/scheduler/params/{name}" for name in ("warmup_num_steps", "total_num_steps"))
+GRADIENTS = "/data_types/grad_accum_dtype"
 CASES: list[tuple[dict[str, Any], Stop]] = [
     (optimizer("AdamW", lr=1e-3), None),
     (optimizer("SGD", lr=1e-3), None),
@@ -59,7 +60,7 @@ CASES: list[tuple[dict[str, Any], Stop]] = [
     ({"steps_per_print": 0}, ("ZeroDivisionError", "/steps_per_print")),
     ({"steps_per_print": "1"}, ("TypeError", "/steps_per_print")),
     ({"data_types": {"grad_accum_dtype": "fp32"}}, None),
-    ({"data_types": {"grad_accum_dtype": "float33"}}, ("ValueError", "/data_types/grad_accum_dtype")),
+    ({"data_types": {"grad_accum_dtype": "float33"}}, ("ValueError", GRADIENTS)),
     ({"data_types": {"param_dtype": "wide"}}, ("ValueError", "/data_types/param_dtype")),
     ({"data_types": {"buffer_dtype": []}}, ("ValueError", "/data_types/buffer_dtype")),
 ]  # fmt: skip

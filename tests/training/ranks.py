@@ -3,11 +3,12 @@
 import importlib
 import multiprocessing
 import os
-import socket
 import traceback
 from multiprocessing.connection import Connection, wait
 from time import monotonic
 from typing import Any, Self
+
+from ports import reserved_port
 
 SECONDS = 120.0
 """What one job may take before the ranks are given up."""
@@ -19,12 +20,6 @@ class RankError(RuntimeError):
     """A job raised on at least one rank; the message holds each rank's traceback."""
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Ranks:
     """``size`` processes joined by gloo, one thread each.
 
@@ -34,7 +29,7 @@ class Ranks:
 
     def __init__(self, size: int = 2) -> None:
         context = multiprocessing.get_context("spawn")
-        port = free_port()
+        port = reserved_port()
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         for rank in range(size):

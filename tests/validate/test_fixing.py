@@ -46,7 +46,7 @@ def test_a_diff_of_a_text_without_a_last_line_end(run: Run) -> None:
 def test_fixing_standard_input_writes_the_text_to_stdout(run: Run) -> None:
     result = run("-", "--fix", stdin=MISTYPED)
     assert result.out == MENDED
-    assert "DSC" in result.err or result.code == 0
+    assert result.code == 0
 
 
 def test_line_ends_and_byte_order_mark_stay(run: Run) -> None:
@@ -86,6 +86,7 @@ def test_what_has_no_text_is_left_alone(run: Run) -> None:
 def test_fixes_that_are_wrong_together_are_made_apart(run: Run) -> None:
     text = '{"train_batch_size": 8, "zero_optimization": {"Stage": 2, "STAGE": 3}}\n'
     put("ds.json", text)
+    assert "DSC003" not in run("ds.json", "--output-format", "concise").out
     run("ds.json", "--unsafe-fixes")
     assert "DSC003" not in run("ds.json", "--output-format", "concise").out
 

@@ -11,7 +11,6 @@ import importlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ports import reserved_port
 from toy import ToyModel, batch_of, loss_of
 
 import dsconfig
@@ -126,7 +126,7 @@ def hangs(folder: str) -> None:
     if is_victim():
         die()
     if dist.get_rank() == 0:
-        time.sleep(6.0)
+        await_end(folder, rank=2)
     else:
         engine.module.register_forward_pre_hook(lambda *_: dist.recv(torch.ones(1), src=0))
         step(engine)
@@ -166,15 +166,29 @@ def ends_well(folder: str) -> None:
     engine.destroy()
     if is_victim():
         os._exit(0)
-    time.sleep(1.0)
+    await_end(folder, VICTIM)
     with torch.no_grad():
         engine(batch_of(0))
+
+
+def await_end(folder: str, rank: int) -> None:
+    """Wait until the process of another rank is gone."""
+    process = int(Path(folder).with_name(f"{rank}.pid").read_text())
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    raise TimeoutError(f"rank {rank} has not ended")
 
 
 def run(rank: int, port: int, folder: Path, case: str) -> None:
     log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    (folder / f"{rank}.pid").write_text(str(os.getpid()))
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
@@ -195,12 +209,6 @@ def wait_for(processes: list[int]) -> list[int | None]:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
     return [codes.get(process) for process in processes]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def fork_ranks() -> tuple[int | None, list[int]]:
@@ -227,7 +235,7 @@ load_what_ranks_need()
 for case in sys.argv[2:]:
     folder = Path(sys.argv[1], case)
     folder.mkdir(parents=True)
-    port = free_port()
+    port = reserved_port()
     rank, children = fork_ranks()
     if rank is not None:
         run(rank, port, folder, case)
