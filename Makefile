@@ -7,7 +7,7 @@ STAMPS := .stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-all bench bench-engine lint format clean help
+.PHONY: run test test-all test-deep mutants bench bench-engine lint format clean help
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -30,11 +30,22 @@ run: $(STAMPS)/setup ## the main job, on real input
 
 # Tests that spawn training processes need both cores themselves; the others share them.
 test: $(STAMPS)/setup ## the test suite
-	$(BIN)/python -m pytest -n 2 -m "not engine and not live and not browser"
-	$(BIN)/python -m pytest -m "engine and not live and not browser"
+	$(BIN)/python -m pytest -n 2 -m "not engine and not live and not browser and not deep"
+	$(BIN)/python -m pytest -m "engine and not live and not browser and not deep"
 
 test-all: $(STAMPS)/interop ## the suite with the live oracles, and the browser where there is one
-	DS_ACCELERATOR=cpu $(BIN)/python -m pytest -m "live or browser"
+	DS_ACCELERATOR=cpu $(BIN)/python -m pytest -m "(live or browser) and not deep"
+
+# Hours, and not part of any submission: what is stopped goes on where it was.
+test-deep: $(STAMPS)/setup mutants ## sweeps too long for the suite
+	$(BIN)/python -m pytest -m deep
+
+# Which test runs which line is recorded once; delete runs/mutants to begin anew.
+mutants: $(STAMPS)/setup ## 200 small mistakes in the core rooms: which of them would the suite notice?
+	test -e runs/mutants/light || PYTHONPATH=tests $(BIN)/python -m mutation record light
+	test -e runs/mutants/engine || PYTHONPATH=tests $(BIN)/python -m mutation record engine
+	PYTHONPATH=tests $(BIN)/python -m mutation run
+	PYTHONPATH=tests $(BIN)/python -m mutation page
 
 bench: $(STAMPS)/interop ## start-up and throughput beside the alternatives
 	$(BIN)/python benchmarks/run.py
@@ -45,7 +56,7 @@ bench-engine: $(STAMPS)/interop ## the engine beside DDP, fully_shard and DeepSp
 lint: $(STAMPS)/setup ## ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(STAMPS)/setup ## rewrite the sources in one style
 	$(BIN)/ruff check --fix .

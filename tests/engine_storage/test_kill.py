@@ -13,10 +13,13 @@ from engine_storage.ranks import ROOT, WORKERS
 pytestmark = pytest.mark.engine
 
 
-def test_the_newest_complete_checkpoint_loads_after_ten_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "seed", ["0", *(pytest.param(str(seed), marks=pytest.mark.deep) for seed in range(1, 31))]
+)
+def test_the_newest_complete_checkpoint_loads_after_ten_kills(tmp_path: Path, seed: str) -> None:
     path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT / "engine"), str(ROOT)])
     run = subprocess.run(
-        [sys.executable, str(WORKERS / "kill.py"), str(tmp_path), "10"],
+        [sys.executable, str(WORKERS / "kill.py"), str(tmp_path), "10", seed],
         env=os.environ | {"PYTHONPATH": path.lstrip(os.pathsep), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

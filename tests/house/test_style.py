@@ -23,4 +23,4 @@ def test_every_file_is_formatted() -> None:
 
 
 def test_pyright_finds_nothing() -> None:
-    run("pyright")
+    run("pyright", "--pythonpath", sys.executable)

@@ -18,8 +18,8 @@ PYTEST = (
     *("-p", "mutation.plugin", "-p", "no:cacheprovider"),
 )
 SUITES = {
-    "light": ("-n", "2", "-m", "not engine and not live and not browser"),
-    "engine": ("-m", "engine and not live and not browser"),
+    "light": ("-n", "2", "-m", "not engine and not live and not browser and not deep"),
+    "engine": ("-m", "engine and not live and not browser and not deep"),
 }
 NO_WITNESS = ("tests/house/", "tests/mutation/", "tests/checks/test_pages.py")
 """Style, layers and pages that are written from the sources: they see that something changed."""
@@ -94,13 +94,18 @@ class Recorded:
                 self._lines[path][moved[line]] |= {_test(context) for context in contexts}
 
     def witnesses(self, mutant: Mutant) -> list[str]:
-        """Tests that ran the line; else the statement; else, for what an import runs, the file."""
+        """Tests that ran the line; else the statement; else, for what an import runs, the file.
+
+        Where no test is known to, those of the room.
+        """
         lines = self._lines[mutant.path]
         for wanted in (mutant.lines, mutant.statement):
             found = set[str]().union(*(lines[line] for line in wanted if line in lines))
             if mutant.function and found - {""}:
                 return self._sorted(mutant, found)
-        return self._sorted(mutant, set[str]().union(*lines.values()))
+        room = f"tests/{mutant.path.split('/')[1]}/"
+        of_room = {test for test in self.seconds if test.startswith(room)}
+        return self._sorted(mutant, set[str]().union(*lines.values()) - {""} or of_room)
 
     def _sorted(self, mutant: Mutant, tests: set[str]) -> list[str]:
         """A few of each file in turn, the quick ones first; the mutant's own room before others."""

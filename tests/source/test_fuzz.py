@@ -9,7 +9,7 @@ from dsconfig.source.edit import apply_fixes
 from dsconfig.source.positions import LineIndex
 from mutants import mutants
 
-SAMPLE = 5000
+SAMPLE = 1000
 
 
 def ranges(found: Diagnostic) -> list[Range]:
@@ -37,8 +37,11 @@ def check(text: str) -> None:
         apply_fixes(document.text, fixes)
 
 
-@pytest.mark.parametrize("seed", range(5))
+DEEP = [pytest.param(seed, marks=pytest.mark.deep) for seed in range(100, 300)]
+
+
+@pytest.mark.parametrize("seed", [*range(5), *DEEP])
 def test_mutants(seed: int) -> None:
-    for text in mutants(SAMPLE // 5, seed):
+    for text in mutants(SAMPLE, seed):
         # A mutant is a text even where a cut left something that could be a path.
         check(f"{text}\n")

@@ -10,12 +10,23 @@ import torch.distributed as dist
 from training import models
 
 
-def deepspeed_losses(config: dict[str, Any], steps: int) -> list[float]:
-    """The mean losses DeepSpeed reaches; its own rules for optimizers are switched off."""
+def real_deepspeed() -> Any:
+    """The installed package, on the CPU, without the kernel it would compile for a minute first.
+
+    Only reductions of a few megabytes within one machine go through that kernel. A process that
+    is killed while it compiles leaves a lock, for which every later one would wait.
+    """
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     warnings.simplefilter("ignore")
     import deepspeed  # type: ignore[import-untyped]
 
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def deepspeed_losses(config: dict[str, Any], steps: int) -> list[float]:
+    """The mean losses DeepSpeed reaches; its own rules for optimizers are switched off."""
+    deepspeed = real_deepspeed()
     optimizer = dict(config["optimizer"])
     optimizer["params"] = optimizer["params"] | {"torch_adam": True}
     settings = config | {"optimizer": optimizer, "zero_allow_untested_optimizer": True}

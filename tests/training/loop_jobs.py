@@ -2,11 +2,11 @@
 
 import gc
 import multiprocessing
-import os
 import re
-import warnings
 from pathlib import Path
 from typing import Any
+
+from training.live_jobs import real_deepspeed
 
 LOOPS = Path(__file__).parent / "loops"
 
@@ -21,9 +21,8 @@ def run_loop(script: str, package: str, arguments: list[str]) -> dict[str, Any]:
     """What the script's main() returns on this rank, trained by ``package``."""
     source = (LOOPS / f"{script}.py").read_text()
     if package == "deepspeed":
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
         multiprocessing.current_process().daemon = False  # its loaders have workers
-        warnings.simplefilter("ignore")
+        real_deepspeed()
     else:
         source = changed_imports(source)
     names: dict[str, Any] = {"__name__": script}

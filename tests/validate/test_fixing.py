@@ -117,6 +117,9 @@ def test_fixing_the_corpus_twice_changes_nothing_more(judge: Judge, unsafe: bool
     assert made > 0
 
 
-def test_fixing_mutants_never_makes_them_worse() -> None:
-    for text in mutants(300, seed=7):
+@pytest.mark.parametrize(
+    "seed", [7, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(100, 150))]
+)
+def test_fixing_mutants_never_makes_them_worse(seed: int) -> None:
+    for text in mutants(300, seed):
         check(document_from_text(text, "mutant.json"), JUDGES[0], unsafe=True)

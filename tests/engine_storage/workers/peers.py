@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ports import reserved_port
 from toy import ToyModel, batch_of, loss_of
 
 import dsconfig
 import dsengine
 from dsengine import initialization
 from dsengine.peers import insist
+from ports import reserved_port
 
 RANKS = 3
 SECONDS = 40
