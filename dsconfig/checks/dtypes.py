@@ -6,14 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
-
-NAMES = {
-    "fp16": ("fp16", "float16", "half", "torch.float16"),
-    "bf16": ("bf16", "bfloat16", "torch.bfloat16"),
-    "fp32": ("fp32", "float32", "float", "torch.float32"),
-    "int8": ("int8", "torch.int8"),
-}
-DTYPE_OF_NAME = {name: dtype for dtype, names in NAMES.items() for name in names}
+from dsconfig.runtimes.demands import DTYPE_OF_NAME
 
 
 def model_dtype(config: Context) -> str | None:

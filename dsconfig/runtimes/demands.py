@@ -135,10 +135,13 @@ def divisible_by_eight_or_number(value: Any) -> bool:
     return not value or isinstance(value, (int, float))
 
 
-DTYPE_NAMES = (
-    *("torch.float16", "fp16", "float16", "half", "torch.float32", "fp32", "float32", "float"),
-    *("torch.int8", "int8", "torch.bfloat16", "bf16", "bfloat16"),
-)
+DTYPES = {
+    "fp16": ("fp16", "float16", "half", "torch.float16"),
+    "bf16": ("bf16", "bfloat16", "torch.bfloat16"),
+    "fp32": ("fp32", "float32", "float", "torch.float32"),
+    "int8": ("int8", "torch.int8"),
+}
+DTYPE_OF_NAME = {name: dtype for dtype, names in DTYPES.items() for name in names}
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 SWITCH = "true or false"
 BLOCK = "a block of keys"
@@ -249,14 +252,18 @@ def _inside_blocks() -> Iterable[Demand]:
     yield _demand("autotuning.results_dir", truthy, "a directory", "0.5.7")
     yield _demand("autotuning.exps_dir", truthy, "a directory", "0.5.7")
     dtypes = 'one of "fp16", "bf16", "fp32"'
-    yield _demand("torch_autocast.dtype", exactly(*DTYPE_NAMES), dtypes, "0.17.2")
+    yield _demand("torch_autocast.dtype", exactly(*DTYPE_OF_NAME), dtypes, "0.17.2")
     path = "torch_autocast.lower_precision_safe_modules"
     yield _demand(path, texts, "a list of class names", "0.17.2")
     path = "data_types.keep_in_fp32_modules"
     yield _demand(path, auto_or_list_of_texts, '"auto" or a list of name patterns', "0.19.8")
-    for name in ("grad_accum_dtype", "param_dtype", "buffer_dtype"):
-        accepts = exactly(None, *DTYPE_NAMES)
-        yield _demand(f"data_types.{name}", accepts, dtypes, "0.7.6", late=True)
+    for name, since in (
+        ("grad_accum_dtype", "0.7.6"),
+        ("param_dtype", "0.19.2"),
+        ("buffer_dtype", "0.19.2"),
+    ):
+        accepts = exactly(None, *DTYPE_OF_NAME)
+        yield _demand(f"data_types.{name}", accepts, dtypes, since, late=True)
     yield _demand("expert_parallel.load_balance_coeff", null, "null", "0.19.2")
     path = "data_efficiency.data_sampling.dynamic_batching"
     for name in ("min_batch_size", "max_batch_size"):

@@ -6,6 +6,7 @@
 from typing import Any
 
 from training import models
+from training.live_jobs import real_deepspeed
 
 Stop = tuple[str, str] | None
 
@@ -22,7 +23,9 @@ LR, EPS, BETAS, DECAY = (
     f"/optimizer/params/{name}" for name in ("lr", "eps", "betas", "weight_decay")
 )
 STEPS, TOTAL = (f"/scheduler/params/{name}" for name in ("warmup_num_steps", "total_num_steps"))
-GRADIENTS = "/data_types/grad_accum_dtype"
+GRADIENTS, PARAMETERS = "/data_types/grad_accum_dtype", "/data_types/param_dtype"
+BF16 = {"bf16": {"enabled": True}}
+STAGE_2 = {"zero_optimization": {"stage": 2}}
 CASES: list[tuple[dict[str, Any], Stop]] = [
     (optimizer("AdamW", lr=1e-3), None),
     (optimizer("SGD", lr=1e-3), None),
@@ -48,10 +51,10 @@ CASES: list[tuple[dict[str, Any], Stop]] = [
     (schedule("WarmupLR", warmup_min_lr="0"), ("TypeError", "/scheduler/params/warmup_min_lr")),
     (schedule("WarmupLR", warmup_max_lr="1"), ("TypeError", "/scheduler/params/warmup_max_lr")),
     (schedule("WarmupDecayLR", total_num_steps=10, warmup_num_steps=2), None),
-    (schedule("WarmupDecayLR", warmup_num_steps=2), ("KeyError", TOTAL)),
+    (schedule("WarmupDecayLR", warmup_num_steps=2), ("TypeError", TOTAL)),
     (schedule("WarmupDecayLR", total_num_steps="ten"), ("TypeError", TOTAL)),
     (schedule("WarmupCosineLR", total_num_steps=10, warmup_num_steps=2), None),
-    (schedule("WarmupCosineLR"), ("KeyError", TOTAL)),
+    (schedule("WarmupCosineLR"), ("TypeError", TOTAL)),
     (schedule("WarmupCosineLR", total_num_steps="ten"), ("TypeError", TOTAL)),
     ({"gradient_clipping": 0.5}, None),
     ({"gradient_clipping": "0.5"}, ("TypeError", "/gradient_clipping")),
@@ -61,8 +64,20 @@ CASES: list[tuple[dict[str, Any], Stop]] = [
     ({"steps_per_print": "1"}, ("TypeError", "/steps_per_print")),
     ({"data_types": {"grad_accum_dtype": "fp32"}}, None),
     ({"data_types": {"grad_accum_dtype": "float33"}}, ("ValueError", GRADIENTS)),
-    ({"data_types": {"param_dtype": "wide"}}, ("ValueError", "/data_types/param_dtype")),
-    ({"data_types": {"buffer_dtype": []}}, ("ValueError", "/data_types/buffer_dtype")),
+    ({"data_types": {"param_dtype": "wide"}}, ("ValueError", PARAMETERS)),
+    ({"data_types": {"buffer_dtype": []}}, None),  # buffers are cast with the parameters alone
+    ({"data_types": {"buffer_dtype": "wide"}, **BF16}, ("ValueError", "/data_types/buffer_dtype")),
+    ({"data_types": {"buffer_dtype": "fp32"}, **BF16}, None),
+    ({"data_types": {"param_dtype": "fp16"}, **BF16}, ("AssertionError", PARAMETERS)),
+    ({"data_types": {"param_dtype": "bf16"}, **BF16}, None),
+    ({"data_types": {"param_dtype": "bf16"}}, ("AssertionError", PARAMETERS)),
+    ({"data_types": {"param_dtype": "fp32"}}, None),
+    ({"data_types": {"grad_accum_dtype": "fp32"}, **BF16}, ("NotImplementedError", GRADIENTS)),
+    ({"data_types": {"grad_accum_dtype": "fp16"}, **BF16}, ("NotImplementedError", GRADIENTS)),
+    ({"data_types": {"grad_accum_dtype": "bf16"}}, ("NotImplementedError", GRADIENTS)),
+    ({"data_types": {"grad_accum_dtype": "fp16"}, **STAGE_2}, None),
+    ({"data_types": {"grad_accum_dtype": "bf16"}, **BF16, **STAGE_2}, None),
+    ({"data_types": {"grad_accum_dtype": "fp32"}, **BF16, **STAGE_2}, None),
 ]  # fmt: skip
 BASE = {"train_micro_batch_size_per_gpu": 1}
 
@@ -77,8 +92,7 @@ def by_deepspeed(configs: list[dict[str, Any]]) -> list[str | None]:
 
 
 def _trained(config: dict[str, Any]) -> str | None:
-    import deepspeed  # type: ignore[import-untyped]
-
+    deepspeed = real_deepspeed()
     held = config["optimizer"]
     if str(held["type"]).startswith("Adam"):  # without compiling DeepSpeed's own kernel
         config = {**config, "optimizer": {**held, "params": {**held["params"], "torch_adam": True}}}

@@ -4,13 +4,15 @@ from typing import Any, cast
 
 from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
 from dsconfig.runtimes.built import optimizer_built
-from dsconfig.runtimes.demands import unmet
+from dsconfig.runtimes.demands import DTYPE_OF_NAME, unmet
 from dsconfig.schema.schedules import SCHEDULES
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import ABSENT, value_at
 
 STEPS_CHECKED = Version(0, 19, 3)
 """The first release that refuses a warmup of no steps; before, it was raised to two."""
+PARAMETERS_CHECKED = Version(0, 19, 2)
+"""The first release that reads ``param_dtype``."""
 RATES = ("warmup_min_lr", "warmup_max_lr")
 RATE_OF_THE_OPTIMIZER = Version(0, 17, 2)
 """The first release in which a schedule may leave its highest rate to the optimizer."""
@@ -38,12 +40,40 @@ def _check_optimizer_type(config: dict[str, Any], version: Version) -> None:
 
 
 def _dtypes(config: dict[str, Any], version: Version) -> None:
-    for name in ("grad_accum_dtype", "param_dtype", "buffer_dtype"):
-        path = ("data_types", name)
-        value = value_at(config, path)
-        if value is not ABSENT and unmet(path, value, version) is not None:
-            dotted = ".".join(path)
-            raise Stops("ValueError", f"{value!r} is not a dtype", dotted, late=True)
+    """Names of formats; and that they agree with the precision, where DeepSpeed needs it."""
+    model = _precision(config)
+    parameters = _dtype(config, "param_dtype", version)
+    if parameters not in (None, model) and version >= PARAMETERS_CHECKED:
+        said = f"param_dtype is {parameters}, and the precision that is on {model}"
+        raise Stops("AssertionError", said, "data_types.param_dtype", late=True)
+    if model != "fp32":
+        _dtype(config, "buffer_dtype", version)
+    sums = _dtype(config, "grad_accum_dtype", version)
+    if sums not in (None, model) and not _is_on(config, "zero_optimization", "stage"):
+        said = f"gradients in {sums} of parameters in {model} need ZeRO"
+        raise Stops("NotImplementedError", said, "data_types.grad_accum_dtype", late=True)
+
+
+def _dtype(config: dict[str, Any], name: str, version: Version) -> str | None:
+    path = ("data_types", name)
+    value = value_at(config, path)
+    if value in (ABSENT, None):
+        return None
+    if unmet(path, value, version) is not None:
+        raise Stops("ValueError", f"{value!r} is not a dtype", ".".join(path), late=True)
+    return DTYPE_OF_NAME.get(value)
+
+
+def _precision(config: dict[str, Any]) -> str:
+    if _is_on(config, "fp16", "enabled"):
+        return "fp16"
+    block = "bf16" if "bf16" in config else "bfloat16"
+    return "bf16" if _is_on(config, block, "enabled") else "fp32"
+
+
+def _is_on(config: dict[str, Any], block: str, switch: str) -> bool:
+    value = value_at(config, (block, switch))
+    return value not in (ABSENT, None, "auto") and bool(value)
 
 
 def _build_adam(config: dict[str, Any]) -> None:
@@ -90,15 +120,21 @@ def _scheduler(config: dict[str, Any], version: Version) -> None:
         held: dict[str, Any] = dict(**params)
     _warmup(held, version)
     if name == "WarmupCosineLR":
-        with about("scheduler.params.total_num_steps", late=True):
-            _ = held["total_num_steps"] < held.get("warmup_num_steps", 1000)
+        _total(held)
         return
     wrong = [key for key in RATES if not _are_rates(held.get(key, 0.0), key, version)]
     with about(*(f"scheduler.params.{key}" for key in wrong), late=True):
         _ = [0.0 - held[key] for key in wrong]
     if name == "WarmupDecayLR":
-        with about("scheduler.params.total_num_steps", late=True):
-            _ = held["total_num_steps"] < held.get("warmup_num_steps", 1000)
+        _total(held)
+
+
+def _total(held: dict[str, Any]) -> None:
+    path = "scheduler.params.total_num_steps"
+    if "total_num_steps" not in held:
+        raise Stops("TypeError", "total_num_steps is a required argument", path, late=True)
+    with about(path, late=True):
+        _ = held["total_num_steps"] < held.get("warmup_num_steps", 1000)
 
 
 def _are_rates(value: Any, key: str, version: Version) -> bool:
