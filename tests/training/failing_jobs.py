@@ -1,6 +1,5 @@
 """Jobs that end in an error, which has to be the same clear one on every rank."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,9 @@ from training.jobs import config
 
 
 def _raised(action: Any) -> str:
-    started = time.monotonic()
     try:
         action()
     except Exception as error:  # the message is the result
-        assert time.monotonic() - started < 10
         return f"{type(error).__name__}: {error}"
     return "nothing"
 

@@ -36,7 +36,9 @@ def config(stage: int) -> dict[str, Any]:
         "train_batch_size": 12,
         "gradient_accumulation_steps": 1,
         "optimizer": {"type": "AdamW", "params": {"lr": 0.02}},
-        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}
+        if stage == 3
+        else {"stage": stage},
     }
 
 
