@@ -52,8 +52,14 @@ def _import_once() -> None:
     # Shared memory between ranks is compiled on first use, for minutes; one rank has no need of it.
     # (The package's attribute of this name is torch itself.)
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # pyright: ignore
+    # So are the kernels of its optimizers; configs here use torch's.
+    deepspeed.ops.op_builder.builder.OpBuilder.load = _no_kernel  # pyright: ignore
     # DeepSpeed asks the CPU for AVX512 before it lets fp16 in; torch multiplies halves without.
     deepspeed.get_accelerator().is_fp16_supported = lambda: True
+
+
+def _no_kernel(builder: Any, verbose: bool = True) -> None:
+    raise RuntimeError(f"the kernel {builder.name} is not compiled here")
 
 
 def _report(pipe: Any, config: dict[str, Any]) -> None:

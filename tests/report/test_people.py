@@ -6,8 +6,8 @@ import pytest
 
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import Look, render, renderer
-from dsconfig.report.render.color import look_of, paint
-from dsconfig.report.render.source_line import excerpt
+from dsconfig.report.render.full import excerpt
+from dsconfig.report.render.terminal import look_of, paint
 from report.findings import FILES, IDLE, TEXT, WRONG, place
 
 PLAIN = Look(color=False, width=80)

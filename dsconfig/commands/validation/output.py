@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dsconfig.commands.errors import UsageError
 from dsconfig.report import FileReport
 from dsconfig.report.render import FOR_PEOPLE, FORMATS, render
-from dsconfig.report.render.color import look_of, paint
+from dsconfig.report.render.terminal import look_of, paint
 
 
 class Output:

@@ -1,21 +1,15 @@
 """How findings are shown: one file per format, chosen by name, imported when chosen."""
 
+import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import NamedTuple
 
+from dsconfig.report.render.terminal import Look, look_of
 from dsconfig.report.report import FileReport
 
-
-class Look(NamedTuple):
-    """What the terminal can do. Machine formats take no notice of it."""
-
-    color: bool = False
-    width: int = 100
-    """Columns; the full format wraps to it."""
-
-
 Renderer = Callable[[Sequence[FileReport], Look], str]
+
+__all__ = ["FORMATS", "FOR_PEOPLE", "Look", "Renderer", "render", "renderer"]
 
 FORMATS = {
     "full": "dsconfig.report.render.full",
@@ -42,10 +36,4 @@ def render(name: str, files: Sequence[FileReport], look: Look | None = None) -> 
 
     Raises ValueError for an unknown format.
     """
-    if look is None:
-        import sys
-
-        from dsconfig.report.render.color import look_of
-
-        look = look_of(sys.stdout)
-    return renderer(name)(files, look)
+    return renderer(name)(files, look or look_of(sys.stdout))

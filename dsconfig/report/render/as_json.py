@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsconfig.report.diagnostic import Diagnostic, Range
-from dsconfig.report.render import Look
+from dsconfig.report.render.terminal import Look
 from dsconfig.report.report import FileReport
 
 FORMAT_VERSION = "2.0"

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 from dsconfig.report.diagnostic import Diagnostic
-from dsconfig.report.render import Look
-from dsconfig.report.render.color import paint
-from dsconfig.report.render.plain import one_line
+from dsconfig.report.render.terminal import Look, one_line, paint
 from dsconfig.report.report import FileReport
 
 

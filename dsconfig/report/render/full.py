@@ -3,13 +3,14 @@
 import textwrap
 from collections.abc import Sequence
 
-from dsconfig.report.diagnostic import Applicability, Diagnostic, Effect
-from dsconfig.report.render import Look
-from dsconfig.report.render.color import paint
-from dsconfig.report.render.plain import one_line
-from dsconfig.report.render.source_line import excerpt
+from dsconfig.report.diagnostic import Applicability, Diagnostic, Effect, Range
+from dsconfig.report.render.terminal import Look, is_control, one_line, paint
 from dsconfig.report.report import FileReport
 
+TAB = 4
+CUT = "..."
+BEFORE = 20
+"""Columns kept before the caret when a long line is cut on the left."""
 LATE = "refused late: the program stops after reading the file"
 
 
@@ -87,3 +88,49 @@ def _wrap(text: str, width: int, indent: str) -> str:
         break_on_hyphens=False,
         drop_whitespace=True,
     )
+
+
+def excerpt(line: str, place: Range, room: int) -> tuple[str, str]:
+    """The line as it is shown, and the carets below it.
+
+    A range that runs over several lines is marked up to the end of its first line.
+    """
+    first = min(place.start.column - 1, len(line))
+    last = place.end.column - 1 if place.end.line == place.start.line else len(line)
+    last = max(min(last, len(line)), first)
+    cells = [_cell(character) for character in line]
+    left = sum(_width(cell) for cell in cells[:first])
+    if left + BEFORE > room:
+        cells, first, last = _cut_left(cells, first, last)
+    shown, used = "", 0
+    for cell in cells:
+        if used + _width(cell) > max(room, BEFORE):
+            shown = shown[: -len(CUT)] + CUT
+            break
+        shown += cell
+        used += _width(cell)
+    indent = sum(_width(cell) for cell in cells[:first])
+    marked = sum(_width(cell) for cell in cells[first:last])
+    return shown, " " * indent + "^" * max(1, min(marked, max(room, BEFORE) - indent))
+
+
+def _cut_left(cells: list[str], first: int, last: int) -> tuple[list[str], int, int]:
+    cut = max(0, first - BEFORE)
+    return [CUT, *cells[cut:]], first - cut + 1, last - cut + 1
+
+
+def _cell(character: str) -> str:
+    """What a character looks like: tabs as blanks, control characters as a dot."""
+    if character == "\t":
+        return " " * TAB
+    return "\u00b7" if is_control(character) else character
+
+
+def _width(cell: str) -> int:
+    if cell.isascii():
+        return len(cell)
+    import unicodedata
+
+    if unicodedata.combining(cell):
+        return 0
+    return 2 if unicodedata.east_asian_width(cell) in "WF" else 1

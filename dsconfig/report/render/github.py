@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dsconfig.report.diagnostic import Diagnostic, Severity
-from dsconfig.report.render import Look
+from dsconfig.report.render.terminal import Look
 from dsconfig.report.report import FileReport
 
 COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 from dsconfig.report.diagnostic import Diagnostic, Severity
-from dsconfig.report.render import Look
+from dsconfig.report.render.terminal import Look
 from dsconfig.report.report import FileReport
 
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dsconfig.report.diagnostic import Diagnostic, Edit, Range, Severity
-from dsconfig.report.render import Look
+from dsconfig.report.render.terminal import Look
 from dsconfig.report.report import FileReport
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
