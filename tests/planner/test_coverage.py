@@ -122,3 +122,58 @@ def test_an_alias_has_the_fate_of_its_key(key: Key) -> None:
     )
     assert own is not None and own[0] is not Status.REFUSED
     assert set(others) == {own}
+
+
+def honoured_stages(block: str, device: str, key: str, value: object) -> list[int]:
+    """The stages at which a key beside ``device`` in an offload block does anything."""
+    found = []
+    for stage in range(4):
+        inside = {"device": device, key: value}
+        rows = fate({"zero_optimization": {"stage": stage, block: inside}})
+        if rows[f"/zero_optimization/{block}/{key}"][0] is Status.HONOURED:
+            found.append(stage)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("block", "key", "value", "on_host", "on_nvme"),
+    [
+        ("offload_optimizer", "pin_memory", True, [1, 2, 3], [1, 2, 3]),
+        ("offload_optimizer", "ratio", 0.5, [1, 2, 3], [1, 2, 3]),
+        ("offload_optimizer", "pipeline_read", True, [], [1, 2, 3]),
+        ("offload_param", "pin_memory", True, [3], [3]),
+        ("offload_param", "max_in_cpu", 1000, [], [3]),
+    ],
+)
+def test_keys_of_a_tier_count_at_the_stages_and_on_the_tiers_that_have_it(
+    block: str, key: str, value: object, on_host: list[int], on_nvme: list[int]
+) -> None:
+    assert honoured_stages(block, "none", key, value) == []
+    assert honoured_stages(block, "cpu", key, value) == on_host
+    assert honoured_stages(block, "nvme", key, value) == on_nvme
+
+
+@pytest.mark.parametrize("block", ["offload_optimizer", "offload_param"])
+def test_aio_counts_when_either_tier_is_on_nvme(block: str) -> None:
+    for device, expected in (("cpu", Status.INERT), ("nvme", Status.HONOURED)):
+        zero = {"stage": 3, block: {"device": device}}
+        rows = fate({"zero_optimization": zero, "aio": {"block_size": 4096}})
+        assert rows["/aio/block_size"][0] is expected
+
+
+def test_a_precision_s_keys_are_inert_in_another_precision() -> None:
+    key = "check_grad_overflow"
+    assert fate({"bf16": {"enabled": True, key: True}})[f"/bf16/{key}"][0] is Status.HONOURED
+    both = {"bf16": {"enabled": False, key: True}, "fp16": {"enabled": True}}
+    assert fate(both)[f"/bf16/{key}"][0] is Status.INERT
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage", "refused"),
+    [("SparseAdam", 0, False)] + [("SparseAdam", stage, True) for stage in (1, 2, 3)],
+)
+def test_two_conditions_must_both_hold(kind: str, stage: int, refused: bool) -> None:
+    config = {"optimizer": {"type": kind}, "zero_optimization": {"stage": stage}}
+    assert (fate(config)["/optimizer/type"][0] is Status.REFUSED) is refused
+    adam = {"optimizer": {"type": "Adam"}, "zero_optimization": {"stage": stage}}
+    assert fate(adam)["/optimizer/type"][0] is Status.HONOURED
