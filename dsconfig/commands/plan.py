@@ -1,11 +1,18 @@
 """``dsconfig plan FILE``: what would run, decided in every detail."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsconfig.commands import options
+from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.commands import console, idle_flags, plan_tables, prepare, writing
+    from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -31,52 +38,36 @@ def plan(
     output_format: options.OutputFormat = "full",
 ) -> None:
     """Show the whole plan: mesh, units, precision, tiers, memory, traffic, every key's fate."""
-    from dsconfig.commands.idle_flags import say_idle_flags
-    from dsconfig.commands.prepare import FOUND, planned
-    from dsconfig.planner.plan import Status
-
     document = options.load(file, overrides)
-    made = planned(document, facts, runtime or "dsengine", deepspeed_version)
-    say_idle_flags(made.effective, facts)
+    made = prepare.planned(document, facts, runtime or "dsengine", deepspeed_version)
+    idle_flags.say_idle_flags(made.effective, facts)
     if output is not None:
-        from dsconfig.commands.writing import write
-
-        write(output, made.to_json() + "\n")
+        writing.write(output, made.to_json() + "\n")
     if simulate:
         show_simulation(made, facts, output_format)
     elif output_format == "json":
         typer.echo(made.to_json())
     else:
         show(made)
-    if any(row.status is Status.REFUSED for row in made.coverage):
-        raise typer.Exit(FOUND)
+    if any(row.status is plans.Status.REFUSED for row in made.coverage):
+        raise typer.Exit(prepare.FOUND)
 
 
 def show(made: "Plan") -> None:
     """Print the plan for people."""
-    from dsconfig.commands.console import console
-    from dsconfig.commands.plan_tables import coverage_table, summary_table, units_table
-
-    out = console()
-    out.print(summary_table(made))
+    out = console.console()
+    out.print(plan_tables.summary_table(made))
     if made.units:
-        out.print(units_table(made))
-    out.print(coverage_table(made))
+        out.print(plan_tables.units_table(made))
+    out.print(plan_tables.coverage_table(made))
 
 
 def show_simulation(made: "Plan", facts: "Facts", output_format: str) -> None:
     """Run the engine's own code on fake tensors and print what it would hold and send."""
-    from dsconfig.commands.errors import UsageError
-
     try:
         import dsengine
     except ImportError:
         raise UsageError("--simulate needs torch: pip install 'dsconfig-zero[engine]'") from None
-    import json
-
-    from dsconfig.commands.console import console
-    from dsconfig.commands.plan_tables import simulation_table
-
     if made.effective.optimizer is None:
         raise UsageError("--simulate: a step needs an optimizer: --set optimizer.type=AdamW")
     try:
@@ -89,4 +80,4 @@ def show_simulation(made: "Plan", facts: "Facts", output_format: str) -> None:
     else:
         zero = made.effective.zero
         offloads = bool(zero.offload_optimizer or zero.offload_param)
-        console().print(simulation_table(result, offloads=offloads))
+        console.console().print(plan_tables.simulation_table(result, offloads=offloads))

@@ -25,8 +25,9 @@ def summary_table(plan: Plan) -> Table:
 
 def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
     settled, batch, mesh = plan.effective, plan.batch, plan.mesh
-    yield "runtime", plan.runtime
-    yield "ranks", f"{mesh.world_size} (shard over {mesh.shard}, replicate over {mesh.replicate})"
+    yield "runtime", f"{plan.runtime}, with the defaults of DeepSpeed {plan.release}"
+    ranks = f"{mesh.world_size} on {plan.nodes} {'node' if plan.nodes == 1 else 'nodes'}"
+    yield "ranks", f"{ranks} (shard over {mesh.shard}, replicate over {mesh.replicate})"
     if plan.model:
         yield "model", f"{plan.model}, {plan.model_elements or 0:,} parameters"
     yield "ZeRO stage", str(settled.zero.stage)

@@ -5,6 +5,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+import dsconfig
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.planner import making
+
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.planner.plan import Plan
@@ -19,8 +25,6 @@ def resolved(
     document: "Document", facts: "Facts", runtime: str, version: str | None = None
 ) -> "Resolution":
     """Validate and resolve. Prints the errors; exits 1 when one of them is a refusal."""
-    import dsconfig
-
     report = dsconfig.validate(document, facts, runtime=runtime, version=version)
     show_errors(document, report.diagnostics)
     resolution = dsconfig.resolve(document, facts, runtime=runtime, version=version)
@@ -32,12 +36,9 @@ def planned(
     document: "Document", facts: "Facts", runtime: str, version: str | None = None
 ) -> "Plan":
     """Go all the way. Exits 1 with the reason when the config cannot be planned."""
-    import dsconfig
-    from dsconfig.planner.making import PlanError
-
     try:
         return dsconfig.plan(resolved(document, facts, runtime, version), facts)
-    except PlanError as error:
+    except making.PlanError as error:
         print(f"{document.name}: {error}", file=sys.stderr)
         raise typer.Exit(FOUND) from None
 
