@@ -63,7 +63,27 @@ def test_stage_3_gathers_twice_per_micro_batch_and_reduces_once() -> None:
 
 def test_stage_1_reduces_once_per_step() -> None:
     plan = planned({**CONFIG, "zero_optimization": {"stage": 1}})
-    assert plan.traffic["reduce_scatter"] == 6_738_415_616 * 2 * 7 // 8
+    sent = 6_738_415_616 * 2 * 7 // 8
+    assert plan.traffic == {"all_gather": sent, "reduce_scatter": sent}
+
+
+def test_replicas_sum_their_shards() -> None:
+    plan = planned({**CONFIG, "zero_optimization": {"stage": 1, "mics_shard_size": 4}})
+    assert plan.traffic["all_reduce"] == 2 * (6_738_415_616 * 2 // 4) // 2
+    assert plan.traffic["reduce_scatter"] == 6_738_415_616 * 2 * 3 // 4
+
+
+def test_stage_0_has_no_units_and_sums_gradients() -> None:
+    plan = planned({**CONFIG, "zero_optimization": {"stage": 0}})
+    assert plan.units == ()
+    assert plan.traffic == {"all_reduce": 2 * (6_738_415_616 * 2 * 7 // 8)}
+
+
+def test_a_model_of_which_only_the_size_is_known_sends_as_much() -> None:
+    world = gather(world_size=8, params="7e9")
+    plan = dsconfig.plan(dsconfig.resolve(CONFIG, world), world)
+    assert plan.units == ()
+    assert plan.traffic["all_gather"] == 7_000_000_000 * 2 * 2 * 3 * 7 // 8
 
 
 def test_the_json_shape_is_stable() -> None:

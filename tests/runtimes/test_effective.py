@@ -88,6 +88,19 @@ def test_offload_tiers() -> None:
     assert none.offload_param is None
 
 
+def test_words_are_read_in_any_case() -> None:
+    settled = effective({"checkpoint": {"tag_validation": "Fail"}, "gradient_allreduce_op": "SUM"})
+    assert settled.checkpointing.tag_validation == "fail"
+    assert settled.gradients.allreduce_op == "sum"
+
+
+@pytest.mark.parametrize("name", ["float16", "torch.float16", "half", "fp16"])
+def test_a_dtype_has_several_names(name: str) -> None:
+    config = {"torch_autocast": {"enabled": True, "dtype": name}}
+    assert effective(config).numerics.autocast == "float16"
+    assert effective({"communication_data_type": name}).numerics.communication_dtype == "fp16"
+
+
 def test_auto_left_over_is_an_error_with_the_key() -> None:
     with pytest.raises(ValueError, match="train_batch_size"):
         effective({"train_batch_size": "auto"}, Facts(world_size=1))
