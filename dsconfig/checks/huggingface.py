@@ -120,6 +120,7 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
     "DSC704",
     "integration-stops",
     Effect.REFUSED,
+    late=True,
     bad=Example(
         config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
         '"optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
