@@ -86,10 +86,10 @@ def test_every_filled_value_is_in_the_ledger_with_its_rule(config, world):
 def test_the_triple_multiplies_out_in_integers(config, world):
     facts = gather(**world)
     resolution = dsconfig.resolve(config, facts)
-    if resolution.ok:
-        total, micro, steps = (resolution.config[key] for key in TRIPLE)
-        assert all(type(member) is int for member in (total, micro, steps))
-        assert total == micro * steps * facts.data_parallel
+    assume(resolution.ok)
+    total, micro, steps = (resolution.config[key] for key in TRIPLE)
+    assert all(type(member) is int for member in (total, micro, steps))
+    assert total == micro * steps * facts.data_parallel
 
 
 @FEW
