@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from dsconfig.runtimes.built import class_of
 from dsconfig.runtimes.effective import Named
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, OptimizerClass, optimizer_type
 
@@ -24,17 +23,26 @@ class OptimizerCost:
 
 
 def optimizer_cost(
-    optimizer: Named | None, client: str | None = None, *, offloaded: bool = False
+    optimizer: Named | None,
+    client: str | None = None,
+    *,
+    offloaded: bool = False,
+    in_engine: bool = False,
 ) -> OptimizerCost:
-    """The cost of the configured optimizer, else of the client's; Adam when neither is known."""
+    """The cost of the configured optimizer, else of the client's; Adam when neither is known.
+
+    ``in_engine``: with the states of the class that dsengine builds, not DeepSpeed.
+    """
     name = optimizer.type if optimizer else client or "AdamW"
     params = dict(optimizer.params) if optimizer else {}
     found = optimizer_type(name)
     kind = _class_named(name)
     if found is not None:
-        kind = OPTIMIZER_CLASSES[class_of(found, params, offloaded=offloaded)]
+        kind = OPTIMIZER_CLASSES[found.class_in_deepspeed(params, offloaded=offloaded)]
+    ours = found.class_in_engine(params) if found is not None and in_engine else None
+    keeps = OPTIMIZER_CLASSES[ours] if ours is not None else kind
     return OptimizerCost(
-        states=len(kind.states_for(params)),
+        states=len(keeps.states_for(params)),
         temporaries=kind.temporaries,
         eager=kind.is_eager,
         other_bytes=kind.other_bytes,

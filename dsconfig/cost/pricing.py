@@ -32,13 +32,18 @@ def estimate(
 def peak(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine") -> int:
     """Only the highest bytes allocated on one device: the quick form for searches."""
     program = runtime_of(runtime)
-    return simulator_of(program)(workload(effective, facts, program.version)).peak
+    return simulator_of(program)(_workload(effective, facts, program)).peak
+
+
+def _workload(effective: Effective, facts: Facts, program: Runtime) -> Workload:
+    in_engine = not program.ends_in_deepspeed
+    return workload(effective, facts, program.version, in_engine=in_engine)
 
 
 def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine") -> Option:
     """One choice of stage and offload, in full."""
     program = runtime_of(runtime)
-    job = workload(effective, facts, program.version)
+    job = _workload(effective, facts, program)
     trace = simulator_of(program)(job)
     zero = effective.zero
     host = host_memory(job, is_deepspeed=program.ends_in_deepspeed)

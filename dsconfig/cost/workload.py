@@ -115,7 +115,9 @@ class Workload:
         return self.mesh.part(elements)
 
 
-def workload(effective: Effective, facts: Facts, version: Version = NEWEST) -> Workload:
+def workload(
+    effective: Effective, facts: Facts, version: Version = NEWEST, *, in_engine: bool = False
+) -> Workload:
     """Digest config and facts. Raises ValueError when the model or world size is unknown."""
     if facts.model is None:
         raise ValueError("the model is unknown: give --model or --params")
@@ -141,7 +143,7 @@ def workload(effective: Effective, facts: Facts, version: Version = NEWEST) -> W
         weights=weights_of(facts.model, degree),
         mesh=ranks,
         ranks_per_node=ranks_per_node(facts.world_size, facts.nodes),
-        optimizer=_cost(effective, facts, facts.model),
+        optimizer=_cost(effective, facts, facts.model, in_engine=in_engine),
         accumulation=batch.accumulation if batch else 1,
         activations=activations_of(effective, facts),
         model=facts.model,
@@ -152,10 +154,14 @@ def workload(effective: Effective, facts: Facts, version: Version = NEWEST) -> W
     )
 
 
-def _cost(effective: Effective, facts: Facts, model: ModelTree) -> OptimizerCost:
+def _cost(
+    effective: Effective, facts: Facts, model: ModelTree, *, in_engine: bool
+) -> OptimizerCost:
     """Of the configured optimizer; Muon has Adam's second moment for what is not a matrix."""
     offloaded = effective.zero.optimizer_tier is not Tier.DEVICE
-    cost = optimizer_cost(effective.optimizer, facts.client_optimizer, offloaded=offloaded)
+    cost = optimizer_cost(
+        effective.optimizer, facts.client_optimizer, offloaded=offloaded, in_engine=in_engine
+    )
     if effective.optimizer is None or not cost.leaves_to_adam:
         return cost
     return replace(cost, states=cost.states + _share_of_adam(model, cost.leaves_to_adam))

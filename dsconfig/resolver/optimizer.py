@@ -1,10 +1,14 @@
 """Optimizer type and parameters."""
 
+from typing import Any
+
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
+from dsconfig.schema import find
+from dsconfig.schema.schedules import SCHEDULES
 
 TYPE, PARAMS = "optimizer.type", "optimizer.params"
-PEAKS = ("warmup_max_lr", "cycle_max_lr")
+PEAKS = tuple(dict.fromkeys(each.peak for each in SCHEDULES.values() if each.peak))
 """Parameters of a schedule that say at which rate it trains."""
 
 
@@ -15,18 +19,30 @@ def fill(draft: Draft) -> None:
         draft.fill(TYPE, "AdamW", Source.DEFAULT, rule)
     _learning_rate(draft)
     training = draft.facts.training
-    for name, given, usual in (
-        ("betas", training.adam_betas if training else None, (0.9, 0.999)),
-        ("eps", training.adam_epsilon if training else None, 1e-8),
-        ("weight_decay", training.weight_decay if training else None, 0.0),
+    type_ = draft.value(TYPE)
+    for name, given in (
+        ("betas", training.adam_betas if training else None),
+        ("eps", training.adam_epsilon if training else None),
+        ("weight_decay", training.weight_decay if training else None),
     ):
         path = f"{PARAMS}.{name}"
         if not draft.is_auto(path):
             continue
-        value = usual if given is None else given
-        source = Source.DEFAULT if given is None else Source.TRAINING
-        said = "the default of DeepSpeed's Adam" if given is None else "from the training run"
-        draft.fill(path, list(value) if isinstance(value, tuple) else value, source, said)
+        if given is None:
+            owner, value = _usual(type_ if isinstance(type_, str) else "AdamW", name)
+            draft.fill(path, value, Source.DEFAULT, f"the default of DeepSpeed's {owner}")
+        else:
+            value = list(given) if isinstance(given, tuple) else given
+            draft.fill(path, value, Source.TRAINING, "from the training run")
+
+
+def _usual(type_: str, name: str) -> tuple[str, Any]:
+    """The default of an argument, and whose it is: Adam's where the optimizer has none."""
+    own, adam = (find(["optimizer", "params", name], of_type=each) for each in (type_, "AdamW"))
+    assert adam is not None  # declared
+    if own is None or type_.lower() in ("adam", "adamw"):
+        return "Adam", adam.default
+    return type_, own.default
 
 
 def _learning_rate(draft: Draft) -> None:

@@ -5,10 +5,9 @@ from math import ceil
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.optimizer import PEAKS, learning_rate
 from dsconfig.resolver.resolution import Source
+from dsconfig.schema import find
 
 TYPE, PARAMS = "scheduler.type", "scheduler.params"
-_WARMUP = 1000
-"""DeepSpeed's own default of warmup_num_steps."""
 
 
 def fill(draft: Draft) -> None:
@@ -81,8 +80,10 @@ def _warmup(draft: Draft, total: int | None) -> None:
     total = written if isinstance(written, int) and not isinstance(written, bool) else total
     given = draft.facts.training.warmup_steps if draft.facts.training else None
     if given is None:
-        steps = _WARMUP if total is None else max(1, min(_WARMUP, total // 10))
-        rule = f"{_WARMUP}, DeepSpeed's default, and at most a tenth of the run"
+        known = find(path.split("."))
+        usual: int = known.default if known else 0
+        steps = usual if total is None else max(1, min(usual, total // 10))
+        rule = f"{usual}, DeepSpeed's default, and at most a tenth of the run"
         draft.fill(path, steps, Source.DEFAULT, rule, total_steps=total)
     elif 0 < given < 1:
         if total is None:

@@ -11,7 +11,6 @@ from dsconfig.schema.optimizers import (
     OPTIMIZERS,
     TORCH,
     OptimizerClass,
-    OptimizerType,
     optimizer_type,
 )
 from dsconfig.schema.schedules import SCHEDULES, ScheduleType
@@ -40,23 +39,15 @@ def optimizer_built(
     if found is None:
         return None
     if found.is_own_at(release):
-        kind = OPTIMIZER_CLASSES[class_of(found, params, offloaded=offloaded)]
+        kind = OPTIMIZER_CLASSES[found.class_in_deepspeed(params, offloaded=offloaded)]
     else:
         kind = OPTIMIZER_CLASSES.get(f"{TORCH}{name}")
     return Built(kind, arguments_of(found.name, kind.name)) if kind is not None else None
 
 
-def class_of(found: OptimizerType, params: Mapping[str, Any], *, offloaded: bool) -> str:
-    """The name of the class behind one of DeepSpeed's own types."""
-    if params.get("torch_adam", False) and found.name in ("Adam", "AdamW"):
-        decoupled = found.name == "AdamW" or bool(params.get("adam_w_mode", True))
-        return f"{TORCH}{'AdamW' if decoupled else 'Adam'}"
-    return found.on_host if offloaded else found.on_device
-
-
 @cache
 def arguments_of(type_name: str, class_name: str) -> frozenset[str] | None:
-    """What DeepSpeed takes in ``params`` when it builds a class for a type; None for anything."""
+    """What is taken of ``params`` when a class is built for a type; None where anything is."""
     if OPTIMIZER_CLASSES[class_name].takes_any_argument:
         return None
     declared = Lazy(OPTIMIZERS[type_name].block, type_name).load().model_fields

@@ -167,7 +167,8 @@ class OptimizerType(NamedTuple):
 
     ``since`` and ``until`` are the first and last release in which it is DeepSpeed's own, read in
     any letter case and built as ``on_device`` or, with an offloaded optimizer, ``on_host``; None
-    for a class of torch.optim, spelled exactly. ``in_engine`` is the class that dsengine builds.
+    for a class of torch.optim, spelled exactly. ``in_engine`` is the class that dsengine builds,
+    None where it builds none.
     """
 
     name: str
@@ -189,9 +190,24 @@ class OptimizerType(NamedTuple):
             return False
         return self.until is None or release <= self.until
 
+    def class_in_deepspeed(self, params: Mapping[str, Any], *, offloaded: bool) -> str:
+        """The class that DeepSpeed builds where the type is its own."""
+        if params.get("torch_adam", False) and self.name in ("Adam", "AdamW"):
+            return _adam_of(self.name, params)
+        return self.on_host if offloaded else self.on_device
+
+    def class_in_engine(self, params: Mapping[str, Any]) -> str | None:
+        """The class that dsengine builds; None where it builds none."""
+        return _adam_of(self.name, params) if self.name == "Adam" else self.in_engine
+
     def is_known_at(self, release: Version) -> bool:
         """Whether that release builds it, itself or as torch's class of this very name."""
         return f"{TORCH}{self.name}" in OPTIMIZER_CLASSES or self.is_own_at(release)
+
+
+def _adam_of(name: str, params: Mapping[str, Any]) -> str:
+    """Adam means AdamW unless its decay is coupled by name."""
+    return f"{TORCH}AdamW" if name == "AdamW" or params.get("adam_w_mode", True) else f"{TORCH}Adam"
 
 
 def _own(

@@ -17,11 +17,12 @@ _CHOOSE_KERNELS = frozenset(("fused", "foreach", "differentiable"))
 def temporary_bytes(job: Workload, elements: int, largest: int) -> int:
     """Bytes beside gradients and states in an update of ``elements``, ``largest`` in one tensor."""
     named = job.effective.optimizer
-    found = optimizer_type(named.type if named is not None else "AdamW")
-    if found is None or found.in_engine is None:
-        return (largest if job.on_cpu else elements) * 4 * job.optimizer.temporaries
-    kind = OPTIMIZER_CLASSES[found.in_engine]
     chosen: Mapping[str, Any] = named.params if named is not None else {}
+    found = optimizer_type(named.type if named is not None else "AdamW")
+    ours = found.class_in_engine(chosen) if found is not None else None
+    if ours is None:
+        return (largest if job.on_cpu else elements) * 4 * job.optimizer.temporaries
+    kind = OPTIMIZER_CLASSES[ours]
     fused = kind.is_torch_fused_on("cpu" if job.on_cpu else "cuda")
     if chosen.get("fused") or (fused and not _CHOOSE_KERNELS & chosen.keys()):
         return 0

@@ -73,6 +73,8 @@ def rule_of(path: str) -> Rule | None:
     if path in RULES:
         return RULES[path]
     parts = path.split(".")
+    if parts[:-1] == ["optimizer", "params"]:
+        return optimizer.argument(parts[-1])
     for length in range(len(parts), 0, -1):
         prefix = ".".join(parts[:length])
         if prefix in FAMILIES:

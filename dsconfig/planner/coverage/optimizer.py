@@ -8,10 +8,12 @@ from dsconfig.planner.coverage.rules import (
     OPTIMIZER_OFFLOADED,
     SHARDED,
     Condition,
+    Rule,
     honoured,
     inert,
     refused,
 )
+from dsconfig.runtimes.built import arguments_of
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.optimizers import (
     OPTIMIZER_CLASSES,
@@ -107,7 +109,22 @@ RULES = {
     }.items()
     for name in names
 }
-FAMILIES = {
-    "optimizer.params": honoured("an argument of the optimizer"),
-    "scheduler.params": honoured("an argument of the schedule"),
-}
+FAMILIES = {"scheduler.params": honoured("an argument of the schedule")}
+
+
+def argument(name: str) -> Rule:
+    """The fate of an argument of the optimizer that has no rule of its own."""
+
+    def is_unknown(value: object, config: Effective) -> bool:
+        named = config.optimizer
+        found = optimizer_type(named.type) if named is not None else None
+        ours = found.class_in_engine(named.params) if found is not None and named else None
+        if found is None or ours is None:
+            return False
+        known = arguments_of(found.name, ours)
+        return known is not None and name not in known
+
+    unknown = Condition("of another optimizer", is_unknown)
+    return refused("this optimizer does not take it; remove the key", unknown) + honoured(
+        "an argument of the optimizer"
+    )

@@ -74,9 +74,14 @@ class Muon(Decaying):
     adam_w_mode: bool = key(True, "Decoupled decay in the Adam half.")
     torch_adam: bool = key(False, "Takes torch's Adam for the Adam half.")
     fp32_optimizer_states: bool = key(
-        True, "Moments of the Adam half in fp32; the CPU kernel reads it.", since="0.17.6"
+        True,
+        "Moments of the Adam half in fp32; the CPU kernel reads it.",
+        since="0.5.0",
+        taken_by=("MuonWithAuxAdam",),
     )
-    foreach: bool | None = key(None, "torch's multi-tensor path; needs torch_adam.")
+    foreach: bool | None = key(
+        None, "torch's multi-tensor path; needs torch_adam.", taken_by=("MuonWithAuxAdam",)
+    )
 
 
 class MuAdam(Decaying):

@@ -63,9 +63,7 @@ def is_muon(name: str) -> bool:
 def _class(name: str, params: Mapping[str, Any]) -> type[Optimizer]:
     known = optimizer_type(name) or _TYPE_OF_CLASS.get(name.lower())
     # A class that the table does not have may be of a newer torch.
-    target = known.in_engine if known else f"torch.{name}"
-    if target == "torch.Adam" and params.get("adam_w_mode", True):
-        target = "torch.AdamW"
+    target = known.class_in_engine(params) if known else f"torch.{name}"
     bare = (target or "").removeprefix("torch.")
     kind = OWN.get(bare) or getattr(torch.optim, bare, None)
     if not (isinstance(kind, type) and issubclass(kind, Optimizer)) or kind is Optimizer:

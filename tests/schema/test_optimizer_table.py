@@ -1,0 +1,287 @@
+"""The table of optimizers: answers made from it agree with torch, the engine and DeepSpeed."""
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig import Facts, ModelTree, Status
+from dsconfig.cost.optimizers import optimizer_cost
+from dsconfig.planner.coverage import coverage, rule_of
+from dsconfig.runtimes.built import arguments_of, optimizer_built
+from dsconfig.runtimes.deepspeed import deepspeed
+from dsconfig.runtimes.effective import Named, effective
+from dsconfig.schema import NEWEST, Version, find
+from dsconfig.schema.catalogue import blocks_of
+from dsconfig.schema.installed import installed_or_newest
+from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, OPTIMIZERS, OWN, optimizer_type
+from dsconfig.schema.schedules import SCHEDULES
+
+ORACLE = Path(__file__).parents[1] / "oracle"
+RUN = sorted(name for name, each in OPTIMIZERS.items() if each.in_engine)
+HISTORY = {row["path"]: row for row in json.loads((ORACLE / "key_history.json").read_text())}
+CHANGES = HISTORY["optimizer.type"]["builtin_values_changes"]
+"""Names that DeepSpeed's source lists, by the release that changed the list."""
+
+
+def declared(name: str) -> Mapping[str, Any]:
+    params = find(["optimizer", "params"])
+    assert params is not None
+    (owner,) = blocks_of(params.shape, name)
+    return owner.model_fields
+
+
+def test_own_names_come_and_go_with_the_releases_that_have_them() -> None:
+    alive: set[str] = set()
+    for change in CHANGES:
+        alive |= set(change.get("values", change.get("added", [])))
+        alive -= set(change.get("removed", []))
+        release = Version.parse(change["version"])
+        ours = {name.lower() for name in OWN if OPTIMIZERS[name].is_own_at(release)}
+        assert ours == alive - {"deepspeed_adam"}, release  # an alias of 0.3.0 alone
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_class_of_a_type_is_in_the_table(name: str) -> None:
+    each = OPTIMIZERS[name]
+    ours = {each.class_in_engine(params) for params in ({}, {"adam_w_mode": False})} - {None}
+    theirs = {
+        each.class_in_deepspeed(params, offloaded=offloaded)
+        for params in ({}, {"torch_adam": True}, {"torch_adam": True, "adam_w_mode": False})
+        for offloaded in (False, True)
+    }
+    assert ours | theirs <= OPTIMIZER_CLASSES.keys()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_arguments_are_taken_by_classes_that_the_type_leads_to(name: str) -> None:
+    each = OPTIMIZERS[name]
+    leads_to = {each.on_device, each.on_host, "torch.Adam", "torch.AdamW", each.in_engine}
+    for argument, field in declared(name).items():
+        taken_by = set(field.json_schema_extra.taken_by)
+        assert taken_by <= leads_to, argument
+        if argument != "max_grad_norm":
+            classes = taken_by or {each.on_device}
+            taken = [arguments_of(name, one) for one in classes]
+            assert any(one is None or argument in one for one in taken)
+
+
+RELEASES = ("0.3.0", "0.5.4", "0.5.5", "0.10.1", "0.11.0", "0.16.4", "0.17.6", "0.19.6", "0.19.8")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", [*OPTIMIZERS, "AdamWW", "Optimizer", "adagrad", "sgd"])
+def test_rules_replay_and_table_agree_on_who_is_known(name: str, release: str) -> None:
+    version = Version.parse(release)
+    config = {"train_batch_size": 8, "optimizer": {"type": name}}
+    known = optimizer_built(name, {}, version, offloaded=False) is not None
+    runtime = deepspeed(version)
+    report = dsconfig.validate(config, Facts(world_size=1), runtime=runtime, version=version)
+    told = any(found.code == "DSC601" for found in report.diagnostics)
+    resolution = dsconfig.resolve(config, Facts(world_size=1), runtime=runtime)
+    stopped = any(
+        found.effect == "refused" and found.pointer == "/optimizer/type"
+        for found in resolution.diagnostics
+    )
+    assert (told, stopped) == (not known, not known)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("release", ["0.3.0", "0.12.2", "0.12.3"])
+def test_rules_and_table_agree_on_the_schedules_of_a_release(name: str, release: str) -> None:
+    version = Version.parse(release)
+    config = {"train_batch_size": 8, "scheduler": {"type": name, "params": {}}}
+    report = dsconfig.validate(config, Facts(world_size=1), version=version)
+    told = any(found.code == "DSC631" for found in report.diagnostics)
+    assert told is not SCHEDULES[name].is_known_at(version)
+
+
+def fate(config: dict[str, Any], pointer: str) -> Status:
+    rows = coverage(effective(config, Facts(world_size=2)))
+    return next(row.status for row in rows if row.pointer == pointer)
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_type_that_coverage_honours_is_one_that_the_engine_builds(name: str, stage: int) -> None:
+    torch = pytest.importorskip("torch")
+    from dsengine.optimizers import build_optimizer, is_muon, split_for_muon
+    from dsengine.optimizers.binding import refuse_impossible
+
+    groups: Any = [{"params": [torch.nn.Parameter(torch.zeros(4, 4))]}]
+    honoured = fate(
+        {"optimizer": {"type": name}, "zero_optimization": {"stage": stage}}, "/optimizer/type"
+    )
+    try:
+        built = build_optimizer(
+            name, {}, split_for_muon(groups, {}, {}) if is_muon(name) else groups
+        )
+        refuse_impossible(built, divided=stage > 0)
+    except ValueError:
+        assert honoured is Status.REFUSED
+    else:
+        assert honoured is Status.HONOURED
+
+
+HARMLESS = {"decoupled_weight_decay": {"adam_w_mode": False}}
+"""What an argument needs beside it."""
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [(name, argument) for name in RUN for argument in declared(name)]
+)
+def test_an_argument_that_coverage_takes_is_one_that_the_engine_takes(
+    name: str, argument: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    from dsengine.optimizers import build_optimizer, is_muon, split_for_muon
+
+    default = declared(name)[argument].default
+    params = {argument: 0.1 if default is None and argument.endswith("lr") else default}
+    params |= HARMLESS.get(argument, {})
+    config = {"optimizer": {"type": name, "params": params}}
+    status = fate(config, f"/optimizer/params/{argument}")
+    groups: Any = [{"params": [torch.nn.Parameter(torch.zeros(4, 4))]}]
+    try:
+        build_optimizer(
+            name, params, split_for_muon(groups, params, {}) if is_muon(name) else groups
+        )
+    except ValueError:
+        assert status is Status.REFUSED
+    else:
+        # What DeepSpeed's Muon reads for a kernel of its own, ours leaves aside.
+        assert status is not Status.REFUSED or is_muon(name) or name == "LBFGS"
+
+
+WITH_MORE_STATES = [
+    (name, {argument: 0.9 if argument == "momentum" else True})
+    for name in RUN
+    for argument in OPTIMIZER_CLASSES[OPTIMIZERS[name].in_engine or ""].states_with
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "params"), [*((name, {}) for name in RUN if name != "LBFGS"), *WITH_MORE_STATES]
+)
+def test_states_and_their_bytes_are_those_that_the_engine_allocates(
+    name: str, params: dict[str, Any]
+) -> None:
+    torch = pytest.importorskip("torch")
+    from dsengine.optimizers import build_optimizer, is_muon, split_for_muon
+
+    weight = torch.nn.Parameter(torch.ones(64, 64))
+    groups: Any = [{"params": [weight]}]
+    built = build_optimizer(
+        name, params, split_for_muon(groups, params, {weight: "w"}) if is_muon(name) else groups
+    )
+    gradient = torch.ones(64, 64)
+    weight.grad = gradient.to_sparse() if name == "SparseAdam" else gradient
+    eager = bool(built.state)
+    built.step()
+    whole = {
+        key
+        for key, value in built.state[weight].items()
+        if isinstance(value, torch.Tensor) and value.shape == weight.shape
+    }
+    kind = optimizer_type(name)
+    assert kind is not None
+    ours = OPTIMIZER_CLASSES[kind.class_in_engine(params) or ""]
+    assert whole == set(ours.states_for(params))
+    assert eager is ours.is_eager
+    allocated = sum(
+        value.nbytes
+        for value in built.state[weight].values()
+        if isinstance(value, torch.Tensor) and value.dim() > 0
+    )
+    cost = optimizer_cost(Named(type=name, params=params), in_engine=True)
+    # Adafactor's rows and columns: one number per element of a model of usual width.
+    slack = 0.05 * weight.nbytes if name == "Adafactor" else 0
+    assert abs(cost.state_bytes(weight.numel()) - allocated) <= slack
+
+
+def test_elementwise_classes_are_those_that_step_the_same_in_parts() -> None:
+    torch = pytest.importorskip("torch")
+    from dsengine.optimizers.lion import Lion
+
+    for name in RUN:
+        kind = OPTIMIZER_CLASSES[OPTIMIZERS[name].in_engine or ""]
+        if kind.needs_closure or kind.needs_sparse or name == "Muon":
+            continue
+        cls = Lion if name == "Lion" else getattr(torch.optim, name)
+        torch.manual_seed(0)
+        start, gradients = torch.randn(8, 4), [torch.randn(8, 4) for _ in range(3)]
+        whole, parts = start.clone(), [start[:3].clone(), start[3:].clone()]
+        one, two = cls([whole], lr=0.1), [cls([part], lr=0.1) for part in parts]
+        for gradient in gradients:
+            whole.grad, parts[0].grad, parts[1].grad = gradient, gradient[:3], gradient[3:]
+            for each in (one, *two):
+                each.step()
+        assert torch.allclose(whole, torch.cat(parts)) is kind.is_elementwise, name
+
+
+def test_a_rule_stands_for_every_argument_of_every_type() -> None:
+    for name in OPTIMIZERS:
+        for argument in declared(name):
+            assert rule_of(f"optimizer.params.{argument}") is not None
+
+
+def test_amsgrad_costs_a_third_moment_where_the_engine_keeps_one() -> None:
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+    }
+    facts = Facts(world_size=1, model=ModelTree(name="m", parameters=10**8, trainable=10**8))
+    moments: list[int] = []
+    for amsgrad in (False, True):
+        config["optimizer"]["params"]["amsgrad"] = amsgrad  # type: ignore[index]
+        found = dsconfig.estimate(dsconfig.resolve(config, facts), facts)
+        parts = found.options[0].device.components
+        moments.append(sum(part.bytes for part in parts if part.name == "optimizer state"))
+    assert moments == [8 * 10**8, 12 * 10**8]
+
+
+@pytest.mark.live
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(installed_or_newest() != NEWEST, reason=f"needs DeepSpeed {NEWEST}")
+@pytest.mark.parametrize(
+    ("name", "class_name", "module"),
+    [
+        ("AdamW", "FusedAdam", "adam"),
+        ("AdamW", "DeepSpeedCPUAdam", "adam"),
+        ("Lion", "FusedLion", "lion"),
+        ("Lion", "DeepSpeedCPULion", "lion"),
+        ("Lamb", "FusedLamb", "lamb"),
+        ("Adagrad", "DeepSpeedCPUAdagrad", "adagrad"),
+    ],
+)
+def test_the_arguments_of_a_class_are_deepspeeds(name: str, class_name: str, module: str) -> None:
+    from importlib import import_module
+
+    kind = getattr(import_module(f"deepspeed.ops.{module}"), class_name)
+    theirs = set(inspect.signature(kind.__init__).parameters)
+    theirs -= {"self", "params", "model_params", "max_grad_norm", "adamw_mode"}
+    ours = arguments_of(name, class_name)
+    assert ours is not None
+    read_before = {"torch_adam", "adam_w_mode", "fp32_optimizer_states"}
+    assert ours - read_before == theirs - read_before
+
+
+@pytest.mark.live
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(installed_or_newest() != NEWEST, reason=f"needs DeepSpeed {NEWEST}")
+def test_the_tested_classes_are_deepspeeds() -> None:
+    from deepspeed.runtime.zero import utils
+
+    class _Own: ...
+
+    utils.is_zero_supported_optimizer.__globals__["dist"].get_rank = lambda: 1
+    utils.is_zero_supported_optimizer(_Own())
+    theirs = {kind.__name__ for kind in utils.ZERO_SUPPORTED_OPTIMIZERS}
+    ours = {
+        each.name.removeprefix("torch.") for each in OPTIMIZER_CLASSES.values() if each.is_tested
+    }
+    assert ours == theirs
