@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dsconfig.commands.text_table import TextTable, paragraph, terminal_width
+from dsconfig.cost.buckets import HISTORY
 from dsconfig.cost.estimate import Estimate, Option, TierMemory
-from dsconfig.cost.pricing import HISTORY
 from dsconfig.cost.rendering import bar, both, label, moved
 from dsconfig.cost.search import host_misfit
 
@@ -269,7 +269,7 @@ def candidates_table(candidates: "tuple[Candidate, ...]") -> TextTable:
     for each in candidates:
         table.add_row(
             each.label,
-            f"{each.time.seconds_per_sample:.3f}",
+            f"{(each.compared or each.time).seconds_per_sample:.3f}",
             f"{each.option.device.visible_bytes / 2**30:.1f}",
             f"{each.option.host.bytes / 2**30:.0f}" if each.option.host.bytes else "",
             each.reason or "fastest",

@@ -7,6 +7,10 @@ import typer
 
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.commands import init_template
 
 Out = Annotated[
     Path | None,
@@ -40,8 +44,6 @@ def init(
     they fill in stays "auto". The reasons stand under "$dsconfig", which every program reads
     past; with --runtime deepspeed or dsengine they are // remarks.
     """
-    from dsconfig.commands.starter.choosing import cautious, chosen
-    from dsconfig.commands.starter.writing import written
     from dsconfig.runtimes import runtime_of
 
     try:
@@ -63,10 +65,14 @@ def init(
         host_memory=host_memory,
         learning_rate=learning_rate,
     )
-    starter = chosen(facts, learning_rate) if any(known) else cautious(learning_rate)
+    if any(known):
+        starter = init_template.chosen(facts, learning_rate)
+    else:
+        starter = init_template.cautious(learning_rate)
     # A file that nobody made for one program has to suit those, too, that read strict JSON.
     hjson = runtime is not None and program.reads_hjson
-    _emit(written(starter.for_program(program), hjson=hjson), output, runtime, force=force)
+    text = init_template.written(starter.for_program(program), hjson=hjson)
+    _emit(text, output, runtime, force=force)
 
 
 def _emit(text: str, output: Path | None, runtime: str | None, *, force: bool) -> None:

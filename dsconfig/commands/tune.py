@@ -33,7 +33,9 @@ def tune(
     output: Out = None,
     output_format: options.OutputFormat = "full",
 ) -> None:
-    """Search stage, offload, micro batch, recomputation and buckets; rank by expected time.
+    """Rank stage, offload and recomputation by expected time, with the largest batch that fits.
+
+    The first is what resolve and init choose for these facts.
 
     Exit code 1 when nothing fits.
     """
@@ -92,4 +94,7 @@ def _show(found: "tuple[Candidate, ...]", show_all: bool, output_format: str) ->
     typer.echo(str(candidates_table(found if show_all else found[:SHOWN])))
     if len(found) > SHOWN and not show_all:
         typer.echo(f"{len(found) - SHOWN} more with --all")
-    typer.echo("Times are from a model of FLOPs, links and PCIe: to rank, not to promise.")
+    typer.echo(
+        "Times are from a model of FLOPs, links and PCIe, at the smallest batch in question: to "
+        "rank, not to promise."
+    )

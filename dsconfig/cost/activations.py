@@ -6,12 +6,28 @@ width of the MLP, v vocabulary, w bytes of the model dtype. Everything is per ra
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from dsconfig.cost.families import Family, Norm, family_of
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture
 from dsconfig.runtimes.effective import Effective
+
+
+class Recompute(StrEnum):
+    """What backward computes again instead of keeping it from forward."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    """The core of attention, its scores (Korthikanti et al. 2022, arXiv:2205.05198). Flash
+    attention keeps none of them: beside it, all but attention and every other matrix product,
+    the policy of PyTorch's selective checkpointing."""
+    FULL = "full"
+    """Each block, from its input."""
+
+
+_RECOMPUTE_NAMES = frozenset(each.value for each in Recompute)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,19 +201,19 @@ def style_of(effective: Effective, facts: Facts) -> Style:
     )
 
 
-def recompute_of(effective: Effective, facts: Facts) -> str:
-    """``none``, ``selective`` or ``full`` (each block).
+def is_recomputation_asked(facts: Facts) -> bool:
+    """Whether the training run decides it: stronger than the block of a file."""
+    return _arguments(facts).get("gradient_checkpointing") is not None
 
-    ``selective`` rebuilds the attention scores of eager attention; with flash attention, which
-    keeps none, it keeps what PyTorch's policy keeps: attention and every other matrix product.
-    """
-    arguments = _arguments(facts)
-    asked = arguments.get("gradient_checkpointing")
-    if isinstance(asked, str) and asked in {"none", "selective", "full"}:
-        return asked
-    if asked is not None:
-        return "full" if asked else "none"
-    return "full" if effective.activation_checkpointing.enabled else "none"
+
+def recompute_of(effective: Effective, facts: Facts) -> Recompute:
+    """What the training run asks for, else what the block of the file says."""
+    asked = _arguments(facts).get("gradient_checkpointing")
+    if isinstance(asked, str) and asked in _RECOMPUTE_NAMES:
+        return Recompute(asked)
+    if asked is None:
+        asked = effective.activation_checkpointing.enabled
+    return Recompute.FULL if asked else Recompute.NONE
 
 
 def activations_of(effective: Effective, facts: Facts) -> Activations:
@@ -221,7 +237,7 @@ def _activations(
     shape: Architecture,
     style: Style,
     size: tuple[int, int],
-    recompute: str,
+    recompute: Recompute,
 ) -> Activations:
     tokens, length = size
     tensor = facts.tensor_parallel
@@ -233,11 +249,11 @@ def _activations(
     inner = _inner_width(family_of(shape), shape) / hidden * (1 if style.fused else 2)
     temporaries = int(tokens * hidden * style.width * (2 + inner / tensor))
     kept, again, on_host = full, 0, 0
-    if recompute == "selective":
+    if recompute is Recompute.SELECTIVE:
         by_operator = tokens * hidden * operator_bytes(shape, style) / tensor
         kept = int(by_operator if style.flash else tokens * hidden * linear)
         again = full - kept
-    elif recompute == "full":
+    elif recompute is Recompute.FULL:
         settings = effective.activation_checkpointing
         split = tensor if settings.partition_activations else 1
         kept, again = style.width * tokens * hidden // split, full
@@ -270,8 +286,8 @@ def _loss(facts: Facts, shape: Architecture, style: Style, tokens: int) -> tuple
     return fused_loss(shape, style.width, tokens, tensor, trains_head=trains_head)
 
 
-def _formula(block: BlockBytes, recompute: str) -> str:
-    if recompute == "full":
+def _formula(block: BlockBytes, recompute: Recompute) -> str:
+    if recompute is Recompute.FULL:
         return "2sbh per block, one block rebuilt"
     scores = f" + {block.quadratic:.0f}as/h" if block.quadratic else ""
     return f"sbh({block.linear:.1f}{scores}) per block"

@@ -1,11 +1,12 @@
 """The usual choices of stage and offload, and the config a person would write for each."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dsconfig.cost.activations import Recompute, recompute_of
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.effective import (
-    ActivationCheckpointing,
     Batch,
     Effective,
     Named,
@@ -19,22 +20,34 @@ from dsconfig.runtimes.effective import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A stage with the tiers of optimizer states and parameters."""
+    """What a search decides. ``buckets`` are those sizes that it settles, by field of ``Zero``."""
 
     stage: int
     optimizer: Tier = Tier.DEVICE
-    params: Tier = Tier.DEVICE
+    parameters: Tier = Tier.DEVICE
+    recompute: Recompute = Recompute.NONE
+    micro_batch: int = 1
+    accumulation: int = 1
+    buckets: Mapping[str, int | bool] = field(default_factory=dict[str, "int | bool"], hash=False)
 
     @property
     def label(self) -> str:
         places = {Tier.HOST: "CPU", Tier.NVME: "NVMe"}
         parts = [f"stage {self.stage}"]
         if self.optimizer is not Tier.DEVICE:
-            what = "optimizer + parameters" if self.params is self.optimizer else "optimizer"
+            what = "optimizer + parameters" if self.parameters is self.optimizer else "optimizer"
             parts.append(f"{what} to {places[self.optimizer]}")
-        if self.params not in (Tier.DEVICE, self.optimizer):
-            parts.append(f"parameters to {places[self.params]}")
+        if self.parameters not in (Tier.DEVICE, self.optimizer):
+            parts.append(f"parameters to {places[self.parameters]}")
         return ", ".join(parts)
+
+    @property
+    def works(self) -> bool:
+        """Optimizer states move from stage 1 up, to NVMe and parameters at all only at stage 3."""
+        if self.parameters is not Tier.DEVICE:
+            return self.stage == 3 and self.optimizer is not Tier.DEVICE
+        lowest = {Tier.DEVICE: 0, Tier.HOST: 1, Tier.NVME: 3}
+        return self.stage >= lowest[self.optimizer]
 
 
 OPTIMIZER_BUFFERS, PARAMETER_BUFFERS = 4, 5
@@ -48,10 +61,10 @@ USUAL = (
     Choice(stage=2, optimizer=Tier.HOST),
     Choice(stage=3),
     Choice(stage=3, optimizer=Tier.HOST),
-    Choice(stage=3, optimizer=Tier.HOST, params=Tier.HOST),
-    Choice(stage=3, optimizer=Tier.NVME, params=Tier.NVME),
+    Choice(stage=3, optimizer=Tier.HOST, parameters=Tier.HOST),
+    Choice(stage=3, optimizer=Tier.NVME, parameters=Tier.NVME),
 )
-"""In order of expected step time, fastest first."""
+"""What a table shows, least sharded first."""
 
 
 def usual_config(facts: Facts, choice: Choice, *, micro_batch: int | None = None) -> Effective:
@@ -80,34 +93,47 @@ def usual_config(facts: Facts, choice: Choice, *, micro_batch: int | None = None
 
 
 def with_choice(zero: Zero, choice: Choice, facts: Facts) -> Zero:
-    """The block with another stage and other tiers; what does not apply any more is dropped."""
-    path = facts.host.nvme_path if facts.host else None
-
-    def offload(tier: Tier, count: int) -> Offload | None:
-        if tier is Tier.DEVICE:
-            return None
-        nvme_path = path if tier is Tier.NVME else None
-        return Offload(tier=tier, nvme_path=nvme_path, buffer_count=count)
-
+    """The block with another stage, other tiers and buckets; other settings of a tier are kept."""
+    optimizer = zero.offload_optimizer or Offload(tier=Tier.HOST, buffer_count=OPTIMIZER_BUFFERS)
+    parameters = zero.offload_param or Offload(tier=Tier.HOST, buffer_count=PARAMETER_BUFFERS)
     return replace(
         zero,
         stage=choice.stage,
-        offload_optimizer=offload(choice.optimizer, OPTIMIZER_BUFFERS),
-        offload_param=offload(choice.params, PARAMETER_BUFFERS),
+        offload_optimizer=_moved(optimizer, choice.optimizer, facts),
+        offload_param=_moved(parameters, choice.parameters, facts),
+        **choice.buckets,
     )
 
 
-def choice_of(effective: Effective) -> Choice:
+def _moved(offload: Offload, tier: Tier, facts: Facts) -> Offload | None:
+    if tier is Tier.DEVICE:
+        return None
+    known = facts.host.nvme_path if facts.host else None
+    path = offload.nvme_path or known if tier is Tier.NVME else None
+    return replace(offload, tier=tier, nvme_path=path)
+
+
+def choice_of(effective: Effective, facts: Facts) -> Choice:
     """What a config has chosen."""
-    zero = effective.zero
-    return Choice(stage=zero.stage, optimizer=zero.optimizer_tier, params=zero.parameter_tier)
+    zero, batch = effective.zero, effective.batch
+    return Choice(
+        stage=zero.stage,
+        optimizer=zero.optimizer_tier,
+        parameters=zero.parameter_tier,
+        recompute=recompute_of(effective, facts),
+        micro_batch=batch.micro_batch if batch else 1,
+        accumulation=batch.accumulation if batch else 1,
+    )
 
 
 def with_micro_batch(
-    effective: Effective, micro: int, accumulation: int | None = None
+    effective: Effective,
+    micro: int,
+    accumulation: int | None = None,
+    data_parallel: int | None = None,
 ) -> Effective:
     """Another micro batch; the global batch follows unless ``accumulation`` is given."""
-    ranks = effective.batch.data_parallel if effective.batch else 1
+    ranks = data_parallel or (effective.batch.data_parallel if effective.batch else 1)
     steps = accumulation or (effective.batch.accumulation if effective.batch else 1)
     batch = Batch(
         global_batch=micro * steps * ranks,
@@ -118,12 +144,13 @@ def with_micro_batch(
     return replace(effective, batch=batch)
 
 
-def with_recomputation(effective: Effective) -> Effective:
-    """The same config with every block rebuilt in backward."""
-    return replace(effective, activation_checkpointing=ActivationCheckpointing(enabled=True))
+def with_recomputation(effective: Effective, enabled: bool = True) -> Effective:
+    """The same config with every block rebuilt in backward, or none."""
+    settings = replace(effective.activation_checkpointing, enabled=enabled)
+    return replace(effective, activation_checkpointing=settings)
 
 
-_NAMES = {Tier.HOST: "cpu", Tier.NVME: "nvme"}
+NAMES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
 
 
 def choice_edits(zero: Zero) -> dict[str, Any]:
@@ -138,7 +165,7 @@ def choice_edits(zero: Zero) -> dict[str, Any]:
 
 def _block(offload: Offload) -> dict[str, Any]:
     path = {"nvme_path": offload.nvme_path} if offload.nvme_path else {}
-    return {"device": _NAMES[offload.tier], "pin_memory": offload.pin_memory, **path}
+    return {"device": NAMES[offload.tier], "pin_memory": offload.pin_memory, **path}
 
 
 def config_of(effective: Effective) -> dict[str, Any]:
@@ -175,7 +202,11 @@ def _zero_block(zero: Zero) -> dict[str, Any]:
             "reduce_bucket_size": zero.reduce_bucket_size,
         }
     if zero.stage == 3:
-        block["stage3_gather_16bit_weights_on_model_save"] = True
+        block |= {
+            "stage3_prefetch_bucket_size": zero.prefetch_bucket_size,
+            "stage3_param_persistence_threshold": zero.param_persistence_threshold,
+            "stage3_gather_16bit_weights_on_model_save": True,
+        }
     elif zero.stage:
         block["allgather_bucket_size"] = zero.allgather_bucket_size
     return block

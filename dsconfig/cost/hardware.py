@@ -1,7 +1,13 @@
-"""Bytes that no formula gives: measured or documented, each with its source.
+"""What no formula gives: bytes that programs hold, and how fast machines are, each with its source.
 
-None of them is fitted to a row of the validation table.
+None of them is fitted to a row of the validation table. What is known of a card (rate, memory,
+links) comes from the catalogue; the rest stands here, with what is taken for an unknown card.
 """
+
+from dataclasses import dataclass
+
+from dsconfig.facts.facts import Facts
+from dsconfig.mesh import ranks_per_node
 
 GIB = 2**30
 
@@ -44,3 +50,74 @@ def workspace_bytes(architecture: str | None) -> int:
         return HIPBLAS_WORKSPACE_CDNA3_BYTES if recent else HIPBLAS_WORKSPACE_BYTES
     hopper = float(architecture) >= 9
     return CUBLAS_WORKSPACE_HOPPER_BYTES if hopper else CUBLAS_WORKSPACE_BYTES
+
+
+USUAL_TFLOPS = 312.0
+"""Dense 16-bit rate where the card is not known: an A100's (NVIDIA's data sheet)."""
+
+EFFICIENCY = 0.45
+"""Share of the dense rate that a tuned decoder reaches on one node; 0.38 to 0.50 are published
+(Narayanan et al. 2021, arXiv:2104.04473, table 1; MosaicML's and torchtitan's tables)."""
+
+SMALL_BATCH_TOKENS = 2048
+"""Tokens per pass at which half of that efficiency is reached."""
+
+USUAL_MEMORY_GB = 1555.0
+"""GB/s of device memory where the card is not known: an A100-40GB's (NVIDIA's data sheet)."""
+
+PCIE_GB = 31.5
+"""GB/s in one direction of PCIe 4.0 x16, which an A100 has: 16 GT/s x 16 lanes x 128/130 / 8."""
+
+PINNED_SHARE = 12 / 15.75
+"""Of that, what copies of page-locked memory reach: 12 GB/s over PCIe 3.0 x16 (NVIDIA's CUDA C++
+Best Practices Guide, Pinned Memory)."""
+
+COLLECTIVE_SHARE = 0.7
+"""Of a link's data sheet, what collectives reach: 0.7 to 0.8 over NVLink (nccl-tests)."""
+
+ADAPTER_GB = 25.0
+"""GB/s per device between nodes: one 200 Gbit/s adapter each (a DGX A100's)."""
+
+NVME_READ_GB, NVME_WRITE_GB = 3.69, 3.18
+"""GB/s of one NVMe drive under asynchronous I/O, shared by the ranks of a node (DeepSpeed's
+DeepNVMe tutorial, ``ds_nvme_tune``)."""
+
+HOST_ADAM_ELEMENTS = 4.0e9
+"""Elements per second and node of a vectorised Adam in main memory: 1e10 take about 2.6 s on a
+DGX-2 (Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840)."""
+
+UPDATE_BYTES = 28
+"""Adam reads gradient, master weight and two moments and writes all but the gradient, in fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Per rank and second, in one direction: FLOPs, bytes, and elements of the host's Adam."""
+
+    flops: float
+    memory: float
+    link: float
+    pcie: float
+    nvme_read: float
+    nvme_write: float
+    host_adam: float
+
+
+def rates(facts: Facts) -> Rates:
+    """What one rank reaches; the ranks of a node share its disks and processors."""
+    device = facts.device
+    sharing = ranks_per_node(facts.world_size or 1, facts.nodes)
+    pcie = (device.pcie_gb_per_second if device else None) or PCIE_GB
+    inside = (device.link_gb_per_second if device else None) or pcie
+    link = inside * COLLECTIVE_SHARE
+    if (facts.nodes or 1) > 1:
+        link = min(link, ADAPTER_GB)
+    return Rates(
+        flops=((device.tflops_16bit if device else None) or USUAL_TFLOPS) * 1e12 * EFFICIENCY,
+        memory=((device.memory_gb_per_second if device else None) or USUAL_MEMORY_GB) * 1e9,
+        link=link * 1e9,
+        pcie=pcie * PINNED_SHARE * 1e9,
+        nvme_read=NVME_READ_GB * 1e9 / sharing,
+        nvme_write=NVME_WRITE_GB * 1e9 / sharing,
+        host_adam=HOST_ADAM_ELEMENTS / sharing,
+    )

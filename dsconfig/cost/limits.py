@@ -1,21 +1,14 @@
 """The inverse questions: what is the most that fits, or the least that is needed?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from dsconfig.cost.choices import (
-    USUAL,
-    choice_of,
-    usual_config,
-    with_micro_batch,
-    with_recomputation,
-)
+from dsconfig.cost import search
+from dsconfig.cost.activations import Recompute
 from dsconfig.cost.estimate import Option
-from dsconfig.cost.pricing import price
-from dsconfig.cost.search import misfit
+from dsconfig.cost.search import Batches, Candidate, Space
 from dsconfig.facts import Facts, TrainingFacts
-from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective
 
 MAXIMUM_GPUS = 65_536
@@ -24,30 +17,30 @@ SMALLEST_MODEL, LARGEST_MODEL = 10_000_000, 100_000_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """An answer with the config that reaches it and its price. ``value`` is None: nothing fits."""
+    """An answer with what the search chooses there; ``value`` is None where nothing fits."""
 
     question: str
     value: int | None = None
-    effective: Effective | None = None
-    option: Option | None = None
+    candidate: Candidate | None = None
+
+    @property
+    def effective(self) -> Effective | None:
+        return self.candidate.effective if self.candidate else None
+
+    @property
+    def option(self) -> Option | None:
+        return self.candidate.option if self.candidate else None
 
     @property
     def recompute(self) -> bool:
-        return self.effective is not None and self.effective.activation_checkpointing.enabled
+        return self.candidate is not None and self.candidate.choice.recompute is not Recompute.NONE
 
     @property
     def how(self) -> str:
-        if self.effective is None:
+        if self.candidate is None:
             return ""
         again = ", recomputing activations" if self.recompute else ""
-        return choice_of(self.effective).label + again
-
-
-class _Found(NamedTuple):
-    """The first config that fits."""
-
-    effective: Effective
-    option: Option
+        return self.candidate.choice.label + again
 
 
 def limits(
@@ -55,8 +48,8 @@ def limits(
 ) -> tuple[Limit, ...]:
     """Every inverse question the facts allow; the micro batch only for a known sequence length.
 
-    With a config only its own choice is tried; else all usual ones, the fastest first that
-    reaches the best value. Raises ValueError when the card's memory is unknown.
+    With a config only its own choice is tried; else the answer comes with what ``resolve`` and
+    ``tune`` choose for the facts at the limit. Raises ValueError when the card's memory is unknown.
     """
     if facts.device is None or facts.device.memory_bytes is None:
         raise ValueError("--fit needs the card: give --device or --device-memory")
@@ -94,10 +87,10 @@ class _Questions:
         per_node = max(1, (facts.world_size or 8) // (facts.nodes or 1))
         group = facts.tensor_parallel * facts.sequence_parallel * facts.pipeline_parallel
 
-        def fitting(groups: int) -> _Found | None:
+        def fitting(groups: int) -> Space | None:
             gpus = groups * group
             nodes = max(1, -(-gpus // per_node))
-            return self._first_fitting(replace(facts, world_size=gpus, nodes=nodes))
+            return self._holding(replace(facts, world_size=gpus, nodes=nodes))
 
         low, high, best = 0, 1, fitting(1)
         while best is None and high * group < MAXIMUM_GPUS:
@@ -109,10 +102,12 @@ class _Questions:
             middle = (low + high) // 2
             found = fitting(middle)
             low, high, best = (middle, high, best) if found is None else (low, middle, found)
-        return Limit(question="fewest GPUs", value=high * group, **best._asdict())
+        return Limit(question="fewest GPUs", value=high * group, candidate=search.chosen(best))
 
     def largest_micro_batch(self) -> Limit:
-        return self._most("largest micro batch", 1, 65_536, lambda _: self._facts, micro_batch=True)
+        return self._most(
+            "largest micro batch", 1, search.LARGEST, lambda _: self._facts, micro_batch=True
+        )
 
     def longest_sequence(self) -> Limit:
         """In tokens, to a multiple of 128."""
@@ -134,8 +129,8 @@ class _Questions:
         micro_batch: bool = False,
         precision: float = 0.0,
     ) -> Limit:
-        def fitting(value: int) -> _Found | None:
-            return self._first_fitting(facts_for(value), value if micro_batch else None)
+        def fitting(value: int) -> Space | None:
+            return self._holding(facts_for(value), value if micro_batch else None)
 
         best = fitting(low)
         if best is None:
@@ -149,22 +144,24 @@ class _Questions:
                 high = middle
             else:
                 low, best = middle, found
-        return Limit(question=question, value=low, **best._asdict())
+        return Limit(question=question, value=low, candidate=search.chosen(best))
 
-    def _first_fitting(self, facts: Facts, micro_batch: int | None = None) -> _Found | None:
-        for config in self._configs(facts, micro_batch):
-            option = price(config, facts, runtime=self._runtime)
-            if not misfit(option, config, facts):
-                return _Found(config, option)
-        return None
-
-    def _configs(self, facts: Facts, micro_batch: int | None) -> Iterator[Effective]:
-        """Fastest first."""
-        if self._effective is not None:
-            given = self._effective
-            yield given if micro_batch is None else with_micro_batch(given, micro_batch)
-            return
-        for choice in USUAL:
-            config = usual_config(facts, choice, micro_batch=micro_batch)
-            yield config
-            yield with_recomputation(config)
+    def _holding(self, facts: Facts, micro_batch: int | None = None) -> Space | None:
+        """What is asked of the search at these facts; None where nothing fits."""
+        if self._effective is None:
+            space = search.open_space(facts, self._runtime)
+        else:
+            batch = self._effective.batch
+            space = Space(
+                base=self._effective,
+                facts=facts,
+                runtime=runtime_of(self._runtime),
+                batches=Batches(
+                    (batch.micro_batch if batch else 1,), None, batch.accumulation if batch else 1
+                ),
+                open=frozenset(),
+            )
+        if micro_batch is not None:
+            given = replace(space.batches, sizes=(micro_batch,), per_rank=None)
+            space = replace(space, batches=given)
+        return space if search.holds(space) else None

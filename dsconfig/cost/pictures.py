@@ -5,8 +5,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from dsconfig.cost.buckets import HISTORY
 from dsconfig.cost.estimate import Estimate, Option
-from dsconfig.cost.pricing import HISTORY
 from dsconfig.cost.rendering import as_data, label
 
 FORMATS = (".png", ".svg", ".pdf")

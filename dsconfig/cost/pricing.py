@@ -6,13 +6,14 @@ from types import MappingProxyType
 
 from dsconfig.cost import hardware
 from dsconfig.cost.activations import recompute_of
+from dsconfig.cost.buckets import bucket_rule_bytes
 from dsconfig.cost.estimate import DeviceMemory, Estimate, Fit, Option, Phase, TierMemory
 from dsconfig.cost.tiers import host_memory, nvme_memory
 from dsconfig.cost.timeline import SHAPED, Trace
 from dsconfig.cost.workload import Workload, workload
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime, runtime_of
-from dsconfig.runtimes.effective import Effective, Tier, Zero
+from dsconfig.runtimes.effective import Effective, Tier
 
 _PLACES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
 """Tiers in the words of ds_config."""
@@ -184,21 +185,3 @@ def spread(job: Workload, trace: Trace) -> tuple[int | None, int | None]:
     loose = sum(amount for part, amount in held.items() if part.name in SHAPED)
     tight = trace.peak - loose
     return int(tight * 0.97 + loose * 0.75), int(tight * 1.03 + loose * 1.25)
-
-
-HISTORY = (
-    "The 4.5x rule was literal in DeepSpeed 0.3.x (Sep 2020 to May 2021: two ZeRO-2 buffers of "
-    "4.5 x reduce_bucket_size halves) and is false since 0.4.0; kept as a safe bound."
-)
-
-
-def bucket_rule_bytes(zero: Zero) -> int:
-    """Bytes that the published rule sets aside for communication; 0 at stage 0.
-
-    (allgather_bucket_size + reduce_bucket_size) x 2 bytes x (4.5 with overlap_comm, else 1).
-    It is a bound to plan with, never a part of a predicted peak.
-    """
-    if zero.stage == 0:
-        return 0
-    bucket_bytes = (zero.allgather_bucket_size + zero.reduce_bucket_size) * 2
-    return bucket_bytes * 9 // 2 if zero.overlap_comm else bucket_bytes

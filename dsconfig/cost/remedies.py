@@ -2,21 +2,20 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import inf, isqrt
+from math import inf
 from typing import Any, NamedTuple
 
-from dsconfig.cost.activations import recompute_of
+from dsconfig.cost.activations import Recompute, recompute_of
 from dsconfig.cost.choices import (
     USUAL,
     choice_edits,
-    choice_of,
     with_choice,
     with_micro_batch,
     with_recomputation,
 )
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.pricing import price
-from dsconfig.cost.search import misfit
+from dsconfig.cost.search import divisors, verdict_on
 from dsconfig.cost.step_time import step_time
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime
@@ -90,7 +89,7 @@ class _Judge:
         changed = candidate.effective
         option = price(changed, self._facts, runtime=self._runtime)
         saved = self._peak - option.device.peak_bytes
-        fits = not misfit(option, changed, self._facts)
+        fits = verdict_on(option, changed, self._facts).fits
         if saved <= 0 and not fits:
             return None
         return Change(
@@ -133,7 +132,7 @@ def _candidates(effective: Effective, facts: Facts) -> Iterator[Line]:
     batches = list(_smaller_batches(effective))
     if batches:
         yield batches[::-1]
-    if recompute_of(effective, facts) != "full":
+    if recompute_of(effective, facts) is not Recompute.FULL:
         settings: dict[str, Any] = {"/activation_checkpointing": {"partition_activations": False}}
         # A flag of the training script is stronger than the block in the file.
         if facts.training is None or "gradient_checkpointing" not in facts.training.arguments:
@@ -148,19 +147,12 @@ def _smaller_batches(effective: Effective) -> Iterator[Candidate]:
     batch = effective.batch
     if batch is None:
         return
-    for parts in _divisors(batch.micro_batch)[1:]:
+    for parts in divisors(batch.micro_batch)[1:]:
         micro, steps = batch.micro_batch // parts, batch.accumulation * parts
         keys = {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
         edits = {f"/{key}": value for key, value in keys.items()}
         changed = with_micro_batch(effective, micro, steps)
         yield Candidate((f"micro batch {micro}",), edits, changed)
-
-
-def _divisors(number: int) -> list[int]:
-    """All of them, the smallest first."""
-    low = [each for each in range(1, isqrt(number) + 1) if number % each == 0]
-    high = [number // each for each in reversed(low)]
-    return low + high[low[-1] == high[0] :]
 
 
 def _smaller_buckets(effective: Effective) -> Iterator[Candidate]:
@@ -182,9 +174,16 @@ def _smaller_buckets(effective: Effective) -> Iterator[Candidate]:
 
 
 def _other_choices(effective: Effective, facts: Facts) -> Iterator[Candidate]:
-    now = choice_of(effective)
+    now = effective.zero
     for choice in USUAL:
-        if choice != now and choice.stage >= now.stage:
-            zero = with_choice(effective.zero, choice, facts)
+        same = (choice.stage, choice.optimizer, choice.parameters) == (
+            now.stage,
+            now.optimizer_tier,
+            now.parameter_tier,
+        )
+        if not same and choice.stage >= now.stage:
+            # The edit writes the blocks anew.
+            plain = replace(now, offload_optimizer=None, offload_param=None)
+            zero = with_choice(plain, choice, facts)
             changed = replace(effective, zero=zero)
             yield Candidate((choice.label,), choice_edits(zero), changed)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import config_of
 from dsconfig.cost.estimate import Component, Estimate, Option, TierMemory
 from dsconfig.cost.limits import Limit
@@ -115,10 +116,11 @@ def candidates_data(candidates: tuple[Candidate, ...]) -> dict[str, Any]:
                 "reason": each.reason,
                 "seconds_per_step": each.time.seconds,
                 "seconds_per_sample": each.time.seconds_per_sample,
-                "micro_batch": each.micro_batch,
-                "accumulation": each.accumulation,
-                "recompute": each.recompute,
-                "bucket": each.bucket,
+                "compared_seconds": each.compared.seconds if each.compared else None,
+                "micro_batch": each.choice.micro_batch,
+                "accumulation": each.choice.accumulation,
+                "recompute": each.choice.recompute is not Recompute.NONE,
+                "bucket": each.effective.zero.reduce_bucket_size,
                 "config": config_of(each.effective),
                 "peak_bytes": each.option.device.peak_bytes,
                 "visible_bytes": each.option.device.visible_bytes,

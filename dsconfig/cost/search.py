@@ -1,167 +1,92 @@
-"""Search over stage, offload, micro batch, recomputation and buckets."""
+"""The search for stage, tiers, recomputation, buckets and batch, as far as a file leaves them open.
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+[Note: the order of the policy] Stage, tiers and recomputation come first: the cheapest in expected
+step time at the smallest batch in question, among those that fit it. Then the batch: the largest
+that fits. Fitting with 5 % of every memory to spare comes before fitting at all, in both. A later
+decision never turns an earlier one: who fixes one of them and asks again hears the same rest.
+``resolve``, ``tune``, ``init``, ``--fit`` and the remedies of diagnostics ask here.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import count
+from typing import Any, cast
 
+from dsconfig.cost import buckets
+from dsconfig.cost.activations import Recompute, is_recomputation_asked
 from dsconfig.cost.choices import (
     USUAL,
     Choice,
+    choice_of,
     usual_config,
+    with_choice,
+    with_micro_batch,
     with_recomputation,
 )
 from dsconfig.cost.estimate import Estimate, Option
 from dsconfig.cost.pricing import inputs_of, price, with_fits
 from dsconfig.cost.step_time import StepTime, step_time
-from dsconfig.facts import Facts, TrainingFacts
-from dsconfig.runtimes.base import Runtime
-from dsconfig.runtimes.effective import Effective
-
-BUCKETS = (500_000_000, 200_000_000, 50_000_000)
-MICRO_BATCHES = tuple(2**power for power in range(8))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One config with its price and expected time; ``reason`` says why it lost, "" if it won."""
-
-    choice: Choice
-    micro_batch: int
-    accumulation: int
-    recompute: bool
-    bucket: int
-    effective: Effective
-    option: Option
-    time: StepTime
-    reason: str = ""
-
-    @property
-    def label(self) -> str:
-        again = ", recompute" if self.recompute else ""
-        return (
-            f"{self.choice.label}, micro batch {self.micro_batch} x {self.accumulation}{again}, "
-            f"buckets {self.bucket:.0e}"
-        )
-
-
-def tune(facts: Facts, *, runtime: str | Runtime = "dsengine") -> tuple[Candidate, ...]:
-    """All candidates, the winner first, then by expected time per sample; misfits last.
-
-    Raises ValueError when model, number of devices or the card's memory is unknown.
-    """
-    if facts.model is None or facts.world_size is None:
-        raise ValueError("tune needs the model and the devices: give --model and --gpus")
-    if facts.device is None or facts.device.memory_bytes is None:
-        raise ValueError("tune needs the card: give --device or --device-memory")
-    found = list(_candidates(facts, runtime))
-    fitting = [each for each in found if not _misfit(each, facts)]
-    fitting.sort(key=lambda each: (each.time.seconds_per_sample, each.option.device.visible_bytes))
-    best = fitting[0] if fitting else None
-    judged = [
-        each if each is best else replace(each, reason=_slower(each, best)) for each in fitting
-    ]
-    out = [each for each in found if _misfit(each, facts)]
-    out.sort(key=lambda each: each.option.device.visible_bytes)
-    return tuple(judged + [replace(each, reason=_misfit(each, facts)) for each in out])
-
-
-def _candidates(facts: Facts, runtime: str | Runtime) -> Iterator[Candidate]:
-    """Larger micro batches are not tried where a smaller one is already too big."""
-    for choice in USUAL:
-        for recompute in (False, True):
-            for bucket in BUCKETS if choice.stage else BUCKETS[:1]:
-                for micro, accumulation in _batches(facts):
-                    made = _candidate(
-                        facts, runtime, choice, micro, accumulation, recompute, bucket
-                    )
-                    yield made
-                    if _misfit(made, facts):
-                        break
-
-
-def _candidate(
-    facts: Facts,
-    runtime: str | Runtime,
-    choice: Choice,
-    micro: int,
-    accumulation: int,
-    recompute: bool,
-    bucket: int,
-) -> Candidate:
-    training = replace(facts.training or TrainingFacts(), gradient_accumulation_steps=accumulation)
-    here = replace(facts, training=training)
-    effective = usual_config(here, choice, micro_batch=micro)
-    zero = replace(effective.zero, reduce_bucket_size=bucket, allgather_bucket_size=bucket)
-    effective = replace(effective, zero=zero)
-    if recompute:
-        effective = with_recomputation(effective)
-    return Candidate(
-        choice=choice,
-        micro_batch=micro,
-        accumulation=accumulation,
-        recompute=recompute,
-        bucket=bucket,
-        effective=effective,
-        option=price(effective, here, runtime=runtime),
-        time=step_time(effective, here),
-    )
-
-
-def _batches(facts: Facts) -> list[tuple[int, int]]:
-    """(micro batch, accumulation): exact divisions of the global batch where one is asked."""
-    training = facts.training
-    if training and training.micro_batch_size:
-        return [(training.micro_batch_size, training.gradient_accumulation_steps or 1)]
-    ranks = facts.data_parallel or 1
-    if training is None or training.global_batch_size is None:
-        return [(micro, 1) for micro in MICRO_BATCHES]
-    per_rank, rest = divmod(training.global_batch_size, ranks)
-    if rest or per_rank < 1:
-        raise ValueError(
-            f"--global-batch {training.global_batch_size} is not a multiple of {ranks} ranks"
-        )
-    return [(micro, per_rank // micro) for micro in range(1, per_rank + 1) if per_rank % micro == 0]
-
-
-def _misfit(candidate: Candidate, facts: Facts) -> str:
-    return misfit(candidate.option, candidate.effective, facts)
-
-
-def _slower(candidate: Candidate, best: Candidate | None) -> str:
-    if best is None:
-        return ""
-    ratio = candidate.time.seconds_per_sample / best.time.seconds_per_sample
-    if ratio < 1.005:
-        more = candidate.option.device.visible_bytes - best.option.device.visible_bytes
-        return f"as fast, {more / 2**30:.1f} GiB more" if more else "as fast, and no smaller"
-    causes = {
-        "offload": candidate.time.offload / candidate.time.samples,
-        "communication": candidate.time.communication / candidate.time.samples,
-        "recomputation" if candidate.recompute else "small passes": candidate.time.compute
-        / candidate.time.samples,
-    }
-    base = {
-        "offload": best.time.offload / best.time.samples,
-        "communication": best.time.communication / best.time.samples,
-    }
-    compute = best.time.compute / best.time.samples
-    cause = max(causes, key=lambda name: causes[name] - base.get(name, compute))
-    return f"{ratio:.2f}x the time per sample: {cause}"
-
+from dsconfig.facts.facts import Facts
+from dsconfig.runtimes.base import Runtime, runtime_of
+from dsconfig.runtimes.effective import Effective, Tier
 
 GIB = 2**30
+TO_SPARE = 0.05
+"""Of each memory: the estimate's own error is of that size."""
+LARGEST = 2**16
+"""Nobody needs more samples in one pass; the search stops here."""
+STAGE, OPTIMIZER, PARAMETERS = "stage", "offload_optimizer", "offload_param"
+RECOMPUTE = "activation_checkpointing"
+ARRANGEMENT = frozenset((STAGE, OPTIMIZER, PARAMETERS))
+EVERYTHING = ARRANGEMENT | {RECOMPUTE} | buckets.KEYS - {buckets.SUB_GROUP}
+"""What is open where there is no file."""
 
 
-def misfit(option: Option, effective: Effective, facts: Facts) -> str:
-    """What it has too little of, in words; empty where it fits all that is known."""
-    for fit in option.fits:
-        if not fit.fits:
-            return f"{-fit.headroom_bytes / GIB:.1f} GiB too much for {fit.device}"
-    return host_misfit(option, facts) or _nvme_misfit(option, effective, facts)
+# --- whether it fits -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``lacks`` says what does not suffice, in words; ``tight``: less than 5 % of one is left."""
+
+    lacks: str = ""
+    tight: bool = False
+
+    @property
+    def fits(self) -> bool:
+        return not self.lacks
+
+    @property
+    def roomy(self) -> bool:
+        return not self.lacks and not self.tight
+
+
+def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
+    """A priced config against the card, the main memory and the disk, as far as they are known."""
+    lacks = [
+        f"{-fit.headroom_bytes / GIB:.1f} GiB too much for {fit.device}"
+        for fit in option.fits
+        if not fit.fits
+    ]
+    wants = [(option.device.visible_bytes, fit.memory_bytes) for fit in option.fits]
+    host = facts.host
+    if host is not None and host.memory_bytes is not None:
+        lacks.append(host_misfit(option, facts))
+        wants.append((option.host.peak_bytes, host.memory_bytes))
+    if option.nvme.bytes and not _names_disk(effective, facts):
+        lacks.append(f"needs {option.nvme.bytes / GIB:.0f} GiB of NVMe: give --nvme")
+    elif option.nvme.bytes and host is not None and host.nvme_bytes is not None:
+        if option.nvme.bytes > host.nvme_bytes:
+            lacks.append(f"needs {option.nvme.bytes / GIB:.0f} GiB of NVMe per node")
+        wants.append((option.nvme.bytes, host.nvme_bytes))
+    tight = any(wanted > there * (1 - TO_SPARE) for wanted, there in wants)
+    return Verdict("; ".join(each for each in lacks if each), tight)
 
 
 def host_misfit(option: Option, facts: Facts) -> str:
-    """The same for main memory alone, building the model included."""
+    """The same for main memory alone, building the model included; empty where it fits."""
     memory = facts.host.memory_bytes if facts.host else None
     if memory is None or option.host.peak_bytes <= memory:
         return ""
@@ -169,17 +94,347 @@ def host_misfit(option: Option, facts: Facts) -> str:
     return f"needs {option.host.peak_bytes / GIB:.0f} GiB of main memory per node{building}"
 
 
-def _nvme_misfit(option: Option, effective: Effective, facts: Facts) -> str:
+def _names_disk(effective: Effective, facts: Facts) -> bool:
     """Disk is there where the config or the facts name a directory on it."""
-    if not option.nvme.bytes:
-        return ""
-    host, zero = facts.host, effective.zero
+    zero = effective.zero
     blocks = (zero.offload_optimizer, zero.offload_param)
     named = any(block is not None and block.nvme_path for block in blocks)
-    if not named and (host is None or host.nvme_path is None):
-        return "needs NVMe: give --nvme"
-    short = host and host.nvme_bytes is not None and option.nvme.bytes > host.nvme_bytes
-    return f"needs {option.nvme.bytes / GIB:.0f} GiB of NVMe per node" if short else ""
+    return named or (facts.host is not None and facts.host.nvme_path is not None)
+
+
+# --- what is open ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Micro batches in question, ascending, each with its accumulation."""
+
+    sizes: Sequence[int]
+    per_rank: int | None = None
+    """Samples of one rank in one step, where the global batch is known."""
+    steps: int = 1
+    """Accumulation where it is not."""
+
+    def accumulation(self, micro: int) -> int:
+        return max(1, self.per_rank // micro) if self.per_rank else self.steps
+
+
+def batches(
+    ranks: int, *, total: int | None, micro: int | None, steps: int | None, searched: bool = True
+) -> Batches:
+    """Those that go with the members of the triple that are given.
+
+    ``searched``: what is not given is asked for; else the whole share of a rank is one pass, as
+    DeepSpeed takes a file that names the global batch alone.
+    """
+    per_rank = total // ranks if total and total >= ranks else None
+    if micro is not None:
+        return Batches((micro,), None if steps else per_rank, steps or 1)
+    if per_rank is None:
+        return Batches(range(1, LARGEST + 1), None, steps or 1)
+    if steps is not None:
+        return Batches((max(1, per_rank // steps),), None, steps)
+    return Batches(divisors(per_rank) if searched else (per_rank,), per_rank)
+
+
+def divisors(number: int) -> list[int]:
+    """All of them, ascending."""
+    small = [size for size in range(1, int(number**0.5) + 1) if number % size == 0]
+    return small + [number // size for size in reversed(small) if size * size != number]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One choice with its price and expected time; ``reason`` says why it lost, "" if it won.
+
+    ``option`` is the price in the program that was asked about; the bytes are the most of all
+    programs in which the config has to fit (decision 0401).
+    """
+
+    choice: Choice
+    effective: Effective
+    option: Option
+    time: StepTime
+    verdict: Verdict
+    device_bytes: int
+    host_bytes: int
+    reason: str = ""
+    compared: StepTime | None = None
+    """The time by which it was ranked, at the smallest batch; None before there is a ranking."""
+
+    @property
+    def label(self) -> str:
+        choice = self.choice
+        again = "" if choice.recompute is Recompute.NONE else f", {_IN_WORDS[choice.recompute]}"
+        bucket = f", buckets {self.effective.zero.reduce_bucket_size:.0e}" if choice.stage else ""
+        batch = f"micro batch {choice.micro_batch} x {choice.accumulation}"
+        return f"{choice.label}, {batch}{again}{bucket}"
+
+
+_IN_WORDS = {Recompute.SELECTIVE: "recompute attention", Recompute.FULL: "recompute"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """A config with what it leaves open, and the facts it is judged by."""
+
+    base: Effective
+    facts: Facts
+    runtime: Runtime
+    batches: Batches
+    open: frozenset[str] = EVERYTHING
+    priced: dict[tuple[Any, ...], Candidate] = field(default_factory=dict[Any, Candidate])
+
+    def arrangements(self) -> list[Choice]:
+        """Stage, tiers and recomputation, the quickest first; among equals the least sharded."""
+        now = choice_of(self.base, self.facts)
+        micro = self.batches.sizes[0]
+        opens = RECOMPUTE in self.open and not is_recomputation_asked(self.facts)
+        every = (Tier.DEVICE, Tier.HOST, Tier.NVME)
+        # A ds_config can ask for all or nothing: selective recomputation is the script's doing.
+        found = [
+            Choice(
+                stage=stage,
+                optimizer=optimizer,
+                parameters=parameters,
+                recompute=recompute,
+                micro_batch=micro,
+                accumulation=self.batches.accumulation(micro),
+            )
+            for stage in (range(4) if STAGE in self.open else (now.stage,))
+            for optimizer in (every if OPTIMIZER in self.open else (now.optimizer,))
+            for parameters in (every if PARAMETERS in self.open else (now.parameters,))
+            for recompute in ((Recompute.NONE, Recompute.FULL) if opens else (now.recompute,))
+        ]
+        if ARRANGEMENT & self.open:
+            found = [each for each in found if each.works]
+        if len(found) < 2:
+            return found
+        return sorted(found, key=lambda each: step_time(self.config(each), self.facts).seconds)
+
+    def config(self, choice: Choice) -> Effective:
+        """The config with a choice in place."""
+        block = cast("dict[str, Any] | None", self.base.config.get("zero_optimization"))
+        written = block if isinstance(block, dict) else {} if self.base.config else None
+        zero = self.base.zero
+        if ARRANGEMENT & self.open:
+            zero = with_choice(zero, choice, self.facts)
+        zero = buckets.with_buckets(zero, self.facts, self.open, written)
+        made = replace(self.base, zero=zero)
+        if RECOMPUTE in self.open:
+            made = with_recomputation(made, choice.recompute is Recompute.FULL)
+        ranks = self.facts.data_parallel or 1
+        return with_micro_batch(made, choice.micro_batch, choice.accumulation, ranks)
+
+    def candidate(self, choice: Choice) -> Candidate:
+        """A choice with its price; once one program does not hold it, no other is asked."""
+        key = (
+            choice.stage,
+            choice.optimizer,
+            choice.parameters,
+            choice.recompute,
+            choice.micro_batch,
+            choice.accumulation,
+        )
+        if key not in self.priced:
+            self.priced[key] = self._priced(choice)
+        return self.priced[key]
+
+    def _priced(self, choice: Choice) -> Candidate:
+        effective = self.config(choice)
+        options: list[Option] = []
+        verdict = Verdict()
+        for program in programs(self.runtime):
+            options.append(price(effective, self.facts, runtime=program))
+            judged = verdict_on(options[-1], effective, self.facts)
+            verdict = Verdict(judged.lacks, verdict.tight or judged.tight)
+            if not verdict.fits:
+                break
+        zero = effective.zero
+        sizes = {name: getattr(zero, name) for name in _BUCKET_FIELDS}
+        return Candidate(
+            choice=replace(choice, buckets=sizes),
+            effective=effective,
+            option=options[0],
+            time=step_time(effective, self.facts),
+            verdict=verdict,
+            device_bytes=max(option.device.visible_bytes for option in options),
+            host_bytes=max(option.host.peak_bytes for option in options),
+        )
+
+    def with_batch(self, choice: Choice, micro: int) -> Candidate:
+        """The same arrangement with another micro batch."""
+        steps = self.batches.accumulation(micro)
+        return self.candidate(replace(choice, micro_batch=micro, accumulation=steps))
+
+
+_BUCKET_FIELDS = (
+    "overlap_comm",
+    "reduce_bucket_size",
+    "allgather_bucket_size",
+    "prefetch_bucket_size",
+    "param_persistence_threshold",
+)
+
+
+def programs(runtime: Runtime) -> tuple[Runtime, ...]:
+    """Those that a config for ``runtime`` has to fit in, itself first, at its own release."""
+    version = runtime.version
+    others = (runtime_of(name, version) for name in runtime.must_fit_on)
+    apart = (each for each in others if each.ends_in_deepspeed != runtime.ends_in_deepspeed)
+    return (runtime, *apart)
+
+
+# --- the search ------------------------------------------------------------------------------
+
+
+def cheapest(space: Space) -> tuple[Candidate | None, list[Candidate]]:
+    """The arrangement of the policy at the smallest batch, and those passed over before it."""
+    passed: list[Candidate] = []
+    tight: Candidate | None = None
+    for choice in space.arrangements():
+        candidate = space.candidate(choice)
+        if candidate.verdict.roomy:
+            return candidate, passed
+        if candidate.verdict.fits and tight is None:
+            tight = candidate
+        passed.append(candidate)
+    return tight, [each for each in passed if each is not tight]
+
+
+def holds(space: Space) -> bool:
+    """Whether anything fits; the leanest is asked first."""
+    found = space.arrangements()
+    return any(space.candidate(choice).verdict.fits for choice in reversed(found))
+
+
+def with_largest_batch(space: Space, choice: Choice) -> Candidate | None:
+    """An arrangement with the largest micro batch that fits; None where not even one does."""
+    return _largest(space, choice, spare=True) or _largest(space, choice, spare=False)
+
+
+def _largest(space: Space, choice: Choice, *, spare: bool) -> Candidate | None:
+    """By interpolation, since bytes grow nearly in proportion; every third try bisects."""
+    sizes, tried = space.batches.sizes, list[Candidate]()
+
+    def serves(place: int) -> bool:
+        tried.append(space.with_batch(choice, sizes[place]))
+        return tried[-1].verdict.roomy if spare else tried[-1].verdict.fits
+
+    # A whole share in one pass has no sums of earlier passes beside it.
+    if len(sizes) < LARGEST and serves(len(sizes) - 1):
+        return tried[-1]
+    low, high = 0, len(sizes)  # ``low`` of the sizes serve, from ``high`` on none does
+    for attempt in count():
+        if low >= high:
+            return space.with_batch(choice, sizes[low - 1]) if low else None
+        place = min(attempt, 1) if attempt < 2 else _expected(space, tried, spare)
+        if attempt % 3 == 2:
+            place = (low + high) // 2
+        place = min(max(place, low), high - 1)
+        low, high = (place + 1, high) if serves(place) else (low, place)
+
+
+def _expected(space: Space, tried: list[Candidate], spare: bool) -> int:
+    """The place of the size at which the card would be full, by the last two that were priced."""
+    device = space.facts.device
+    one, other = sorted(tried[-2:], key=lambda each: each.choice.micro_batch)
+    apart = other.choice.micro_batch - one.choice.micro_batch
+    grown = other.device_bytes - one.device_bytes
+    if device is None or device.memory_bytes is None or grown <= 0:
+        return len(space.batches.sizes)
+    room = device.memory_bytes * (1 - TO_SPARE if spare else 1) - one.device_bytes
+    micro = one.choice.micro_batch + room * apart / grown
+    return bisect_right(space.batches.sizes, micro) - 1
+
+
+def chosen(space: Space) -> Candidate | None:
+    """What the policy chooses, batch and all; None where nothing fits."""
+    found, _ = cheapest(space)
+    return with_largest_batch(space, found.choice) if found else None
+
+
+def open_space(
+    facts: Facts, runtime: str | Runtime = "dsengine", fixed: Mapping[str, Any] | None = None
+) -> Space:
+    """Everything open but what the facts say of batch and recomputation, and what is ``fixed``:
+    values of ARRANGEMENT, by name.
+    """
+    training, fixed = facts.training, fixed or {}
+    given = Choice(
+        stage=fixed.get(STAGE, 0),
+        optimizer=fixed.get(OPTIMIZER, Tier.DEVICE),
+        parameters=fixed.get(PARAMETERS, Tier.DEVICE),
+    )
+    return Space(
+        base=usual_config(facts, given),
+        facts=facts,
+        runtime=runtime_of(runtime),
+        batches=batches(
+            facts.data_parallel or 1,
+            total=training.global_batch_size if training else None,
+            micro=training.micro_batch_size if training else None,
+            steps=training.gradient_accumulation_steps if training else None,
+        ),
+        open=EVERYTHING - fixed.keys(),
+    )
+
+
+def tune(
+    facts: Facts,
+    *,
+    runtime: str | Runtime = "dsengine",
+    fixed: Mapping[str, Any] | None = None,
+) -> tuple[Candidate, ...]:
+    """Every arrangement with its largest batch: what the policy chooses, then the others in its
+    order, then what does not fit.
+
+    Raises ValueError when model, number of devices or the card's memory is unknown.
+    """
+    if facts.model is None or facts.world_size is None:
+        raise ValueError("tune needs the model and the devices: give --model and --gpus")
+    if facts.device is None or facts.device.memory_bytes is None:
+        raise ValueError("tune needs the card: give --device or --device-memory")
+    ranks, total = facts.data_parallel or 1, facts.training and facts.training.global_batch_size
+    if total and total % ranks:
+        raise ValueError(f"--global-batch {total} is not a multiple of {ranks} ranks")
+    space = open_space(facts, runtime, fixed)
+    best, _ = cheapest(space)
+    fitting, out = list[Candidate](), list[Candidate]()
+    for choice in space.arrangements():
+        small = space.candidate(choice)
+        if not small.verdict.fits:
+            out.append(replace(small, reason=small.verdict.lacks, compared=small.time))
+            continue
+        large = replace(with_largest_batch(space, choice) or small, compared=small.time)
+        if best is None or small.choice == best.choice:
+            fitting.insert(0, large)
+        else:
+            fitting.append(replace(large, reason=_lost(small, best)))
+    out.sort(key=lambda each: each.option.device.visible_bytes)
+    return (*fitting, *out)
+
+
+def _lost(candidate: Candidate, best: Candidate) -> str:
+    """Why it is not the choice, by the smallest batch of both."""
+    if candidate.verdict.tight and not best.verdict.tight:
+        return "fits with less than 5 % to spare"
+    mine, others = candidate.time, best.time
+    ratio = mine.seconds / others.seconds
+    if ratio < 1.005:
+        more = candidate.device_bytes - best.device_bytes
+        return f"as fast, {more / GIB:.1f} GiB more" if more > 0 else "as fast, but more sharded"
+    again = candidate.choice.recompute is not best.choice.recompute
+    causes = {
+        "offload": mine.offload - others.offload,
+        "communication": mine.communication - others.communication,
+        "recomputation" if again else "update": mine.compute - others.compute,
+    }
+    cause = max(causes, key=lambda name: causes[name])
+    return f"{ratio:.2f}x the time at micro batch {candidate.choice.micro_batch}: {cause}"
+
+
+# --- the table of usual choices --------------------------------------------------------------
 
 
 def table(facts: Facts, *, runtime: str | Runtime = "dsengine") -> Estimate:

@@ -1,6 +1,5 @@
 """The batch triple: what file and run say, the micro batch that fits, and what follows."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS, Contradiction, Triple, solve
@@ -8,6 +7,7 @@ from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
+from dsconfig.resolver.triple import Known, known_members
 from dsconfig.source.pointer import ABSENT
 
 with lazily():
@@ -16,19 +16,11 @@ with lazily():
 _FLAG = {GLOBAL: "--global-batch", MICRO: "--micro-batch", STEPS: "--accumulation"}
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """One member that is settled, and by whom."""
-
-    value: int
-    source: Source
-
-
 def fill(draft: Draft) -> None:
     """Solve the triple for whatever is given; contradictions name all three members."""
     if not _well_typed(draft):
         return
-    known = _known(draft)
+    known = known_members(draft)
     ranks = draft.facts.data_parallel
     if ranks is None:
         _ask_for_ranks(draft)
@@ -55,28 +47,6 @@ def _well_typed(draft: Draft) -> bool:
             )
             sound = False
     return sound
-
-
-def _known(draft: Draft) -> dict[str, Known]:
-    """Members of the config, then, where something is open, those of the training run."""
-    known = {path: Known(draft.value(path), Source.CONFIG) for path in KEYS if draft.explicit(path)}
-    training = draft.facts.training
-    if training is None or not _is_open(draft, known):
-        return known
-    offered = {
-        GLOBAL: training.global_batch_size,
-        MICRO: training.micro_batch_size,
-        STEPS: training.gradient_accumulation_steps,
-    }
-    for path, value in offered.items():
-        if value is not None and path not in known:
-            known[path] = Known(value, Source.TRAINING)
-    return known
-
-
-def _is_open(draft: Draft, known: dict[str, Known]) -> bool:
-    """True when something is "auto", or the file settles too little by itself."""
-    return any(draft.is_auto(path) for path in KEYS) or not {GLOBAL, MICRO} & known.keys()
 
 
 def _ask_for_ranks(draft: Draft) -> None:
@@ -110,7 +80,7 @@ def _search_micro(draft: Draft, known: dict[str, Known], ranks: int) -> bool:
     in_one_pass = not draft.is_auto(MICRO) and not draft.is_auto(STEPS)
     if MICRO in known or (total is not None and (STEPS in known or in_one_pass or total % ranks)):
         return True
-    found = micro_batch.largest(draft, MICRO, None if total is None else total // ranks)
+    found = micro_batch.largest(draft, MICRO)
     if found is not None:
         known[MICRO] = Known(found, Source.MEMORY)
     return found is not None

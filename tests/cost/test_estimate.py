@@ -230,7 +230,7 @@ def test_the_winner_of_the_search_fits_and_every_loser_has_a_reason(runtime: str
     found = tune(here, runtime=runtime)
     winner, losers = found[0], found[1:]
     assert not winner.reason and all(fit.fits for fit in winner.option.fits)
-    assert winner.micro_batch * winner.accumulation * 8 == 64
+    assert winner.choice.micro_batch * winner.choice.accumulation * 8 == 64
     assert losers and all(loser.reason for loser in losers)
 
 

@@ -68,7 +68,7 @@ def test_one_v100_cannot_hold_it_and_the_way_out_is_told():
     ("world", "chosen", "batch"),
     [
         (ONE_V100, (3, "cpu", "cpu", "fp16"), (512, 4, 128)),
-        (NODE_OF_A100, (1, "none", "none", "bf16"), (512, 8, 8)),
+        (NODE_OF_A100, (2, "none", "none", "bf16"), (512, 8, 8)),
         (CLUSTER_OF_H100, (1, "none", "none", "bf16"), (512, 8, 1)),
     ],
 )

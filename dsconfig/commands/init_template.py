@@ -1,12 +1,16 @@
-"""What goes into a starter config: our own policy on an open skeleton, then trimmed."""
+"""The template of ``dsconfig init``: what the search chooses, trimmed, with its reasons."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from dsconfig.commands.errors import UsageError
+from dsconfig.cost import search
+from dsconfig.cost.activations import Recompute
 from dsconfig.facts import Facts
 from dsconfig.runtimes import AutoFate, Runtime
+from dsconfig.source.ignores import REMARKS, SECTION
 from dsconfig.source.pointer import join
 
 AUTO = "auto"
@@ -71,7 +75,6 @@ def _scheduler(learning_rate: float) -> dict[str, Any]:
     return {"type": "WarmupLR", "params": params}
 
 
-NOTHING_FITS = "DSC154"
 RECOMPUTED = {"activation_checkpointing": {"partition_activations": False}}
 USUAL = {
     join("gradient_clipping"): "largest global norm of the gradients; written because the"
@@ -89,16 +92,19 @@ USUAL = {
 
 
 def chosen(facts: Facts, learning_rate: float) -> Starter:
-    """The fastest that fits, with activations recomputed only where nothing else does.
-
-    Raises UsageError when nothing fits, or a fact is missing.
+    """What the search chooses, recomputation with it. Raises UsageError when nothing fits, or a
+    fact is missing.
     """
     import dsconfig
 
-    open_config = skeleton(learning_rate, facts)
-    resolution = dsconfig.resolve(open_config, facts, runtime="dsengine")
-    if any(found.code == NOTHING_FITS for found in resolution.diagnostics):
-        resolution = dsconfig.resolve(open_config | RECOMPUTED, facts, runtime="dsengine")
+    config = skeleton(learning_rate, facts)
+    try:
+        found, _ = search.cheapest(search.open_space(facts, "dsengine"))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if found is not None and found.choice.recompute is Recompute.FULL:
+        config |= RECOMPUTED
+    resolution = dsconfig.resolve(config, facts, runtime="dsengine")
     if not resolution.ok:
         found = resolution.diagnostics[0]
         raise UsageError(f"{found.message}; {found.help}" if found.help else found.message)
@@ -189,3 +195,61 @@ def _with_auto(value: Any, path: tuple[str, ...], left: Mapping[str, None]) -> A
         return value
     entries = cast(Mapping[str, Any], value).items()
     return {name: _with_auto(inner, (*path, name), left) for name, inner in entries}
+
+
+INDENT = "  "
+
+
+def written(starter: Starter, *, hjson: bool) -> str:
+    """The file. With ``hjson`` the reasons are // remarks, which transformers and accelerate
+    do not read; without, they stand in our own section, which every program reads past."""
+    if not hjson:
+        config = {SECTION: _remarks(starter), **starter.config}
+        return "\n".join(("{", *_entries(config, (), {}), "}")) + "\n"
+    lines = [
+        "{",
+        f"{INDENT}// {starter.title}.",
+        f"{INDENT}// `dsconfig explain KEY` says what a key does.",
+        f"{INDENT}// For deepspeed and dsengine; transformers and accelerate read no such remarks.",
+        "",
+        *_entries(starter.config, (), starter.reasons),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _remarks(starter: Starter) -> dict[str, Any]:
+    """What the config is for, and the reason for each choice by the key it is about."""
+    remarks: dict[str, str] = {"this file": f"{starter.title}; see `dsconfig explain KEY`"}
+    for path, value in _with_parts(starter.config, ()):
+        reason = starter.reasons.get(join(*path)) if path else None
+        if reason and reason not in remarks.values():
+            remarks[AUTO if value == AUTO else ".".join(path)] = reason
+    return {REMARKS: remarks}
+
+
+def _with_parts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """A value and all that it holds, outer ones first, with their paths."""
+    yield path, value
+    if isinstance(value, Mapping):
+        for name, inner in cast(Mapping[str, Any], value).items():
+            yield from _with_parts(inner, (*path, name))
+
+
+def _entries(
+    block: Mapping[str, Any], path: tuple[str, ...], reasons: Mapping[str, str]
+) -> Iterator[str]:
+    indent = INDENT * (len(path) + 1)
+    last_reason = ""
+    for position, (name, value) in enumerate(block.items()):
+        comma = "," if position + 1 < len(block) else ""
+        reason = reasons.get(join(*path, name), "")
+        if reason and reason != last_reason:
+            yield f"{indent}// {reason}"
+        last_reason = reason
+        if isinstance(value, Mapping):
+            yield f"{indent}{json.dumps(name)}: {{"
+            yield from _entries(cast(Mapping[str, Any], value), (*path, name), reasons)
+            yield f"{indent}}}{comma}"
+        else:
+            yield f"{indent}{json.dumps(name)}: {json.dumps(value)}{comma}"

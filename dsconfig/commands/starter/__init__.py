@@ -1,1 +1,0 @@
-"""The config that ``dsconfig init`` writes: chosen by the resolver, trimmed, commented."""

@@ -1,0 +1,104 @@
+"""How large communication buckets ought to be: by the width of the model, capped by the card.
+
+The sizes are those Hugging Face's integrations use (h*h, 0.9*h*h, 10*h elements). The cap is the
+4.5x rule; the share of a card it may take is what its own examples imply: 3.6 GB of 8 GB, so 5e8
+elements (9 GB) from 20 GB up.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dsconfig.facts.facts import Facts
+from dsconfig.runtimes.effective import Tier, Zero
+
+REDUCE, GATHER = "reduce_bucket_size", "allgather_bucket_size"
+PREFETCH = "stage3_prefetch_bucket_size"
+PERSIST = "stage3_param_persistence_threshold"
+OVERLAP = "overlap_comm"
+SUB_GROUP = "sub_group_size"
+KEYS = frozenset((REDUCE, GATHER, PREFETCH, PERSIST, OVERLAP, SUB_GROUP))
+DEFAULT_BUCKET = 500_000_000
+DEFAULT_SUB_GROUP = 1_000_000_000
+NVME_SUB_GROUP = 100_000_000
+"""Four fp32 buffers of this size are pinned for NVMe: 1.6 GB a rank, not 16 GB."""
+_SHARE_NUMERATOR, _SHARE_DENOMINATOR = 45, 100
+
+HISTORY = (
+    "The 4.5x rule was literal in DeepSpeed 0.3.x (Sep 2020 to May 2021: two ZeRO-2 buffers of "
+    "4.5 x reduce_bucket_size halves) and is false since 0.4.0; kept as a safe bound."
+)
+
+
+def bucket_rule_bytes(zero: Zero) -> int:
+    """Bytes that the published rule sets aside for communication; 0 at stage 0.
+
+    (allgather_bucket_size + reduce_bucket_size) x 2 bytes x (4.5 with overlap_comm, else 1).
+    It is a bound to plan with, never a part of a predicted peak.
+    """
+    if zero.stage == 0:
+        return 0
+    bucket_bytes = (zero.allgather_bucket_size + zero.reduce_bucket_size) * 2
+    return bucket_bytes * 9 // 2 if zero.overlap_comm else bucket_bytes
+
+
+def most_elements(facts: Facts, written: Sequence[int], *, overlaps: bool) -> int:
+    """The most elements that either bucket may have on this card; ``written`` are those that are
+    given, of the two.
+
+    Solves (reduce + allgather) * 2 bytes * (4.5 with overlap, else 1) <= 45 % of the memory.
+    """
+    device = facts.device
+    if device is None or device.memory_bytes is None:
+        return DEFAULT_BUCKET
+    halves = 18 if overlaps else 4
+    both = device.memory_bytes * _SHARE_NUMERATOR * 2 // (_SHARE_DENOMINATOR * halves)
+    return max(1, both - written[0] if len(written) == 1 else both // 2)
+
+
+def by_width(width: int) -> dict[str, int]:
+    """Elements of each size that follows from the hidden size."""
+    return {
+        REDUCE: width * width,
+        GATHER: width * width,
+        PREFETCH: 9 * width * width // 10,
+        PERSIST: 10 * width,
+    }
+
+
+def overlaps(stage: int, facts: Facts) -> bool:
+    """Whether there is communication to overlap: not without sharding, nor on a single rank."""
+    return stage >= 1 and (facts.data_parallel or 2) > 1
+
+
+def with_buckets(
+    zero: Zero, facts: Facts, open_keys: Container[str], written: Mapping[str, Any] | None
+) -> Zero:
+    """``zero`` with what is open of the sizes settled; ``written`` is the block of the file, where
+    there is one.
+    """
+    changes: dict[str, Any] = {}
+    if OVERLAP in open_keys:
+        changes["overlap_comm"] = overlaps(zero.stage, facts)
+    elif written is not None and OVERLAP not in written:
+        changes["overlap_comm"] = zero.stage == 3
+    written = written or {}
+    known = OVERLAP in open_keys or OVERLAP in written
+    overlapping = changes.get("overlap_comm", zero.overlap_comm) or not known
+    width = facts.model.hidden_size if facts.model else None
+    sizes = by_width(width) if width else {REDUCE: DEFAULT_BUCKET, GATHER: DEFAULT_BUCKET}
+    given = [
+        written[name]
+        for name in (REDUCE, GATHER)
+        if type(written.get(name)) is int and name not in open_keys
+    ]
+    cap = most_elements(facts, given, overlaps=overlapping)
+    for name in (REDUCE, GATHER):
+        if name in open_keys:
+            changes[name] = min(sizes[name], cap)
+    for name in (PREFETCH, PERSIST):
+        if name in open_keys and name in sizes:
+            changes[name.removeprefix("stage3_")] = sizes[name]
+    if SUB_GROUP in open_keys and zero.optimizer_tier is Tier.NVME:
+        changes["sub_group_size"] = NVME_SUB_GROUP
+    return replace(zero, **changes)

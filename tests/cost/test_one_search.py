@@ -1,0 +1,162 @@
+"""``resolve``, ``tune``, ``init`` and ``--fit`` choose alike: they ask one search."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig.commands import init_template
+from dsconfig.commands.errors import UsageError
+from dsconfig.cost.activations import Recompute
+from dsconfig.cost.choices import NAMES
+from dsconfig.cost.limits import limits
+from dsconfig.cost.search import OPTIMIZER, PARAMETERS, STAGE, Candidate, tune
+from dsconfig.facts import Facts, from_count
+from dsconfig.facts.gathering import gather
+from dsconfig.runtimes.effective import Tier
+
+A = "auto"
+CASES = 200
+MODELS = ("gpt2", "llama-3.2-1b", "llama-2-7b", "llama-2-13b")
+CARDS = ("v100-16gb", "v100-32gb", "t4", "a100-40gb", "a100-80gb", "h100", "rtx-4090")
+MOVED: tuple[dict[str, Any], ...] = (
+    {OPTIMIZER: Tier.HOST},
+    {OPTIMIZER: Tier.HOST, PARAMETERS: Tier.HOST},
+    {OPTIMIZER: Tier.DEVICE, PARAMETERS: Tier.DEVICE},
+    {PARAMETERS: Tier.DEVICE},
+)
+
+
+def case(seed: int) -> tuple[Facts, dict[str, Any]]:
+    """A world, and what a file of it fixes."""
+    draw = random.Random(seed)
+    ranks = draw.choice([1, 2, 4, 8, 16, 64])
+    per_rank = draw.choice([1, 2, 3, 8, 24, 64])
+    given: dict[str, Any] = {
+        "model": draw.choice(MODELS),
+        "world_size": ranks,
+        "nodes": -(-ranks // 8),
+        "device": draw.choice(CARDS),
+        "sequence_length": draw.choice([256, 1024, 2048, 4096]),
+        "learning_rate": 1e-4,
+        "host_memory": draw.choice([None, "256GiB", "1TB"]),
+        "nvme": draw.choice([None, None, "/local_nvme"]),
+    }
+    given |= draw.choice(
+        [
+            {},
+            {"global_batch": ranks * per_rank},
+            {"global_batch": ranks * per_rank},
+            {"micro_batch": draw.choice([1, 2, 4])},
+            {"global_batch": ranks * per_rank, "micro_batch": 1},
+        ]
+    )
+    facts = gather(**given)
+    recompute = draw.choice([None, None, "none", "selective", "full"])
+    if recompute and facts.training:
+        arguments = {"gradient_checkpointing": recompute}
+        facts = replace(facts, training=replace(facts.training, arguments=arguments))
+    fixed: dict[str, Any] = draw.choice([{}, {}, {STAGE: draw.randrange(4)}, draw.choice(MOVED)])
+    return facts, fixed
+
+
+def said(config: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a config has chosen, as far as it has an effect."""
+    zero = config["zero_optimization"]
+    stage = zero["stage"]
+    moved = tuple(
+        zero.get(name, {}).get("device", "none") for name in ("offload_optimizer", "offload_param")
+    )
+    sizes = ["overlap_comm", "reduce_bucket_size"] if stage else []
+    sizes += ["allgather_bucket_size"] if stage in (1, 2) else []
+    sizes += (
+        ["stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"] if stage == 3 else []
+    )
+    batch = tuple(
+        config[name] for name in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    )
+    recomputed = "activation_checkpointing" in config
+    return stage, *moved, recomputed, *batch, *(zero[name] for name in sizes)
+
+
+def tuned(candidate: Candidate, *, recomputed: bool) -> tuple[Any, ...]:
+    """The same of the search's own answer; ``recomputed``: as the file has to say it."""
+    choice, sizes = candidate.choice, candidate.choice.buckets
+    names = ["overlap_comm", "reduce_bucket_size"] if choice.stage else []
+    names += ["allgather_bucket_size"] if choice.stage in (1, 2) else []
+    names += ["prefetch_bucket_size", "param_persistence_threshold"] if choice.stage == 3 else []
+    return (
+        choice.stage,
+        NAMES[choice.optimizer],
+        NAMES[choice.parameters],
+        recomputed,
+        choice.micro_batch,
+        choice.accumulation,
+        *(sizes[name] for name in names),
+    )
+
+
+def open_file(facts: Facts, fixed: Mapping[str, Any], *, recomputed: bool) -> dict[str, Any]:
+    config = init_template.skeleton(1e-4, facts)
+    zero = config["zero_optimization"]
+    zero["stage"] = fixed.get(STAGE, A)
+    for name in (OPTIMIZER, PARAMETERS):
+        if name in fixed:
+            zero[name] = {"device": NAMES[fixed[name]]}
+    if recomputed:
+        config["activation_checkpointing"] = {"partition_activations": False}
+    return config
+
+
+def asked(facts: Facts) -> bool:
+    return bool(facts.training and "gradient_checkpointing" in facts.training.arguments)
+
+
+@pytest.mark.parametrize("first", range(0, CASES, 20))
+def test_resolve_tune_init_and_fit_choose_alike(first: int) -> None:
+    chosen = 0
+    for seed in range(first, first + 20):
+        facts, fixed = case(seed)
+        ranked = tune(facts, fixed=fixed)
+        best = ranked[0] if ranked and not ranked[0].reason else None
+        full = best is not None and best.choice.recompute is Recompute.FULL and not asked(facts)
+        resolution = dsconfig.resolve(open_file(facts, fixed, recomputed=full), facts)
+        assert resolution.ok == (best is not None), (seed, resolution.diagnostics)
+        if best is None:
+            if not fixed:
+                with pytest.raises(UsageError):
+                    init_template.chosen(facts, 1e-4)
+            continue
+        chosen += 1
+        assert said(resolution.config) == tuned(best, recomputed=full), seed
+        if not fixed:
+            starter = init_template.chosen(facts, 1e-4)
+            rebuilds = best.choice.recompute is Recompute.FULL
+            assert said(starter.config) == tuned(best, recomputed=rebuilds), seed
+    assert chosen >= 10, "most of these worlds hold their model"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_config_of_a_limit_is_what_tune_chooses_there(seed: int) -> None:
+    facts, _ = case(seed)
+    for limit in limits(facts):
+        if limit.value is None or limit.candidate is None or facts.training is None:
+            continue
+        changes: dict[str, Any] = {}
+        if limit.question == "fewest GPUs":
+            changes = {"world_size": limit.value, "nodes": -(-limit.value // 8)}
+        elif limit.question == "longest sequence (tokens)":
+            changes = {"training": replace(facts.training, sequence_length=limit.value)}
+        elif limit.question == "largest micro batch":
+            training = replace(facts.training, micro_batch_size=limit.value, global_batch_size=None)
+            changes = {"training": training}
+        else:
+            changes = {"model": from_count.model(limit.value)}
+        ranks = changes.get("world_size", facts.world_size)
+        total = facts.training.global_batch_size
+        if total and total % ranks and "training" not in changes:
+            continue  # tune refuses a global batch that the ranks do not divide
+        assert limit.candidate.choice == tune(replace(facts, **changes))[0].choice, limit.question
