@@ -27,6 +27,23 @@ class Component:
     phases: tuple[Phase, ...]
     formula: str = ""
     source: str = ""
+    pinned: bool = False
+    """Page-locked, in main memory."""
+
+
+def below_device(
+    name: str,
+    amount: int,
+    pointer: str,
+    formula: str,
+    *,
+    pinned: bool = False,
+    phases: tuple[Phase, ...] = tuple(Phase),
+) -> Component:
+    """What one rank holds in main memory or on disk."""
+    return Component(
+        name=name, bytes=amount, pointer=pointer, phases=phases, formula=formula, pinned=pinned
+    )
 
 
 def _no_phases() -> Mapping[Phase, int]:

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from dsconfig.cost.deepspeed import host_tier as deepspeed
 from dsconfig.cost.dsengine import host_tier as dsengine
-from dsconfig.cost.estimate import Component, Phase, TierMemory
+from dsconfig.cost.estimate import Component, Phase, TierMemory, below_device
 from dsconfig.cost.hardware import pinned
-from dsconfig.cost.pieces import piece
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier
 
@@ -20,10 +19,12 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     found = deepspeed.on_host(job) if is_deepspeed else dsengine.on_host(job)
     if job.activations.on_host:
         pointer = "/activation_checkpointing/cpu_checkpointing"
-        found.append(piece("checkpoints", job.activations.on_host, pointer, "2sbh L", pinned=True))
+        found.append(
+            below_device("checkpoints", job.activations.on_host, pointer, "2sbh L", pinned=True)
+        )
     ranks = job.ranks_per_node
-    components = tuple(_times(each.component, ranks) for each in found)
-    rounded = sum(pinned(each.component.bytes) * ranks for each in found if each.pinned)
+    components = tuple(_times(each, ranks) for each in found)
+    rounded = sum(pinned(each.bytes) * ranks for each in found if each.pinned)
     total = sum(component.bytes for component in components)
     built, updating = _times(_built(job), ranks), _times(_temporaries(job), ranks)
     beside = 0 if is_deepspeed else dsengine.built_beside(job) * ranks
@@ -36,7 +37,7 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
 def nvme_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     """What one node keeps on disk."""
     found = deepspeed.on_nvme(job) if is_deepspeed else dsengine.on_nvme(job)
-    components = tuple(_times(each.component, job.ranks_per_node) for each in found)
+    components = tuple(_times(each, job.ranks_per_node) for each in found)
     total = sum(component.bytes for component in components)
     return TierMemory(components=components, bytes=total, peak_bytes=total)
 

@@ -1,5 +1,6 @@
 """What every estimate keeps to."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -7,16 +8,25 @@ import pytest
 
 import dsconfig
 from dsconfig.cost.calibration import calibrate, calibrated
-from dsconfig.cost.choices import USUAL, Choice, config_of, usual_config, with_micro_batch
+from dsconfig.cost.choices import (
+    USUAL,
+    Choice,
+    config_of,
+    usual_config,
+    with_choice,
+    with_micro_batch,
+    with_recomputation,
+)
 from dsconfig.cost.estimate import TierMemory
 from dsconfig.cost.hardware import pinned, workspace_bytes
 from dsconfig.cost.limits import limits
 from dsconfig.cost.pricing import estimate, peak, price
 from dsconfig.cost.remedies import cheapest_changes
-from dsconfig.cost.search import table, tune
+from dsconfig.cost.search import programs, table, tune, verdict_on
 from dsconfig.facts import Facts, TrainingFacts, catalogue
 from dsconfig.facts.gathering import gather
-from dsconfig.runtimes.effective import Tier
+from dsconfig.runtimes.base import runtime_of
+from dsconfig.runtimes.effective import Tier, Zero
 
 RUNTIMES = ("dsengine", "deepspeed")
 
@@ -196,11 +206,32 @@ def test_the_limits_fit_and_one_step_further_does_not(runtime: str) -> None:
         "largest micro batch",
         "longest sequence (tokens)",
     }
-    largest = answers["largest micro batch"].value
-    assert largest is not None
-    for micro, fits in ((largest, True), (largest + 1, False)):
-        again = limits(facts(micro_batch=micro), runtime=runtime)[2]
-        assert (again.value is not None and again.value >= micro) == fits or fits
+    for question, there in BEYOND.items():
+        value, found = answers[question].value, answers[question].effective
+        assert value is not None and found is not None
+        here, beyond = there(value, 0), there(value, 1)
+        assert any(_fits(each, found.zero, here, runtime) for each in USUAL), question
+        assert not any(_fits(each, found.zero, beyond, runtime) for each in USUAL), question
+
+
+BEYOND: dict[str, Callable[[int, int], Facts]] = {
+    "largest micro batch": lambda value, more: facts(micro_batch=value + more),
+    "longest sequence (tokens)": lambda value, more: facts(sequence_length=value + 128 * more),
+}
+"""The facts at a limit, and one step further."""
+
+
+def _fits(choice: Choice, sizes: Zero, here: Facts, runtime: str) -> bool:
+    """Priced anew, in every program that has to hold it, with and without recomputation."""
+    usual = usual_config(here, choice)
+    config = replace(usual, zero=with_choice(sizes, choice, here))
+    return any(
+        all(
+            verdict_on(price(each, here, runtime=program), each, here).fits
+            for program in programs(runtime_of(runtime))
+        )
+        for each in (config, with_recomputation(config))
+    )
 
 
 @pytest.mark.parametrize(

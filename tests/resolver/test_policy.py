@@ -77,6 +77,22 @@ def test_the_published_rule_caps_buckets_by_card(memory, elements):
     assert rule_bytes == {"8GB": 3.6e9, "20GB": 9e9, "80GB": 9e9}[memory]
 
 
+def test_without_a_card_buckets_follow_the_model_up_to_the_default():
+    zero = resolved(BUCKETS, model="llama-2-7b").config["zero_optimization"]
+    assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"] == 4096 * 4096
+    zero = resolved(BUCKETS).config["zero_optimization"]
+    assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"] == 500_000_000
+
+
+@pytest.mark.parametrize(
+    ("device", "elements"), [("nvme", 100_000_000), ("cpu", 1_000_000_000), ("none", 1_000_000_000)]
+)
+def test_sub_groups_are_smaller_where_states_go_to_disk(device, elements):
+    block = {"stage": 3, "offload_optimizer": {"device": device, "nvme_path": "/nvme"}}
+    resolution = resolved({"zero_optimization": {**block, "sub_group_size": A}})
+    assert resolution.config["zero_optimization"]["sub_group_size"] == elements
+
+
 def test_the_cap_leaves_room_for_a_bucket_that_the_file_sets():
     config = {"zero_optimization": {**BUCKETS["zero_optimization"]}}
     config["zero_optimization"]["allgather_bucket_size"] = 300_000_000

@@ -5,18 +5,20 @@ from typing import Any, cast
 
 from dsconfig.cost.deepspeed.buckets import Partition
 from dsconfig.cost.deepspeed.muon import with_muon_momentum
-from dsconfig.cost.pieces import OPTIMIZER, PARAMETERS, Piece, piece
+from dsconfig.cost.estimate import Component, below_device
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
 
 MEBI = 2**20
+OPTIMIZER = "/zero_optimization/offload_optimizer"
+PARAMETERS = "/zero_optimization/offload_param"
 _ACCUMULATION = "/gradient_accumulation_steps"
 
 
-def on_host(job: Workload) -> list[Piece]:
+def on_host(job: Workload) -> list[Component]:
     job = with_muon_momentum(job)
     zero = job.effective.zero
-    found: list[Piece] = []
+    found: list[Component] = []
     if zero.offload_optimizer is not None and zero.optimizer_tier is not Tier.DEVICE:
         found += _optimizer(job, zero.offload_optimizer)
     if zero.offload_param is not None and zero.parameter_tier is not Tier.DEVICE:
@@ -24,18 +26,18 @@ def on_host(job: Workload) -> list[Piece]:
     return found
 
 
-def on_nvme(job: Workload) -> list[Piece]:
+def on_nvme(job: Workload) -> list[Component]:
     job = with_muon_momentum(job)
     zero, own = job.effective.zero, job.owned
-    found: list[Piece] = []
+    found: list[Component] = []
     if zero.optimizer_tier is Tier.NVME and is_swapped(job):
         state = job.optimizer.state_bytes(own, job.state_width)
-        found.append(piece("master weights", own * 4, OPTIMIZER, "4 per owned element"))
-        found.append(piece("optimizer state", state, OPTIMIZER, "state per owned element"))
-        found.append(piece("gradients", own * 4, OPTIMIZER, "4 per owned element"))
+        found.append(below_device("master weights", own * 4, OPTIMIZER, "4 per owned element"))
+        found.append(below_device("optimizer state", state, OPTIMIZER, "state per owned element"))
+        found.append(below_device("gradients", own * 4, OPTIMIZER, "4 per owned element"))
     if zero.parameter_tier is Tier.NVME:
         amount = job.shard(job.elements) * job.width
-        found.append(piece("weights", amount, PARAMETERS, "w per owned element"))
+        found.append(below_device("weights", amount, PARAMETERS, "w per owned element"))
     return found
 
 
@@ -50,7 +52,7 @@ def is_swapped(job: Workload) -> bool:
     return group * 4 >= max(MEBI, int(cast(int, block)))
 
 
-def _optimizer(job: Workload, offload: Offload) -> list[Piece]:
+def _optimizer(job: Workload, offload: Offload) -> list[Component]:
     """Master, gradient, 16-bit staging and moments; a pool before NVMe."""
     if offload.tier is Tier.NVME:
         return [*_unswapped(job, offload.pin_memory), *_pool(job, offload)]
@@ -62,51 +64,53 @@ def _optimizer(job: Workload, offload: Offload) -> list[Piece]:
     summed = Partition.largest(job).touched * job.width if sums else 0
     per_touched = "w per touched element"
     found = [
-        piece("accumulated gradients", summed, _ACCUMULATION, per_touched, pinned=pin),
-        piece("master weights", share * width, OPTIMIZER, "4 per owned element", pinned=pin),
-        piece("gradients", share * width, OPTIMIZER, "4 per owned element", pinned=pin),
-        piece("16-bit staging", own * job.width, OPTIMIZER, "w per owned element", pinned=pin),
-        piece("optimizer state", state, OPTIMIZER, "state per owned element"),
+        below_device("accumulated gradients", summed, _ACCUMULATION, per_touched, pinned=pin),
+        below_device("master weights", share * width, OPTIMIZER, "4 per owned element", pinned=pin),
+        below_device("gradients", share * width, OPTIMIZER, "4 per owned element", pinned=pin),
+        below_device(
+            "16-bit staging", own * job.width, OPTIMIZER, "w per owned element", pinned=pin
+        ),
+        below_device("optimizer state", state, OPTIMIZER, "state per owned element"),
     ]
-    return [each for each in found if each.component.bytes]
+    return [each for each in found if each.bytes]
 
 
-def _unswapped(job: Workload, pin: bool) -> list[Piece]:
+def _unswapped(job: Workload, pin: bool) -> list[Component]:
     """What stays in main memory beside the pool: fp32 gradients, and sub-groups too small."""
     own, formula = job.owned, "4 per owned element, to the step"
-    kept = [piece("gradients", own * 4, OPTIMIZER, formula, pinned=pin)]
+    kept = [below_device("gradients", own * 4, OPTIMIZER, formula, pinned=pin)]
     if not is_swapped(job):
         state = job.optimizer.state_bytes(own, job.state_width)
         small = "sub-groups below 1 MiB are not swapped"
         group = "/zero_optimization/sub_group_size"
-        kept.append(piece("master weights", own * 4, group, small, pinned=pin))
-        kept.append(piece("optimizer state", state, group, small))
+        kept.append(below_device("master weights", own * 4, group, small, pinned=pin))
+        kept.append(below_device("optimizer state", state, group, small))
     return kept
 
 
-def _pool(job: Workload, offload: Offload) -> list[Piece]:
+def _pool(job: Workload, offload: Offload) -> list[Component]:
     own = job.owned
     group = min(own, job.effective.zero.sub_group_size)
     count = offload.buffer_count * (2 if offload.pipeline_read or offload.pipeline_write else 1)
     shards, buffers = own * job.width, count * group * 4
     formula = "buffer_count x largest sub-group x 4"
     return [
-        piece(
+        below_device(
             "gradient shards", shards, OPTIMIZER, "w per owned element", pinned=offload.pin_memory
         ),
-        piece("swap buffers", buffers, f"{OPTIMIZER}/buffer_count", formula, pinned=True),
+        below_device("swap buffers", buffers, f"{OPTIMIZER}/buffer_count", formula, pinned=True),
     ]
 
 
-def _parameters(job: Workload, offload: Offload) -> list[Piece]:
+def _parameters(job: Workload, offload: Offload) -> list[Component]:
     shards = job.shard(job.elements)
     if offload.tier is Tier.HOST:
         amount, formula = shards * job.width, "w per owned element"
-        return [piece("weights", amount, PARAMETERS, formula, pinned=offload.pin_memory)]
+        return [below_device("weights", amount, PARAMETERS, formula, pinned=offload.pin_memory)]
     pool = offload.buffer_count * offload.buffer_size * job.width
     kept = min(shards, offload.max_in_cpu) * job.width
     formula = "buffer_count x size x w"
     return [
-        piece("swap buffers", pool, f"{PARAMETERS}/buffer_size", formula, pinned=True),
-        piece("weights kept", kept, f"{PARAMETERS}/max_in_cpu", "max_in_cpu x w"),
+        below_device("swap buffers", pool, f"{PARAMETERS}/buffer_size", formula, pinned=True),
+        below_device("weights kept", kept, f"{PARAMETERS}/max_in_cpu", "max_in_cpu x w"),
     ]

@@ -6,15 +6,17 @@ files that the kernel pages (``dsengine.offload.mapped``).
 """
 
 from dsconfig.cost.dsengine.sharding import moves_masters, tiles
-from dsconfig.cost.estimate import Phase
-from dsconfig.cost.pieces import OPTIMIZER, PARAMETERS, Piece, piece
+from dsconfig.cost.estimate import Component, Phase, below_device
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
 
+OPTIMIZER = "/zero_optimization/offload_optimizer"
+PARAMETERS = "/zero_optimization/offload_param"
 
-def on_host(job: Workload) -> list[Piece]:
+
+def on_host(job: Workload) -> list[Component]:
     zero = job.effective.zero
-    found: list[Piece] = []
+    found: list[Component] = []
     if zero.offload_optimizer is not None and zero.optimizer_tier is not Tier.DEVICE:
         found += _optimizer(job, zero.offload_optimizer)
     if zero.offload_param is not None and zero.parameter_tier is not Tier.DEVICE:
@@ -27,48 +29,48 @@ def built_beside(job: Workload) -> int:
     return 0 if job.effective.zero.optimizer_tier is Tier.DEVICE else sum(tiles(job)[1]) * 4
 
 
-def on_nvme(job: Workload) -> list[Piece]:
+def on_nvme(job: Workload) -> list[Component]:
     zero = job.effective.zero
-    found: list[Piece] = []
+    found: list[Component] = []
     if zero.optimizer_tier is Tier.NVME:
         own = sum(tiles(job)[1])
         state = job.optimizer.state_bytes(own)
-        found.append(piece("master weights", own * 4, OPTIMIZER, "4 per owned element"))
-        found.append(piece("optimizer state", state, OPTIMIZER, "state per owned element"))
+        found.append(below_device("master weights", own * 4, OPTIMIZER, "4 per owned element"))
+        found.append(below_device("optimizer state", state, OPTIMIZER, "state per owned element"))
     if zero.offload_param is not None and zero.parameter_tier is Tier.NVME:
         filed = job.shard(job.elements) - _kept(job, zero.offload_param)
-        found.append(piece("weights", filed * job.width, PARAMETERS, "w per owned element"))
+        found.append(below_device("weights", filed * job.width, PARAMETERS, "w per owned element"))
     return found
 
 
-def _optimizer(job: Workload, offload: Offload) -> list[Piece]:
+def _optimizer(job: Workload, offload: Offload) -> list[Component]:
     sizes, pin = tiles(job)[1], offload.pin_memory
     own = sum(sizes)
     # Where they were moved there at once, the device's tiles have theirs too.
     masters = 4 * (job.owned if moves_masters(job) else own)
     state = job.optimizer.state_bytes(own)
-    gradients = piece("gradients", own * 4, OPTIMIZER, "4 per owned element", pinned=pin)
+    gradients = below_device("gradients", own * 4, OPTIMIZER, "4 per owned element", pinned=pin)
     if offload.tier is Tier.HOST:
         return [
-            piece("master weights", masters, OPTIMIZER, "4 per owned element", pinned=pin),
+            below_device("master weights", masters, OPTIMIZER, "4 per owned element", pinned=pin),
             gradients,
-            piece("optimizer state", state, OPTIMIZER, "state per owned element"),
+            below_device("optimizer state", state, OPTIMIZER, "state per owned element"),
         ]
     segments = 1 + state // max(1, 4 * own)
     ahead = offload.pipeline_read + offload.pipeline_write
     count = min(max(1, offload.buffer_count // (segments + 1)) + ahead, max(1, len(sizes)))
     held = count * segments * max(sizes, default=0) * 4
     formula = "4 per element of the largest tile, for its parts and each moment"
-    return [gradients, piece("tile buffers", held, f"{OPTIMIZER}/buffer_count", formula)]
+    return [gradients, below_device("tile buffers", held, f"{OPTIMIZER}/buffer_count", formula)]
 
 
-def _parameters(job: Workload, offload: Offload) -> list[Piece]:
+def _parameters(job: Workload, offload: Offload) -> list[Component]:
     trained = job.owned * job.width
     kept, pin = _kept(job, offload), offload.pin_memory and offload.tier is Tier.HOST
     formula, late = "w per owned element", (Phase.BACKWARD, Phase.STEP)
     return [
-        piece("weights", kept * job.width, PARAMETERS, "w per owned element", pinned=pin),
-        piece("gradient shards", trained, PARAMETERS, formula, pinned=pin, phases=late),
+        below_device("weights", kept * job.width, PARAMETERS, "w per owned element", pinned=pin),
+        below_device("gradient shards", trained, PARAMETERS, formula, pinned=pin, phases=late),
     ]
 
 
