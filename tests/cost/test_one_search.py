@@ -14,7 +14,7 @@ from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import NAMES
 from dsconfig.cost.limits import limits
 from dsconfig.cost.search import OPTIMIZER, PARAMETERS, STAGE, Candidate, tune
-from dsconfig.facts import Facts, from_count
+from dsconfig.facts import Facts, parameter_count
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.effective import Tier
 
@@ -154,7 +154,7 @@ def test_the_config_of_a_limit_is_what_tune_chooses_there(seed: int) -> None:
             training = replace(facts.training, micro_batch_size=limit.value, global_batch_size=None)
             changes = {"training": training}
         else:
-            changes = {"model": from_count.model(limit.value)}
+            changes = {"model": parameter_count.model(limit.value)}
         ranks = changes.get("world_size", facts.world_size)
         total = facts.training.global_batch_size
         if total and total % ranks and "training" not in changes:
