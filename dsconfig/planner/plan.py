@@ -77,8 +77,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """A hash of all that is decided: ranks with the same digest do the same."""
-        text = json.dumps(_adapter().dump_python(self, mode="json"), sort_keys=True)
-        return sha256(text.encode()).hexdigest()
+        return sha256(_canonical(_adapter().dump_python(self)).encode()).hexdigest()
 
     def to_json(self) -> str:
         """The plan as JSON text, complete enough for :meth:`from_json`."""
@@ -105,7 +104,11 @@ class Plan:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
             raise ValueError(f"not a whole plan: {place}: {first['msg']}; plan again") from None
-        differing = [name for name, value in to_dict(plan).items() if data.get(name) != value]
+        differing = [
+            name
+            for name, value in to_dict(plan).items()
+            if _canonical(data.get(name)) != _canonical(value)
+        ]
         if differing:
             raise ValueError(
                 f"the plan was changed after it was made (see {differing[0]!r}), or by another "
@@ -122,7 +125,7 @@ def is_plan(text: str) -> bool:
 def to_dict(plan: Plan) -> dict[str, Any]:
     """The JSON shape of a plan: its fields, and above them what most readers look for."""
     settled, zero = plan.effective, plan.effective.zero
-    data = _adapter().dump_python(plan, mode="json")
+    data = json.loads(json.dumps(_adapter().dump_python(plan)))
     effective = data["effective"]
     size = {"world_size": plan.mesh.world_size, "data_parallel": plan.mesh.data_parallel}
     return {
@@ -143,6 +146,11 @@ def to_dict(plan: Plan) -> dict[str, Any]:
 
 _SHOWN = ("batch", "optimizer", "scheduler", "activation_checkpointing", "checkpointing")
 """Parts of the effective config that stand at the top as well."""
+
+
+def _canonical(value: Any) -> str:
+    """The same text for what is the same in JSON; infinities stay what they are."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _tier(offload: Offload | None, written: dict[str, Any] | None) -> dict[str, Any]:

@@ -75,7 +75,22 @@ def test_most_of_those_configs_could_be_planned() -> None:
     assert len(UNPLANNED) < 300
 
 
-def test_the_release_stays(tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"gradient_clipping": float("inf")},
+        {"_note": 10**30},
+        {"_note": {"\ud800": [(1, 2), None]}},
+        {"wandb": {"enabled": True, "project": "\ud800\u00e9"}},
+    ],
+    ids=["infinity", "beyond 64 bits", "a lone surrogate as key", "as value"],
+)
+def test_odd_values_survive(more: dict[str, Any]) -> None:
+    plan = planned(BASE | more)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_the_release_stays() -> None:
     plan = Plan.from_json(planned(BASE, "0.16.4").to_json())
     assert plan.release == "0.16.4"
     assert plan.effective.gradients.clipping == 0.0

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dsconfig.planner.coverage.cover import SWITCHED, rule_of
 from dsconfig.planner.coverage.rules import Case
 from dsconfig.planner.plan import Status
+from dsconfig.schema import Status as KeyStatus
 from dsconfig.schema import keys
 
 TITLE = """# What dsengine does with every key
@@ -23,8 +24,6 @@ def page() -> str:
 
 def live_paths() -> list[str]:
     """Dotted paths of all keys DeepSpeed 0.19.8 reads, blocks left out."""
-    from dsconfig.schema import Status as KeyStatus
-
     live = [known.path for known in keys() if known.status is KeyStatus.LIVE]
     blocks = {path.rpartition(".")[0] for path in live}
     return [path for path in live if path not in blocks]
