@@ -42,12 +42,20 @@ def default_of(path: str, version: Version = NEWEST) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Mappings and tuples as dicts and lists, as JSON gives them back."""
+    """A value as JSON gives it back: dicts, lists, numbers and texts.
+
+    A config that is built in Python may hold a path, a tuple, a number of numpy or a dtype.
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
     if isinstance(value, Mapping):
         return {str(name): plain(child) for name, child in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, set | frozenset):  # in an order that is the same in every process
+        return sorted((plain(child) for child in value), key=str)  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list | tuple):
         return [plain(child) for child in value]  # pyright: ignore[reportUnknownVariableType]
-    return value
+    number = getattr(value, "item", None)
+    return plain(number()) if callable(number) else str(value)
 
 
 def _switch(value: Any) -> bool:

@@ -1,8 +1,11 @@
 """A plan as a file: equal when it is read back, refused when it was changed."""
 
 import json
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -82,8 +85,14 @@ def test_most_of_those_configs_could_be_planned() -> None:
         {"_note": 10**30},
         {"_note": {"\ud800": [(1, 2), None]}},
         {"wandb": {"enabled": True, "project": "\ud800\u00e9"}},
+        {"csv_monitor": {"enabled": True, "output_path": Path("/tmp/x")}},
+        {"_note": {3, 4}, "_of": object, 5: Fraction(1, 3)},
+        {"_note": numpy.int64(3), "_of": numpy.float32(0.5)},
     ],
-    ids=["infinity", "beyond 64 bits", "a lone surrogate as key", "as value"],
+    ids=[
+        *("infinity", "beyond 64 bits", "a lone surrogate as key", "as value"),
+        *("a path", "what JSON has not", "numpy"),
+    ],
 )
 def test_odd_values_survive(more: dict[str, Any]) -> None:
     plan = planned(BASE | more)
