@@ -80,7 +80,11 @@ class Recorded:
         self.seconds: dict[str, float] = {}
         self._lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for durations in sorted(state.glob("*/durations.json")):
-            self.seconds |= json.loads(durations.read_text())
+            self.seconds |= {
+                test: seconds
+                for test, seconds in json.loads(durations.read_text()).items()
+                if (root / test.partition("::")[0]).exists()
+            }
             data = CoverageData(str(durations.with_name("coverage")))
             data.read()
             for path in data.measured_files():
@@ -94,18 +98,19 @@ class Recorded:
                 self._lines[path][moved[line]] |= {_test(context) for context in contexts}
 
     def witnesses(self, mutant: Mutant) -> list[str]:
-        """Tests that ran the line; else the statement; else, for what an import runs, the file.
+        """Tests that ran the line; else the statement.
 
-        Where no test is known to, those of the room.
+        What an import runs is of use later, and nobody knows to whom: there all of the file and
+        of the room are witnesses, as they are for a line that no test is known to run.
         """
         lines = self._lines[mutant.path]
         for wanted in (mutant.lines, mutant.statement):
             found = set[str]().union(*(lines[line] for line in wanted if line in lines))
-            if mutant.function and found - {""}:
+            if mutant.function and found & self.seconds.keys():
                 return self._sorted(mutant, found)
         room = f"tests/{mutant.path.split('/')[1]}/"
         of_room = {test for test in self.seconds if test.startswith(room)}
-        return self._sorted(mutant, set[str]().union(*lines.values()) - {""} or of_room)
+        return self._sorted(mutant, of_room.union(*lines.values()))
 
     def _sorted(self, mutant: Mutant, tests: set[str]) -> list[str]:
         """A few of each file in turn, the quick ones first; the mutant's own room before others."""

@@ -37,6 +37,7 @@ class Mutant:
 
     path: str
     function: str
+    """Dotted, with the classes around it; empty for what runs when the file is imported."""
     lines: range
     statement: range
     start: int
@@ -94,21 +95,25 @@ class _Walk:
             self.offsets.append(self.offsets[-1] + len(line) + 1)
 
     def everything(self) -> Iterator[Mutant]:
-        yield from self._below(self.tree, "", None)
+        yield from self._below(self.tree, "", "", None)
 
-    def _below(self, node: ast.AST, function: str, statement: ast.stmt | None) -> Iterator[Mutant]:
+    def _below(
+        self, node: ast.AST, names: str, function: str, statement: ast.stmt | None
+    ) -> Iterator[Mutant]:
         for child in ast.iter_child_nodes(node):
             if _is_silent(child):
                 continue
-            name, at = function, statement
+            inner, running, at = names, function, statement
             if isinstance(child, ast.stmt):
                 at = child
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                name = f"{function}.{child.name}".lstrip(".")
+                inner = f"{names}.{child.name}".lstrip(".")
+            if isinstance(node, ast.FunctionDef) and child in node.body:
+                running = names  # a default or a decorator runs outside of it
             for old, new, kind in _mistakes(child):
                 if at is not None:
-                    yield self._mutant(old, new, kind, name, at)
-            yield from self._below(child, name, at)
+                    yield self._mutant(old, new, kind, running, at)
+            yield from self._below(child, inner, running, at)
 
     def _mutant(
         self, old: ast.expr, new: str, kind: str, function: str, statement: ast.stmt

@@ -11,6 +11,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pytest
+
 from mutation.recording import PYTEST, Recorded, environment
 from mutation.sites import Mutant
 
@@ -110,11 +112,11 @@ class Court:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return "time"
-        if process.returncode == 0:
+        if process.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return ""
         for line in said.splitlines():
             if line.startswith("FAILED "):
                 return line.removeprefix("FAILED ").partition(" - ")[0]
-        if process.returncode in (1, 2, 3, 4) or process.returncode < 0:
-            return "import"
-        raise RuntimeError(said)
+        if process.returncode == pytest.ExitCode.USAGE_ERROR:
+            raise RuntimeError(said)
+        return "import"

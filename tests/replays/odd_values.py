@@ -1,0 +1,101 @@
+"""One odd value at a time at every key: whether DeepSpeed 0.19.8 reads the file, or what it raises.
+
+DS_ACCELERATOR=cpu PYTHONPATH=tests python -m replays.odd_values   records it anew
+"""
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dsconfig
+from dsconfig.facts import Facts
+from dsconfig.report import Effect
+from dsconfig.runtimes.deepspeed import deepspeed
+from dsconfig.schema import keys
+from replays import Case
+
+ORACLE = Path(__file__).parents[1] / "oracle" / "odd_values.json"
+ODD = (
+    *(None, True, False, 0, 1, 3, -1, 1.5, "auto", "x", "", [], [1], ["a"], {}, {"a": 1}),
+)  # fmt: skip
+BY_TYPE = ("optimizer.params.", "scheduler.params.")
+"""Read when the engine is built."""
+OF_THE_MACHINE = "aio.use_gds"
+"""Refused where the driver for it is missing, whatever the file says."""
+OTHER_CLASS = (
+    *("aio.use_gds", "autotuning.exps_dir", "autotuning.results_dir", "checkpoint.writer."),
+    *("data_efficiency.data_sampling.dynamic_batching.", "expert_parallel.load_balance_coeff"),
+    *("timers.throughput", "torch_autocast.lower_precision_safe_modules"),
+    "zero_optimization.leaf_module",
+)
+"""Where a refusal is foreseen, and its class is not."""
+UNTYPED = ("optimizer.params", "auto")
+"""Refused as any "auto" among the params; without a type DeepSpeed does not look at them."""
+
+
+def configs(paths: list[str], values: list[Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    for path in paths:
+        for value in values:
+            config: dict[str, Any] = {"train_batch_size": 8}
+            *parts, name = path.split(".")
+            block = config
+            for part in parts:
+                block = block.setdefault(part, {})
+            block[name] = copy.deepcopy(value)
+            yield path, value, config
+
+
+def record() -> dict[str, Any]:
+    """Rows of what is raised, value by value, and the row of each key."""
+    from deepspeed.runtime import config as module  # type: ignore[import-untyped]
+
+    module.dist.get_rank = lambda *_: 0
+    module.dist.get_world_size = lambda *_: 1
+    paths = [key.path for key in keys() if not key.path.startswith(BY_TYPE)]
+    rows: dict[str, list[str | None]] = {path: [] for path in paths}
+    for path, _, config in configs(paths, list(ODD)):
+        try:
+            module.DeepSpeedConfig(config)
+            rows[path].append(None)
+        except Exception as error:  # whichever class it is, that is the answer
+            rows[path].append(type(error).__name__)
+    different = sorted({json.dumps(row) for row in rows.values()})
+    return {
+        "values": list(ODD),
+        "rows": [json.loads(row) for row in different],
+        "keys": {path: different.index(json.dumps(row)) for path, row in rows.items()},
+    }
+
+
+def replay(path: Path = ORACLE) -> Iterator[Case]:
+    """``resolve`` names the class of what is raised, ``validate`` says that it is refused."""
+    recorded = json.loads(path.read_text())
+    runtime, facts = deepspeed(until="parse"), Facts(world_size=1)
+    row_of = {key: recorded["rows"][number] for key, number in recorded["keys"].items()}
+    values = recorded["values"]
+    for key, value, config in configs(list(row_of), values):
+        # true is 1 to Python, and so is a list that holds it
+        at = next(i for i, each in enumerate(values) if json.dumps(each) == json.dumps(value))
+        expected = row_of[key][at]
+        if key == OF_THE_MACHINE or (key, value) == UNTYPED:
+            continue
+        resolution = dsconfig.resolve(config, facts, runtime=runtime)
+        stops = [found for found in resolution.diagnostics if found.name == "program-stops"]
+        raised = re.search(r"raises (\w+)", stops[0].message) if stops else None
+        got = raised[1] if raised else None
+        if key.startswith(OTHER_CLASS):
+            same = (got is None) == (expected is None)
+        else:
+            same = got == expected
+        yield Case(f"resolve {key}: {json.dumps(value)}", expected, got, same)
+        report = dsconfig.validate(config, facts, runtime=runtime)
+        refused = any(found.effect is Effect.REFUSED for found in report.diagnostics)
+        same = refused == (expected is not None)
+        yield Case(f"validate {key}: {json.dumps(value)}", expected, refused, same)
+
+
+if __name__ == "__main__":
+    ORACLE.write_text(json.dumps(record(), separators=(",", ":")) + "\n")
