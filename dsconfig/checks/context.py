@@ -9,7 +9,6 @@ from dsconfig.checks.registry import MODEL, NESTED
 from dsconfig.facts import Facts
 from dsconfig.runtimes import conditions
 from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
-from dsconfig.runtimes.deepspeed import NATIVE_AUTO
 from dsconfig.runtimes.read_config import ReadConfig
 from dsconfig.runtimes.reading import is_block
 from dsconfig.schema import ErrorKind, SchemaError, errors
@@ -117,7 +116,8 @@ class Context(ReadConfig):
 
     def is_native_auto(self, path: tuple[str, ...]) -> bool:
         """Whether "auto" is a setting of DeepSpeed's own at this path."""
-        return path in NATIVE_AUTO
+        known = self.key_at(path)
+        return known is not None and known.means_auto
 
     def default_of(self, path: tuple[str, ...]) -> str:
         """The default in words, with a blank before it; empty where none is known."""

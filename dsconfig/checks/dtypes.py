@@ -6,7 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
-from dsconfig.runtimes.demands import DTYPE_OF_NAME
+from dsconfig.schema.by_hand import DTYPE_OF_NAME
 
 
 def model_dtype(config: Context) -> str | None:

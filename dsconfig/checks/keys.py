@@ -1,15 +1,18 @@
 """Keys nobody reads: unknown, misspelt, misplaced, renamed, doubled, or mere comments."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, Path, everywhere, in_deepspeed
-from dsconfig.report import Applicability, Effect, Fix
-from dsconfig.runtimes.history import Renamed, deprecated, renamed
+from dsconfig.report import Applicability, Edit, Effect, Fix
+from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.schema import ErrorKind, SchemaError
-from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key
+from dsconfig.schema.version import OLDEST, Version
+from dsconfig.source.document import Document
+from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
 
 OWN_KEYS = ("$schema", "$dsconfig")
@@ -18,6 +21,46 @@ COMMENT_MARKS = ("_", "//", "#", "$", "/*", "--")
 COMMENT_WORDS = ("comment", "comments", "note", "notes", "description")
 ENGINE_STOPS = "dsengine stops, since nothing in it covers the key"
 PARAMETERS = (("optimizer", "params"), ("scheduler", "params"))
+
+
+class Renamed(NamedTuple):
+    """``new`` is None where a plain rename would not keep the meaning."""
+
+    since: Version
+    new: Path | None
+    advice: str
+
+
+def _taken_for(new: str, since: Version = OLDEST) -> Renamed:
+    path = tuple(new.split("."))
+    return Renamed(since, path, f'write "{path[-1]}"')
+
+
+NEVER_READ: Mapping[Path, Renamed] = {
+    (*ZERO, "cpu_offload_pin_memory"): Renamed(
+        Version(0, 4, 0), None, 'write "pin_memory" in offload_param or offload_optimizer'
+    ),
+    (*ZERO, "reduce_scatter_bucket_size"): _taken_for("zero_optimization.reduce_bucket_size"),
+    ("lr_scheduler",): _taken_for("scheduler"),
+    ("gradient_accumulation_dtype",): Renamed(
+        OLDEST, ("data_types", "grad_accum_dtype"), 'write "grad_accum_dtype" in data_types'
+    ),
+    ("bf16", "check_overflow"): _taken_for("bf16.check_grad_overflow", Version(0, 17, 1)),
+}
+"""Names that are handed around, and that no release ever read."""
+
+
+def renamed(config: Context, path: Path) -> Renamed | None:
+    """What became of an old name; None for a path that never was one."""
+    if path in NEVER_READ:
+        return NEVER_READ[path]
+    known = config.key_at(path)
+    if known is None or not known.facts.renamed or known.replaced_by is None:
+        return None
+    since, instead = Version.parse(known.facts.renamed), known.facts.instead
+    if instead is not None:
+        return Renamed(since, None, instead)
+    return _taken_for(known.replaced_by, since)
 
 
 def is_comment(name: str) -> bool:
@@ -70,7 +113,12 @@ def unknown_key(config: Context) -> Iterator[Finding]:
     from dsconfig.checks.spelling import other_places, same_letters
 
     for path, error in _unknown(config):
-        if is_comment(path[-1]) or path == ("$schema",) or renamed(path) or other_places(path):
+        if (
+            is_comment(path[-1])
+            or path == ("$schema",)
+            or renamed(config, path)
+            or other_places(path)
+        ):
             continue
         meant = config.closest(path[-1], error.known)
         refused = _refused(config, path)
@@ -105,7 +153,7 @@ def documented_and_unread(config: Context) -> Iterator[Finding]:
     In a checked block DeepSpeed stops at it; elsewhere it does nothing.
     """
     for path in config.paths:
-        if config.is_unread(path) and not renamed(path):
+        if config.is_unread(path) and not renamed(config, path):
             refused = _refused(config, path)
             yield Finding(
                 path=path,
@@ -132,7 +180,7 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
     from dsconfig.checks.spelling import other_places, same_letters
 
     for path, error in _unknown(config):
-        if is_comment(path[-1]) or renamed(path):
+        if is_comment(path[-1]) or renamed(config, path):
             continue
         places = other_places(path)
         if not places:
@@ -173,8 +221,8 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
 def renamed_key(config: Context) -> Iterator[Finding]:
     """The key has a new name; the old one is ignored or refused."""
     for path in config.paths:
-        old = renamed(path)
-        if old is None or config.version < old.since or _is_read_anyway(config, path):
+        old = renamed(config, path)
+        if old is None or config.version < old.since:
             continue
         refused = _refused(config, path)
         consequence = (
@@ -183,16 +231,11 @@ def renamed_key(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=path,
             message=f'"{_dotted(path)}" was renamed in DeepSpeed {old.since}: {consequence}',
-            help=f"write {old.advice}",
+            help=old.advice,
             effect=Effect.REFUSED if refused else None,
             fix=_rename(config, path, old, refused),
             on_key=True,
         )
-
-
-def _is_read_anyway(config: Context, path: Path) -> bool:
-    """An old name stays right for a key of a block that has both."""
-    return deprecated(path) is not None
 
 
 def _rename(config: Context, path: Path, old: Renamed, refused: bool) -> Fix | None:
@@ -204,6 +247,72 @@ def _rename(config: Context, path: Path, old: Renamed, refused: bool) -> Fix | N
     else:
         edits = move_entry(config.document, pointer, join(*old.new[:-1]), old.new[-1])
     return as_fix(edits, safe=refused)
+
+
+def _moved(target: str, written: str) -> Callable[[Document, Any], tuple[Edit, ...]]:
+    """Replace a switch of zero_optimization by a block that says the same."""
+
+    def edits(document: Document, value: Any) -> tuple[Edit, ...]:
+        old = join(*ZERO, written)
+        if target in document.value[ZERO[0]]:
+            return ()
+        if value is True:
+            renaming = rename_key(document, old, target)
+            return (*renaming, *replace_value(document, old, {"device": "cpu"}))
+        if value is False or value is None:
+            return delete_entry(document, old)
+        return ()
+
+    return edits
+
+
+def _gather(document: Document, value: Any) -> tuple[Edit, ...]:
+    old = join(*ZERO, "stage3_gather_fp16_weights_on_model_save")
+    taken = {"gather_16bit_weights_on_model_save", "stage3_gather_16bit_weights_on_model_save"}
+    if not taken.isdisjoint(document.value[ZERO[0]]):
+        return ()
+    return rename_key(document, old, "stage3_gather_16bit_weights_on_model_save")
+
+
+def _bfloat16(document: Document, value: Any) -> tuple[Edit, ...]:
+    config = document.value
+    return () if "bf16" in config else rename_key(document, "/bfloat16", "bf16")
+
+
+Edits = Callable[[Document, Any], tuple[Edit, ...]]
+
+
+class Deprecated(NamedTuple):
+    """What a deprecated key does today. ``edits`` write the same thing the new way."""
+
+    consequence: str
+    edits: Edits | None = None
+    idle: str | None = None
+    """What it does where it is off."""
+    works: bool = True
+    """False where no value does anything any more."""
+
+
+DEPRECATED: Mapping[Path, Deprecated] = {
+    (*ZERO, "cpu_offload"): Deprecated(
+        'DeepSpeed takes it for "offload_optimizer": {"device": "cpu"}',
+        _moved("offload_optimizer", "cpu_offload"),
+        "it does nothing",
+    ),
+    (*ZERO, "cpu_offload_param"): Deprecated(
+        'DeepSpeed takes it for "offload_param": {"device": "cpu"}',
+        _moved("offload_param", "cpu_offload_param"),
+        "it does nothing",
+    ),
+    (*ZERO, "cpu_offload_use_pin_memory"): Deprecated("its value is dropped", works=False),
+    (*ZERO, "stage3_gather_fp16_weights_on_model_save"): Deprecated(
+        "DeepSpeed takes it for stage3_gather_16bit_weights_on_model_save", _gather
+    ),
+    (*ZERO, "elastic_checkpoint"): Deprecated(
+        "universal checkpoints replaced it, and at stage 3 it does nothing"
+    ),
+    ("bfloat16",): Deprecated("it is read only where bf16 is absent", _bfloat16),
+}
 
 
 @rule(
@@ -223,17 +332,19 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
     Most still work. Where the value does nothing any more (`cpu_offload: false`), the effect is
     `inert`.
     """
-    for path in config.paths:
-        old = deprecated(path)
-        if old is None or config.version < old.since:
+    for path, key in config.keys:
+        since = key.facts.deprecated
+        if since is None or config.version < Version.parse(since):
             continue
-        value = config.get(*path)
+        value, old = config.get(*path), DEPRECATED[path]
         edits = old.edits(config.document, value) if old.edits else ()
+        is_off = old.idle is not None and not value
+        says = old.idle if is_off else old.consequence
         yield Finding(
             path=path,
-            message=f'"{_dotted(path)}" is deprecated: {old.consequence(value)}',
-            help=f"write {old.advice}",
-            effect=None if old.works(value) else Effect.INERT,
+            message=f'"{_dotted(path)}" is deprecated: {says}',
+            help=key.facts.instead,
+            effect=Effect.INERT if is_off or not old.works else None,
             fix=Fix(Applicability.SAFE, edits) if edits else None,
             on_key=True,
         )

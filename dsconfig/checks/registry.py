@@ -6,7 +6,6 @@ from importlib import import_module
 
 from dsconfig.checks.rule import Check, Example, Holds, Rule, everywhere
 from dsconfig.report import Effect
-from dsconfig.runtimes.removals import REMOVALS
 
 MODEL = "@model"
 """Wakes what needs to know the model."""
@@ -32,7 +31,7 @@ MODULES: Mapping[str, str] = {
     "values": "",
     "auto": "",
     "batch": "",
-    "removed": " ".join(sorted({path[0] for path in REMOVALS})),
+    "removed": "",
     "versions": "",
     "precision": "fp16 bf16 bfloat16 torch_autocast",
     "autocast": "torch_autocast",

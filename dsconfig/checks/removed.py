@@ -8,22 +8,21 @@ from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.reading import is_block
-from dsconfig.runtimes.removals import REMOVALS, Removal
+from dsconfig.schema import Key, Version
 from dsconfig.source.edit import as_fix, delete_entry
 from dsconfig.source.pointer import join
 
 
-def _removals(config: Context) -> Iterator[tuple[Path, Removal]]:
-    for path, removal in REMOVALS.items():
-        if path[0] in config.config and config.has(*path):
-            yield path, removal
+def _removals(config: Context) -> Iterator[tuple[Path, Key, Version]]:
+    for path, key in config.removed.items():
+        if key.refused_from is not None:
+            yield path, key, key.refused_from
 
 
 @rule(
     "DSC801",
     "removed-feature",
     Effect.REFUSED,
-    wakes=" ".join(sorted({path[0] for path in REMOVALS})),
     bad='{"train_batch_size": 8, "amp": {"enabled": false}}',
     good='{"train_batch_size": 8, "bf16": {"enabled": true}}',
     holds=in_deepspeed,
@@ -35,16 +34,16 @@ def removed_feature(config: Context) -> Iterator[Finding]:
     Even `{"enabled": false}` and null stop the program: the mere presence counts. The block
     worked, or was ignored, up to the release before.
     """
-    for path, removal in _removals(config):
-        if config.version >= removal.refused_from:
+    for path, key, refused_from in _removals(config):
+        if config.version >= refused_from:
             dotted = ".".join(path)
             yield Finding(
                 path=path,
                 message=(
-                    f"{dotted} was removed: DeepSpeed {removal.refused_from} and later stop at "
+                    f"{dotted} was removed: DeepSpeed {refused_from} and later stop at "
                     "its mere presence"
                 ),
-                help=removal.advice,
+                help=key.facts.instead,
                 fix=as_fix(
                     delete_entry(config.document, join(*path)),
                     safe=_is_off(config.get(*path)),
@@ -64,24 +63,23 @@ def _is_off(value: object) -> bool:
     "DSC802",
     "will-be-removed",
     Effect.DEPRECATED,
-    wakes=" ".join(sorted({path[0] for path in REMOVALS})),
     bad=Example(config='{"train_batch_size": 8, "amp": {"enabled": true}}', version="0.19.6"),
     good=Example(config='{"train_batch_size": 8, "bf16": {"enabled": true}}', version="0.19.6"),
 )
 def will_be_removed(config: Context) -> Iterator[Finding]:
     """The key works in the release judged for, and a later one refuses it by name."""
-    for path, removal in _removals(config):
-        if config.version < removal.refused_from and not _is_served(config, removal):
+    for path, key, refused_from in _removals(config):
+        if config.version < refused_from and not _is_served(config, key):
             yield Finding(
                 path=path,
-                message=f"{'.'.join(path)} is refused from DeepSpeed {removal.refused_from} on",
-                help=removal.advice,
+                message=f"{'.'.join(path)} is refused from DeepSpeed {refused_from} on",
+                help=key.facts.instead,
                 on_key=True,
             )
 
 
-def _is_served(config: Context, removal: Removal) -> bool:
-    return removal.by_engine and not config.ends_in_deepspeed
+def _is_served(config: Context, key: Key) -> bool:
+    return key.facts.in_engine and not config.ends_in_deepspeed
 
 
 def _outside_deepspeed(runtime: Runtime) -> bool:
@@ -92,7 +90,6 @@ def _outside_deepspeed(runtime: Runtime) -> bool:
     "DSC803",
     "feature-not-in-engine",
     Effect.REFUSED,
-    wakes=" ".join(sorted({path[0] for path in REMOVALS})),
     bad=Example(config='{"train_batch_size": 8, "amp": {"enabled": true}}', runtime="dsengine"),
     good=Example(config='{"train_batch_size": 8, "sparse_gradients": true}', runtime="dsengine"),
     holds=_outside_deepspeed,
@@ -101,11 +98,11 @@ def feature_not_in_engine(config: Context) -> Iterator[Finding]:
     """dsengine serves none of DeepSpeed's removed features, except a few it lists."""
     if config.ends_in_deepspeed:
         return
-    for path, removal in _removals(config):
-        if not removal.by_engine:
+    for path, key, _ in _removals(config):
+        if not key.facts.in_engine:
             yield Finding(
                 path=path,
                 message=f"dsengine has no {'.'.join(path)}: a plan for it is refused",
-                help=removal.advice,
+                help=key.facts.instead,
                 on_key=True,
             )

@@ -10,11 +10,11 @@ from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, Path, everywhere, in_deepspeed
 from dsconfig.report import Effect, Fix
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.demands import Demand
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Entry, Outcome
 from dsconfig.runtimes.reading import expected as expected_by_model
 from dsconfig.schema import ErrorKind, SchemaError
+from dsconfig.schema.by_hand import ByHand
 from dsconfig.source.edit import as_fix, delete_entry, replace_value
 from dsconfig.source.pointer import join, split
 
@@ -70,12 +70,12 @@ def _faults(config: Context) -> Iterator[tuple[Path, SchemaError]]:
             yield path, error
 
 
-def _unmet(config: Context, path: Path) -> Demand | None:
-    """What DeepSpeed demands of this very value, or of the list it stands in."""
+def _unmet(config: Context, path: Path) -> ByHand | None:
+    """What DeepSpeed insists on for this very value, or of the list it stands in."""
     for where in (path, path[:-1]):
-        demand = config.unmet.get(where)
-        if demand is not None:
-            return demand
+        wanted = config.unmet.get(where)
+        if wanted is not None:
+            return wanted
     return None
 
 
@@ -101,10 +101,10 @@ def refused_value(config: Context) -> Iterator[Finding]:
             told.add(path)
             wanted = _wanted(entry, config) or expected.get(path, "a block of keys")
             yield _refusal(config, path, wanted, late=False)
-    for path, demand in config.unmet.items():
+    for path, wanted in config.unmet.items():
         ours = _is_ours(config, path) or path[0] in REMOVED_BLOCKS
         if path not in told and config.get(*path) != AUTO and ours:
-            yield _refusal(config, path, demand.expected, late=demand.late)
+            yield _refusal(config, path, wanted.expected, late=wanted.late)
 
 
 def _wanted(entry: Entry, config: Context) -> str | None:

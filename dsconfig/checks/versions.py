@@ -8,9 +8,7 @@ from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
 from dsconfig.report import Effect
-from dsconfig.runtimes.history import deprecated, renamed
 from dsconfig.runtimes.reading import Outcome
-from dsconfig.runtimes.removals import REMOVALS
 from dsconfig.schema.key_index import lives
 from dsconfig.schema.version import NEWEST, OLDEST
 
@@ -23,12 +21,10 @@ def _mortal(path: Path) -> "Key | None":
     """The key at a path if it came or went after the first release, and no other rule tells so."""
     if path[:2] in (("optimizer", "params"), ("scheduler", "params")):
         return None
-    if any(path[: len(removed)] == removed for removed in REMOVALS):
-        return None
     from dsconfig.schema import Status
 
     key = key_at(path)
-    if key is None or renamed(path) or deprecated(path):
+    if key is None or key.refused_from or key.facts.renamed or key.facts.deprecated:
         return None
     is_read = key.status in (Status.LIVE, Status.REMOVED)
     lasting = key.until is None and key.gap is None and (key.since or OLDEST) <= OLDEST
@@ -130,10 +126,11 @@ def key_no_longer_read(config: Context) -> Iterator[Finding]:
 def removed_before_it_came(config: Context) -> Iterator[Finding]:
     """A feature that came and went: the release judged for is older than both."""
     for path, entry in config.reading.entries.items():
-        if path in REMOVALS and entry.outcome is Outcome.NOT_YET and entry.field is not None:
+        known = entry.field
+        if entry.outcome is Outcome.NOT_YET and known is not None and known.facts.refused:
             yield Finding(
                 path=path,
-                message=f"{'.'.join(path)} came with DeepSpeed {entry.field.since}: "
+                message=f"{'.'.join(path)} came with DeepSpeed {known.since}: "
                 f"{config.version} stops at it",
                 help="delete it",
                 on_key=True,

@@ -8,7 +8,6 @@ from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import is_block
-from dsconfig.runtimes.zero_stages import STAGE_3_OFFLOAD, STAGES_OF
 from dsconfig.schema import find
 
 
@@ -59,8 +58,8 @@ def no_effect_at_stage(config: Context) -> Iterator[Finding]:
         return
     for key, value in config.block("zero_optimization").items():
         known = find((*ZERO, key))
-        stages = STAGES_OF.get(known.model_name) if known else None
-        if stages is None or config.stage in stages or _asks_nothing(value):
+        stages = known.facts.stages if known else ()
+        if not stages or config.stage in stages or _asks_nothing(value):
             continue
         needed = " or ".join(str(stage) for stage in stages) if len(stages) < 3 else "1 or more"
         yield Finding(
@@ -83,9 +82,9 @@ def _offload_details(config: Context) -> Iterator[Finding]:
     if config.stage not in (1, 2):
         return
     block = config.block("zero_optimization", "offload_optimizer")
-    for key in STAGE_3_OFFLOAD:
-        asked = key in block and not _asks_nothing(block[key])
-        if asked:
+    for key, value in block.items():
+        known = find((*ZERO, "offload_optimizer", key))
+        if known is not None and known.facts.stages == (3,) and not _asks_nothing(value):
             yield Finding(
                 path=(*ZERO, "offload_optimizer", key),
                 message=f"offload_optimizer.{key} has no effect at ZeRO stage {config.stage}: "

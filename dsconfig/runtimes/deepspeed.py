@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from dsconfig import batch
 from dsconfig.lazily import lazily
 from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
-from dsconfig.runtimes.demands import unmet
 from dsconfig.runtimes.reading import typed_block
+from dsconfig.schema.catalogue import find
 from dsconfig.schema.version import NEWEST, Version
 
 with lazily():
@@ -16,29 +16,6 @@ with lazily():
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.runtimes.behaviour.replay import Replay
-
-NATIVE_AUTO = frozenset(
-    {
-        ("data_types", "keep_in_fp32_modules"),
-        ("pipeline", "stages"),
-        *(
-            ("expert_parallel", name)
-            for name in (
-                "top_k",
-                "score_func",
-                "score_apply",
-                "combine_impl",
-                "row_weighting_impl",
-                "routed_scaling_factor",
-            )
-        ),
-        *(
-            ("zero_optimization", "zenflow", name)
-            for name in ("select_strategy", "select_interval", "update_interval")
-        ),
-    }
-)
-"""Keys for which "auto" is a setting of DeepSpeed's own."""
 
 _STOPS_WHILE_READING = frozenset(
     {
@@ -84,7 +61,9 @@ class DeepSpeed(Runtime):
 
 def fate_of_auto(path: tuple[str, ...], config: Mapping[str, Any], version: Version) -> AutoFate:
     """What DeepSpeed does with the text "auto" at a path."""
-    if path in NATIVE_AUTO:
+    # An argument of an optimizer or a schedule; to look it up would load them all.
+    known = find(path) if path[1:2] != ("params",) else None
+    if known is not None and known.means_auto:
         return AutoFate.NATIVE
     if path in _STOPS_LATER:
         return AutoFate.REFUSED_LATE
@@ -96,13 +75,13 @@ def fate_of_auto(path: tuple[str, ...], config: Mapping[str, Any], version: Vers
         return AutoFate.DEFAULT if block.drops_auto(version) else AutoFate.REFUSED
     if path in _STOPS_WHILE_READING:
         return AutoFate.REFUSED
-    demand = unmet(path, AUTO, version)
-    if demand is not None:
-        return AutoFate.REFUSED_LATE if demand.late else AutoFate.REFUSED
+    wanted = known.unmet(AUTO, version) if known is not None else None
+    if wanted is not None:
+        return AutoFate.REFUSED_LATE if wanted.late else AutoFate.REFUSED
     if path[0] in ("optimizer", "scheduler"):
-        block = config.get(path[0])
+        around = config.get(path[0])
         # Without a type nothing is built, and nobody reads the rest of the block.
-        is_built = not isinstance(block, dict) or "type" in block
+        is_built = not isinstance(around, dict) or "type" in around
         return AutoFate.REFUSED_LATE if is_built else AutoFate.KEPT
     return AutoFate.KEPT
 

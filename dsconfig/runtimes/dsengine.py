@@ -4,16 +4,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from dsconfig.runtimes.base import AutoFate, Runtime
+from dsconfig.schema import catalogue
 from dsconfig.schema.version import NEWEST, Version
-
-KEPT_FEATURES = frozenset(
-    {
-        ("sparse_gradients",),
-        ("elasticity",),
-        ("zero_optimization", "mics_shard_size"),
-    }
-)
-"""Keys that DeepSpeed removed and the engine still serves."""
 
 
 class DsEngine(Runtime):
@@ -23,10 +15,9 @@ class DsEngine(Runtime):
     ends_in_deepspeed: ClassVar[bool] = False
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
-        # Imported here: it brings DeepSpeed's whole key set, and most configs have no such key.
-        from dsconfig.runtimes.deepspeed import NATIVE_AUTO
-
-        return AutoFate.NATIVE if path in NATIVE_AUTO else AutoFate.FILLED
+        known = catalogue.find(path)
+        native = known is not None and known.means_auto
+        return AutoFate.NATIVE if native else AutoFate.FILLED
 
 
 def dsengine(version: Version = NEWEST) -> DsEngine:

@@ -1,12 +1,14 @@
 """A config as DeepSpeed reads it at one release. A broken one has answers, too."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
 from dsconfig.facts import Facts
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.demands import Demand, demands
 from dsconfig.runtimes.reading import Reading, is_block, read
+from dsconfig.schema.by_hand import ByHand
+from dsconfig.schema.catalogue import Key, keys_in
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import ABSENT, value_at
 
@@ -118,13 +120,17 @@ class ReadConfig:
         return self.read(path, "device", "none")
 
     @cached_property
-    def unmet(self) -> dict[tuple[str, ...], Demand]:
-        """What DeepSpeed demands of values it reads unchecked, and does not get."""
-        found: dict[tuple[str, ...], Demand] = {}
-        for path, wanted in demands().items():
-            if path[0] in self.config and self.has(*path):
-                value = self.get(*path)
-                for demand in wanted:
-                    if demand.holds_at(self.version) and not demand.accepts(value):
-                        found[path] = demand
-        return found
+    def keys(self) -> tuple[tuple[tuple[str, ...], Key], ...]:
+        """The declared keys that the config has, by path as written."""
+        return tuple(keys_in(self.config))
+
+    @cached_property
+    def removed(self) -> Mapping[tuple[str, ...], Key]:
+        """The keys that some release refuses by name."""
+        return {path: key for path, key in self.keys if key.facts.refused}
+
+    @cached_property
+    def unmet(self) -> Mapping[tuple[str, ...], ByHand]:
+        """What DeepSpeed insists on, of values it reads by hand, and does not get."""
+        found = ((path, key.unmet(self.get(*path), self.version)) for path, key in self.keys)
+        return {path: wanted for path, wanted in found if wanted is not None}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic_core import PydanticUndefined
 
+from dsconfig.schema.by_hand import ByHand
 from dsconfig.schema.config import DSConfig
 from dsconfig.schema.declare import Block, Facts, Kind, Life, facts_of
 from dsconfig.schema.lazy import Lazy, Variants
@@ -100,6 +101,20 @@ class Key:
     @property
     def is_block(self) -> bool:
         return self.shape.block is not None
+
+    @property
+    def means_auto(self) -> bool:
+        """Whether "auto" is a setting of DeepSpeed's own here."""
+        return self.shape.native_auto or "auto" in self.choices
+
+    def unmet(self, value: Any, version: Version) -> ByHand | None:
+        """What that release insists on, reading by hand, and a value does not meet."""
+        if not self.read_at(version):
+            return None
+        for wanted in self.facts.by_hand:
+            if wanted.holds_at(version) and not wanted.accepts(value):
+                return wanted
+        return None
 
     @cached_property
     def model_name(self) -> str:
@@ -263,30 +278,38 @@ class BlockKey(NamedTuple):
 
 
 def blocks_in(config: Mapping[str, Any]) -> Iterator[tuple[BlockKey, Any]]:
-    """The blocks of a config with what stands in their place, outer ones first.
+    """The blocks of a config with what stands in their place, outer ones first."""
+    for path, key, owner, content in _keys_below(config, (), DSConfig, None):
+        if _is_plain_block(key):
+            (inner,) = blocks_of(key.shape)
+            nested = inner.life.nested or bool(len(path) > 1 and owner.life.closed)
+            yield BlockKey(path, key, inner, nested), content
+
+
+def keys_in(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Key]]:
+    """The keys of a config that are declared, outer ones first.
 
     What is inside names of the user's choosing, lists and arguments is left out.
     """
-    yield from _blocks_below(config, (), (DSConfig,), None)
+    for path, key, _, _ in _keys_below(config, (), DSConfig, None):
+        yield path, key
 
 
-def _blocks_below(
-    config: Mapping[str, Any], path: tuple[str, ...], owners: tuple[type[Block]], parent: Key | None
-) -> Iterator[tuple[BlockKey, Any]]:
+def _is_plain_block(key: Key) -> bool:
+    return not key.shape.container and isinstance(key.shape.block, (Lazy, type))
+
+
+def _keys_below(
+    config: Mapping[str, Any], path: tuple[str, ...], owner: type[Block], parent: Key | None
+) -> Iterator[tuple[tuple[str, ...], Key, type[Block], Any]]:
     for name, content in config.items():
-        found = _named(name, owners, parent)
-        if (
-            found is None
-            or not isinstance(found.shape.block, (Lazy, type))
-            or found.shape.container
-        ):
+        found = _named(name, (owner,), parent)
+        if found is None:
             continue
-        inner = blocks_of(found.shape)
-        nested = inner[0].life.nested or bool(path and owners[0].life.closed)
-        yield BlockKey((*path, name), found, inner[0], nested), content
-        if isinstance(content, dict):
-            block = cast(Mapping[str, Any], content)
-            yield from _blocks_below(block, (*path, name), (inner[0],), found)
+        yield (*path, name), found, owner, content
+        if isinstance(content, dict) and _is_plain_block(found):
+            (inner,) = blocks_of(found.shape)
+            yield from _keys_below(cast(Mapping[str, Any], content), (*path, name), inner, found)
 
 
 @lru_cache(maxsize=512)

@@ -4,6 +4,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import ConfigDict
 
+from dsconfig.schema.by_hand import (
+    A_BLOCK,
+    A_BLOCK_OR_EMPTY,
+    A_BLOCK_OR_NULL,
+    A_BLOCK_WITH_SWITCH,
+    A_NUMBER,
+    COUNT,
+    DIVISIBLE,
+    FORMATS,
+    OLD_FORMATS,
+    STEPS_BETWEEN_LINES,
+    SWITCH,
+    TIMERS,
+    one_of,
+)
 from dsconfig.schema.declare import TRAINER, Block, key
 from dsconfig.schema.lazy import lazy
 from dsconfig.schema.markers import AnyCase
@@ -94,6 +109,7 @@ class DSConfig(Block):
         unit="samples",
         auto=TRAINER,
         see=("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+        by_hand=(COUNT,),
     )
     train_micro_batch_size_per_gpu: OrAbsent[OrAuto[Positive]] = key(
         None,
@@ -102,6 +118,7 @@ class DSConfig(Block):
         auto=TRAINER,
         memory="activations grow in proportion",
         see=("train_batch_size", "gradient_accumulation_steps"),
+        by_hand=(COUNT,),
     )
     gradient_accumulation_steps: OrAbsent[OrAuto[Positive]] = key(
         None,
@@ -109,6 +126,7 @@ class DSConfig(Block):
         unit="steps",
         auto=TRAINER,
         see=("train_batch_size", "train_micro_batch_size_per_gpu"),
+        by_hand=(COUNT,),
     )
     managed_gradient_accumulation: bool = key(
         True,
@@ -125,6 +143,7 @@ class DSConfig(Block):
         "Largest global L2 norm of the gradients; 0 turns clipping off.",
         was={"0.19.3": 0.0},
         auto=TRAINER,
+        by_hand=(A_NUMBER,),
     )
     prescale_gradients: bool = key(
         False,
@@ -141,18 +160,21 @@ class DSConfig(Block):
         "How gradients of the ranks combine; sum excludes stage 3, ZenFlow and DeepCompile.",
         since="0.19.6",
         checked="0.19.6",
+        by_hand=(one_of("mean", "sum"),),
     )
     communication_data_type: OrAuto[GradientFormat] | None = key(
         None,
         "Number format in which gradients travel; null follows the training precision.",
         since="0.5.8",
         checked="0.5.8",
+        by_hand=(OLD_FORMATS, FORMATS),
     )
     seq_parallel_communication_data_type: OrAuto[GradientFormat] | None = key(
         "fp32",
         "Number format of gradients between ranks of one sequence-parallel group.",
         since="0.16.5",
         checked="0.16.5",
+        by_hand=(FORMATS,),
     )
     disable_allgather: bool = key(False, "Stored by DeepSpeed and read by nothing.")
     sparse_gradients: bool = key(
@@ -160,26 +182,41 @@ class DSConfig(Block):
         "Sends gradients of sparse embeddings as indices and values.",
         until="0.19.7",
         refused="0.19.8",
+        instead="delete it; embeddings built with sparse=True need no key",
+        in_engine=True,
     )
 
     # Precision.
-    fp16: OrAbsent[FP16] = key(None, "Half precision with loss scaling.", see=("bf16",))
+    fp16: OrAbsent[FP16] = key(
+        None, "Half precision with loss scaling.", see=("bf16",), by_hand=(A_BLOCK.until("0.17.0"),)
+    )
     bf16: OrAbsent[BF16] = key(
-        None, "bfloat16 training.", since="0.6.0", takes_null=True, see=("fp16",)
+        None,
+        "bfloat16 training.",
+        since="0.6.0",
+        takes_null=True,
+        see=("fp16",),
+        by_hand=(A_BLOCK.until("0.17.0"),),
     )
     bfloat16: OrAbsent[BFloat16] = key(
         None,
         "Former name of the bf16 block; read only where bf16 is absent.",
         since="0.5.5",
         replaced_by="bf16",
+        deprecated="0.6.0",
+        instead='write "bf16"',
     )
     torch_autocast: OrAbsent[TorchAutocast] = key(
         None,
         "torch.autocast picks the precision of each operator; ZeRO keeps full weights.",
         since="0.17.2",
+        by_hand=(A_BLOCK,),
     )
     data_types: OrAbsent[DataTypes] = key(
-        None, "Formats of accumulation, parameters and buffers, where not implied.", since="0.7.6"
+        None,
+        "Formats of accumulation, parameters and buffers, where not implied.",
+        since="0.7.6",
+        by_hand=(A_BLOCK,),
     )
     amp: OrAbsent[Amp] = key(
         None,
@@ -187,6 +224,8 @@ class DSConfig(Block):
         until="0.19.7",
         replaced_by="torch_autocast",
         refused="0.19.8",
+        by_hand=(A_BLOCK_WITH_SWITCH,),
+        instead='write "bf16" or "torch_autocast" instead',
     )
     msamp: OrAbsent[MsAmp] = key(
         None, "MS-AMP fp8, written and read by accelerate alone.", status="external"
@@ -210,17 +249,25 @@ class DSConfig(Block):
         unit="elements",
         replaced_by="zero_optimization.allgather_bucket_size",
     )
-    aio: Aio | None = key(None, "Asynchronous file I/O for NVMe offload.", since="0.3.15")
+    aio: Aio | None = key(
+        None, "Asynchronous file I/O for NVMe offload.", since="0.3.15", by_hand=(A_BLOCK_OR_NULL,)
+    )
 
     # What is trained with.
     optimizer: OrAbsent[Optimizer] = key(
-        None, "The optimizer that the engine builds where the script passes none."
+        None,
+        "The optimizer that the engine builds where the script passes none.",
+        by_hand=(A_BLOCK,),
     )
     scheduler: OrAbsent[Scheduler] = key(
-        None, "The learning-rate schedule that the engine builds where the script passes none."
+        None,
+        "The learning-rate schedule that the engine builds where the script passes none.",
+        by_hand=(A_BLOCK,),
     )
     activation_checkpointing: OrAbsent[ActivationCheckpointing] = key(
-        None, "Defaults of deepspeed.checkpointing; no key here turns checkpointing on."
+        None,
+        "Defaults of deepspeed.checkpointing; no key here turns checkpointing on.",
+        by_hand=(A_BLOCK,),
     )
     progressive_layer_drop: OrAbsent[ProgressiveLayerDrop] = key(
         None,
@@ -228,6 +275,8 @@ class DSConfig(Block):
         since="0.3.1",
         until="0.19.7",
         refused="0.19.8",
+        by_hand=(A_BLOCK_WITH_SWITCH,),
+        instead="delete it",
     )
 
     # Parallelism.
@@ -246,9 +295,12 @@ class DSConfig(Block):
         None, "AutoTP: tensor parallelism for training.", since="0.16.4"
     )
     expert_parallel: OrAbsent[ExpertParallel] = key(
-        None, "AutoEP: expert parallelism for mixture-of-experts models.", since="0.19.2"
+        None,
+        "AutoEP: expert parallelism for mixture-of-experts models.",
+        since="0.19.2",
+        by_hand=(A_BLOCK_OR_EMPTY,),
     )
-    pipeline: OrAbsent[Pipeline] = key(None, "Options of the pipeline engine.")
+    pipeline: OrAbsent[Pipeline] = key(None, "Options of the pipeline engine.", by_hand=(A_BLOCK,))
     elasticity: OrAbsent[Elasticity] = key(
         None,
         "A global batch that suits many world sizes.",
@@ -256,6 +308,9 @@ class DSConfig(Block):
         until="0.19.7",
         replaced_by="train_batch_size",
         refused="0.19.8",
+        by_hand=(A_BLOCK,),
+        instead="delete it and set the batch numbers",
+        in_engine=True,
     )
 
     # Compilation and kernels.
@@ -271,18 +326,29 @@ class DSConfig(Block):
         since="0.12.6",
         until="0.19.7",
         refused="0.19.8",
+        instead="delete it",
     )
     sparse_attention: OrAbsent[SparseAttention] = key(
-        None, "Block-sparse attention kernels.", until="0.19.6", refused="0.19.7"
+        None,
+        "Block-sparse attention kernels.",
+        until="0.19.6",
+        refused="0.19.7",
+        by_hand=(A_BLOCK,),
+        instead="delete it; use a model with flash attention",
     )
     hybrid_engine: OrAbsent[HybridEngine] = key(
         None, "Switches between training and generation for RLHF.", since="0.9.0"
     )
-    vocabulary_size: Integer | None = key(None, "Only warned about where it is no multiple of 8.")
+    vocabulary_size: Integer | None = key(
+        None, "Only warned about where it is no multiple of 8.", by_hand=(DIVISIBLE,)
+    )
 
     # Data.
     data_efficiency: OrAbsent[DataEfficiency] = key(
-        None, "Curriculum learning, dynamic batches, random token dropping.", since="0.8.0"
+        None,
+        "Curriculum learning, dynamic batches, random token dropping.",
+        since="0.8.0",
+        by_hand=(A_BLOCK,),
     )
     curriculum_learning: OrAbsent[CurriculumLearning] = key(
         None,
@@ -291,6 +357,8 @@ class DSConfig(Block):
         until="0.19.7",
         replaced_by="data_efficiency.data_sampling.curriculum_learning",
         refused="0.19.8",
+        by_hand=(A_BLOCK_WITH_SWITCH,),
+        instead="move it to data_efficiency.data_sampling.curriculum_learning",
     )
 
     # Quantisation and compression.
@@ -303,6 +371,8 @@ class DSConfig(Block):
         since="0.7.0",
         until="0.19.6",
         refused="0.19.7",
+        by_hand=(A_BLOCK,),
+        instead="delete it; compress with another library",
     )
     quantize_training: OrAbsent[QuantizeTraining] = key(
         None,
@@ -311,23 +381,33 @@ class DSConfig(Block):
         until="0.19.6",
         refused="0.19.7",
         gap=("0.7.0", "0.19.2"),
+        instead="delete it; quantise with another library",
     )
     eigenvalue: OrAbsent[Eigenvalue] = key(
         None,
         "No release read it here; it belonged in quantize_training.",
         status="removed",
         refused="0.19.8",
+        instead="delete it; it was never read at the top level",
     )
 
     # Checkpoints.
-    checkpoint: OrAbsent[Checkpoint] = key(None, "How checkpoints are written.", since="0.3.11")
+    checkpoint: OrAbsent[Checkpoint] = key(
+        None, "How checkpoints are written.", since="0.3.11", by_hand=(A_BLOCK,)
+    )
     datastates_ckpt: OrAbsent[OrBool[DataStates]] = key(
         None,
         "Asynchronous DataStates checkpoints; anything but false turns them on.",
         since="0.18.1",
     )
     nebula: OrAbsent[Nebula] = key(
-        None, "Azure's checkpoint service.", since="0.7.0", until="0.19.6", refused="0.19.7"
+        None,
+        "Azure's checkpoint service.",
+        since="0.7.0",
+        until="0.19.6",
+        refused="0.19.7",
+        by_hand=(A_BLOCK,),
+        instead='delete it; see "checkpoint" for parallel writers',
     )
 
     # Reports and logs.
@@ -336,14 +416,20 @@ class DSConfig(Block):
         "Optimizer steps between two progress lines; null prints none.",
         unit="steps",
         was={"0.15.2": 10},
+        by_hand=(STEPS_BETWEEN_LINES,),
     )
     wall_clock_breakdown: bool = key(
-        False, "Times forward, backward and step; the FLOPs profiler forces it on."
+        False,
+        "Times forward, backward and step; the FLOPs profiler forces it on.",
+        by_hand=(SWITCH,),
     )
     memory_breakdown: bool = key(False, "Logs allocator figures while the engine is built.")
     dump_state: bool = key(False, "Prints the engine's attributes once it is built.")
     log_level: Literal["debug", "info", "warning", "error", "critical"] | None = key(
-        None, "Level of DeepSpeed's logger.", since="0.19.3"
+        None,
+        "Level of DeepSpeed's logger.",
+        since="0.19.3",
+        by_hand=(one_of("debug", "info", "warning", "error", "critical", late=True),),
     )
     disable_python_gc: bool = key(
         False,
@@ -351,20 +437,28 @@ class DSConfig(Block):
         since="0.19.8",
     )
     flops_profiler: OrAbsent[FlopsProfiler] = key(
-        None, "Counts the floating-point operations of one step.", since="0.3.11"
+        None,
+        "Counts the floating-point operations of one step.",
+        since="0.3.11",
+        by_hand=(A_BLOCK,),
     )
     comms_logger: OrAbsent[CommsLogger] = key(
         None, "Logs collectives with size and time.", since="0.7.0"
     )
-    timers: OrAbsent[Timers] = key(None, "Which timers run.", since="0.14.3")
-    tensorboard: OrAbsent[TensorBoard] = key(None, "Curves for TensorBoard.")
+    timers: OrAbsent[Timers] = key(None, "Which timers run.", since="0.14.3", by_hand=(TIMERS,))
+    tensorboard: OrAbsent[TensorBoard] = key(
+        None, "Curves for TensorBoard.", by_hand=(A_BLOCK.until("0.6.5"),)
+    )
     wandb: OrAbsent[Wandb] = key(None, "Curves for Weights & Biases.", since="0.6.6")
     comet: OrAbsent[Comet] = key(None, "Curves for Comet.", since="0.14.3")
     csv_monitor: OrAbsent[CsvMonitor] = key(None, "Curves as CSV files.", since="0.6.6")
 
     # Other programs.
     autotuning: OrAbsent[Autotuning] = key(
-        None, "A search for the fastest setting, run by DeepSpeed's launcher.", since="0.5.7"
+        None,
+        "A search for the fastest setting, run by DeepSpeed's launcher.",
+        since="0.5.7",
+        by_hand=(A_BLOCK,),
     )
     inference: OrAbsent[Inference] = key(
         None, "Read by transformers alone, for its tensor-parallel degree.", status="external"
@@ -376,6 +470,8 @@ class DSConfig(Block):
         "Sent gradients in fp32.",
         until="0.5.7",
         replaced_by="communication_data_type",
+        renamed="0.5.8",
+        instead='write "communication_data_type": "fp32"',
     )
     seq_parallel_comm_data_type: str = key(
         "fp32",
@@ -383,4 +479,5 @@ class DSConfig(Block):
         since="0.11.2",
         until="0.16.4",
         replaced_by="seq_parallel_communication_data_type",
+        renamed="0.16.5",
     )

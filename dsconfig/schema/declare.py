@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import AliasChoices, BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
+from dsconfig.schema.by_hand import ByHand
 from dsconfig.schema.markers import Bounds
 
 REQUIRED: Any = ...
@@ -60,6 +61,12 @@ class Facts(NamedTuple):
     refused: str | None = None
     read_as: Kind | None = None
     takes_null: bool = False
+    by_hand: tuple[ByHand, ...] = ()
+    stages: tuple[int, ...] = ()
+    renamed: str | None = None
+    deprecated: str | None = None
+    instead: str | None = None
+    in_engine: bool = False
     required_when: str | None = None
     auto: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
@@ -88,6 +95,12 @@ def key(
     refused: str | None = None,
     read_as: Kind | None = None,
     takes_null: bool = False,
+    by_hand: tuple[ByHand, ...] = (),
+    stages: tuple[int, ...] = (),
+    renamed: str | None = None,
+    deprecated: str | None = None,
+    instead: str | None = None,
+    in_engine: bool = False,
     required_when: str | None = None,
     auto: tuple[str, ...] = (),
     spelled: tuple[str, ...] = (),
@@ -107,7 +120,11 @@ def key(
     ``taken_by`` names the classes whose constructor has the argument, where not all that the
     optimizer may be built as have it.
     ``read_as`` is how DeepSpeed's model reads it, where the annotation says something else;
-    ``takes_null`` where it takes null for no block, and we do not.
+    ``takes_null`` where it takes null for no block, and we do not. ``by_hand`` is what
+    DeepSpeed insists on where no model reads the key. ``stages`` are the ZeRO stages at which it
+    does something. From ``refused`` on DeepSpeed stops at the name, from ``renamed`` on it is no
+    longer read, from ``deprecated`` on there is a warning; ``instead`` is what to do then, where
+    that is more than to write ``replaced_by``. ``in_engine``: our engine serves what was removed.
     """
     facts = Facts(
         unit=unit,
@@ -120,6 +137,12 @@ def key(
         refused=refused,
         read_as=read_as,
         takes_null=takes_null,
+        by_hand=by_hand,
+        stages=stages,
+        renamed=renamed,
+        deprecated=deprecated,
+        instead=instead,
+        in_engine=in_engine,
         required_when=required_when,
         auto=auto,
         aliases=spelled[1:],

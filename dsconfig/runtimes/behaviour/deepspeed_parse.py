@@ -12,7 +12,6 @@ from dsconfig.runtimes.behaviour import deepspeed_batch
 from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
 from dsconfig.runtimes.conditions import AT_THE_END, breaches
 from dsconfig.runtimes.read_config import ReadConfig
-from dsconfig.runtimes.removals import REMOVALS
 from dsconfig.schema.catalogue import blocks_in
 from dsconfig.schema.optimizers import optimizer_type
 from dsconfig.schema.version import NEWEST, Version
@@ -45,8 +44,8 @@ def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) ->
 
 
 def _refuse_removed(read: ReadConfig) -> None:
-    for path, removal in REMOVALS.items():
-        if read.version >= removal.refused_from and read.has(*path):
+    for path, key in read.removed.items():
+        if key.refused_from is not None and read.version >= key.refused_from:
             dotted = ".".join(path)
             raise Stops("DeepSpeedConfigError", f"{dotted} has been removed", dotted)
 
@@ -58,13 +57,13 @@ def _refuse_breaches(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
 
 
 def _refuse_unmet(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
-    """Demands on keys that are read by hand, below the given roots (None: all of them)."""
-    for path, demand in read.unmet.items():
+    """Keys that are read by hand, below the given roots (None: all of them)."""
+    for path, wanted in read.unmet.items():
         if path[0] in _REPLAYED or (roots is not None and path[0] not in roots):
             continue
-        if not demand.late:
+        if not wanted.late:
             dotted, value = ".".join(path), read.get(*path)
-            said = f"{dotted} is {value!r}; DeepSpeed takes {demand.expected}"
+            said = f"{dotted} is {value!r}; DeepSpeed takes {wanted.expected}"
             raise Stops(_class_of(dotted, value), said, dotted)
 
 

@@ -4,7 +4,8 @@ from typing import Any, cast
 
 from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
 from dsconfig.runtimes.built import optimizer_built
-from dsconfig.runtimes.demands import DTYPE_OF_NAME, unmet
+from dsconfig.schema.by_hand import DTYPE_OF_NAME
+from dsconfig.schema.catalogue import find
 from dsconfig.schema.schedules import SCHEDULES
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import ABSENT, value_at
@@ -59,7 +60,8 @@ def _dtype(config: dict[str, Any], name: str, version: Version) -> str | None:
     value = value_at(config, path)
     if value in (ABSENT, None):
         return None
-    if unmet(path, value, version) is not None:
+    known = find(path)
+    if known is not None and known.unmet(value, version):
         raise Stops("ValueError", f"{value!r} is not a dtype", ".".join(path), late=True)
     return DTYPE_OF_NAME.get(value)
 

@@ -20,4 +20,5 @@ class Aio(Block, since="0.3.15"):
         until="0.16.3",
         replaced_by="aio.intra_op_parallelism",
         status="docs_only",
+        renamed="0.16.4",
     )

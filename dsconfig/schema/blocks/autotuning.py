@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from dsconfig.schema.by_hand import A_BLOCK_OR_NULL, A_DIRECTORY
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import Integer
 
@@ -18,6 +19,7 @@ class ModelInfo(Block, since="0.5.7"):
         "hidden_size as releases up to 0.9.2 misspelt it.",
         until="0.9.2",
         replaced_by="autotuning.model_info.hidden_size",
+        renamed="0.9.3",
     )
 
 
@@ -27,10 +29,16 @@ class Autotuning(Block, since="0.5.7"):
     enabled: bool = key(False, "Marks a tuning run.")
     fast: bool = key(True, "Tunes micro batch and ZeRO stage alone.")
     results_dir: str = key(
-        "autotuning_results", "Directory of the results; not empty.", was={"0.7.5": None}
+        "autotuning_results",
+        "Directory of the results; not empty.",
+        was={"0.7.5": None},
+        by_hand=(A_DIRECTORY,),
     )
     exps_dir: str = key(
-        "autotuning_exps", "Directory of the experiments; not empty.", was={"0.7.5": None}
+        "autotuning_exps",
+        "Directory of the experiments; not empty.",
+        was={"0.7.5": None},
+        by_hand=(A_DIRECTORY,),
     )
     overwrite: bool = key(True, "Overwrites earlier experiments.")
     start_profile_step: Integer = key(3, "First measured step.", unit="steps")
@@ -52,4 +60,4 @@ class Autotuning(Block, since="0.5.7"):
     num_tuning_micro_batch_sizes: Integer = key(3, "Micro batches to try.")
     mp_size: Integer = key(1, "Model-parallel degree.")
     model_info_path: str | None = key(None, "File with measured facts about the model.")
-    model_info: ModelInfo | None = key(None, "Facts about the model.")
+    model_info: ModelInfo | None = key(None, "Facts about the model.", by_hand=(A_BLOCK_OR_NULL,))

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from dsconfig.schema.by_hand import A_BLOCK, A_BLOCK_OR_NULL, ZERO_OR_ONE, one_of
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.markers import AnyCase
 from dsconfig.schema.types import Integer, OrAbsent
@@ -11,7 +12,10 @@ class ParallelWrite(Block, since="0.7.4"):
     """Which parts are written by several ranks."""
 
     pipeline_stage: bool = key(
-        False, "Every data-parallel rank writes a share of the pipeline layers.", checked="0.7.4"
+        False,
+        "Every data-parallel rank writes a share of the pipeline layers.",
+        checked="0.7.4",
+        by_hand=(ZERO_OR_ONE,),
     )
 
 
@@ -19,13 +23,19 @@ class Writer(Block, since="0.17.1"):
     """The fast checkpoint engine."""
 
     type: Annotated[Literal["MOCK", "PYTHON", "FAST"], AnyCase()] = key(
-        "FAST", "Implementation.", checked="0.17.1"
+        "FAST",
+        "Implementation.",
+        checked="0.17.1",
+        by_hand=(one_of("mock", "python", "fast", null=True),),
     )
     io_buffer_size: Integer = key(67_108_864, "Size of its buffer.", unit="bytes")
     io_buffer_double: bool = key(True, "Uses two buffers.")
     show_statistics: bool = key(False, "Prints how fast it wrote.")
     data_parallel: Annotated[Literal["REPLICA", "SOCKET", "MACHINE"], AnyCase()] | None = key(
-        None, "Unit over which ranks share the writing.", checked="0.17.1"
+        None,
+        "Unit over which ranks share the writing.",
+        checked="0.17.1",
+        by_hand=(one_of("replica", "socket", "machine", null=True),),
     )
     decoupled: bool = key(False, "Writes in a process of its own.")
     io_multiplier: Integer = key(1, "Writers per unit.")
@@ -35,20 +45,26 @@ class Checkpoint(Block, since="0.3.11"):
     """How checkpoints are written and read."""
 
     tag_validation: Annotated[Literal["Ignore", "Warn", "Fail"], AnyCase()] = key(
-        "WARN", "What happens when ranks name a checkpoint differently.", checked="0.3.11"
+        "WARN",
+        "What happens when ranks name a checkpoint differently.",
+        checked="0.3.11",
+        by_hand=(one_of("Ignore", "Warn", "Fail"),),
     )
     load_universal: bool = key(False, "Loads a universal checkpoint.", since="0.7.0")
     use_node_local_storage: bool = key(
         False, "Writes the model file on every node rather than once.", since="0.7.5"
     )
     parallel_write: OrAbsent[ParallelWrite] = key(
-        None, "Which parts are written by several ranks.", since="0.7.4"
+        None, "Which parts are written by several ranks.", since="0.7.4", by_hand=(A_BLOCK,)
     )
     checkpoint_serialization: bool = key(
         True, "Uses torch's zip format for fast engines.", since="0.17.1"
     )
     writer: Writer | None = key(
-        None, "The fast checkpoint engine; absent is torch.save.", since="0.17.1"
+        None,
+        "The fast checkpoint engine; absent is torch.save.",
+        since="0.17.1",
+        by_hand=(A_BLOCK_OR_NULL,),
     )
 
 

@@ -1,5 +1,6 @@
 """The compression library: quantisation, pruning and layer reduction while training."""
 
+from dsconfig.schema.by_hand import A_BLOCK
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import Integer, Number, OrAbsent
 
@@ -59,7 +60,9 @@ class WeightGroup(Modules, since="0.7.0", until="0.19.6"):
 class WeightQuantization(Block, since="0.7.0", until="0.19.6"):
     """Quantised weights."""
 
-    shared_parameters: OrAbsent[QuantizedWeights] = key(None, "Settings of all groups.")
+    shared_parameters: OrAbsent[QuantizedWeights] = key(
+        None, "Settings of all groups.", by_hand=(A_BLOCK,)
+    )
     different_groups: OrAbsent[dict[str, WeightGroup]] = key(None, "Groups by name.")
 
 
@@ -87,7 +90,9 @@ class ActivationGroup(Modules, since="0.7.0", until="0.19.6"):
 class ActivationQuantization(Block, since="0.7.0", until="0.19.6"):
     """Quantised activations."""
 
-    shared_parameters: OrAbsent[QuantizedActivations] = key(None, "Settings of all groups.")
+    shared_parameters: OrAbsent[QuantizedActivations] = key(
+        None, "Settings of all groups.", by_hand=(A_BLOCK,)
+    )
     different_groups: OrAbsent[dict[str, ActivationGroup]] = key(None, "Groups by name.")
 
 
@@ -133,21 +138,25 @@ class HeadPruningParameters(Block, since="0.7.0", until="0.19.6"):
 class SparsePruning(Block, since="0.7.0", until="0.19.6"):
     """Single weights dropped."""
 
-    shared_parameters: OrAbsent[SparsePruningParameters] = key(None, "Settings of all groups.")
+    shared_parameters: OrAbsent[SparsePruningParameters] = key(
+        None, "Settings of all groups.", by_hand=(A_BLOCK,)
+    )
     different_groups: OrAbsent[dict[str, PruningGroup]] = key(None, "Groups by name.")
 
 
 class HeadPruning(Block, since="0.7.0", until="0.19.6"):
     """Attention heads dropped."""
 
-    shared_parameters: OrAbsent[HeadPruningParameters] = key(None, "Settings of all groups.")
+    shared_parameters: OrAbsent[HeadPruningParameters] = key(
+        None, "Settings of all groups.", by_hand=(A_BLOCK,)
+    )
     different_groups: OrAbsent[dict[str, PruningGroup]] = key(None, "Groups by name.")
 
 
 class StructuredPruning(Block, since="0.7.0", until="0.19.6"):
     """Whole rows or channels dropped."""
 
-    shared_parameters: OrAbsent[Pruning] = key(None, "Settings of all groups.")
+    shared_parameters: OrAbsent[Pruning] = key(None, "Settings of all groups.", by_hand=(A_BLOCK,))
     different_groups: OrAbsent[dict[str, PruningGroup]] = key(None, "Groups by name.")
 
 
@@ -155,12 +164,20 @@ class CompressionTraining(Block, since="0.7.0", until="0.19.6"):
     """Compression while training."""
 
     layer_reduction: OrAbsent[LayerReduction] = key(None, "A student with fewer layers.")
-    weight_quantization: OrAbsent[WeightQuantization] = key(None, "Quantised weights.")
-    activation_quantization: OrAbsent[ActivationQuantization] = key(None, "Quantised activations.")
-    sparse_pruning: OrAbsent[SparsePruning] = key(None, "Single weights dropped.")
-    row_pruning: OrAbsent[StructuredPruning] = key(None, "Rows dropped.")
-    head_pruning: OrAbsent[HeadPruning] = key(None, "Attention heads dropped.")
-    channel_pruning: OrAbsent[StructuredPruning] = key(None, "Channels dropped.")
+    weight_quantization: OrAbsent[WeightQuantization] = key(
+        None, "Quantised weights.", by_hand=(A_BLOCK,)
+    )
+    activation_quantization: OrAbsent[ActivationQuantization] = key(
+        None, "Quantised activations.", by_hand=(A_BLOCK,)
+    )
+    sparse_pruning: OrAbsent[SparsePruning] = key(
+        None, "Single weights dropped.", by_hand=(A_BLOCK,)
+    )
+    row_pruning: OrAbsent[StructuredPruning] = key(None, "Rows dropped.", by_hand=(A_BLOCK,))
+    head_pruning: OrAbsent[HeadPruning] = key(None, "Attention heads dropped.", by_hand=(A_BLOCK,))
+    channel_pruning: OrAbsent[StructuredPruning] = key(
+        None, "Channels dropped.", by_hand=(A_BLOCK,)
+    )
     shared_parameters: OrAbsent[QuantizedWeights] = key(
         None, "A wrong nesting level that one code path looked at."
     )

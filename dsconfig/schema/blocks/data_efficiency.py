@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from dsconfig.schema.by_hand import A_BLOCK, AS_INTEGER
 from dsconfig.schema.declare import REQUIRED, Block, key
 from dsconfig.schema.types import Integer, Number, OrAbsent
 
@@ -66,8 +67,10 @@ class DynamicBatching(Block, since="0.16.5"):
     lr_scaling_method: Literal["linear", "sqrt", "none"] = key(
         "linear", "How the learning rate follows the batch size."
     )
-    min_batch_size: Integer = key(1, "Smallest batch.")
-    max_batch_size: Integer | None = key(None, "Largest batch; null is no limit.")
+    min_batch_size: Integer = key(1, "Smallest batch.", by_hand=(AS_INTEGER,))
+    max_batch_size: Integer | None = key(
+        None, "Largest batch; null is no limit.", by_hand=(AS_INTEGER,)
+    )
     sequence_picking_order: Literal["random", "seqlen", "dataloader"] = key(
         "dataloader", "Order in which sequences are packed."
     )
@@ -84,9 +87,11 @@ class DataSampling(Block, since="0.8.0"):
     num_epochs: Integer = key(1000, "Most passes over the data.")
     num_workers: Integer = key(0, "Processes that load data.")
     pin_memory: bool = key(False, "Loads into page-locked memory.", since="0.16.5")
-    curriculum_learning: OrAbsent[CurriculumLearning] = key(None, "Easy samples first.")
+    curriculum_learning: OrAbsent[CurriculumLearning] = key(
+        None, "Easy samples first.", by_hand=(A_BLOCK,)
+    )
     dynamic_batching: OrAbsent[DynamicBatching] = key(
-        None, "Batches of varying size.", since="0.16.5"
+        None, "Batches of varying size.", since="0.16.5", by_hand=(A_BLOCK,)
     )
 
 
@@ -143,7 +148,7 @@ class DataRouting(Block, since="0.8.0"):
     """Which tokens pass which layers."""
 
     enabled: bool = key(False, "Stored and not looked at.")
-    random_ltd: OrAbsent[RandomLTD] = key(None, "Random token dropping.")
+    random_ltd: OrAbsent[RandomLTD] = key(None, "Random token dropping.", by_hand=(A_BLOCK,))
 
 
 class DataEfficiency(Block, since="0.8.0"):
@@ -151,5 +156,9 @@ class DataEfficiency(Block, since="0.8.0"):
 
     enabled: bool = key(False, "Stored and not looked at.")
     seed: Integer = key(1234, "Seed of the sampler.")
-    data_sampling: OrAbsent[DataSampling] = key(None, "Which samples come when.")
-    data_routing: OrAbsent[DataRouting] = key(None, "Which tokens pass which layers.")
+    data_sampling: OrAbsent[DataSampling] = key(
+        None, "Which samples come when.", by_hand=(A_BLOCK,)
+    )
+    data_routing: OrAbsent[DataRouting] = key(
+        None, "Which tokens pass which layers.", by_hand=(A_BLOCK,)
+    )

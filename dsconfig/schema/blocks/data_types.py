@@ -1,5 +1,6 @@
 """Formats of gradient accumulation, parameters and buffers."""
 
+from dsconfig.schema.by_hand import A_DTYPE_LATER, NAME_PATTERNS
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import OrAuto, OrNativeAuto, TorchFormat
 
@@ -11,16 +12,24 @@ class DataTypes(Block, since="0.7.6"):
         None,
         "Format in which gradients accumulate; null follows the model.",
         memory="fp32 accumulation doubles 16-bit gradients",
+        by_hand=(A_DTYPE_LATER,),
     )
     param_dtype: TorchFormat | None = key(
-        None, "Format of the parameters; must agree with fp16 and bf16.", since="0.19.2"
+        None,
+        "Format of the parameters; must agree with fp16 and bf16.",
+        since="0.19.2",
+        by_hand=(A_DTYPE_LATER,),
     )
     buffer_dtype: TorchFormat | None = key(
-        None, "Format that buffers are cast to; null leaves them.", since="0.19.2"
+        None,
+        "Format that buffers are cast to; null leaves them.",
+        since="0.19.2",
+        by_hand=(A_DTYPE_LATER,),
     )
     keep_in_fp32_modules: OrNativeAuto[list[str]] = key(
         "auto",
         "Name patterns of buffers that stay in fp32; an empty list keeps none.",
         since="0.19.8",
         checked="0.19.8",
+        by_hand=(NAME_PATTERNS,),
     )

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from dsconfig.schema.by_hand import ONLY_NULL
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import AtLeastOne, Integer, Natural, Number, OrNativeAuto
 
@@ -55,7 +56,9 @@ class ExpertParallel(Block, since="0.19.2"):
     num_limited_groups: AtLeastOne | None = key(
         None, "Groups one token may use; at most num_expert_groups."
     )
-    load_balance_coeff: None = key(None, "Only null is accepted.", checked="0.19.2")
+    load_balance_coeff: None = key(
+        None, "Only null is accepted.", checked="0.19.2", by_hand=(ONLY_NULL,)
+    )
 
     # Kernels and communication.
     use_grouped_mm: bool = key(True, "Multiplies all experts' matrices in one call.")

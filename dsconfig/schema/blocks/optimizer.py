@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from dsconfig.schema.by_hand import A_NAME
 from dsconfig.schema.declare import REQUIRED, Block, key
 from dsconfig.schema.lazy import Variants
 from dsconfig.schema.markers import AnyCase
@@ -24,6 +25,7 @@ class Optimizer(Block):
     type: OptimizerName = key(
         REQUIRED,
         "DeepSpeed's optimizers in any letter case, or a class of torch.optim spelled exactly.",
+        by_hand=(A_NAME,),
     )
     params: Annotated[OptimizerParams | None, PARAMS] = key(
         None, "Keyword arguments of the optimizer."

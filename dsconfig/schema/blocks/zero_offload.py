@@ -70,7 +70,7 @@ class OffloadOptimizer(Block, since="0.3.15", closed="0.7.0"):
     buffer_count: Natural = key(4, "Buffers for states read from NVMe; Adam needs 4.")
     pipeline_read: bool = key(False, "Reads the next tile while this one is updated.")
     pipeline_write: bool = key(False, "Writes the last tile while this one is updated.")
-    fast_init: bool = key(False, "A faster start with NVMe.")
+    fast_init: bool = key(False, "A faster start with NVMe.", stages=(3,))
     ratio: Share = key(
         1.0,
         "Share of the states updated on the CPU; below 1 needs stage 3.",
@@ -78,8 +78,8 @@ class OffloadOptimizer(Block, since="0.3.15", closed="0.7.0"):
         memory="the rest of the states stays on the device",
     )
     super_offload: bool = key(
-        False, "The path for superchips; stage 3 on CUDA alone.", since="0.18.0"
+        False, "The path for superchips; stage 3 on CUDA alone.", since="0.18.0", stages=(3,)
     )
     cpuadam_cores_perc: Share = key(
-        0.8, "Share of the cores that super_offload updates with.", since="0.18.0"
+        0.8, "Share of the cores that super_offload updates with.", since="0.18.0", stages=(3,)
     )
