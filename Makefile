@@ -7,7 +7,7 @@ STAMPS := .stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-deep mutants bench bench-engine lint format clean help
+.PHONY: run test test-all test-deep mutants bench bench-engine lint format generate clean help
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -57,6 +57,9 @@ lint: $(STAMPS)/setup ## ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+generate: $(STAMPS)/setup ## write schemas/, docs/keys.md, docs/engine-keys.md, docs/rules/ and the key index
+	$(BIN)/python -m dsconfig.generate
 
 format: $(STAMPS)/setup ## rewrite the sources in one style
 	$(BIN)/ruff check --fix .

@@ -1,10 +1,8 @@
-"""Rule pages: ``python -m dsconfig.checks.page docs/rules`` writes one per code, and an index."""
+"""Rule pages: one per code, and an index."""
 
 import inspect
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from dsconfig.checks.examples import flags_of, judge
 from dsconfig.checks.finding_page import finding_page
@@ -91,7 +89,7 @@ def _said(rule: Rule) -> Iterator[str]:
 
 def index() -> str:
     """The table of all rules, by family."""
-    lines = ["# Rules", "", "Written by `python -m dsconfig.checks.page docs/rules`.", ""]
+    lines = ["# Rules", "", "Written by `make generate`.", ""]
     for digit, family in FAMILIES.items():
         chosen = [rule for code, rule in rules().items() if code[3] == digit]
         if not chosen:
@@ -124,15 +122,3 @@ def pages() -> dict[str, str]:
     of_rules = {f"{code}.md": page(rule) for code, rule in rules().items()}
     of_findings = {f"{code}.md": resolver_page(code) for code in CODES}
     return {"README.md": index()} | of_rules | of_findings
-
-
-def main(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("DSC*.md"):
-        old.unlink()
-    for name, text in pages().items():
-        (folder / name).write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -83,7 +83,3 @@ def to_text(index: Mapping[str, Mapping[str, Any]]) -> str:
         lines = (f"    {json.dumps(name)}: {json.dumps(at)}" for name, at in entries.items())
         parts.append(f"  {json.dumps(title)}: {{\n" + ",\n".join(lines) + "\n  }")
     return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-if __name__ == "__main__":
-    FILE.write_text(to_text(declared()), "utf-8")

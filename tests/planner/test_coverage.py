@@ -7,7 +7,7 @@ import pytest
 
 from dsconfig import Facts, Status
 from dsconfig.planner.coverage import coverage, rule_of
-from dsconfig.planner.coverage.page import live_paths, page
+from dsconfig.planner.coverage.page import live_paths
 from dsconfig.runtimes.effective import effective
 from dsconfig.schema import Key, keys
 
@@ -25,10 +25,6 @@ def test_every_live_key_has_a_rule(path: str) -> None:
     assert rule is not None
     assert rule[-1].when is None, "the last case must always hold"
     assert all(case.by for case in rule)
-
-
-def test_the_page_is_up_to_date() -> None:
-    assert (ROOT / "docs" / "engine-keys.md").read_text() == page()
 
 
 def test_rows_follow_the_order_of_the_file() -> None:

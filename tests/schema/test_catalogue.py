@@ -148,11 +148,6 @@ def test_the_module_names_what_it_has() -> None:
         _ = schema.nothing
 
 
-def test_the_written_key_index_is_that_of_the_declarations() -> None:
-    """After a change of keys: ``python -m dsconfig.schema.key_index``."""
-    assert key_index.FILE.read_text("utf-8") == key_index.to_text(key_index.declared())
-
-
 def test_the_written_key_index_leads_to_keys() -> None:
     paths = [
         path for name in key_index.declared()["blocks_with"] for path in key_index.places_of(name)

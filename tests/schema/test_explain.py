@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dsconfig.commands.explained.key import key_as_text
-from dsconfig.commands.explained.page import page
 from dsconfig.resolver.policy import POLICY
 from dsconfig.runtimes import AutoFate, every_runtime
 from dsconfig.schema import keys
@@ -133,8 +132,3 @@ def test_our_policy_speaks_of_keys_that_exist() -> None:
     from dsconfig.schema import find
 
     assert [path for path in POLICY if find(split(from_dotted(path))) is None] == []
-
-
-def test_the_reference_page_is_up_to_date() -> None:
-    """`python -m dsconfig.commands.explained.page > docs/keys.md` writes it."""
-    assert (DOCS / "keys.md").read_text(encoding="utf-8") == page()

@@ -1,4 +1,4 @@
-"""The reference page ``docs/keys.md``: ``python -m dsconfig.commands.explained.page``."""
+"""The reference page ``docs/keys.md``."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -8,7 +8,7 @@ from dsconfig.schema import NEWEST, Key, Status, keys
 
 TITLE = f"""# Every key of a ds_config
 
-Generated from the declarations in `dsconfig/schema`: `python -m dsconfig.commands.explained.page`.
+Generated from the declarations in `dsconfig/schema`: `make generate`.
 `dsconfig explain KEY` says more about one key: what it does to memory, what becomes of "auto",
 when DeepSpeed checks it. First what DeepSpeed {NEWEST} reads, block by block; at the end what it
 reads no more.
@@ -57,7 +57,3 @@ def _sentences(key: Key) -> Iterator[str]:
         yield f"Also named {', '.join(f'`{name}`' for name in key.aliases)}."
     if key.replaced_by:
         yield f"Use `{key.replaced_by}`."
-
-
-if __name__ == "__main__":
-    print(page(), end="")

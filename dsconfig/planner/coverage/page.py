@@ -1,4 +1,4 @@
-"""The table of ``docs/engine-keys.md``: ``python -m dsconfig.planner.coverage.page``."""
+"""The table of ``docs/engine-keys.md``."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from dsconfig.schema import keys
 
 TITLE = """# What dsengine does with every key
 
-Generated from the table that `dsconfig plan` uses: `python -m dsconfig.planner.coverage.page`.
+Generated from the table that `dsconfig plan` uses: `make generate`.
 Every key that is live in DeepSpeed 0.19.8 is *honoured* by a mechanism, *inert* for a reason, or
 *refused* with what to do instead; the first line that applies decides. A block with a switch of its
 own is inert as long as it is off.
@@ -49,7 +49,3 @@ def _rows() -> Iterator[str]:
 def _words(case: Case) -> str:
     condition = f" {case.when.words}" if case.when else ""
     return f"**{case.status}**{condition}: {case.by}"
-
-
-if __name__ == "__main__":
-    print(page(), end="")

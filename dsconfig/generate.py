@@ -1,0 +1,58 @@
+"""Everything that is written from the declarations and rules: ``python -m dsconfig.generate``.
+
+Run in a checkout, after any change of a key, a rule or the engine's coverage. The tests name the
+files that are stale.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from dsconfig.checks import page as rule_pages
+from dsconfig.commands.explained import page as key_page
+from dsconfig.planner.coverage import page as coverage_page
+from dsconfig.schema import json_schema, key_index
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("schemas", "docs/rules")
+"""Hold nothing but generated files."""
+
+
+def texts() -> Mapping[str, str]:
+    """Every generated file, by its path in the checkout."""
+    schemas = {f"schemas/{name}": text for name, text in json_schema.published().items()}
+    rules = {f"docs/rules/{name}": text for name, text in rule_pages.pages().items()}
+    return {
+        "dsconfig/schema/key_index.json": key_index.to_text(key_index.declared()),
+        "docs/keys.md": key_page.page(),
+        "docs/engine-keys.md": coverage_page.page(),
+        **schemas,
+        **rules,
+    }
+
+
+def stale() -> list[str]:
+    """The files that are not as they would be written, and those that nothing writes any more."""
+    wanted = texts()
+    there = {f"{folder}/{path.name}" for folder in FOLDERS for path in (ROOT / folder).iterdir()}
+    changed = [name for name, text in wanted.items() if _read(ROOT / name) != text]
+    return sorted([*changed, *(there - wanted.keys())])
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text("utf-8") if path.is_file() else None
+
+
+def main() -> None:
+    """Write what is stale, and say what was written."""
+    wanted = texts()
+    for name in stale():
+        if name in wanted:
+            (ROOT / name).write_text(wanted[name], "utf-8")
+        else:
+            (ROOT / name).unlink()
+        print(name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
