@@ -1,6 +1,6 @@
 """The root of a ds_config: its plain keys, and its blocks, each loaded when a file has it."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict
 
@@ -20,79 +20,51 @@ from dsconfig.schema.by_hand import (
     one_of,
 )
 from dsconfig.schema.declare import TRAINER, Block, key
-from dsconfig.schema.lazy import lazy
+from dsconfig.schema.lazy import lazy_blocks
 from dsconfig.schema.markers import AnyCase
 from dsconfig.schema.types import Integer, Number, OrAbsent, OrAuto, OrBool, Positive
 
-if TYPE_CHECKING:
-    from dsconfig.schema.blocks.activation_checkpointing import ActivationCheckpointing
-    from dsconfig.schema.blocks.aio import Aio
+with lazy_blocks():
     from dsconfig.schema.blocks.autotuning import Autotuning
     from dsconfig.schema.blocks.bf16 import BF16, BFloat16
-    from dsconfig.schema.blocks.checkpoint import Checkpoint, DataStates
-    from dsconfig.schema.blocks.comms_logger import CommsLogger
+    from dsconfig.schema.blocks.checkpoint import ActivationCheckpointing, Checkpoint, DataStates
     from dsconfig.schema.blocks.compile import Compile
     from dsconfig.schema.blocks.compression_training import CompressionTraining
-    from dsconfig.schema.blocks.curriculum_learning import CurriculumLearning
     from dsconfig.schema.blocks.data_efficiency import DataEfficiency
-    from dsconfig.schema.blocks.data_types import DataTypes
-    from dsconfig.schema.blocks.elasticity import Elasticity
     from dsconfig.schema.blocks.expert_parallel import ExpertParallel
-    from dsconfig.schema.blocks.external import Inference, MsAmp
-    from dsconfig.schema.blocks.flops_profiler import FlopsProfiler
+    from dsconfig.schema.blocks.formats import DataTypes, TorchAutocast
     from dsconfig.schema.blocks.fp16 import FP16
-    from dsconfig.schema.blocks.hybrid_engine import HybridEngine
-    from dsconfig.schema.blocks.monitors import Comet, CsvMonitor, TensorBoard, Wandb
     from dsconfig.schema.blocks.optimizer import Optimizer
-    from dsconfig.schema.blocks.pipeline import Pipeline
-    from dsconfig.schema.blocks.quantize_training import Eigenvalue, QuantizeTraining
-    from dsconfig.schema.blocks.retired import Amp, Nebula, ProgressiveLayerDrop
+    from dsconfig.schema.blocks.other_engines import (
+        HybridEngine,
+        Inference,
+        MsAmp,
+        Pipeline,
+        WeightQuantization,
+    )
+    from dsconfig.schema.blocks.reports import (
+        Comet,
+        CommsLogger,
+        CsvMonitor,
+        FlopsProfiler,
+        TensorBoard,
+        Timers,
+        Wandb,
+    )
+    from dsconfig.schema.blocks.retired import (
+        Amp,
+        CurriculumLearning,
+        Eigenvalue,
+        Elasticity,
+        Nebula,
+        ProgressiveLayerDrop,
+        QuantizeTraining,
+        SparseAttention,
+    )
     from dsconfig.schema.blocks.scheduler import Scheduler
-    from dsconfig.schema.blocks.sparse_attention import SparseAttention
     from dsconfig.schema.blocks.tensor_parallel import TensorParallel
-    from dsconfig.schema.blocks.timers import Timers
-    from dsconfig.schema.blocks.torch_autocast import TorchAutocast
-    from dsconfig.schema.blocks.weight_quantization import WeightQuantization
     from dsconfig.schema.blocks.zero import ZeroOptimization
-else:
-    ActivationCheckpointing = lazy("activation_checkpointing", "ActivationCheckpointing")
-    Aio = lazy("aio", "Aio")
-    Amp = lazy("retired", "Amp")
-    Autotuning = lazy("autotuning", "Autotuning")
-    BF16 = lazy("bf16", "BF16")
-    BFloat16 = lazy("bf16", "BFloat16")
-    Checkpoint = lazy("checkpoint", "Checkpoint")
-    Comet = lazy("monitors", "Comet")
-    CommsLogger = lazy("comms_logger", "CommsLogger")
-    Compile = lazy("compile", "Compile")
-    CompressionTraining = lazy("compression_training", "CompressionTraining")
-    CsvMonitor = lazy("monitors", "CsvMonitor")
-    CurriculumLearning = lazy("curriculum_learning", "CurriculumLearning")
-    DataEfficiency = lazy("data_efficiency", "DataEfficiency")
-    DataStates = lazy("checkpoint", "DataStates")
-    DataTypes = lazy("data_types", "DataTypes")
-    Eigenvalue = lazy("quantize_training", "Eigenvalue")
-    Elasticity = lazy("elasticity", "Elasticity")
-    ExpertParallel = lazy("expert_parallel", "ExpertParallel")
-    FlopsProfiler = lazy("flops_profiler", "FlopsProfiler")
-    FP16 = lazy("fp16", "FP16")
-    HybridEngine = lazy("hybrid_engine", "HybridEngine")
-    Inference = lazy("external", "Inference")
-    MsAmp = lazy("external", "MsAmp")
-    Nebula = lazy("retired", "Nebula")
-    Optimizer = lazy("optimizer", "Optimizer")
-    Pipeline = lazy("pipeline", "Pipeline")
-    ProgressiveLayerDrop = lazy("retired", "ProgressiveLayerDrop")
-    QuantizeTraining = lazy("quantize_training", "QuantizeTraining")
-    Scheduler = lazy("scheduler", "Scheduler")
-    SparseAttention = lazy("sparse_attention", "SparseAttention")
-    TensorBoard = lazy("monitors", "TensorBoard")
-    TensorParallel = lazy("tensor_parallel", "TensorParallel")
-    Timers = lazy("timers", "Timers")
-    TorchAutocast = lazy("torch_autocast", "TorchAutocast")
-    Wandb = lazy("monitors", "Wandb")
-    WeightQuantization = lazy("weight_quantization", "WeightQuantization")
-    ZeroOptimization = lazy("zero", "ZeroOptimization")
+    from dsconfig.schema.blocks.zero_offload import Aio
 
 GradientFormat = Annotated[Literal["fp16", "bf16", "fp32"], AnyCase()]
 

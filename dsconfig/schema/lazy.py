@@ -1,7 +1,12 @@
 """Blocks that are imported when a file has them, and unions that their ``type`` decides."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 from pydantic_core import SchemaValidator, core_schema
@@ -42,9 +47,56 @@ class Lazy:
         return {LAZY_MARK: self}
 
 
-def lazy(module: str, name: str) -> Any:
-    """The block ``name`` of ``dsconfig.schema.blocks.module``, as an annotation."""
-    return Annotated[Any, Lazy(module, name)]
+_BLOCKS = "dsconfig.schema.blocks."
+
+
+class _StandIn(ModuleType):
+    """In place of a module of blocks: each name it is asked for is the marker of a block."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Annotated[Any, Lazy(self.__name__.removeprefix(_BLOCKS), name)]
+
+
+class _StandIns(Loader):
+    """Finds and loads stand-ins."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if fullname.startswith(_BLOCKS) else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+@contextmanager
+def lazy_blocks() -> Generator[None]:
+    """Import blocks as markers: inside, ``from dsconfig.schema.blocks.fp16 import FP16`` names a
+    block that is loaded when a file has it. A type checker sees the block itself."""
+    loaded = _taken_out()
+    finder = _StandIns()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        _taken_out()
+        for name, module in loaded.items():
+            sys.modules[name] = module
+            setattr(sys.modules[_BLOCKS[:-1]], name.removeprefix(_BLOCKS), module)
+
+
+def _taken_out() -> dict[str, ModuleType]:
+    """The modules of blocks that are loaded, which the next import looks for anew."""
+    names = [name for name in sys.modules if name.startswith(_BLOCKS)]
+    for name in names:
+        vars(sys.modules[_BLOCKS[:-1]]).pop(name.removeprefix(_BLOCKS), None)
+    return {name: sys.modules.pop(name) for name in names}
 
 
 class NamedType(Protocol):

@@ -1,23 +1,14 @@
 """ZeRO: what is sharded, how it travels, where it rests."""
 
-from typing import TYPE_CHECKING
-
 from dsconfig.schema.declare import ACCELERATE, TRAINER, Block, Kind, key
-from dsconfig.schema.lazy import lazy
+from dsconfig.schema.lazy import lazy_blocks
 from dsconfig.schema.markers import Bounds
 from dsconfig.schema.types import Integer, Natural, OrAbsent, OrAuto, Positive, Stage
 
-if TYPE_CHECKING:
-    from dsconfig.schema.blocks.leaf_module import LeafModule
-    from dsconfig.schema.blocks.loco import LoCo
-    from dsconfig.schema.blocks.zenflow import ZenFlow
+with lazy_blocks():
+    from dsconfig.schema.blocks.retired import LoCo
+    from dsconfig.schema.blocks.zero_extras import LeafModule, ZenFlow
     from dsconfig.schema.blocks.zero_offload import OffloadOptimizer, OffloadParam
-else:
-    LeafModule = lazy("leaf_module", "LeafModule")
-    LoCo = lazy("loco", "LoCo")
-    OffloadOptimizer = lazy("zero_offload", "OffloadOptimizer")
-    OffloadParam = lazy("zero_offload", "OffloadParam")
-    ZenFlow = lazy("zenflow", "ZenFlow")
 
 
 class ZeroOptimization(Block, closed="0.7.0"):

@@ -1,9 +1,9 @@
-"""Where ZeRO keeps parameters and optimizer states: device, host memory, NVMe."""
+"""Where ZeRO keeps parameters and optimizer states: device, host memory, NVMe and its file I/O."""
 
 from typing import Literal
 
 from dsconfig.schema.declare import ACCELERATE, Block, Kind, key
-from dsconfig.schema.types import Natural, OrAuto, Share
+from dsconfig.schema.types import Integer, Natural, OrAuto, Share
 
 Device = Literal["cpu", "none", "nvme"]
 DEVICE_WAS = {"0.5.7": "cpu", "0.7.0": None}
@@ -82,4 +82,24 @@ class OffloadOptimizer(Block, since="0.3.15", closed="0.7.0"):
     )
     cpuadam_cores_perc: Share = key(
         0.8, "Share of the cores that super_offload updates with.", since="0.18.0", stages=(3,)
+    )
+
+
+class Aio(Block, since="0.3.15"):
+    """Asynchronous file I/O for NVMe offload."""
+
+    block_size: Integer = key(1_048_576, "Size of one request.", unit="bytes")
+    queue_depth: Integer = key(8, "Requests in flight.")
+    intra_op_parallelism: Integer = key(1, "Threads that serve one operation.", since="0.16.4")
+    single_submit: bool = key(False, "Hands requests over one by one.")
+    overlap_events: bool = key(True, "Overlaps submission with completion.")
+    use_gds: bool = key(False, "NVIDIA GPUDirect Storage; needs CUDA.", since="0.15.0")
+    thread_count: Integer = key(
+        1,
+        "Documented, and read by no release since 0.16.4.",
+        since="0.3.15",
+        until="0.16.3",
+        replaced_by="aio.intra_op_parallelism",
+        status="docs_only",
+        renamed="0.16.4",
     )

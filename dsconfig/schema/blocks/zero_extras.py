@@ -1,4 +1,4 @@
-"""ZenFlow: optimizer offload that does not wait for the CPU."""
+"""Parts of ZeRO that few files have: ZenFlow, and modules that are gathered as one."""
 
 from typing import Literal
 
@@ -32,3 +32,22 @@ class ZenFlow(Block, since="0.17.5", closed="0.17.5"):
     auto_ratio: Share = key(0.99, "Share of the gradient norm that starts an automatic update.")
     pt_reserved_cores_perc: Share = key(0.5, "Share of the cores left to PyTorch.", since="0.17.6")
     steps_per_epoch: Integer | None = key(None, "Set by the engine itself.", unit="steps")
+
+
+MIXTURES_OF_EXPERTS = [
+    "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
+    "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
+    "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
+]
+
+
+class LeafModule(Block, since="0.18.0", closed="0.18.0"):
+    """Modules that stage 3 gathers as one."""
+
+    classes: list[str] = key(
+        MIXTURES_OF_EXPERTS, "Class paths of such modules.", read_as=Kind.TEXT_OR_STRINGS
+    )
+    names: list[str] = key([], "Full names of such modules.", read_as=Kind.TEXT_OR_STRINGS)
+    name_suffixes: list[str] = key(
+        [], "Endings of the names of such modules.", read_as=Kind.TEXT_OR_STRINGS
+    )
