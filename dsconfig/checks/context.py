@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsconfig.checks.registry import MODEL, NESTED
 from dsconfig.facts import Facts
+from dsconfig.lazily import lazily
 from dsconfig.runtimes import conditions
 from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
 from dsconfig.runtimes.read_config import ReadConfig
@@ -16,6 +17,9 @@ from dsconfig.schema.key_index import lives
 from dsconfig.schema.version import Version
 from dsconfig.source.document import Document
 from dsconfig.source.pointer import join
+
+with lazily():
+    from dsconfig.checks import spelling
 
 if TYPE_CHECKING:
     from dsconfig.schema import Key
@@ -130,10 +134,8 @@ class Context(ReadConfig):
 
         Only the first ``MOST_COMPARED`` names of a file get an answer.
         """
-        from dsconfig.checks.spelling import closest
-
         self._compared += 1
-        return closest(name, known) if self._compared <= MOST_COMPARED else None
+        return spelling.closest(name, known) if self._compared <= MOST_COMPARED else None
 
     @cached_property
     def schema_errors(self) -> list[SchemaError]:

@@ -5,9 +5,13 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding
+from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
 from dsconfig.source.pointer import copied
+
+with lazily():
+    from dsconfig.runtimes.behaviour import replay as replays
 
 
 def _reads_strict_json(runtime: Runtime) -> bool:
@@ -102,15 +106,15 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
     facts = config.facts
     if facts.training is None and not facts.launch:
         return
-    from dsconfig.resolver.agreement import DEPENDS, disagreements, said
+    from dsconfig.resolver import agreement  # its package runs at once
 
     compared = all(runtime.compares_arguments for runtime in config.runtimes)
-    for found in disagreements(config.config, facts):
+    for found in agreement.disagreements(config.config, facts):
         stops = compared and found.stops_trainer
-        consequence = "transformers stops before training" if stops else DEPENDS
+        consequence = "transformers stops before training" if stops else agreement.DEPENDS
         yield Finding(
             path=tuple(found.path.split(".")),
-            message=said(config.document.name, found, config.config, facts, consequence),
+            message=agreement.said(config.document.name, found, config.config, facts, consequence),
             help='write "auto" in the config and keep the value in the other place',
             effect=None if stops else Effect.ALTERED,
         )
@@ -146,11 +150,9 @@ def integration_stops(config: Context) -> Iterator[Finding]:
     (runtime, *others), training = config.runtimes, config.facts.training
     if config.is_refused or others or not runtime.filled_with or training is None:
         return
-    from dsconfig.runtimes.behaviour.replay import MissingFact
-
     try:
         replay = runtime.fill(copied(config.config), config.facts)
-    except MissingFact:
+    except replays.MissingFact:
         return
     failure = replay.failure or replay.failure_after
     if failure is None:

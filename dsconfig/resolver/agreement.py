@@ -11,12 +11,16 @@ from typing import Any, cast
 
 from dsconfig.facts import Facts
 from dsconfig.facts.training import NAMES_OF
+from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft
 from dsconfig.runtimes.behaviour.plugin import PATH_OF_SETTING
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops
 from dsconfig.runtimes.behaviour.trainer import TrainerFill, arguments
 from dsconfig.source.pointer import ABSENT, copied, value_at
+
+with lazily():
+    from dsconfig.facts import given as given_facts
 
 ARGUMENTS, LAUNCH = "training", "launch"
 _TITLES = {ARGUMENTS: "TrainingArguments", LAUNCH: "the accelerate config"}
@@ -159,12 +163,10 @@ def _report(draft: Draft, found: Disagreement, original: Mapping[str, Any]) -> N
 
 
 def _shown(facts: Facts, side: Side) -> str:
-    from dsconfig.facts.given import key_lines
-
     file = facts.origins.get(side.file)
     place = file or _TITLES[side.file]
     if file is not None:
-        line = key_lines(file).get(side.key)
+        line = given_facts.key_lines(file).get(side.key)
         place = f"{file}:{line}" if line else file
     return f"{place} says {side.key} = {_written(side.value)}"
 

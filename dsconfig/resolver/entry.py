@@ -15,6 +15,7 @@ from dsconfig.source import Document
 
 with lazily():
     from dsconfig.resolver import agreement, foreign, policy
+    from dsconfig.runtimes import effective
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.effective import Effective
@@ -54,10 +55,8 @@ def _finished(draft: Draft) -> Resolution:
 
 def _effective(config: dict[str, Any], facts: Facts, version: Version) -> "Effective | None":
     """None where a value is of a type that cannot be used; ``validate`` says which."""
-    from dsconfig.runtimes.effective import effective
-
     try:
-        return effective(config, facts, version=version)
+        return effective.effective(config, facts, version=version)
     except (ValueError, TypeError):
         return None
 

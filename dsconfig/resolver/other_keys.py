@@ -3,11 +3,15 @@
 from typing import Any
 
 from dsconfig import batch
+from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoFate
 from dsconfig.source.pointer import join
+
+with lazily():
+    from dsconfig.schema import catalogue
 
 
 def fill(draft: Draft) -> None:
@@ -64,9 +68,7 @@ def _partition(draft: Draft, path: str) -> None:
 
 
 def _default(draft: Draft, path: str) -> None:
-    from dsconfig.schema import key
-
-    known = key(path)
+    known = catalogue.key(path)
     if draft.runtime.on_auto(tuple(path.split(".")), draft.config) is AutoFate.NATIVE:
         return
     if known is not None and not known.required:

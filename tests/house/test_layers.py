@@ -122,7 +122,6 @@ def test_one_way_to_put_imports_off() -> None:
 
 
 MAPS_LEFT = {
-    "dsconfig/cost/__init__.py",
     "dsconfig/facts/__init__.py",
     "dsconfig/schema/__init__.py",
 }
@@ -141,7 +140,7 @@ def test_imports_inside_functions_become_fewer() -> None:
     assert len(found) <= MOST_IN_FUNCTIONS, "import at the top, put off by `lazily` if need be"
 
 
-MOST_IN_FUNCTIONS = 230
+MOST_IN_FUNCTIONS = 152
 """A ratchet: lower it whenever there are fewer."""
 
 
