@@ -118,7 +118,7 @@ def validate(
     )
     chosen = _targets(files, stdin_filename)
     if fix or unsafe_fixes or diff:
-        from dsconfig.commands.validation.repair import repair
+        from dsconfig.commands.validation.fixing import repair
 
         reports, changed = repair(chosen, judge, output, unsafe=unsafe_fixes, dry=diff)
     else:

@@ -1,11 +1,12 @@
 """One target to a report: read, override, validate, select."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import dsconfig
 from dsconfig.commands.errors import UsageError
-from dsconfig.commands.validation.plain_pydantic import without_plugins
 from dsconfig.commands.validation.selection import Selection
 from dsconfig.commands.validation.settings import settings_for
 from dsconfig.commands.validation.targets import STDIN, Target
@@ -66,3 +67,24 @@ class Judge(NamedTuple):
 
     def report(self, document: Document) -> FileReport:
         return FileReport(document.name, document.text, self.judge(document))
+
+
+SWITCH = "PYDANTIC_DISABLE_PLUGINS"
+
+
+@contextmanager
+def without_plugins() -> Generator[None]:
+    """Keep pydantic from looking for plugins, as Typer does for its own models.
+
+    The search opens the metadata of every package installed, and no plugin has a say in what
+    a ds_config is. What the user set counts; the variable is gone again afterwards, so that
+    programs started later do not inherit it.
+    """
+    if SWITCH in os.environ:
+        yield
+        return
+    os.environ[SWITCH] = "__all__"
+    try:
+        yield
+    finally:
+        del os.environ[SWITCH]
