@@ -11,8 +11,6 @@ from dsconfig.runtimes.conditions import sums
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.source.edit import as_fix, replace_value
 
-CLIPPING_BY_DEFAULT = "0.19.3"
-
 
 @rule(
     "DSC411",
