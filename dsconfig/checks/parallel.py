@@ -1,7 +1,6 @@
 """Tensor, sequence, expert and pipeline parallelism."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
@@ -41,7 +40,6 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
                 message=f"{key} is {value}: the number of ranks it leaves is not positive, and "
                 "DeepSpeed stops",
                 help=f'write "{key}": 1 or more',
-                late=key != "sequence_parallel_size" or _divides(value),
             )
             return
     if world is None or not isinstance(degree, int) or degree < 1:
@@ -63,11 +61,6 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
             help="write a divisor of the number of ranks",
             effect=Effect.ALTERED,
         )
-
-
-def _divides(degree: Any) -> bool:
-    """Whether the parser can divide by it and is left with more than nothing."""
-    return isinstance(degree, (int, float)) and degree > 0
 
 
 @rule(
