@@ -1,11 +1,23 @@
 """``dsconfig estimate [FILE]``: bytes on each GPU, on the host and on NVMe, and why."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import dsconfig
 from dsconfig.commands import memory_options, options
+from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
+from dsconfig.report import FileReport, Report
+from dsconfig.report.render import render
+
+with lazily():
+    from dsconfig.commands import estimate_tables as tables
+    from dsconfig.commands import idle_flags
+    from dsconfig.cost import calibration, compat, limits, pictures, pricing, rendering, search
+    from dsconfig.facts import given
 
 if TYPE_CHECKING:
     from dsconfig.cost.estimate import Estimate
@@ -67,8 +79,6 @@ def estimate(
 
     Exit code 1 when the config has errors, or with --fail-if-oom when it does not fit.
     """
-    from dsconfig.commands.errors import UsageError
-
     if output_format not in FORMATS:
         raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
     facts = memory_options.with_style(facts, recompute, attention, fused_kernels)
@@ -96,25 +106,17 @@ def estimate(
 
 def _any_fits(found: "Estimate", facts: "Facts") -> bool:
     """Whether one of the choices fits the card, and the main memory where that is known."""
-    from dsconfig.cost.search import host_misfit
-
     return any(
-        all(fit.fits for fit in option.fits) and not host_misfit(option, facts)
+        all(fit.fits for fit in option.fits) and not search.host_misfit(option, facts)
         for option in found.options
     )
 
 
 def _estimate(facts: "Facts", effective: "Effective | None", runtime: "Runtime") -> "Estimate":
-    from dsconfig.commands.errors import UsageError
-
     try:
         if effective is not None:
-            from dsconfig.cost.pricing import estimate as price_one
-
-            return price_one(effective, facts, runtime=runtime)
-        from dsconfig.cost.search import table
-
-        return table(facts, runtime=runtime)
+            return pricing.estimate(effective, facts, runtime=runtime)
+        return search.table(facts, runtime=runtime)
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -123,11 +125,6 @@ def _resolved(
     file: str, overrides: list[str] | None, facts: "Facts", program: "Runtime"
 ) -> "Effective":
     """The concrete config; its errors are printed and end the command with exit code 1."""
-    import dsconfig
-    from dsconfig.commands.idle_flags import say_idle_flags
-    from dsconfig.report import FileReport, Report
-    from dsconfig.report.render import render
-
     document = options.load(file, overrides)
     report = dsconfig.validate(document, facts, runtime=program, version=program.version)
     result = dsconfig.resolve(document, facts, runtime=program, version=program.version)
@@ -142,54 +139,44 @@ def _resolved(
         typer.echo(render("full", [shown]))
         typer.echo("no estimate: the config has errors", err=True)
         raise typer.Exit(1)
-    say_idle_flags(result.effective, facts)
+    idle_flags.say_idle_flags(result.effective, facts)
     return result.effective
 
 
 def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
-    from dsconfig.commands.errors import UsageError
-    from dsconfig.cost.calibration import calibrate, calibrated
-    from dsconfig.facts.given import byte_count
-
     if len(found.options) != 1:
         raise UsageError("--measured needs the config that was run: give FILE")
     try:
-        size = byte_count(measured, "--measured")
+        size = given.byte_count(measured, "--measured")
     except ValueError as error:
         raise UsageError(str(error)) from None
     if what not in ("allocated", "reserved", "visible"):
         raise UsageError(f"--measured-as: {what!r} is not allocated, reserved or visible")
     try:
-        calibration = calibrate(found.options[0], size, what=what)
+        fitted = calibration.calibrate(found.options[0], size, what=what)
     except ValueError as error:
         raise UsageError(f"--measured: {error}") from None
     typer.echo(
-        f"measured {size / 2**30:.2f} GiB, estimated {calibration.estimated_bytes / 2**30:.2f} "
-        f"GiB: off by {calibration.error:+.1%}. From here on: activations x "
-        f"{calibration.slope:.2f}, {calibration.constant_bytes / 2**30:+.2f} GiB",
+        f"measured {size / 2**30:.2f} GiB, estimated {fitted.estimated_bytes / 2**30:.2f} "
+        f"GiB: off by {fitted.error:+.1%}. From here on: activations x "
+        f"{fitted.slope:.2f}, {fitted.constant_bytes / 2**30:+.2f} GiB",
         err=True,
     )
-    if calibration.slope < 0.5:
+    if fitted.slope < 0.5:
         typer.echo(
             "less than half of the activations: was it run with --recompute full, "
             "--fused-kernels or a shorter --seq-len?",
             err=True,
         )
-    return calibrated(found, calibration)
+    return calibration.calibrated(found, fitted)
 
 
 def _write(found: "Estimate", plot: Path | None, html: Path | None) -> None:
-    from dsconfig.commands.errors import UsageError
-
     try:
         if plot is not None:
-            from dsconfig.cost.pictures import write_chart
-
-            write_chart(found, plot)
+            pictures.write_chart(found, plot)
         if html is not None:
-            from dsconfig.cost.pictures import page
-
-            html.write_text(page(found), encoding="utf-8")
+            html.write_text(pictures.page(found), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from None
     except ValueError as error:
@@ -204,43 +191,29 @@ def _show(
     output_format: str,
 ) -> None:
     if output_format == "json":
-        import json
-
-        from dsconfig.cost.rendering import as_data
-
-        typer.echo(json.dumps(as_data(found), indent=2))
+        typer.echo(json.dumps(rendering.as_data(found), indent=2))
         return
-    from dsconfig.commands import estimate_tables as terminal
-
     if effective is None:
-        terminal.print_table(found, facts)
+        tables.print_table(found, facts)
     else:
-        terminal.print_depth(found, facts, effective, runtime)
+        tables.print_depth(found, facts, effective, runtime)
 
 
 def print_limits(
     facts: "Facts", effective: "Effective | None", runtime: "Runtime", output_format: str
 ) -> None:
     """The inverse: what is the most that fits."""
-    from dsconfig.commands.errors import UsageError
-    from dsconfig.cost.limits import limits
-
     try:
-        found = limits(facts, effective, runtime=runtime)
+        found = limits.limits(facts, effective, runtime=runtime)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if not found:
         raise UsageError("--fit: give --gpus, --model, or both")
     if output_format == "json":
-        import json
-
-        from dsconfig.cost.rendering import limits_data
-
-        typer.echo(json.dumps(limits_data(found), indent=2))
+        typer.echo(json.dumps(rendering.limits_data(found), indent=2))
         return
-    from dsconfig.commands import estimate_tables as terminal
 
-    terminal.print_limits(found)
+    tables.print_limits(found)
     if facts.model is not None and not (facts.training and facts.training.sequence_length):
         typer.echo("largest micro batch: give --seq-len", err=True)
     uses_host = any(limit.option and limit.option.host.bytes for limit in found)
@@ -250,9 +223,6 @@ def print_limits(
 
 def print_compat(facts: "Facts", program: str, output_format: str) -> None:
     """DeepSpeed's own tables for these facts, to the letter; as JSON their bytes."""
-    from dsconfig.commands.errors import UsageError
-    from dsconfig.cost import compat
-
     if program != "deepspeed":
         raise UsageError(f"--compat: {program!r} is unknown; write --compat deepspeed")
     if facts.model is None or facts.world_size is None:
@@ -263,8 +233,6 @@ def print_compat(facts: "Facts", program: str, output_format: str) -> None:
     if facts.model.assumed:
         typer.echo(f"the largest layer is that of {facts.model.assumed[0]}", err=True)
     if output_format == "json":
-        import json
-
         typer.echo(json.dumps(compat.as_data(facts.model.parameters, largest, *hardware), indent=2))
         return
     typer.echo(compat.zero2_table(facts.model.parameters, *hardware))

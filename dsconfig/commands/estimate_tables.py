@@ -12,6 +12,13 @@ from dsconfig.cost.buckets import HISTORY
 from dsconfig.cost.estimate import Estimate, Option, TierMemory
 from dsconfig.cost.rendering import bar, both, label, moved
 from dsconfig.cost.search import host_misfit
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.cost import remedies
+    from dsconfig.cost.deepspeed import releases
+    from dsconfig.schema import version as versions
+
 
 if TYPE_CHECKING:
     from dsconfig.cost.limits import Limit
@@ -129,10 +136,7 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
     if facts.device is None or facts.device.kind != "cpu":
         said.append("A card has to hold the peak, the allocator's rounding, the context and NCCL.")
     if inputs["deepspeed_version"] is not None:
-        from dsconfig.cost.deepspeed.releases import how_known
-        from dsconfig.schema.version import Version
-
-        known = how_known(Version.parse(inputs["deepspeed_version"]))
+        known = releases.how_known(versions.Version.parse(inputs["deepspeed_version"]))
         said += [known] if known else []
     if inputs["assumed"]:
         low_high = estimate.options[-1].device
@@ -248,9 +252,7 @@ def _tier(name: str, held: TierMemory, short: str) -> TextTable:
 
 
 def _changes(facts: "Facts", effective: "Effective", runtime: "Runtime") -> TextTable:
-    from dsconfig.cost.remedies import cheapest_changes
-
-    changes = cheapest_changes(effective, facts, runtime=runtime)
+    changes = remedies.cheapest_changes(effective, facts, runtime=runtime)
     fits = bool(changes) and changes[0].fits
     title = "What would make it fit" if fits else "No single change makes it fit; nearest"
     table = TextTable(title, ">peak per GPU", ">expected time", "edit")

@@ -10,7 +10,8 @@ from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.commands import init_template
+    from dsconfig.commands import init_template, writing
+    from dsconfig.runtimes import base
 
 Out = Annotated[
     Path | None,
@@ -44,10 +45,8 @@ def init(
     they fill in stays "auto". The reasons stand under "$dsconfig", which every program reads
     past; with --runtime deepspeed or dsengine they are // remarks.
     """
-    from dsconfig.runtimes import runtime_of
-
     try:
-        program = runtime_of(runtime or "deepspeed")
+        program = base.runtime_of(runtime or "deepspeed")
     except ValueError as error:
         raise UsageError(f"--runtime: {error}") from None
     known = (model or params, gpus, device)
@@ -81,8 +80,7 @@ def _emit(text: str, output: Path | None, runtime: str | None, *, force: bool) -
         return
     if output.exists() and not force:
         raise UsageError(f"{output} exists; name another file, or give --force")
-    from dsconfig.commands.writing import write
 
-    write(output, text)
+    writing.write(output, text)
     flag = f"--runtime {runtime} " if runtime else ""
     typer.echo(f"wrote {output}; judge it with `dsconfig validate {flag}{output}`", err=True)

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dsconfig.commands.errors import UsageError
 from dsconfig.commands.options import FACTS
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.facts import given as quantities
+    from dsconfig.facts import training as runs
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -36,9 +42,6 @@ def with_style(
     facts: "Facts", recompute: str | None, attention: str | None, fused: bool
 ) -> "Facts":
     """The facts with these flags among the training arguments. Raises UsageError."""
-    from dsconfig.commands.errors import UsageError
-    from dsconfig.facts import TrainingFacts
-
     given: dict[str, Any] = {}
     if recompute is not None:
         if recompute not in ("none", "selective", "full"):
@@ -52,7 +55,7 @@ def with_style(
         given["use_liger_kernel"] = True
     if not given:
         return facts
-    training = facts.training or TrainingFacts()
+    training = facts.training or runs.TrainingFacts()
     return replace(facts, training=replace(training, arguments={**training.arguments, **given}))
 
 
@@ -60,13 +63,10 @@ def with_trainable(facts: "Facts", trainable: str | None) -> "Facts":
     """The facts with all but ``trainable`` parameters frozen. Raises UsageError."""
     if trainable is None:
         return facts
-    from dsconfig.commands.errors import UsageError
-    from dsconfig.facts import given
-
     if facts.model is None:
         raise UsageError("--trainable needs the model: give --model or --params")
     try:
-        count = given.count(trainable, "--trainable")
+        count = quantities.count(trainable, "--trainable")
     except ValueError as error:
         raise UsageError(str(error)) from None
     if count > facts.model.parameters:

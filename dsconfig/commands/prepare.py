@@ -7,6 +7,8 @@ import typer
 
 import dsconfig
 from dsconfig.lazily import lazily
+from dsconfig.report import FileReport, Report
+from dsconfig.report.render import render
 
 with lazily():
     from dsconfig.planner import making
@@ -45,9 +47,6 @@ def planned(
 
 def show_errors(document: "Document", found: tuple["Diagnostic", ...]) -> None:
     """Print what is at error level; exit 1 when the program would stop for it."""
-    from dsconfig.report import FileReport, Report
-    from dsconfig.report.render import render
-
     report = Report(found)
     if report.errors:
         shown = FileReport(document.name, document.text, Report(report.errors))

@@ -1,11 +1,18 @@
 """``dsconfig tune``: which config fits and is fastest here, and why each other one loses."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsconfig.commands import memory_options, options
+from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.commands import estimate_tables as tables
+    from dsconfig.cost import choices, rendering, search
 
 if TYPE_CHECKING:
     from dsconfig.cost.search import Candidate
@@ -39,9 +46,6 @@ def tune(
 
     Exit code 1 when nothing fits.
     """
-    from dsconfig.commands.errors import UsageError
-    from dsconfig.cost.search import tune as search
-
     if output_format not in FORMATS:
         raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
     program = options.program(runtime, deepspeed_version)
@@ -50,7 +54,7 @@ def tune(
     facts = memory_options.with_style(facts, None, attention, fused_kernels)
     facts = memory_options.with_trainable(facts, trainable)
     try:
-        found = search(facts, runtime=program)
+        found = search.tune(facts, runtime=program)
     except ValueError as error:
         raise UsageError(str(error)) from None
     won = bool(found) and not found[0].reason
@@ -66,12 +70,7 @@ def tune(
 
 
 def _write(winner: "Candidate", path: Path) -> None:
-    import json
-
-    from dsconfig.commands.errors import UsageError
-    from dsconfig.cost.choices import config_of
-
-    text = json.dumps(config_of(winner.effective), indent=4) + "\n"
+    text = json.dumps(choices.config_of(winner.effective), indent=4) + "\n"
     if str(path) == "-":
         typer.echo(text, nl=False)
         return
@@ -83,15 +82,9 @@ def _write(winner: "Candidate", path: Path) -> None:
 
 def _show(found: "tuple[Candidate, ...]", show_all: bool, output_format: str) -> None:
     if output_format == "json":
-        import json
-
-        from dsconfig.cost.rendering import candidates_data
-
-        typer.echo(json.dumps(candidates_data(found), indent=2))
+        typer.echo(json.dumps(rendering.candidates_data(found), indent=2))
         return
-    from dsconfig.commands.estimate_tables import candidates_table
-
-    typer.echo(str(candidates_table(found if show_all else found[:SHOWN])))
+    typer.echo(str(tables.candidates_table(found if show_all else found[:SHOWN])))
     if len(found) > SHOWN and not show_all:
         typer.echo(f"{len(found) - SHOWN} more with --all")
     typer.echo(
