@@ -20,6 +20,7 @@ from dsconfig.source.pointer import join
 
 with lazily():
     from dsconfig.checks import spelling
+    from dsconfig.schema import optimizers
 
 if TYPE_CHECKING:
     from dsconfig.schema import Key
@@ -68,6 +69,14 @@ class Context(ReadConfig):
         """The optimizer's type as written."""
         value = self.get("optimizer", "type")
         return value if isinstance(value, str) else None
+
+    @property
+    def builds_cpu_adam(self) -> bool:
+        """Whether the file's optimizer, offloaded, is DeepSpeed's CPU Adam."""
+        found = optimizers.optimizer_type(self.optimizer or "")
+        params = self.block("optimizer", "params")
+        built = found.class_in_deepspeed(params, offloaded=True) if found is not None else None
+        return built == "DeepSpeedCPUAdam"
 
     @cached_property
     def scheduler(self) -> str | None:

@@ -174,8 +174,7 @@ def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     offloaded = config.offload("offload_optimizer") != "none"
     if config.stage != 3 or ratio >= 1 or not offloaded or config.optimizer is None:
         return
-    adam = config.optimizer.lower() in ("adam", "adamw")
-    if not adam or config.switch("optimizer", "params", "torch_adam"):
+    if not config.builds_cpu_adam:
         yield Finding(
             path=(*ZERO, "offload_optimizer", "ratio"),
             message=f"offload_optimizer.ratio {ratio:g} needs DeepSpeed's CPU Adam: DeepSpeed "

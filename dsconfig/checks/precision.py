@@ -105,9 +105,10 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
         return
     states = config.read((config.bf16_block,), "bf16_optimizer_states", False)
     offloaded = config.offload("offload_optimizer") != "none"
+    on_host = config.optimizer is None or config.builds_cpu_adam
     for path in MASTER_KEYS[:2]:
         exempt = path[0] == "bf16" and states and not offloaded
-        if keeps_masters(config, path) and not exempt and not (offloaded and _is_cpu_adam(config)):
+        if keeps_masters(config, path) and not exempt and not (offloaded and on_host):
             yield Finding(
                 path=path,
                 message=f"{path[1]} needs offload_optimizer with DeepSpeed's CPU Adam: DeepSpeed "
@@ -115,14 +116,6 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
                 help='add "offload_optimizer": {"device": "cpu"} to zero_optimization and use '
                 "AdamW without torch_adam",
             )
-
-
-def _is_cpu_adam(config: Context) -> bool:
-    """Whether the file builds DeepSpeedCPUAdam under offload; unknown optimizers pass."""
-    if config.optimizer is None:
-        return True
-    adam = config.optimizer.lower() in ("adam", "adamw")
-    return adam and not config.switch("optimizer", "params", "torch_adam")
 
 
 @rule(
