@@ -1,0 +1,60 @@
+"""Adafactor on divided parameters steps as torch's does on whole ones."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from dsengine.optimizers.adafactor import AdafactorBinding
+
+SHAPES = {"matrix": (6, 4), "stack": (2, 3, 5), "vector": (7,), "scalar": (1,)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"d": 1.5},
+        {"d": 4.0},
+        {"eps": (0.3, 0.5)},
+        {"eps": (None, 1e-3), "weight_decay": 0.0},
+        {"weight_decay": 0.3},
+        {"beta2_decay": -0.5},
+        {"maximize": True},
+        {"lr": 0.9},
+    ],
+    ids=str,
+)
+def test_each_step_is_torchs(arguments: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    mesh = init_device_mesh("cpu", (1,))
+    given = {"lr": 0.3, "weight_decay": 0.01, **arguments}
+    whole = {name: nn.Parameter(torch.randn(shape)) for name, shape in SHAPES.items()}
+    masters = {
+        name: nn.Parameter(distribute_tensor(weight.detach().clone(), mesh, [Shard(0)]))
+        for name, weight in whole.items()
+    }
+    theirs = torch.optim.Adafactor(list(whole.values()), **given)
+    binding = AdafactorBinding(torch.optim.Adafactor(list(masters.values()), **given), masters)
+    for step in range(4):
+        for name, weight in whole.items():
+            # Small, then large: the change is clipped to ``d`` in some steps and not in others.
+            weight.grad = torch.randn(weight.shape) * 10.0 ** (step - 2)
+            binding.parts[name].grad = weight.grad.clone()
+        theirs.step()
+        binding.step()
+        for name, weight in whole.items():
+            part = binding.parts[name].detach().reshape(weight.shape)
+            torch.testing.assert_close(part, weight.detach(), rtol=1e-5, atol=1e-6)
