@@ -65,7 +65,7 @@ def verdicts() -> dict[str, dict[str, object]]:
     return {row["key"]: row for row in map(json.loads, lines)}
 
 
-def run(chosen: list[Mutant], jobs: int) -> None:
+def run(chosen: list[Mutant], jobs: int, *, quick: bool) -> None:
     known = verdicts()
     waiting = [m for m in chosen if known.get(m.key, {}).get("outcome") != "killed"]
     recorded = Recorded(ROOT, STATE)
@@ -76,11 +76,12 @@ def run(chosen: list[Mutant], jobs: int) -> None:
     def judge(mutant: Mutant) -> None:
         court = courts.get()
         try:
-            verdict = court.judge(mutant)
+            verdict = court.judge(mutant, quick=quick)
         finally:
             courts.put(court)
-        with (STATE / "verdicts.jsonl").open("a") as file:
-            file.write(verdict.to_json() + "\n")
+        if verdict.outcome == "killed" or not quick:
+            with (STATE / "verdicts.jsonl").open("a") as file:
+                file.write(verdict.to_json() + "\n")
         print(f"{verdict.outcome:9}{verdict.seconds:6.1f} s  {verdict.where}  {verdict.diff}"
               + (f"  by {verdict.by}" if verdict.by else ""), flush=True)  # fmt: skip
 
@@ -99,6 +100,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    parser.add_argument("--quick", action="store_true", help="hear the first witnesses only")
     parser.add_argument("--at", help="only mutants of files whose path holds this")
     given = parser.parse_args()
     STATE.mkdir(parents=True, exist_ok=True)
@@ -111,7 +113,7 @@ def main() -> None:
         return
     chosen = [m for m in sample(given.count, given.seed) if (given.at or "") in m.where]
     if given.what == "run":
-        run(chosen, given.jobs)
+        run(chosen, given.jobs, quick=given.quick)
     elif given.what == "list":
         for mutant in chosen:
             print(f"{mutant.where}  {mutant.kind}: {mutant.diff}")
