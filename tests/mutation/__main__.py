@@ -107,7 +107,7 @@ def main() -> None:
     if given.what == "record":
         suite, *only = given.more
         tree = copy_of(ROOT)
-        named = "-".join([suite, *(Path(each).stem for each in only)])
+        named = "-".join([suite, *(Path(each).stem for each in only)])[:100]
         record(tree, STATE / named, suite, *only)
         shutil.rmtree(tree)
         return
