@@ -40,6 +40,7 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
                 message=f"{key} is {value}: the number of ranks it leaves is not positive, and "
                 "DeepSpeed stops",
                 help=f'write "{key}": 1 or more',
+                late=key == "data_parallel_size",
             )
             return
     if world is None or not isinstance(degree, int) or degree < 1:

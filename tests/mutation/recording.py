@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from coverage import CoverageData
@@ -23,6 +23,8 @@ SUITES = {
 }
 NO_WITNESS = ("tests/house/", "tests/mutation/", "tests/checks/test_pages.py")
 """Style, layers and pages that are written from the sources: they see that something changed."""
+BROAD, BRIEF = 5, 60.0
+"""So many tests that run the most lines are heard first, where they take few seconds."""
 SETTINGS = """[run]
 source = dsconfig,dsengine
 relative_files = true
@@ -78,6 +80,8 @@ class Recorded:
 
     def __init__(self, root: Path, state: Path) -> None:
         self.seconds: dict[str, float] = {}
+        self._breadth: Counter[str] = Counter()
+        """Lines that a test runs."""
         self._lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for durations in sorted(state.glob("*/durations.json")):
             self.seconds |= {
@@ -95,7 +99,9 @@ class Recorded:
     def _add(self, path: str, found: dict[int, list[str]], moved: dict[int, int]) -> None:
         for line, contexts in found.items():
             if line in moved:
-                self._lines[path][moved[line]] |= {_test(context) for context in contexts}
+                tests = {_test(context) for context in contexts}
+                self._lines[path][moved[line]] |= tests
+                self._breadth.update(tests)
 
     def witnesses(self, mutant: Mutant) -> list[str]:
         """Tests that ran the line; else the statement.
@@ -113,7 +119,10 @@ class Recorded:
         return self._sorted(mutant, of_room.union(*lines.values()))
 
     def _sorted(self, mutant: Mutant, tests: set[str]) -> list[str]:
-        """A few of each file in turn, the quick ones first; the mutant's own room before others."""
+        """The broadest first; then a few of each file in turn, the quick ones first.
+
+        The mutant's own room goes before others.
+        """
         room = mutant.path.split("/")[1]
         known = [test for test in tests if test in self.seconds and not test.startswith(NO_WITNESS)]
         seen: dict[str, int] = {}
@@ -122,7 +131,10 @@ class Recorded:
             file = test.partition("::")[0]
             seen[file] = seen.get(file, 0) + 1
             order[test] = (seen[file] // 4, f"/{room}/" not in file, self.seconds[test])
-        return sorted(known, key=lambda test: (order[test], test))
+        quick = [test for test in known if self.seconds[test] < BRIEF]
+        broad = sorted(quick, key=lambda test: (-self._breadth[test], test))[:BROAD]
+        others = sorted(known, key=lambda test: (order[test], test))
+        return [*broad, *(test for test in others if test not in broad)]
 
 
 def _moved(then: Path, now: Path) -> dict[int, int]:
