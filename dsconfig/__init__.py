@@ -9,8 +9,9 @@
 Names are loaded on first use, so that a program pays only for what it calls.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dsconfig.lazily import names_of
 
 if TYPE_CHECKING:
     from dsconfig.api import complete, estimate, plan, read, resolve, validate
@@ -36,38 +37,31 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME_OF = {
-    "dsconfig.api": ("read", "validate", "resolve", "estimate", "plan", "complete"),
-    "dsconfig.facts": (
-        "Architecture",
-        "DeviceFacts",
-        "Facts",
-        "HostFacts",
-        "ModelTree",
-        "ModuleFact",
-        "TensorFact",
-        "TrainingFacts",
-        "architecture_of",
-        "gather",
-    ),
-    "dsconfig.cost.estimate": ("Estimate",),
-    "dsconfig.planner.plan": ("Coverage", "Plan", "Status", "UnitSchedule"),
-    "dsconfig.report": ("Diagnostic", "Effect", "Report", "Severity"),
-    "dsconfig.resolver.resolution": ("LedgerEntry", "Resolution"),
-    "dsconfig.runtimes.effective": ("Effective",),
-    "dsconfig.schema.optimizers": ("OPTIMIZERS", "OPTIMIZER_CLASSES", "optimizer_type"),
-    "dsconfig.source": ("Document",),
-}
-_MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'dsconfig' has no attribute {name!r}")
-    value = getattr(import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
-
+__getattr__ = names_of(
+    __name__,
+    {
+        "api": ("read", "validate", "resolve", "estimate", "plan", "complete"),
+        "facts": (
+            "Architecture",
+            "DeviceFacts",
+            "Facts",
+            "HostFacts",
+            "ModelTree",
+            "ModuleFact",
+            "TensorFact",
+            "TrainingFacts",
+            "architecture_of",
+            "gather",
+        ),
+        "cost.estimate": ("Estimate",),
+        "planner.plan": ("Coverage", "Plan", "Status", "UnitSchedule"),
+        "report": ("Diagnostic", "Effect", "Report", "Severity"),
+        "resolver.resolution": ("LedgerEntry", "Resolution"),
+        "runtimes.effective": ("Effective",),
+        "schema.optimizers": ("OPTIMIZERS", "OPTIMIZER_CLASSES", "optimizer_type"),
+        "source": ("Document",),
+    },
+)
 
 __all__ = [
     "OPTIMIZERS",

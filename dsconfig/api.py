@@ -4,8 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dsconfig.lazily import lazily
+
+with lazily():
+    # A caller of `validate` does not pay for the planner: each room is entered when it is asked.
+    from dsconfig.checks import judging
+    from dsconfig.cost import pricing
+    from dsconfig.facts import facts as known
+    from dsconfig.planner import making
+    from dsconfig.report import report as reports
+    from dsconfig.resolver import entry
+    from dsconfig.resolver import resolution as resolutions
+    from dsconfig.runtimes import base as programs
+    from dsconfig.runtimes import effective as settings
+    from dsconfig.schema import installed
+    from dsconfig.schema import version as releases
+    from dsconfig.source import document as documents
+    from dsconfig.source import ignores, reading
+
 if TYPE_CHECKING:
-    # A caller of `validate` does not pay for the planner; each function imports its own room.
     from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
@@ -28,10 +45,7 @@ def read(source: Source, *, name: str | None = None) -> Document:
 
     Never raises for a mistake of the user: what is wrong is in ``Document.diagnostics``.
     """
-    from dsconfig.source import Document
-    from dsconfig.source import read as read_source
-
-    return source if isinstance(source, Document) else read_source(source, name=name)
+    return source if isinstance(source, documents.Document) else reading.read(source, name=name)
 
 
 def validate(
@@ -44,22 +58,18 @@ def validate(
     """Find everything that is wrong, in one run, in order of position.
 
     Without ``runtime`` the config is judged for all of them. ``version`` is DeepSpeed's;
-    default: that of ``runtime`` where one is given as a value, else the installed release,
-    else the newest known. Raises ValueError for an unknown
-    runtime or version, TypeError for facts of another kind.
+    default: that of ``runtime`` where one is given as a value, else the installed release, else
+    the newest known. Raises ValueError for an unknown runtime or version, TypeError for facts of
+    another kind.
     """
-    from dsconfig.checks import check
-    from dsconfig.report import Report
-    from dsconfig.report.report import in_order
-
     document = read(document)
-    found = check(document, _facts(facts), runtime=runtime, version=_version(version, runtime))
+    found = judging.check(
+        document, _facts(facts), runtime=runtime, version=_version(version, runtime)
+    )
     if document.may_ignore:
-        from dsconfig.source.ignores import without_ignored
-
         # One program's view leaves rules asleep, so idle requests are told in the whole view only.
-        found = without_ignored(document, found, report_unused=runtime is None)
-    return Report(in_order(found))
+        found = ignores.without_ignored(document, found, report_unused=runtime is None)
+    return reports.Report(reports.in_order(found))
 
 
 def resolve(
@@ -72,15 +82,11 @@ def resolve(
     """Replace every "auto" by a value, and say why.
 
     For ``deepspeed``, ``transformers`` and ``accelerate`` the answer is what that program would
-    do with the file. What ``validate`` finds is not repeated here. ``version`` as
-    there. Raises ValueError for an
-    unknown runtime or version, TypeError for facts of another kind.
+    do with the file. What ``validate`` finds is not repeated here. ``version`` as there. Raises
+    ValueError for an unknown runtime or version, TypeError for facts of another kind.
     """
-    from dsconfig.resolver import resolve as resolve_document
-    from dsconfig.runtimes.base import runtime_of
-
-    chosen = runtime_of(runtime, _version(version, runtime))
-    return resolve_document(read(document), _facts(facts), chosen)
+    chosen = programs.runtime_of(runtime, _version(version, runtime))
+    return entry.resolve(read(document), _facts(facts), chosen)
 
 
 def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
@@ -89,20 +95,15 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
     Raises ValueError when the resolution has errors or the facts name no model, TypeError for
     a config that was not resolved and for facts of another kind.
     """
-    from dsconfig.cost.pricing import estimate as estimate_effective
-    from dsconfig.runtimes.effective import Effective
-
     facts = _facts(facts)
-    if isinstance(resolution, Effective):
-        return estimate_effective(resolution, facts)
+    if isinstance(resolution, settings.Effective):
+        return pricing.estimate(resolution, facts)
     _insist_on_resolution(resolution, "estimate")
     if resolution.effective is None:
         listed = "; ".join(f"{found.code} {found.message}" for found in resolution.diagnostics)
         raise ValueError(f"the config is not resolved: {listed or 'validate says what is wrong'}")
-    from dsconfig.runtimes.base import runtime_of
-
-    program = runtime_of(resolution.runtime, resolution.version)
-    return estimate_effective(resolution.effective, facts, runtime=program)
+    program = programs.runtime_of(resolution.runtime, resolution.version)
+    return pricing.estimate(resolution.effective, facts, runtime=program)
 
 
 def plan(resolution: Resolution, facts: Facts) -> Plan:
@@ -111,10 +112,8 @@ def plan(resolution: Resolution, facts: Facts) -> Plan:
     Raises PlanError (a ValueError) when the config has errors or the batch is not settled,
     TypeError for a config that was not resolved and for facts of another kind.
     """
-    from dsconfig.planner.making import make_plan
-
     _insist_on_resolution(resolution, "plan")
-    return make_plan(resolution, _facts(facts))
+    return making.make_plan(resolution, _facts(facts))
 
 
 def complete(plan: Plan, facts: Facts) -> Plan:
@@ -122,27 +121,21 @@ def complete(plan: Plan, facts: Facts) -> Plan:
 
     Decides nothing anew. Raises PlanError (a ValueError) when the plan is for another model.
     """
-    from dsconfig.planner import making
-
     return making.complete(plan, _facts(facts))
 
 
 def _facts(facts: Facts | None) -> Facts:
     """The facts; none known where nothing is given."""
-    from dsconfig.facts import Facts
-
     if facts is None:
-        return Facts()
-    if not isinstance(facts, Facts):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return known.Facts()
+    if not isinstance(facts, known.Facts):  # pyright: ignore[reportUnnecessaryIsInstance]
         wrong = type(facts).__name__
         raise TypeError(f"facts are dsconfig.Facts, not {wrong}: write dsconfig.gather(...)")
     return facts
 
 
 def _insist_on_resolution(resolution: object, function: str) -> None:
-    from dsconfig.resolver.resolution import Resolution
-
-    if not isinstance(resolution, Resolution):
+    if not isinstance(resolution, resolutions.Resolution):
         raise TypeError(
             f"{function} takes a resolved config, not {type(resolution).__name__}: "
             f"write dsconfig.{function}(dsconfig.resolve(config, facts), facts)"
@@ -150,15 +143,12 @@ def _insist_on_resolution(resolution: object, function: str) -> None:
 
 
 def _version(version: str | Version | None, runtime: str | Runtime | None) -> Version:
-    from dsconfig.schema.installed import installed_or_newest
-    from dsconfig.schema.version import Version
-
     if version is None:
         if runtime is None or isinstance(runtime, str):
-            return installed_or_newest()
+            return installed.installed_or_newest()
         return runtime.version
-    if isinstance(version, Version):
+    if isinstance(version, releases.Version):
         return version
     if not isinstance(version, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f'version={version!r} is no text; write one like "0.19.8"')
-    return Version.parse(version)
+    return releases.Version.parse(version)

@@ -7,15 +7,17 @@
 
 A type checker, the test of the layers and a reader see an ordinary import at the top of the file.
 What is imported in the block must be a module; a name out of one (``from module import name``)
-runs the module at once. Packages run at once, so their ``__init__`` stays light.
+runs the module at once. Packages run at once, so their ``__init__`` stays light; one that has a
+public face hands its names on with :func:`names_of`.
 
 [Note: two threads] A module's own lock is held while it runs. Who touches it meanwhile waits for
 the whole module; the thread that runs it sees it as far as it is, as in any import.
 """
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import RLock
@@ -95,3 +97,18 @@ def lazily() -> Generator[None]:
         yield
     finally:
         sys.meta_path.remove(_FINDER)
+
+
+def names_of(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package: each name is taken, when it is first asked for, out of the
+    module below the package that ``homes`` has it under."""
+    module_of = {name: module for module, names in homes.items() for name in names}
+
+    def find(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{package}.{module_of[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find

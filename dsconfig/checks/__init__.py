@@ -1,77 +1,8 @@
-"""The rules: everything DeepSpeed checks itself, and everything it lets pass."""
+"""The rules: everything DeepSpeed checks itself, and everything it lets pass.
 
-from dsconfig.checks.context import Context
-from dsconfig.checks.registry import awake, rule_of, rules
-from dsconfig.checks.rule import Finding, Rule
-from dsconfig.facts import Facts
-from dsconfig.report import Diagnostic, Effect
-from dsconfig.runtimes.base import Runtime, every_runtime, runtime_of
-from dsconfig.runtimes.dsengine import DsEngine
-from dsconfig.schema.version import NEWEST, Version
-from dsconfig.source.document import Document
-from dsconfig.source.pointer import join
-
-__all__ = ["check", "rule_of", "rules"]
-
-
-def check(
-    document: Document,
-    facts: Facts | None = None,
-    runtime: str | Runtime | None = None,
-    version: Version | None = None,
-) -> tuple[Diagnostic, ...]:
-    """The reader's findings and those of every rule, in no particular order.
-
-    Without ``runtime`` the config is judged for all of them. Raises ValueError for an
-    unknown runtime.
-    """
-    if runtime is None:
-        judged = every_runtime(version or NEWEST)
-    else:
-        judged = (runtime_of(runtime, version),)
-    names = tuple(each.name for each in judged)
-    # What the reader finds holds for whoever reads the file.
-    found = [each._replace(runtimes=names) for each in document.diagnostics]
-    if document.is_unreadable or document.is_broken or not isinstance(document.value, dict):
-        return tuple(found)
-    context = Context(document, facts or Facts(), judged, version or judged[0].version)
-    for rule in awake(context.words):
-        if document.is_template and not rule.on_templates:
-            continue
-        for finding in rule.check(context):
-            diagnostic = _diagnostic(rule, finding, context)
-            if diagnostic is not None:
-                found.append(diagnostic)
-                context.is_refused |= diagnostic.effect is Effect.REFUSED
-    return tuple(found)
-
-
-def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:
-    holds = finding.holds or rule.holds
-    effect, message = finding.effect or rule.effect, finding.message
-    late = effect is Effect.REFUSED and (rule.late if finding.late is None else finding.late)
-    names = tuple(
-        runtime.name
-        for runtime in context.runtimes
-        if holds(runtime) and (runtime.builds_an_engine or not late)
-    )
-    if finding.engine_stops is not None and effect is not Effect.REFUSED:
-        if context.ends_in_deepspeed:
-            names = tuple(name for name in names if name != DsEngine.name)
-        else:
-            effect, message = Effect.REFUSED, finding.engine_stops
-    if not names:
-        return None
-    pointer = join(*finding.path)
-    return Diagnostic(
-        code=rule.code,
-        name=rule.name,
-        effect=effect,
-        message=message,
-        pointer=pointer,
-        range=finding.range or context.document.range(pointer, key=finding.on_key),
-        runtimes=names,
-        help=finding.help,
-        fix=finding.fix,
-        late=late,
-    )
+judging        a config and facts in, findings out
+registry       all rules by code, and what wakes them
+rule           what a rule is; context: what rules ask about a config
+page, examples the page of a rule, and its two examples judged
+The others hold the rules, a family each.
+"""

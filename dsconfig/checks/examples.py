@@ -1,14 +1,16 @@
 """The bad and the good example of a rule, judged as its page says."""
 
+from dsconfig.checks.judging import check
 from dsconfig.checks.rule import Example
-from dsconfig.facts import Facts
+from dsconfig.facts import Facts, gather
 from dsconfig.report import Diagnostic
+from dsconfig.schema.version import Version
+from dsconfig.source import read
+from dsconfig.source.ignores import without_ignored
 
 
 def facts_of(example: Example) -> Facts:
     """The world of an example."""
-    from dsconfig.facts import gather
-
     return gather(
         world_size=example.world_size,
         device=example.device,
@@ -21,11 +23,6 @@ def facts_of(example: Example) -> Facts:
 
 def judge(example: Example) -> tuple[Diagnostic, ...]:
     """Everything found in an example."""
-    from dsconfig.checks import check
-    from dsconfig.schema.version import Version
-    from dsconfig.source import read
-    from dsconfig.source.ignores import without_ignored
-
     version = Version.parse(example.version) if example.version else None
     form = "yaml" if example.name.endswith(".yaml") else None
     document = read(example.config, name=example.name, format=form)

@@ -11,6 +11,7 @@ from dsconfig.runtimes.base import Runtime
 from dsconfig.source.pointer import copied
 
 with lazily():
+    from dsconfig.resolver import agreement
     from dsconfig.runtimes.behaviour import replay as replays
 
 
@@ -106,7 +107,6 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
     facts = config.facts
     if facts.training is None and not facts.launch:
         return
-    from dsconfig.resolver import agreement  # its package runs at once
 
     compared = all(runtime.compares_arguments for runtime in config.runtimes)
     for found in agreement.disagreements(config.config, facts):

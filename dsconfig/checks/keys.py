@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, Path, everywhere, in_deepspeed
+from dsconfig.lazily import lazily
 from dsconfig.report import Applicability, Edit, Effect, Fix
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Outcome
@@ -14,6 +15,10 @@ from dsconfig.schema.version import OLDEST, Version
 from dsconfig.source.document import Document
 from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
+
+with lazily():
+    from dsconfig.checks import spelling
+
 
 OWN_KEYS = ("$schema", "$dsconfig")
 """Top-level keys for editors and for this program."""
@@ -110,14 +115,12 @@ def unknown_key(config: Context) -> Iterator[Finding]:
     DeepSpeed ignores it without a word, so the run is not the one the file asks for; in
     `zero_optimization`, `fp16`, `bf16` and other checked blocks it stops.
     """
-    from dsconfig.checks.spelling import other_places, same_letters
-
     for path, error in _unknown(config):
         if (
             is_comment(path[-1])
             or path == ("$schema",)
             or renamed(config, path)
-            or other_places(path)
+            or spelling.other_places(path)
         ):
             continue
         meant = config.closest(path[-1], error.known)
@@ -125,7 +128,7 @@ def unknown_key(config: Context) -> Iterator[Finding]:
         fix = None
         if meant and not config.has(*path[:-1], meant):
             edits = rename_key(config.document, error.pointer, meant)
-            fix = as_fix(edits, safe=refused and same_letters(path[-1], meant))
+            fix = as_fix(edits, safe=refused and spelling.same_letters(path[-1], meant))
         yield Finding(
             path=path,
             message=f'unknown key "{_dotted(path)}": '
@@ -177,12 +180,10 @@ def documented_and_unread(config: Context) -> Iterator[Finding]:
 )
 def misplaced_key(config: Context) -> Iterator[Finding]:
     """The key exists, but in another block; here nothing reads it."""
-    from dsconfig.checks.spelling import other_places, same_letters
-
     for path, error in _unknown(config):
         if is_comment(path[-1]) or renamed(config, path):
             continue
-        places = other_places(path)
+        places = spelling.other_places(path)
         if not places:
             continue
         alike = config.closest(path[-1], error.known)
@@ -193,7 +194,7 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
         if (
             len(places) == 1
             and not config.has(*places[0])
-            and not (alike and same_letters(alike, path[-1]))
+            and not (alike and spelling.same_letters(alike, path[-1]))
         ):
             edits = move_entry(config.document, error.pointer, join(*places[0][:-1]))
             fix = as_fix(edits, safe=False)

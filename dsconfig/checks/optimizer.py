@@ -8,6 +8,7 @@ from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, in_deepspeed
 from dsconfig.checks.values import VALUE_KINDS, literal_of, shown
+from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.built import Built, optimizer_built
@@ -15,6 +16,10 @@ from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema.optimizers import OPTIMIZERS, optimizer_type
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
+
+with lazily():
+    from dsconfig.checks import spelling
+
 
 PARAMS = ("optimizer", "params")
 NOW = "DeepSpeed stops when the engine is built"
@@ -110,8 +115,6 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
     its CPU kernel under optimizer offload, and torch's classes with `torch_adam`. An argument
     of torch, such as `foreach`, is unknown to the others. Muon drops what it does not know.
     """
-    from dsconfig.checks.spelling import same_letters
-
     target = what_is_built(config)
     if target is None or target.arguments is None:
         return
@@ -130,7 +133,9 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
             help=f'did you mean "{meant}"?' if meant else "delete it",
             effect=Effect.ALTERED if drops else None,
             late=not drops,
-            fix=as_fix(edits, safe=not drops and meant is not None and same_letters(name, meant)),
+            fix=as_fix(
+                edits, safe=not drops and meant is not None and spelling.same_letters(name, meant)
+            ),
             on_key=True,
         )
 

@@ -7,6 +7,7 @@ from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.checks.values import literal_of, shown
+from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.built import Schedule, schedule_built
@@ -15,6 +16,10 @@ from dsconfig.schema import ErrorKind
 from dsconfig.schema.schedules import OWN, SCHEDULES
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
+
+with lazily():
+    from dsconfig.checks import spelling
+
 
 PARAMS = ("scheduler", "params")
 NOW = "DeepSpeed stops when the engine is built"
@@ -44,8 +49,6 @@ def what_is_built(config: Context) -> Schedule | None:
 def unknown_scheduler(config: Context) -> Iterator[Finding]:
     """The type is neither one of DeepSpeed's schedules nor a class of
     torch.optim.lr_scheduler, letter by letter; the engine is not built."""
-    from dsconfig.checks.spelling import same_letters
-
     name = config.get("scheduler", "type")
     known = SCHEDULES.get(name) if isinstance(name, str) else None
     if name is None or name == AUTO or (known and known.is_known_at(config.version)):
@@ -64,7 +67,7 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
         path=("scheduler", "type"),
         message=f"{shown(name)} is no schedule of DeepSpeed or torch: {NOW}",
         help=f'did you mean "{meant}"?' if meant else f"write one of {', '.join(OWN)}",
-        fix=as_fix(edits, safe=meant is not None and same_letters(meant, str(name))),
+        fix=as_fix(edits, safe=meant is not None and spelling.same_letters(meant, str(name))),
     )
 
 
@@ -109,8 +112,6 @@ def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
     WarmupLR has no `total_num_steps`, and WarmupCosineLR works with ratios to the optimizer's
     learning rate in place of `warmup_min_lr` and `warmup_max_lr`.
     """
-    from dsconfig.checks.spelling import same_letters
-
     target = what_is_built(config)
     if target is None:
         return
@@ -131,7 +132,7 @@ def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
             path=path,
             message=f'unknown argument "{name}": {config.scheduler} does not take it: {NOW}',
             help=f'did you mean "{meant}"?' if meant else fits,
-            fix=as_fix(edits, safe=meant is not None and same_letters(name, meant)),
+            fix=as_fix(edits, safe=meant is not None and spelling.same_letters(name, meant)),
             on_key=True,
         )
 

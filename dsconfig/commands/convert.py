@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsconfig.commands import options
+from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
+from dsconfig.source.pointer import dotted, lookup
+
+with lazily():
+    from dsconfig.commands import prepare, writing
+    from dsconfig.planner.coverage import cover
+    from dsconfig.runtimes import effective as settings
+
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.effective import Effective
@@ -39,12 +48,9 @@ def convert(
     output: Out = None,
 ) -> None:
     """Write the config as strict JSON, base64, an accelerate YAML, or an FSDP2 YAML."""
-    from dsconfig.commands.errors import UsageError
-    from dsconfig.commands.prepare import show_errors
-
     document = options.load(file, overrides)
     if document.is_broken:
-        show_errors(document, document.diagnostics)
+        prepare.show_errors(document, document.diagnostics)
     options.facts_from(world_size=gpus, nodes=nodes)  # refuses counts that cannot be
     if not isinstance(document.value, dict):
         raise UsageError(f"{document.name}: the config is not an object")
@@ -52,9 +58,7 @@ def convert(
     if output is None:
         typer.echo(text)
     else:
-        from dsconfig.commands.writing import write
-
-        write(output, text + "\n")
+        writing.write(output, text + "\n")
 
 
 def as_json(document: "Document", gpus: int, nodes: int) -> str:
@@ -68,8 +72,6 @@ def as_base64(document: "Document", gpus: int, nodes: int) -> str:
 
 
 def as_accelerate(document: "Document", gpus: int, nodes: int) -> str:
-    from dsconfig.source.pointer import lookup
-
     stage = lookup(document.value, "/zero_optimization/stage", 0)
     lines = [
         *_head("DEEPSPEED", gpus, nodes),
@@ -82,8 +84,6 @@ def as_accelerate(document: "Document", gpus: int, nodes: int) -> str:
 
 def as_fsdp2(document: "Document", gpus: int, nodes: int) -> str:
     """Map what FSDP2 has a word for; list every other key of the file as a comment."""
-    from dsconfig.planner.coverage import coverage
-
     settled = _effective(document)
     precision = {"fp32": "no"}.get(settled.numerics.precision, settled.numerics.precision)
     lines = [
@@ -92,7 +92,7 @@ def as_fsdp2(document: "Document", gpus: int, nodes: int) -> str:
         "fsdp_config:",
         *(f"  {name}: {_yaml(value)}" for name, value in _fsdp_settings(settled)),
     ]
-    left = [row.pointer for row in coverage(settled) if row.pointer not in FSDP_KEYS]
+    left = [row.pointer for row in cover.coverage(settled) if row.pointer not in FSDP_KEYS]
     lines += ["# Not expressed here; set these in the training script:"] if left else []
     lines += [f"#   {_dotted(pointer)} = {_value(document, pointer)}" for pointer in left]
     return "\n".join(lines)
@@ -113,13 +113,11 @@ FSDP_KEYS = frozenset(
 
 
 def _fsdp_settings(settled: "Effective") -> Iterator[tuple[str, Any]]:
-    from dsconfig.runtimes.effective import Tier
-
     zero = settled.zero
     gathers = zero.stage == 3 and zero.gather_16bit_weights_on_model_save
     yield "fsdp_version", 2
     yield "fsdp_reshard_after_forward", zero.stage == 3
-    yield "fsdp_offload_params", zero.parameter_tier is Tier.HOST
+    yield "fsdp_offload_params", zero.parameter_tier is settings.Tier.HOST
     yield "fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"
     yield "fsdp_state_dict_type", "FULL_STATE_DICT" if gathers else "SHARDED_STATE_DICT"
     yield "fsdp_cpu_ram_efficient_loading", zero.stage == 3
@@ -127,11 +125,8 @@ def _fsdp_settings(settled: "Effective") -> Iterator[tuple[str, Any]]:
 
 
 def _effective(document: "Document") -> "Effective":
-    from dsconfig.commands.errors import UsageError
-    from dsconfig.runtimes.effective import effective
-
     try:
-        return effective(document.value)
+        return settings.effective(document.value)
     except ValueError as error:
         raise UsageError(f"{document.name}: {error}; run `dsconfig resolve` first") from None
 
@@ -146,14 +141,10 @@ def _head(kind: str, gpus: int, nodes: int) -> list[str]:
 
 
 def _dotted(pointer: str) -> str:
-    from dsconfig.source.pointer import dotted
-
     return dotted(pointer)
 
 
 def _value(document: "Document", pointer: str) -> str:
-    from dsconfig.source.pointer import lookup
-
     return json.dumps(lookup(document.value, pointer))
 
 

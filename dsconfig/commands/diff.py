@@ -10,7 +10,12 @@ import typer
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.releases import release
+from dsconfig.lazily import lazily
 from dsconfig.report import Effect
+
+with lazily():
+    from dsconfig.commands import differences
+
 
 if TYPE_CHECKING:
     from dsconfig.commands.differences import Change
@@ -40,8 +45,6 @@ def diff(
     With two files: what trains differently. With one file and two releases of DeepSpeed: what
     the move changes for it. Exit code 1 where there is a difference.
     """
-    from dsconfig.commands.differences import between_configs, between_releases
-
     if output_format not in FORMATS:
         raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
     if b is None and from_version is None:
@@ -50,10 +53,10 @@ def diff(
     after = release(to_version, option="--to-version") if to_version or b is None else before
     first = options.load(a, overrides)
     if b is None:
-        changes = between_releases(_mapping(first), first, before, after)
+        changes = differences.between_releases(_mapping(first), first, before, after)
     else:
         second = options.load(b, overrides)
-        changes = between_configs(_mapping(first), _mapping(second), before, after)
+        changes = differences.between_configs(_mapping(first), _mapping(second), before, after)
     typer.echo(as_json(changes) if output_format == "json" else as_text(changes))
     if changes:
         raise typer.Exit(1)

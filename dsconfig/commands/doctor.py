@@ -9,6 +9,12 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.commands import console as terminal
+
+
 PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "safetensors", "pydantic", "typer")
 NEEDED_TORCH = (2, 11)
 SMALL_SHARED_MEMORY = 1 << 30
@@ -32,9 +38,7 @@ def doctor() -> None:
     """Look at this machine: packages, cards, memory, limits; say what to mend."""
     import typer
 
-    from dsconfig.commands.console import console
-
-    out = console()
+    out = terminal.console()
     worst = State.GOOD
     colours = {State.GOOD: "green", State.NOTE: "yellow", State.BAD: "bold red"}
     for finding in findings():
@@ -88,16 +92,14 @@ def cards() -> Iterator[Finding]:
 
 
 def memory() -> Iterator[Finding]:
-    from dsconfig.commands.console import gigabytes
-
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    yield Finding(State.GOOD, "host memory", f"{gigabytes(pages)}, {os.cpu_count()} cores")
+    yield Finding(State.GOOD, "host memory", f"{terminal.gigabytes(pages)}, {os.cpu_count()} cores")
     shared = Path("/dev/shm")
     if shared.is_dir():
         free = shutil.disk_usage(shared).free
         state = State.NOTE if free < SMALL_SHARED_MEMORY else State.GOOD
         hint = "; loader workers may die: start the container with --shm-size 8g"
-        text = f"{gigabytes(free)} free in /dev/shm"
+        text = f"{terminal.gigabytes(free)} free in /dev/shm"
         yield Finding(state, "shared memory", text + (hint if state is State.NOTE else ""))
 
 

@@ -8,6 +8,14 @@ import typer
 
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.checks import registry
+    from dsconfig.commands.explained import key as keys
+    from dsconfig.commands.explained import names
+    from dsconfig.commands.explained import rule as rules
+    from dsconfig.resolver import codes
 
 What = Annotated[
     str,
@@ -31,35 +39,28 @@ def explain(what: What, output_format: options.OutputFormat = "full") -> None:
 
 
 def _explain_rule(code: str, *, as_json: bool) -> None:
-    from dsconfig.checks import rule_of
-    from dsconfig.commands.explained.rule import rule_as_data, rule_as_text
-
-    rule = rule_of(code)
+    rule = registry.rule_of(code)
     if rule is None:
         _explain_finding(code, as_json=as_json)
         return
-    typer.echo(_dump({"rule": rule_as_data(rule)}) if as_json else rule_as_text(rule))
+    typer.echo(_dump({"rule": rules.rule_as_data(rule)}) if as_json else rules.rule_as_text(rule))
 
 
 def _explain_finding(code: str, *, as_json: bool) -> None:
     """What ``resolve`` finds and ``validate`` cannot: it depends on facts and programs."""
-    from dsconfig.commands.explained.rule import finding_as_data, finding_as_text
-    from dsconfig.resolver.codes import CODES
-
-    if code not in CODES:
+    if code not in codes.CODES:
         raise UsageError(f"there is no rule {code}")
-    typer.echo(_dump({"finding": finding_as_data(code)}) if as_json else finding_as_text(code))
+    typer.echo(
+        _dump({"finding": rules.finding_as_data(code)}) if as_json else rules.finding_as_text(code)
+    )
 
 
 def _explain_key(name: str, *, as_json: bool) -> None:
-    from dsconfig.commands.explained.key import key_as_data, key_as_text
-    from dsconfig.commands.explained.names import keys_named
-
-    found = keys_named(name)
+    found = names.keys_named(name)
     if as_json:
-        typer.echo(_dump({"keys": [key_as_data(key) for key in found]}))
+        typer.echo(_dump({"keys": [keys.key_as_data(key) for key in found]}))
     elif len(found) == 1:
-        typer.echo(key_as_text(found[0]))
+        typer.echo(keys.key_as_text(found[0]))
     else:
         typer.echo(f"{name} is the name of {len(found)} keys:\n")
         for key in found:

@@ -7,6 +7,11 @@ import typer
 
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.commands import releases, writing
+    from dsconfig.schema import json_schema as schemas
 
 Out = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write here, not to stdout.")
@@ -26,28 +31,21 @@ def schema(
 
     Name it in the file, as "$schema", or in the editor's settings.
     """
-    from dsconfig.commands.releases import release
-    from dsconfig.schema.json_schema import json_schema, to_text
-
     if all_to is not None:
         try:
             write_published(all_to)
         except OSError as error:
             raise UsageError(f"--all {all_to}: {error.strerror}") from None
         return
-    text = to_text(json_schema(release(deepspeed_version)))
+    text = schemas.to_text(schemas.json_schema(releases.release(deepspeed_version)))
     if output is None:
         typer.echo(text, nl=False)
     else:
-        from dsconfig.commands.writing import write
-
-        write(output, text)
+        writing.write(output, text)
 
 
 def write_published(folder: Path) -> None:
     """Write one file per published release, and the newest under a name of its own."""
-    from dsconfig.schema.json_schema import published
-
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in published().items():
+    for name, text in schemas.published().items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -8,11 +8,19 @@ import typer
 
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
+from dsconfig.commands.validation.judge import Judge
+from dsconfig.commands.validation.output import Output
+from dsconfig.commands.validation.selection import Selection, selectors
+from dsconfig.commands.validation.targets import STDIN, Target, targets
+from dsconfig.lazily import lazily
+from dsconfig.source.findings import UNREADABLE
+
+with lazily():
+    from dsconfig.commands.validation import baseline as baselines
+    from dsconfig.commands.validation import fixing, settings
 
 if TYPE_CHECKING:
     from dsconfig.commands.validation.baseline import Baseline
-    from dsconfig.commands.validation.judge import Judge
-    from dsconfig.commands.validation.targets import Target
     from dsconfig.facts import Facts
     from dsconfig.report import FileReport
 
@@ -94,10 +102,6 @@ def validate(
     stdin_filename: StdinName = None,
 ) -> None:
     """Judge configs. Exit code 0: clean; 1: errors; 2: wrong usage or unreadable input."""
-    from dsconfig.commands.validation.judge import Judge
-    from dsconfig.commands.validation.output import Output
-    from dsconfig.commands.validation.selection import Selection, selectors
-
     output = Output(output_format, quiet=quiet)
     judge = Judge(
         facts=_facts(
@@ -118,9 +122,7 @@ def validate(
     )
     chosen = _targets(files, stdin_filename)
     if fix or unsafe_fixes or diff:
-        from dsconfig.commands.validation.fixing import repair
-
-        reports, changed = repair(chosen, judge, output, unsafe=unsafe_fixes, dry=diff)
+        reports, changed = fixing.repair(chosen, judge, output, unsafe=unsafe_fixes, dry=diff)
     else:
         reports, changed = _judge(chosen, judge), False
         output.findings(reports)
@@ -135,31 +137,24 @@ def _facts(**flags: object) -> "Facts | None":
 
 
 def _baseline(path: Path | None) -> "Baseline | None":
-    if path is None:
-        return None
-    from dsconfig.commands.validation.baseline import Baseline
-
-    return Baseline.load(path)
+    return None if path is None else baselines.Baseline.load(path)
 
 
-def _targets(files: Sequence[str] | None, stdin_name: str | None) -> list["Target"]:
-    from dsconfig.commands.validation.settings import settings_for
-    from dsconfig.commands.validation.targets import STDIN, targets
-
+def _targets(files: Sequence[str] | None, stdin_name: str | None) -> list[Target]:
     arguments = files or ["."]
     found = [
         target
         for target in targets(arguments, stdin_name)
         if target.name in arguments
         or target.source == STDIN
-        or not settings_for(target.name).excludes(target.name)
+        or not settings.settings_for(target.name).excludes(target.name)
     ]
     if not found:
         raise UsageError(f"no config found in {', '.join(arguments)}; name the file itself")
     return found
 
 
-def _judge(chosen: Sequence["Target"], judge: "Judge") -> list["FileReport"]:
+def _judge(chosen: Sequence[Target], judge: Judge) -> list["FileReport"]:
     reports: list[FileReport] = []
     for target in chosen:
         own = judge.for_file(target.name)
@@ -170,8 +165,6 @@ def _judge(chosen: Sequence["Target"], judge: "Judge") -> list["FileReport"]:
 def _exit_code(
     reports: Sequence["FileReport"], would_change: bool, exit_zero: bool, error_on_warning: bool
 ) -> int:
-    from dsconfig.source.findings import UNREADABLE
-
     codes = [found.code for file in reports for found in file.report.diagnostics]
     if UNREADABLE in codes:
         return 2

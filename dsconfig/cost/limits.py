@@ -8,8 +8,13 @@ from dsconfig.cost.activations import Recompute
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.search import Batches, Candidate, Space
 from dsconfig.facts import Facts, TrainingFacts
+from dsconfig.lazily import lazily
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective
+
+with lazily():
+    from dsconfig.facts import parameter_count
+
 
 MAXIMUM_GPUS = 65_536
 SMALLEST_MODEL, LARGEST_MODEL = 10_000_000, 100_000_000_000_000
@@ -72,7 +77,6 @@ class _Questions:
 
     def largest_model(self) -> Limit:
         """In parameters, to 1 %; the shape is that of a Llama-like decoder of the size."""
-        from dsconfig.facts import parameter_count
 
         def facts_for(size: int) -> Facts:
             return replace(self._facts, model=parameter_count.model(size))

@@ -29,8 +29,13 @@ from dsconfig.cost.estimate import Estimate, Option
 from dsconfig.cost.pricing import inputs_of, price, with_fits
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts.facts import Facts
+from dsconfig.lazily import lazily
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective, Tier
+
+with lazily():
+    from dsconfig.facts import catalogue
+
 
 GIB = 2**30
 TO_SPARE = 0.05
@@ -452,7 +457,5 @@ def table(facts: Facts, *, runtime: str | Runtime = "dsengine") -> Estimate:
 @lru_cache(maxsize=1)
 def known_cards() -> tuple[tuple[str, int], ...]:
     """(name, usable bytes) of the catalogue, smallest first."""
-    from dsconfig.facts import catalogue
-
     cards = [(card["name"], card["memory_bytes_usable"]) for card in catalogue.gpus()]
     return tuple(sorted(cards, key=lambda card: card[1]))

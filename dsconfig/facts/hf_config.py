@@ -54,7 +54,7 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
     if part is None:
         remedy = "it needs hidden_size and num_hidden_layers; else give --params"
         raise FactError("--model", f"{name} has no width and depth of a model; {remedy}")
-    shape = architecture(part)
+    shape = architecture_of(part)
     if not shape.vocab_size:
         remedy = "its embedding is not known; add it, or give --params"
         raise FactError("--model", f"{name} has no vocab_size: {remedy}")
@@ -83,7 +83,7 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
-def architecture(config: Mapping[str, Any]) -> Architecture:
+def architecture_of(config: Mapping[str, Any]) -> Architecture:
     """Sizes by whichever of their names the config uses. Raises FactError on a wrong type."""
     hidden = _first(config, "hidden_size")
     layers = _first(config, "layers")

@@ -10,8 +10,3 @@ foreign        what another program writes, and how it stops
 agreement      config, TrainingArguments and accelerate config against each other
 codes          every finding of the resolver
 """
-
-from dsconfig.resolver.entry import resolve
-from dsconfig.resolver.resolution import LedgerEntry, Resolution, Source
-
-__all__ = ["LedgerEntry", "Resolution", "Source", "resolve"]

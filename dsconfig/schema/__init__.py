@@ -8,9 +8,9 @@
 Names are loaded on first use: a block's models are built when a file has that block.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dsconfig.lazily import names_of
 from dsconfig.schema.version import NEWEST, OLDEST, Version
 
 if TYPE_CHECKING:
@@ -20,23 +20,16 @@ if TYPE_CHECKING:
     from dsconfig.schema.markers import AUTO, Bounds
     from dsconfig.schema.validation import ErrorKind, SchemaError, errors, known_names
 
-_HOME_OF = {
-    "config": ("DSConfig",),
-    "validation": ("ErrorKind", "SchemaError", "errors", "known_names"),
-    "catalogue": ("Key", "Status", "find", "key", "keys", "strict_at", "strict_since"),
-    "installed": ("installed_or_newest",),
-    "markers": ("AUTO", "Bounds"),
-}
-_MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'dsconfig.schema' has no attribute {name!r}")
-    value = getattr(import_module(f"dsconfig.schema.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
+__getattr__ = names_of(
+    __name__,
+    {
+        "config": ("DSConfig",),
+        "validation": ("ErrorKind", "SchemaError", "errors", "known_names"),
+        "catalogue": ("Key", "Status", "find", "key", "keys", "strict_at", "strict_since"),
+        "installed": ("installed_or_newest",),
+        "markers": ("AUTO", "Bounds"),
+    },
+)
 
 __all__ = [
     "AUTO",

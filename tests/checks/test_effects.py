@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import dsconfig
-from dsconfig.checks import rules
 from dsconfig.checks.examples import judge
+from dsconfig.checks.registry import rules
 from dsconfig.report import Diagnostic, Effect, Severity
 from dsconfig.runtimes.base import NAMES
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dsconfig.checks import rules
 from dsconfig.checks.examples import judge
+from dsconfig.checks.registry import rules
 from dsconfig.report import Severity
 
 RULES = list(rules().values())

@@ -10,7 +10,7 @@ import pytest
 
 import dsconfig
 from checks.real_deepspeed import BUILT, RAN, STEPPED, stop_of
-from dsconfig.checks import rules
+from dsconfig.checks.registry import rules
 from dsconfig.checks.rule import Rule
 from dsconfig.report import Effect
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from dsconfig.checks import rules
 from dsconfig.checks.page import pages
+from dsconfig.checks.registry import rules
 
 FOLDER = Path(__file__).parents[2] / "docs" / "rules"
 PAGES = pages()

@@ -5,8 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from dsconfig.checks import rule_of, rules
-from dsconfig.checks.registry import FAMILIES, MODULES, PAGE, rule
+from dsconfig.checks.registry import FAMILIES, MODULES, PAGE, rule, rule_of, rules
 from dsconfig.report import Effect
 
 RULES = rules()

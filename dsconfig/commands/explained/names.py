@@ -1,8 +1,12 @@
 """From what people type to the keys they mean."""
 
 from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
 from dsconfig.schema import Key, key, keys
 from dsconfig.source.pointer import dotted
+
+with lazily():
+    from dsconfig.checks import spelling
 
 
 def keys_named(name: str) -> list[Key]:
@@ -21,8 +25,8 @@ def keys_named(name: str) -> list[Key]:
 
 
 def _nearest(path: str) -> str:
-    from dsconfig.checks.spelling import closest
-
     known = [each.path for each in keys()]
-    near = closest(path, known) or closest(path, {each.rpartition(".")[2] for each in known})
+    near = spelling.closest(path, known) or spelling.closest(
+        path, {each.rpartition(".")[2] for each in known}
+    )
     return f"; did you mean {near}?" if near else ""

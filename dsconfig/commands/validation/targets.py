@@ -5,6 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.commands.validation import search
+
 
 STDIN = "-"
 
@@ -31,9 +36,7 @@ def _expand(argument: str, stdin_name: str | None) -> Iterator[Target]:
     if argument == STDIN:
         yield Target(STDIN, stdin_name or "<stdin>")
     elif _is_directory(argument):
-        from dsconfig.commands.validation.search import configs_in
-
-        yield from (Target(file, file) for file in configs_in(argument))
+        yield from (Target(file, file) for file in search.configs_in(argument))
     elif any(mark in argument for mark in "*?[") and not _exists(argument):
         from glob import glob
 
