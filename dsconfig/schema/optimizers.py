@@ -31,6 +31,8 @@ class OptimizerClass(NamedTuple):
     states_with: Mapping[str, str] = {}
     other_bytes: float = 0.0
     temporaries: int = 0
+    temporaries_of_lists: int | None = None
+    """The same where a list of tensors is updated at once, if it is not as many."""
     is_fused: bool = False
     is_eager: bool = False
     """Whether the states are made with the optimizer, not in its first step."""
@@ -128,7 +130,13 @@ OPTIMIZER_CLASSES: Mapping[str, OptimizerClass] = {
         _torch("Adadelta", "square_avg", "acc_delta"),
         _torch("Adafactor", other_bytes=_FACTORED, temporaries=1, is_elementwise=False),
         _torch(
-            "Adagrad", "sum", temporaries=1, is_eager=True, is_tested=True, torch_fuses_on="cpu"
+            "Adagrad",
+            "sum",
+            temporaries=1,
+            temporaries_of_lists=2,  # the root of the sums, and the scaled gradients
+            is_eager=True,
+            is_tested=True,
+            torch_fuses_on="cpu",
         ),
         _torch("Adam", *ADAM_STATES, states_with=_AMSGRAD, is_tested=True, torch_fuses_on="any"),
         _torch("AdamW", *ADAM_STATES, states_with=_AMSGRAD, is_tested=True, torch_fuses_on="any"),

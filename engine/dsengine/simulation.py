@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dsconfig import ModelTree, Plan
 from dsengine.fakes import Values, stand_in
 from dsengine.memory import LiveBytes
+from dsengine.optimizers import build as optimizer_building
 from dsengine.reports.communication import CommunicationLog
 from dsengine.sharding.arrival import undivided
 
@@ -85,8 +86,11 @@ def _initialized(plan: Plan, build: Callable[[], nn.Module], live: LiveBytes, de
         return engine
     module = build()
     live.start("init")
-    with _apart():
+    with _apart(), _replaced(optimizer_building, "device_types", lambda groups: {device}):
         engine, *_ = initialize(model=module, plan=plan)
+    for group in engine.optimizer.param_groups if engine.optimizer else ():
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True  # torch's default on a GPU, which tensors of the CPU hide
     return engine
 
 

@@ -27,4 +27,7 @@ def temporary_bytes(job: Workload, elements: int, largest: int) -> int:
     if chosen.get("fused") or (fused and not _CHOOSE_KERNELS & chosen.keys()):
         return 0
     whole_list = not job.on_cpu if kind.is_torch else kind.is_elementwise
-    return (elements if whole_list else largest) * 4 * kind.temporaries
+    if not whole_list:
+        return largest * 4 * kind.temporaries
+    of_lists = kind.temporaries_of_lists
+    return elements * 4 * (kind.temporaries if of_lists is None else of_lists)

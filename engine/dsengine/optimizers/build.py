@@ -86,8 +86,12 @@ def _may_fuse(kind: type[Optimizer], options: Mapping[str, Any], groups: Groups)
     if {"fused", "foreach", "differentiable"} & options.keys():
         return False
     known = OPTIMIZER_CLASSES.get(f"torch.{kind.__name__}")
-    devices = {each.device.type for group in groups for each in group["params"]}
-    return known is not None and all(map(known.is_torch_fused_on, devices))
+    return known is not None and all(map(known.is_torch_fused_on, device_types(groups)))
+
+
+def device_types(groups: Groups) -> set[str]:
+    """Where the parameters are: ``cpu``, ``cuda`` ..."""
+    return {each.device.type for group in groups for each in group["params"]}
 
 
 def as_groups(parameters: Iterable[Any]) -> Groups:
