@@ -53,7 +53,7 @@ def peak(mode: str) -> float:
     import torch.distributed as dist
     import torch.distributed.tensor  # noqa: F401
 
-    import dsengine.engine  # noqa: F401
+    import dsengine.loop.engine  # noqa: F401
 
     dist.barrier()
     before = _resident()

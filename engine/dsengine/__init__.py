@@ -11,87 +11,94 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import dsconfig
-from dsengine.refusals import refusal, refuse_imports
+from dsengine.deepspeed.importing import install, module_of
+from dsengine.deepspeed.refusals import refusal
 
 if TYPE_CHECKING:
-    from dsengine import (
+    from dsengine.checkpoints import CheckpointError
+    from dsengine.communication.peers import RankFailedError
+    from dsengine.communication.start import init_distributed
+    from dsengine.deepspeed import (
         accelerator,
         comm,
         compression,
         ops,
         profiling,
         runtime,
-        schedules,
         utils,
         zero,
     )
-    from dsengine import activation_checkpointing as checkpointing
-    from dsengine.accelerator import get_accelerator
-    from dsengine.arguments import add_config_arguments
-    from dsengine.comm import init_distributed
-    from dsengine.data import RepeatingLoader
-    from dsengine.engine import Engine
-    from dsengine.engine import Engine as DeepSpeedEngine
-    from dsengine.initialization import initialize
-    from dsengine.measurement import measure, print_measurement
-    from dsengine.model_tree import describe
-    from dsengine.progress import Progress
-    from dsengine.simulation import simulate
-    from dsengine.utils.logging import log_dist, logger
+    from dsengine.deepspeed.accelerator import get_accelerator
+    from dsengine.deepspeed.arguments import add_config_arguments
+    from dsengine.deepspeed.utils.logging import log_dist, logger
+    from dsengine.loop import activation_checkpointing as checkpointing
+    from dsengine.loop.data import RepeatingLoader
+    from dsengine.loop.engine import Engine
+    from dsengine.loop.engine import Engine as DeepSpeedEngine
+    from dsengine.loop.initialization import initialize
+    from dsengine.observation.measurement import measure, print_measurement
+    from dsengine.observation.progress import Progress
+    from dsengine.optimizers import schedules
+    from dsengine.parameters.model_tree import describe
+    from dsengine.simulation.dry_run import simulate
 
 DEEPSPEED = "0.19.8"
 """The release whose interface this is."""
 __version__ = f"{DEEPSPEED}+dsengine.{dsconfig.__version__}"
 """What a script that compares releases has to see, and after the plus sign our own."""
 
-_ATTRIBUTES = {
-    "DeepSpeedEngine": ("dsengine.engine", "Engine"),
-    "Progress": ("dsengine.progress", "Progress"),
-    "RepeatingLoader": ("dsengine.data", "RepeatingLoader"),
-    "Engine": ("dsengine.engine", "Engine"),
-    "add_config_arguments": ("dsengine.arguments", "add_config_arguments"),
-    "describe": ("dsengine.model_tree", "describe"),
-    "get_accelerator": ("dsengine.accelerator", "get_accelerator"),
-    "init_distributed": ("dsengine.comm", "init_distributed"),
-    "log_dist": ("dsengine.utils.logging", "log_dist"),
-    "logger": ("dsengine.utils.logging", "logger"),
-    "measure": ("dsengine.measurement", "measure"),
-    "print_measurement": ("dsengine.measurement", "print_measurement"),
-    "initialize": ("dsengine.initialization", "initialize"),
-    "simulate": ("dsengine.simulation", "simulate"),
+_HOMES = {
+    "CheckpointError": "checkpoints",
+    "Engine": "loop.engine",
+    "Progress": "observation.progress",
+    "RankFailedError": "communication.peers",
+    "RepeatingLoader": "loop.data",
+    "add_config_arguments": "deepspeed.arguments",
+    "describe": "parameters.model_tree",
+    "get_accelerator": "deepspeed.accelerator",
+    "init_distributed": "communication.start",
+    "initialize": "loop.initialization",
+    "log_dist": "deepspeed.utils.logging",
+    "logger": "deepspeed.utils.logging",
+    "measure": "observation.measurement",
+    "print_measurement": "observation.measurement",
+    "schedules": "optimizers",
+    "simulate": "simulation.dry_run",
 }
-_MODULES = {
-    "accelerator": "dsengine.accelerator",
-    "checkpointing": "dsengine.activation_checkpointing",
-    "comm": "dsengine.comm",
-    "compression": "dsengine.compression",
-    "ops": "dsengine.ops",
-    "profiling": "dsengine.profiling",
-    "runtime": "dsengine.runtime",
-    "schedules": "dsengine.schedules",
-    "utils": "dsengine.utils",
-    "zero": "dsengine.zero",
+"""By name, the module below ``dsengine`` that has it."""
+_OTHER_NAMES = {
+    "DeepSpeedEngine": ("loop.engine", "Engine"),
+    "checkpointing": ("loop", "activation_checkpointing"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ATTRIBUTES:
-        module, attribute = _ATTRIBUTES[name]
-        value = getattr(import_module(module), attribute)
-    elif name in _MODULES:
-        value = import_module(_MODULES[name])
+    if name in _HOMES or name in _OTHER_NAMES:
+        module, attribute = _OTHER_NAMES.get(name) or (_HOMES[name], name)
+        value = _attribute(import_module(f"dsengine.{module}"), attribute)
+    elif name in __all__ and (place := module_of(name)):
+        value = import_module(place)
     else:
         raise AttributeError(refusal(name) or f"module 'dsengine' has no attribute {name!r}")
     globals()[name] = value
     return value
 
 
-refuse_imports()
+def _attribute(module: Any, name: str) -> Any:
+    """An attribute of a module, or a module in it that may not be loaded yet."""
+    if not hasattr(module, name):
+        return import_module(f"{module.__name__}.{name}")
+    return getattr(module, name)
+
+
+install()
 
 __all__ = [
+    "CheckpointError",
     "DeepSpeedEngine",
     "Engine",
     "Progress",
+    "RankFailedError",
     "RepeatingLoader",
     "accelerator",
     "add_config_arguments",

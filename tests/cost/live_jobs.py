@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import dsengine
-from dsengine.memory import LiveBytes
+from dsengine.observation.memory import LiveBytes
 
 WIDTH, BLOCKS, VOCABULARY = 128, 8, 1024
 PHASES = ("init", "forward", "backward", "step")

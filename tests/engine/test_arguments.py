@@ -11,7 +11,7 @@ from dsconfig import Status
 from dsconfig.planner.coverage import rule_of
 from dsconfig.planner.coverage.page import live_paths
 from dsengine.optimizers import build_optimizer, is_muon, split_for_muon
-from dsengine.schedules import build_schedule, check_watched
+from dsengine.optimizers.schedules import build_schedule, check_watched
 from training.key_tables import (
     ALONE,
     IMPLEMENTATIONS,

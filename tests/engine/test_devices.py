@@ -19,19 +19,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import dsengine
-from dsengine import progress
-from dsengine.checkpoint import checkpointer
-from dsengine.checkpoint.state import copy_whole
-from dsengine.comm.devices import device_for, settle_device
-from dsengine.fakes import Values
-from dsengine.gradients import global_norm, scale_gradients
-from dsengine.offload import HostBinding, NvmeBinding, OffloadSettings
-from dsengine.offload.host import _to_part
+from dsengine.checkpoints import checkpointer
+from dsengine.communication.devices import device_for, settle_device
+from dsengine.observation import progress
+from dsengine.observation.flops import FlopsProfile
 from dsengine.optimizers import build_optimizer, rebind
 from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding
-from dsengine.reports.flops import FlopsProfile
-from dsengine.shards import as_shard, part_of, whole_of
+from dsengine.optimizers.gradients import global_norm, scale_gradients
+from dsengine.parameters.shards import as_shard, copy_whole, part_of, whole_of
+from dsengine.simulation.fakes import Values
+from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
+from dsengine.tiers.host import _to_part
 
 RANK, WORLD = 5, 8
 
@@ -121,7 +120,7 @@ def test_initialize_sees_to_it(world: None, monkeypatch: pytest.MonkeyPatch) -> 
     def settled() -> None:
         raise InterruptedError
 
-    monkeypatch.setattr("dsengine.initialization.settle_device", settled)
+    monkeypatch.setattr("dsengine.loop.initialization.settle_device", settled)
     with pytest.raises(InterruptedError):
         dsengine.initialize(model=nn.Linear(1, 1), config={})
 
@@ -135,7 +134,7 @@ def test_the_norm_travels_on_the_device_wherever_gradients_are(
 ) -> None:
     """Gradients of an offloaded optimizer are on the host, with ``ratio`` some are on both."""
     home = torch.device("cuda", 0)
-    monkeypatch.setattr("dsengine.gradients.norm.device_for", lambda _: home)
+    monkeypatch.setattr("dsengine.optimizers.gradients.device_for", lambda _: home)
     sent: list[torch.device] = []
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, **_: sent.append(tensor.device))
     with FakeTensorMode(), Values(), OneDevice():
@@ -263,7 +262,7 @@ def test_the_flops_profiler_times_work_not_launches(monkeypatch: pytest.MonkeyPa
     cuda = Cuda(monkeypatch)
     module = nn.Linear(2, 2)
     profile = FlopsProfile({}, module)
-    monkeypatch.setattr("dsengine.reports.flops.time.perf_counter", lambda: 10.0 * cuda.waits)
+    monkeypatch.setattr("dsengine.observation.flops.time.perf_counter", lambda: 10.0 * cuda.waits)
     with profile.counting():
         module(torch.ones(1, 2))
         assert cuda.waits == 1
@@ -323,7 +322,7 @@ def test_a_dry_run_does_not_depend_on_the_gpus_of_this_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import dsconfig
-    from dsengine.simulation import simulate
+    from dsengine.simulation.dry_run import simulate
 
     tree = dsconfig.gather(model="gpt2").model
     facts = dsconfig.Facts(world_size=WORLD, model=tree)

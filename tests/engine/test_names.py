@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from torch.distributed.fsdp import FSDPModule
-
-import dsengine
 from dsengine.accelerator import Accelerator, Host, get_accelerator
 from dsengine.checkpoint.utils import clone_tensors_for_torch_save
 from dsengine.ops.adagrad import DeepSpeedCPUAdagrad
 from dsengine.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from dsengine.ops.lion import DeepSpeedCPULion, FusedLion
-from dsengine.optimizers.binding import is_elementwise
-from dsengine.optimizers.lion import Lion
 from dsengine.profiling.flops_profiler import get_model_profile
-from dsengine.refusals import INSTEAD
 from dsengine.runtime.utils import see_memory_usage
 from dsengine.utils import log_dist, logger, print_dist, recursive_getattr, recursive_setattr
 from dsengine.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+import dsengine
+from dsengine.deepspeed.refusals import INSTEAD
+from dsengine.optimizers.binding import is_elementwise
+from dsengine.optimizers.lion import Lion
 from training.jobs import config
 from training.ranks import RankError, Ranks
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dsengine import activation_checkpointing as checkpointing
-from dsengine.activation_checkpointing import Settings, checkpoint_blocks
+from dsengine.loop import activation_checkpointing as checkpointing
+from dsengine.loop.activation_checkpointing import Settings, checkpoint_blocks
 
 
 @pytest.fixture(autouse=True)

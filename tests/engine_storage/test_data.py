@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from dsengine.data import RepeatingLoader, TrainingLoader
+from dsengine.loop.data import RepeatingLoader, TrainingLoader
 
 
 def loaders(world_size: int, samples: int = 48, **options: Any) -> list[TrainingLoader]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from dsengine.checkpoint import CheckpointError
-from dsengine.deepspeed_layout import is_deepspeed_directory, read_checkpoint
+from dsengine.checkpoints import CheckpointError
+from dsengine.checkpoints.deepspeed_layout import is_deepspeed_directory, read_checkpoint
 from engine_storage.ranks import run_ranks
 
 RECORDINGS = Path(__file__).parents[1] / "oracle" / "deepspeed_checkpoints"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsengine.checkpoint import directory
+from dsengine.checkpoints import directory
 
 
 class Library:

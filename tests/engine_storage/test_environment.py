@@ -2,7 +2,12 @@
 
 import pytest
 
-from dsengine.comm.environment import discover, first_node, local_rank_argument, node_count
+from dsengine.communication.environment import (
+    discover,
+    first_node,
+    local_rank_argument,
+    node_count,
+)
 
 
 def placed(environment: dict[str, str], arguments: list[str] | None = None, **given: int):

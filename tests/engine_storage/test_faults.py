@@ -78,7 +78,7 @@ def test_left_out_frozen_parameters_are_not_missed(told: list[dict[str, Any]]) -
 
 
 def test_two_processes_never_see_a_part(tmp_path: Path) -> None:
-    from dsengine.checkpoint import directory
+    from dsengine.checkpoints import directory
 
     aside = directory.prepare(tmp_path, "global_step1")
     (aside / "data").write_text("1")

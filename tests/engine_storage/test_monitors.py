@@ -11,7 +11,7 @@ import pytest
 
 from dsconfig.planner.coverage.page import live_paths
 from dsconfig.runtimes.effective import effective
-from dsengine.monitors import LEARNING_RATE, MissingPackageError, build_monitors
+from dsengine.observation.monitors import LEARNING_RATE, MissingPackageError, build_monitors
 
 EVENTS = [(LEARNING_RATE, 0.1, 8), ("Train/Samples/loss_scale", 4.0, 8), (LEARNING_RATE, 0.2, 16)]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dsengine.peers import Farewell, RankFailedError, in_phase
-from dsengine.peers.farewell import End
-from dsengine.peers.here import HERE
+from dsengine.communication.peers import Farewell, RankFailedError, in_phase
+from dsengine.communication.peers.message import End
+from dsengine.communication.peers.status import HERE
 from engine_storage.ranks import ROOT, WORKERS
 
 pytestmark = pytest.mark.engine
@@ -86,7 +86,7 @@ def test_a_rank_killed_in_a_save_costs_no_checkpoint(runs: dict[str, Any]) -> No
     saved = runs["folder"] / "killed_in_save" / "saved"
     assert (saved / "latest").read_text() == "global_step1"
     assert [path.name for path in saved.glob("global_step*")] == ["global_step1"]
-    from dsengine.checkpoint import Checkpointer, TrainingState
+    from dsengine.checkpoints import Checkpointer, TrainingState
     from engine_storage.workers.toy import ToyModel
 
     model = ToyModel()
@@ -97,8 +97,8 @@ def test_a_rank_killed_in_a_save_costs_no_checkpoint(runs: dict[str, Any]) -> No
 
 def test_a_forked_child_holds_no_connection_of_its_parent_open() -> None:
     """A data loader's worker outlives a killed rank for seconds; the others must not wait."""
-    from dsengine.peers.farewell import End, Farewell
-    from dsengine.peers.links import Hub
+    from dsengine.communication.peers.links import Hub
+    from dsengine.communication.peers.message import End, Farewell
 
     hub = Hub(Farewell(0, "here", 1, End.BACK), ["127.0.0.1"], lambda _: None)
     child = os.fork()
@@ -115,8 +115,8 @@ def test_a_forked_child_holds_no_connection_of_its_parent_open() -> None:
 def test_strangers_are_not_listened_to() -> None:
     import socket
 
-    from dsengine.peers.farewell import End, Farewell
-    from dsengine.peers.links import Hub
+    from dsengine.communication.peers.links import Hub
+    from dsengine.communication.peers.message import End, Farewell
 
     heard: list[Farewell] = []
     hub = Hub(Farewell(0, "here", 1, End.BACK), ["127.0.0.1"], heard.append)
@@ -136,7 +136,9 @@ def test_what_a_phase_computed_after_an_abort_is_not_returned(
 ) -> None:
     """A wait on the device for a collective that was aborted ends without an error."""
     farewell = Farewell(rank=1, host="node-b", process=7, end=End.DIED)
-    monkeypatch.setattr("dsengine.peers.phases.standing_alarm", lambda: farewell.words)
+    monkeypatch.setattr(
+        "dsengine.communication.peers.phases.standing_alarm", lambda: farewell.words
+    )
     monkeypatch.setattr(HERE, "aborted", False)
     monkeypatch.setattr(HERE, "alarm", None)
 

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-
 from dsengine.comm import usable_backend
+
 from engine_storage.ranks import ROOT
 from ports import reserved_port
 

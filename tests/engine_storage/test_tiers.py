@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from dsengine.offload.files import ALIGNMENT, Buffer, FileIO, TileFile, fresh_directory, wait
-from dsengine.offload.tiles import Tile, divide_into_tiles, host_share
+from dsengine.tiers.files import ALIGNMENT, Buffer, FileIO, TileFile, fresh_directory, wait
+from dsengine.tiers.tiles import Tile, divide_into_tiles, host_share
 from engine_storage.ranks import run_ranks
 
 

@@ -25,6 +25,20 @@ LAYERS = [
     ("__main__", "generate"),
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+ENGINE = [
+    "torch_private",
+    "parameters",
+    "communication",
+    "optimizers",
+    "tiers",
+    "sharding",
+    "checkpoints",
+    "observation",
+    "loop",
+    "simulation",
+    "deepspeed",
+]
+"""The engine's rooms, bottom to top. Its ``__init__`` hands on names of all of them."""
 FOREIGN = {"torch", "transformers", "deepspeed", "accelerate"}
 
 
@@ -46,16 +60,21 @@ def dotted_name(path: Path, root: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports_when_it_runs(path: Path, modules: Container[str]) -> set[str]:
-    """Modules of the package that a file imports, put off or not; not those for types alone."""
-    tree = ast.parse(path.read_text())
-    for_types = {
+def for_types_alone(tree: ast.Module) -> set[int]:
+    """The ids of nodes that stand under ``if TYPE_CHECKING``."""
+    return {
         id(each)
         for node in ast.walk(tree)
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for statement in node.body
         for each in ast.walk(statement)
     }
+
+
+def imports_when_it_runs(path: Path, modules: Container[str]) -> set[str]:
+    """Modules of the package that a file imports, put off or not; not those for types alone."""
+    tree = ast.parse(path.read_text())
+    for_types = for_types_alone(tree)
     found: set[str] = set()
     for node in ast.walk(tree):
         if id(node) in for_types:
@@ -152,6 +171,21 @@ def test_a_room_imports_only_rooms_below_it(path: Path) -> None:
         parts = name.split(".")
         if parts[0] == "dsconfig" and len(parts) > 1 and parts[1] in LEVEL:
             assert LEVEL[parts[1]] <= own, f"{path.name} imports {name}"
+
+
+def test_a_room_of_the_engine_imports_only_rooms_below_it() -> None:
+    folder = ROOT / "engine" / "dsengine"
+    files = {dotted_name(path, folder.parent): path for path in folder.rglob("*.py")}
+    rooms = {name: name.split(".")[1] for name in files if "." in name}
+    assert set(rooms.values()) == set(ENGINE)
+    upwards = [
+        f"{name} imports {other}"
+        for name, path in files.items()
+        for other in imports_when_it_runs(path, files)
+        if name in rooms and other in rooms
+        if ENGINE.index(rooms[other]) > ENGINE.index(rooms[name])
+    ]
+    assert upwards == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

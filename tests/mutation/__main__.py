@@ -28,9 +28,9 @@ STATE = ROOT / "runs" / "mutants"
 SEED = 11
 ROOMS = ("schema", "runtimes", "cost", "resolver", "checks", "planner")
 LOOP = (
-    "accumulation.py", "engine.py", "initialization.py", "planning.py", "progress.py",
-    "stepping.py", "gradients/*.py", "optimizers/*.py", "precision/*.py",
-    "checkpoint/directory.py",
+    "loop/counters.py", "loop/engine.py", "loop/initialization.py", "loop/planning.py",
+    "loop/stepping.py", "observation/progress.py", "optimizers/*.py", "sharding/reduction.py",
+    "checkpoints/directory.py",
 )  # fmt: skip
 """The engine's loop, and what it calls once a step."""
 SHARE_OF_LOOP = 10

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import dsconfig
-from dsengine.precision import LossScaleExhaustedError, loss_scaler
+from dsengine.optimizers.loss_scale import LossScaleExhaustedError
+from dsengine.optimizers.precision import loss_scaler
 from replays import Case
 
 STAGE_OF_IMPLEMENTATION = {"dynamic": 1, "fused": 0, "unfused": 0}

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dsengine.schedules import build_schedule
+from dsengine.optimizers.schedules import build_schedule
 from replays import Case
 
 TOLERANCE = 1e-12

@@ -11,7 +11,10 @@ import dsengine
 from training import jobs, models
 
 ASKED = ("dsengine.sharding.fully_sharded.can_exchange", "dsengine.sharding.at_rest.can_exchange")
-EXCHANGES = ("dsengine.sharding.at_rest.start_gather", "dsengine.exchange.reduce.Reductions.start")
+EXCHANGES = (
+    "dsengine.sharding.at_rest.start_gather",
+    "dsengine.communication.exchange.Reductions.start",
+)
 
 
 def _refused(*_: Any, **__: Any) -> NoReturn:

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import TensorDataset
 
 import dsengine
-from dsengine.sharding.internals import parameter_groups
+from dsengine.torch_private import parameter_groups
 from training import models
 from training.surface_jobs import Double, _message
 
@@ -125,7 +125,7 @@ def _trained(engine: Any, infinite_at: int) -> dict[str, Any]:
 
 
 def _saves_16bit(engine: Any) -> bool:
-    with mock.patch("dsengine.saving.save_weights"):
+    with mock.patch("dsengine.loop.saving.save_weights"):
         return engine.save_16bit_model("nowhere")
 
 
@@ -205,7 +205,7 @@ def tags(settings: dict[str, Any], folder: str) -> str:
 
 def checkpointed(settings: dict[str, Any]) -> dict[str, int]:
     """How often activations went to the host, and how often the device was waited for."""
-    from dsengine import activation_checkpointing as checkpointing
+    from dsengine.loop import activation_checkpointing as checkpointing
 
     counts = {"to host": 0, "waits": 0}
 
@@ -230,7 +230,7 @@ def checkpointed(settings: dict[str, Any]) -> dict[str, int]:
 
 def waits_for_rate(settings: dict[str, Any]) -> int:
     """How often the device is waited for while the rate of an accelerator is taken."""
-    from dsengine.reports import timers
+    from dsengine.observation import timers
 
     engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
     throughput = engine.tput_timer

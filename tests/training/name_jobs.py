@@ -4,9 +4,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-
-import dsengine as deepspeed
 from dsengine.runtime.zero.partition_parameters import ZeroParamStatus
 from dsengine.utils import (
     safe_get_full_fp32_param,
@@ -17,6 +14,9 @@ from dsengine.utils.zero_to_fp32 import (
     get_fp32_state_dict_from_zero_checkpoint,
     load_state_dict_from_zero_checkpoint,
 )
+from torch import nn
+
+import dsengine as deepspeed
 from training import models
 from training.jobs import window
 

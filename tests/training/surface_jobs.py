@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 
 import dsengine
-from dsengine.memory import LiveBytes
-from dsengine.moving import states_of
-from dsengine.offload.parking import OffloadDeviceEnum, OffloadStateTypeEnum, Parking
+from dsengine.loop.offload_states import states_of
+from dsengine.observation.memory import LiveBytes
+from dsengine.tiers.offloaded_states import OffloadDeviceEnum, OffloadStateTypeEnum, Parking
 from training import models
 from training.jobs import config, window
 

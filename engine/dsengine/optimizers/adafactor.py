@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.optim import Adafactor, Optimizer
 
-from dsengine.comm.devices import device_for
+from dsengine.communication.devices import device_for
 from dsengine.optimizers.binding import Binding
 
 FACTORS = ("row_var", "col_var")

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from dsconfig import OPTIMIZER_CLASSES
 from dsengine.optimizers.lion import Lion
-from dsengine.shards import as_shard
+from dsengine.parameters.shards import as_shard
 
 ELEMENTWISE = frozenset(
     {

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dsengine.foreach import foreach_lerp, foreach_lerp_, foreach_mul_, foreach_step_by_sign_
+from dsengine.torch_private import (
+    foreach_lerp,
+    foreach_lerp_,
+    foreach_mul_,
+    foreach_step_by_sign_,
+)
 
 
 class Lion(Optimizer):

@@ -4,14 +4,14 @@ import torch
 from torch import nn
 
 from dsconfig import Plan
-from dsengine.precision import Policy
-from dsengine.sharding.arrival import broadcast_from_first_rank, move_and_agree, move_buffers
+from dsengine.optimizers.precision import Policy
 from dsengine.sharding.base import Sharding, local_part
 from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.sharding.mesh import device_mesh
 from dsengine.sharding.replicated import Replicated
+from dsengine.sharding.to_device import broadcast_from_first_rank, move_and_agree, move_buffers
 from dsengine.sharding.whole import WholeAtRest
-from dsengine.zero.handover import is_partitioned, restore_whole
+from dsengine.sharding.zero.adoption import is_partitioned, restore_whole
 
 __all__ = ["FullySharded", "Replicated", "Sharding", "WholeAtRest", "distribute", "local_part"]
 

@@ -17,29 +17,25 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from dsengine.exchange import can_exchange, start_gather
-from dsengine.foreach import foreach_copy_
-from dsengine.sharding.internals import (
-    forbid_freeing,
-    place_shard,
-    shard_of,
-    sharded_entries,
-    whole_of,
-)
+from dsengine.communication.exchange import can_exchange, start_gather
+from dsengine.torch_private import ShardedParameter, all_gather_flat, collect, foreach_copy_
 
 MEBI = 1024**2
-_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""Renamed in torch 2.13; the old name warns there."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     """One parameter: ``place`` is where this rank's ``shard`` belongs in the ``whole``, flat."""
 
-    entry: Any
+    parameter: ShardedParameter
     shard: Tensor
     whole: Tensor
     place: Tensor
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the module was moved or cast since."""
+        return self.shard is not self.parameter.flat_shard
 
     @property
     def is_apart(self) -> bool:
@@ -62,15 +58,15 @@ class UnitsAtRest:
         self._survey()
         for part in self._parts:
             if part.shard.dtype is part.whole.dtype and part.shard.device == part.whole.device:
-                forbid_freeing(part.entry)
-                place_shard(part.entry, part.place)
+                part.parameter.keep_whole()
+                part.parameter.rest_in(part.place)
         self._survey()
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Write the shards of all ranks into the whole parameters. Collective."""
-        if not self._parts or any(part.shard is not shard_of(part.entry) for part in self._parts):
-            self._survey()  # the first time, or the module was moved or cast
+        if not self._parts or any(part.has_moved for part in self._parts):
+            self._survey()
         if self._apart:
             foreach_copy_([e.place for e in self._apart], [e.shard for e in self._apart])
         if self._group is None:
@@ -82,8 +78,7 @@ class UnitsAtRest:
             gather.wait()
 
     def _survey(self) -> None:
-        entries = [each for unit in self._units for each in sharded_entries(unit)]
-        self._parts = [self._part(each) for each in entries]
+        self._parts = [self._part(each) for each in collect(self._units)]
         self._apart = [each for each in self._parts if each.is_apart]
         self._large = [each for each in self._parts if each.whole.nbytes >= MEBI]
         small = defaultdict[torch.dtype, list[_Part]](list)
@@ -92,9 +87,10 @@ class UnitsAtRest:
                 small[part.whole.dtype].append(part)
         self._small = list(small.values())
 
-    def _part(self, entry: Any) -> _Part:
-        whole = whole_of(entry)
-        return _Part(entry, shard_of(entry), whole, whole.view(self._ranks, -1)[self._rank])
+    def _part(self, parameter: ShardedParameter) -> _Part:
+        whole = parameter.flat_whole
+        place = whole.view(self._ranks, -1)[self._rank]
+        return _Part(parameter, parameter.flat_shard, whole, place)
 
     def _gather_packed(self, together: Sequence[_Part]) -> None:
         """Gather small parameters in one flat buffer."""
@@ -110,4 +106,4 @@ class UnitsAtRest:
         group = self._group
         if group is not None and can_exchange(group, whole.device):
             return start_gather(whole, own, group)
-        return _all_gather(whole, own, group=group, async_op=True)
+        return all_gather_flat(whole, own, group=group, async_op=True)

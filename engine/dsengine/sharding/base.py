@@ -9,6 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dsengine.parameters.shards import local_part
+from dsengine.torch_private import persistent_buffers
+
 
 class LoadResult(NamedTuple):
     """As ``nn.Module.load_state_dict`` returns it."""
@@ -150,12 +153,5 @@ class Sharding(ABC):
         return {
             f"{prefix}.{name}" if prefix else name: buffer
             for prefix, module in self.module.named_modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None and name not in module._non_persistent_buffers_set
+            for name, buffer in persistent_buffers(module)
         }
-
-
-def local_part(tensor: Tensor) -> Tensor:
-    """This rank's part of a DTensor, or the tensor itself."""
-    local = getattr(tensor, "_local_tensor", tensor)
-    return local if isinstance(local, torch.Tensor) else tensor

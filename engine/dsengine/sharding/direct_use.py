@@ -17,10 +17,11 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from dsengine.sharding.internals import (
-    has_unreduced_gradients,
+from dsengine.torch_private import (
+    parameter_table,
     reduce_again,
-    sharded_entries,
+    replace_parameter_table,
+    sharded_parameters,
 )
 
 
@@ -31,9 +32,8 @@ class DirectUse:
         self._active = False
         self._held: list[FSDPModule] = []
         for unit in units:
-            for entry in sharded_entries(unit):
-                info = entry._module_info
-                for module in (info.module, *info.shared_modules):
+            for parameter in sharded_parameters(unit):
+                for module, _ in parameter.owners:
                     _watch(module, unit, self)
         self._root = root
         self._hooks = (
@@ -46,15 +46,16 @@ class DirectUse:
         for hook in self._hooks:
             hook.remove()
         for module in self._root.modules():
-            if isinstance(module._parameters, _Watched):
-                module.__dict__["_parameters"] = dict(module._parameters)
+            table = parameter_table(module)
+            if isinstance(table, _Watched):
+                replace_parameter_table(module, dict(table))
 
     def gather(self, unit: FSDPModule, module: nn.Module, name: str) -> nn.Parameter:
         """Gather ``unit`` for a reader of its parameter ``name``."""
         unit.set_reshard_after_backward(False, recurse=False)
         self._held.append(unit)
         unit.unshard()
-        return dict.__getitem__(module._parameters, name)
+        return dict.__getitem__(parameter_table(module), name)
 
     @property
     def is_active(self) -> bool:
@@ -63,7 +64,7 @@ class DirectUse:
     def after_backward(self, reduced: bool) -> None:
         """Finish the units that were held through backward."""
         for unit in self._held:
-            if reduced and has_unreduced_gradients(unit):
+            if reduced and any(each.has_late_gradient for each in sharded_parameters(unit)):
                 reduce_again(unit)
         self._release()
 
@@ -101,6 +102,6 @@ class _Watched(dict[str, Any]):
 
 
 def _watch(module: nn.Module, unit: FSDPModule, watcher: DirectUse) -> None:
-    if not isinstance(module._parameters, _Watched):
-        table = _Watched(module._parameters, module, unit, watcher)
-        module.__dict__["_parameters"] = table
+    table = parameter_table(module)
+    if not isinstance(table, _Watched):
+        replace_parameter_table(module, _Watched(table, module, unit, watcher))

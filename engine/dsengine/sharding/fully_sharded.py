@@ -19,30 +19,39 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from dsconfig import Plan, UnitSchedule
-from dsengine.exchange import Reductions, UnitAllGather, UnitReduceScatter, can_exchange
-from dsengine.foreach import foreach_copy_
-from dsengine.gradients import Averaging, ScaledReduceScatter
-from dsengine.offload.mapped import rest_in_files
-from dsengine.offload.masters import move_masters_to_host
-from dsengine.offload.settings import OffloadSettings
-from dsengine.precision import Policy
-from dsengine.sharding.arrival import on_device
+from dsengine.communication.exchange import (
+    Reductions,
+    UnitAllGather,
+    UnitReduceScatter,
+    can_exchange,
+)
+from dsengine.optimizers.precision import Policy
+from dsengine.parameters.shards import as_shard, part_of
 from dsengine.sharding.at_rest import UnitsAtRest
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
-from dsengine.sharding.internals import (
+from dsengine.sharding.leaves import (
+    mark_configured,
+    reduce_unused_of_leaves,
+    reduce_unused_of_lists,
+)
+from dsengine.sharding.mesh import SHARD
+from dsengine.sharding.reduction import Averaging, ScaledReduceScatter
+from dsengine.sharding.to_device import on_device
+from dsengine.sharding.zero.adoption import put_pieces, take_pieces
+from dsengine.sharding.zero.external import uses_external
+from dsengine.sharding.zero.registry import remember
+from dsengine.tiers.mapped import rest_in_files
+from dsengine.tiers.masters import move_masters_to_host
+from dsengine.tiers.settings import OffloadSettings
+from dsengine.torch_private import (
+    foreach_copy_,
     gather_asynchronously,
     reduce_again,
     reshard_within,
-    sharded_entries,
+    sharded_parameters,
+    units_of,
 )
-from dsengine.sharding.leaves import reduce_unused_of_leaves, reduce_unused_of_lists
-from dsengine.sharding.mesh import SHARD
-from dsengine.shards import as_shard, part_of
-from dsengine.zero.external import uses_external
-from dsengine.zero.handover import put_pieces, take_pieces
-from dsengine.zero.leaves import mark_configured
-from dsengine.zero.registry import remember
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 """Modules that are never called, so no hook of theirs would gather anything."""
@@ -117,7 +126,7 @@ class FullySharded(Sharding):
         return DirectUse(self.module, gathered) if gathered else None
 
     def _units(self) -> list[FSDPModule]:
-        return [each for each in self.module.modules() if isinstance(each, FSDPModule)]
+        return units_of(self.module)
 
     def _set_collectives(self, averaging: Averaging) -> None:
         """Exchange pieces over gloo; elsewhere see to what is not a plain mean."""
@@ -144,8 +153,8 @@ class FullySharded(Sharding):
             self.mesh.ndim == 1
             and self._offload is None
             and all(
-                entry.sharded_param.grad is None and entry.sharded_param.dtype is self._reduce_dtype
-                for entry in sharded_entries(unit)
+                each.shard.grad is None and each.shard.dtype is self._reduce_dtype
+                for each in sharded_parameters(unit)
             )
         )
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dsconfig import Effective, Plan
-from dsengine.foreach import foreach_copy_
-from dsengine.gradients import Averaging, all_reduce_hook
-from dsengine.precision import Policy
+from dsengine.optimizers.precision import Policy
 from dsengine.sharding.base import Sharding
+from dsengine.sharding.reduction import Averaging, all_reduce_hook
 from dsengine.sharding.window_sums import WindowSums
+from dsengine.torch_private import arm_reducer, foreach_copy_
 
 MEBI = 1024**2
 
@@ -73,18 +73,13 @@ class Replicated(Sharding):
             parallel.register_comm_hook(None, all_reduce_hook(averaging, policy.wire))
         return parallel
 
-    def separate_masters(self) -> dict[str, Tensor]:
-        """The masters that are not the module's own parameters, by name."""
-        return {n: m for n, m in self.masters.items() if m is not self._parameters[n]}
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
 
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
         self._reduced = self._parallel is not None and reduce
         if self._parallel is not None and reduce:
-            self._parallel.reducer._rebuild_buckets()
-            self._parallel.reducer.prepare_for_backward([loss])
+            arm_reducer(self._parallel, loss)
 
     def after_backward(self) -> None:
         if self._sums is None:
@@ -100,7 +95,7 @@ class Replicated(Sharding):
             if gradient.is_sparse:
                 # Values of a coalesced gradient can be scaled in place.
                 gradient = self.masters[name].grad = gradient.coalesce()
-                yield name, gradient._values()
+                yield name, gradient.values()
             else:
                 yield name, gradient
 

@@ -1,16 +1,19 @@
 """Stages 1 and 2: parameters whole at rest."""
 
-from typing import Any
-
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from dsconfig import Plan
-from dsengine.precision import Policy
-from dsengine.sharding.copying import make_copyable
+from dsengine.optimizers.precision import Policy
 from dsengine.sharding.fully_sharded import FullySharded
-from dsengine.sharding.internals import release_state_dict_hooks, sharded_entries
+from dsengine.torch_private import (
+    ShardedParameter,
+    local_part,
+    make_copyable,
+    release_state_dict_hooks,
+    sharded_parameters,
+)
 
 
 class WholeAtRest(FullySharded):
@@ -37,20 +40,18 @@ class WholeAtRest(FullySharded):
             self._gather()
         for unit in self.whole:
             release_state_dict_hooks(unit)
-            for entry in sharded_entries(unit):
-                _write_through(entry)
+            for parameter in sharded_parameters(unit):
+                _write_through(parameter)
         make_copyable(module)
 
 
-def _write_through(entry: Any) -> None:
+def _write_through(parameter: ShardedParameter) -> None:
     """Let ``load_state_dict`` of a whole parameter reach the shard that is trained."""
 
     @torch.no_grad()
     def refresh(*_: object) -> None:
-        shard = entry.sharded_param
-        rank, ranks = entry.mesh_info.shard_mesh_rank, entry.mesh_info.shard_mesh_size
-        pieces = entry.unsharded_param.chunk(ranks)
-        if rank < len(pieces):
-            shard.to_local().copy_(pieces[rank])
+        pieces = parameter.whole.chunk(parameter.ranks)
+        if parameter.rank < len(pieces):
+            local_part(parameter.shard).copy_(pieces[parameter.rank])
 
-    entry._module_info.module.register_load_state_dict_post_hook(refresh)
+    parameter.owner.register_load_state_dict_post_hook(refresh)

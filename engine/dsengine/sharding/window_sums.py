@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dsengine.foreach import foreach_copy_, foreach_mul_
-from dsengine.gradients import Averaging
+from dsengine.sharding.reduction import Averaging
+from dsengine.torch_private import foreach_copy_, foreach_mul_
 
 
 class WindowSums:

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from dsengine.zero import GatheredParameters, Init
 from toy import ToyModel, batch_of, finish, loss_of, mean, start, world_size
 
 import dsengine
-from dsengine.zero import GatheredParameters, Init
 
 
 def config(stage: int, **more: Any) -> dict[str, Any]:

@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from toy import ToyModel, bare, finish, shard, start
 
-from dsengine.checkpoint import CheckpointMismatchError, TrainingState
-from dsengine.checkpoint.group import CheckpointGroup
-from dsengine.export import load_weights, save_weights, whole_state_dict
+from dsengine.checkpoints import CheckpointMismatchError, TrainingState
+from dsengine.checkpoints.export import load_weights, save_weights, whole_state_dict
+from dsengine.checkpoints.group import CheckpointGroup
 
 
 def built(stage: int, seed: int) -> TrainingState:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from toy import ToyModel, bare, finish, named_parameters_for, shard, start, train_step
 
-from dsengine.checkpoint import (
+from dsengine.checkpoints import (
     Checkpointer,
     CheckpointError,
     TrainingState,

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dsengine.checkpoint import Checkpointer, CheckpointError, TrainingState, checkpoints
+from dsengine.checkpoints import Checkpointer, CheckpointError, TrainingState, checkpoints
 
 RANKS = 2
 ELEMENTS = 400_000

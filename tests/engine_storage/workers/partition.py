@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from dsengine.zero import GatheredParameters, Init
 from torch import Tensor, nn
 from toy import ToyModel, finish, shard, start
 
-from dsengine.zero import GatheredParameters, Init
-from dsengine.zero.handover import is_partitioned, put_pieces, restore_whole, take_pieces
-from dsengine.zero.partitioned import PartitionedParameter
-from dsengine.zero.registry import remember
+from dsengine.sharding.zero.adoption import is_partitioned, put_pieces, restore_whole, take_pieces
+from dsengine.sharding.zero.partitioned import PartitionedParameter
+from dsengine.sharding.zero.registry import remember
 
 
 class Inventive(nn.Module):

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import torch
+from dsengine.zero import Init
 from torch import nn
 from toy import finish, start
-
-from dsengine.zero import Init
 
 WIDTH = 1024
 

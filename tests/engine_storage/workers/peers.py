@@ -22,8 +22,8 @@ from toy import ToyModel, batch_of, loss_of
 
 import dsconfig
 import dsengine
-from dsengine import initialization
-from dsengine.peers import insist
+from dsengine.communication.peers import abort as insist
+from dsengine.loop import initialization
 from ports import reserved_port
 
 RANKS = 3
@@ -77,7 +77,7 @@ def killed_in_save(folder: str) -> None:
     engine.save_checkpoint(folder)
     step(engine)
     if is_victim():
-        from dsengine.checkpoint import save
+        from dsengine.checkpoints import save
 
         save.write_tensors = die
     engine.save_checkpoint(folder)

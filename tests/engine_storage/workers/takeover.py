@@ -9,10 +9,14 @@ from torch import Tensor, nn
 from toy import finish, start
 
 import dsengine
-from dsengine.checkpoint import CheckpointError
-from dsengine.checkpoint.group import CheckpointGroup
-from dsengine.deepspeed_layout import read_checkpoint, write_model_states, write_whole_weights
-from dsengine.saving import training_state
+from dsengine.checkpoints import CheckpointError
+from dsengine.checkpoints.deepspeed_layout import (
+    read_checkpoint,
+    write_model_states,
+    write_whole_weights,
+)
+from dsengine.checkpoints.group import CheckpointGroup
+from dsengine.loop.saving import training_state
 
 
 class Recorded(nn.Module):

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from dsengine.zero import GatheredParameters
 from engine_run import config, train
 from toy import ToyModel, finish, start
 
 import dsengine
-from dsengine.offload import HostBinding, NvmeBinding
-from dsengine.zero import GatheredParameters
+from dsengine.tiers import HostBinding, NvmeBinding
 
 
 def started(stage: int, offload: dict[str, Any] | None, **more: Any) -> Any:

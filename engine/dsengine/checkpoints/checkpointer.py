@@ -1,0 +1,152 @@
+"""The door of the room: save, load, and wait for what is being written."""
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from logging import getLogger
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dsengine.checkpoints import plain
+from dsengine.checkpoints.directory import read_latest
+from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.group import CheckpointGroup
+from dsengine.checkpoints.load import load
+from dsengine.checkpoints.save import Snapshot, collect, write
+from dsengine.checkpoints.state import TrainingState
+
+logger = getLogger("dsengine.checkpoints")
+
+
+def _thread() -> ThreadPoolExecutor:
+    """A thread begins on the first GPU: every rank would open a context there, and pay for it."""
+    name = "dsengine-checkpoint"
+    if not torch.cuda.is_available():
+        return ThreadPoolExecutor(1, name)
+    device = torch.cuda.current_device()
+    return ThreadPoolExecutor(1, name, initializer=torch.cuda.set_device, initargs=(device,))
+
+
+class Checkpointer:
+    """Saves and loads training states under a directory; all calls are collective.
+
+    ``asynchronous``: ``save`` returns after copying to host memory; the rest happens in a
+    thread. A failure of that write is raised by the next ``save``, ``load`` or ``wait``.
+    ``keep``: how many of the newest checkpoints stay; None keeps all.
+    ``tag_validation``: what to do when ranks name different tags: ``warn`` (rank 0's is
+    used), ``ignore`` or ``fail``.
+    """
+
+    def __init__(
+        self, *, asynchronous: bool = False, keep: int | None = None, tag_validation: str = "warn"
+    ) -> None:
+        if keep is not None and keep < 1:
+            raise ValueError(f"keep must be at least 1 checkpoint, not {keep}")
+        self.asynchronous = asynchronous
+        self.keep = keep
+        self.tag_validation = tag_validation.lower()
+        self._group: CheckpointGroup | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._pending: Future[Path] | None = None
+
+    @property
+    def group(self) -> CheckpointGroup:
+        if self._group is None:  # creating a process group is collective: not before it is needed
+            self._group = CheckpointGroup()
+        return self._group
+
+    def save(
+        self,
+        state: TrainingState,
+        save_dir: str | PathLike[str],
+        tag: str,
+        *,
+        client_state: Mapping[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen: bool = False,
+    ) -> Path:
+        """Write a checkpoint ``save_dir/tag`` and return its path.
+
+        Raises CheckpointError on every rank when any rank could not write; what was there
+        before stays as it was. Raises ValueError for a tag or client state that cannot be used.
+        """
+        self.wait()
+        root, extra = Path(save_dir), dict(client_state or {})
+        tag = self._agreed_tag(str(tag))
+        plain.check_client_state(extra)
+        what = f"saving checkpoint {root / tag}"
+        snapshot = collect(state, self.group, tag, extra, exclude_frozen=exclude_frozen)
+        if not self.asynchronous:
+            return self._write(snapshot, root, save_latest)
+        self.group.run(snapshot.stage, what)
+        self._thread = self._thread or _thread()
+        self._pending = self._thread.submit(self._write, snapshot, root, save_latest)
+        return root / tag
+
+    def _write(self, snapshot: Snapshot, root: Path, save_latest: bool) -> Path:
+        return write(snapshot, self.group, root, save_latest=save_latest, keep=self.keep)
+
+    def wait(self) -> None:
+        """Return when nothing is being written any more; raise what a write failed with."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def load(
+        self,
+        state: TrainingState,
+        load_dir: str | PathLike[str],
+        tag: str | None = None,
+        *,
+        strict: bool = True,
+        optimizer_states: bool = True,
+        lr_scheduler_states: bool = True,
+        module_only: bool = False,
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Load ``tag``, or what ``latest`` names; return (path, client state).
+
+        Returns (None, {}) when no tag is given and the directory has no ``latest``. Raises
+        CheckpointError or CheckpointMismatchError on every rank, before anything is changed,
+        when the checkpoint cannot be used.
+        """
+        self.wait()
+        root = Path(load_dir)
+        found = self.group.run_on_coordinator(
+            lambda: tag if tag is not None else read_latest(root), f"reading {root}"
+        )
+        if found is None:
+            logger.warning("no checkpoint loaded: %s has no file named latest", root)
+            return None, {}
+        client_state = load(
+            state,
+            self.group,
+            root / str(found),
+            strict=strict,
+            optimizer_states=optimizer_states,
+            lr_scheduler_states=lr_scheduler_states,
+            module_only=module_only,
+        )
+        return str(root / str(found)), client_state
+
+    def close(self) -> None:
+        """Finish writing and give up thread and process group."""
+        self.wait()
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    def _agreed_tag(self, tag: str) -> str:
+        if not tag or tag.startswith(".") or "/" in tag or "\\" in tag:
+            raise ValueError(f"{tag!r} cannot be a checkpoint tag: it must be a plain visible name")
+        tags = self.group.gather(tag)
+        if len(set(tags)) > 1 and self.tag_validation != "ignore":
+            message = f"ranks name different checkpoint tags: {sorted(set(tags))}"
+            if self.tag_validation == "fail":
+                raise CheckpointError(message)
+            logger.warning("%s; using %r of rank 0", message, tags[0])
+        return tags[0]

@@ -1,0 +1,122 @@
+"""A DeepSpeed checkpoint taken over into a run of any stage and world size."""
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dsengine.checkpoints.deepspeed_layout.read import DeepSpeedCheckpoint, read_checkpoint
+from dsengine.checkpoints.group import CheckpointGroup
+from dsengine.checkpoints.manifest import Manifest, check_weights, shapes
+from dsengine.checkpoints.optimizer_state import restore_optimizer_values
+from dsengine.checkpoints.state import TrainingState
+from dsengine.parameters.names import named_shards, regathered
+from dsengine.parameters.shards import copy_whole
+
+
+def load_deepspeed_checkpoint(
+    state: TrainingState,
+    path: str | PathLike[str],
+    tag: str | None = None,
+    *,
+    group: CheckpointGroup,
+    strict: bool = True,
+    optimizer_states: bool = True,
+    lr_scheduler_states: bool = True,
+    module_only: bool = False,
+) -> tuple[str, dict[str, Any]]:
+    """Load weights, optimizer, schedule, loss scale and counters; return (path, client state).
+
+    Raises CheckpointError or CheckpointMismatchError on every rank before anything is changed.
+    """
+    what = f"loading DeepSpeed checkpoint {path}"
+    saved = group.run(lambda: _checked(state, read_checkpoint(path, tag), strict), what)
+    with torch.no_grad(), regathered(state.module):
+        for name, target in state.weights().items():
+            if name in saved.weights:
+                copy_whole(target, saved.weights[name])
+        state.refresh_parameters()
+    if not module_only:
+        if optimizer_states and state.optimizer is not None:
+            _load_optimizer(state, saved)
+        _load_parts(state, saved, optimizer_states, lr_scheduler_states)
+    return str(saved.path), saved.client_state
+
+
+def _checked(state: TrainingState, saved: DeepSpeedCheckpoint, strict: bool) -> DeepSpeedCheckpoint:
+    targets = state.weights()
+    tied = {n for n, _ in named_shards(state.module, remove_duplicate=False)} - set(targets)
+    weights = {name: tensor for name, tensor in saved.weights.items() if name not in tied}
+    check_weights(Manifest(tag=str(saved.path), weights=shapes(weights)), targets, strict=strict)
+    return saved
+
+
+def _load_optimizer(state: TrainingState, saved: DeepSpeedCheckpoint) -> None:
+    assert state.optimizer is not None
+    trained = state.trained()
+    states = saved.optimizer_states or _by_name(state, saved)
+    for name, entries in states.items():
+        if name in trained:
+            _load_entries(state.optimizer.state[trained[name]], trained[name], entries)
+    names = saved.group_names or _current_group_names(state)
+    scalars = {name: _scalars(entries) for name, entries in states.items()}
+    saved_groups = [
+        {"names": members, "options": options}
+        for members, options in zip(names, saved.groups, strict=False)
+    ]
+    values = {"groups": saved_groups, "scalars": scalars}
+    restore_optimizer_values(trained, state.optimizer, values)
+
+
+@torch.no_grad()
+def _load_entries(entries: dict[str, Any], parameter: Tensor, saved: Mapping[str, Tensor]) -> None:
+    for entry, value in saved.items():
+        if isinstance(value, Tensor) and value.dim() > 0:
+            entries[entry] = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
+            copy_whole(entries[entry], value)
+
+
+def _scalars(entries: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in entries.items() if not (isinstance(v, Tensor) and v.dim() > 0)}
+
+
+def _by_name(state: TrainingState, saved: DeepSpeedCheckpoint) -> dict[str, dict[str, Any]]:
+    """Name the states of stage 0, which are numbered in the optimizer's order."""
+    in_order = [name for group in _current_group_names(state) for name in group]
+    return {
+        in_order[number]: dict(entries)
+        for number, entries in saved.indexed_states.items()
+        if number < len(in_order)
+    }
+
+
+def _current_group_names(state: TrainingState) -> list[list[str]]:
+    assert state.optimizer is not None
+    names = {id(tensor): name for name, tensor in state.trained().items()}
+    return [[names[id(p)] for p in group["params"]] for group in state.optimizer.param_groups]
+
+
+def _load_parts(
+    state: TrainingState, saved: DeepSpeedCheckpoint, optimizer: bool, scheduler: bool
+) -> None:
+    parts = state.parts
+    if "counters" in parts and saved.counters:
+        parts["counters"].load_state_dict(parts["counters"].state_dict() | saved.counters)
+    if "lr_scheduler" in parts and scheduler and saved.lr_scheduler:
+        parts["lr_scheduler"].load_state_dict(saved.lr_scheduler)
+    if "loss_scale" in parts and optimizer and "cur_scale" in saved.loss_scale:
+        names = {
+            "cur_scale": "scale",
+            "cur_iter": "iteration",
+            "last_overflow_iter": "last_overflow",
+            "cur_hysteresis": "hysteresis_left",
+        }
+        known = parts["loss_scale"].state_dict()
+        taken = {
+            ours: saved.loss_scale[theirs]
+            for theirs, ours in names.items()
+            if theirs in saved.loss_scale and ours in known
+        }
+        parts["loss_scale"].load_state_dict(known | taken)

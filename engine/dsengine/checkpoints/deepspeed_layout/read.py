@@ -1,0 +1,208 @@
+"""A DeepSpeed checkpoint, read into plain data by parameter name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dsengine.checkpoints.deepspeed_layout.files import find_files, tag_directory
+from dsengine.checkpoints.deepspeed_layout.merge import (
+    merge_flat_groups,
+    merge_fragments,
+    merge_pieces,
+)
+from dsengine.checkpoints.deepspeed_layout.unpickle import read_file
+from dsengine.checkpoints.errors import CheckpointError
+
+_KNOWN = frozenset(
+    {
+        "buffer_names",
+        "checkpoint_parallel_dimensions",
+        "data_sampler",
+        "dp_world_size",
+        "ds_config",
+        "ds_version",
+        "frozen_param_fragments",
+        "frozen_param_shapes",
+        "global_samples",
+        "global_steps",
+        "lr_scheduler",
+        "module",
+        "mp_world_size",
+        "optimizer",
+        "param_shapes",
+        "random_ltd",
+        "shared_params",
+        "skipped_steps",
+        "sparse_tensor_module_names",
+    }
+)
+"""Keys that are DeepSpeed's own; every other one is the script's client state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepSpeedCheckpoint:
+    """``weights``: fp32 where masters were saved, buffers and tied names included.
+
+    ``optimizer_states``: name -> entry -> tensor. ``indexed_states``: the same by position in
+    the optimizer, which is all that stage 0 saves. ``groups``: the optimizer's groups, options
+    alone; ``group_names``: their parameters, empty at stage 0.
+    """
+
+    path: Path
+    stage: int
+    world_size: int
+    weights: dict[str, Tensor]
+    optimizer_states: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    indexed_states: dict[int, dict[str, Any]] = field(default_factory=dict)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    group_names: list[list[str]] = field(default_factory=list)
+    lr_scheduler: dict[str, Any] | None = None
+    loss_scale: dict[str, Any] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    client_state: dict[str, Any] = field(default_factory=dict)
+
+
+def read_checkpoint(path: str | PathLike[str], tag: str | None = None) -> DeepSpeedCheckpoint:
+    """Read a checkpoint of stages 0 to 3; no code it names is run.
+
+    Raises CheckpointError for files that are missing, damaged, foreign or model-parallel.
+    """
+    directory = tag_directory(Path(path), tag)
+    files = find_files(directory)
+    models = [read_file(file) for file in files.models]
+    optimizers = [read_file(file)["optimizer_state_dict"] for file in files.optimizers]
+    common = _common(directory, models)
+    if not optimizers:
+        return _stage0(models[0], common)
+    if "fp32_flat_groups" in optimizers[0]:
+        return _stage3(models, optimizers, common)
+    return _flat_stages(models[0], optimizers, common)
+
+
+def _common(directory: Path, models: list[dict[str, Any]]) -> dict[str, Any]:
+    first = models[0]
+    if "module" not in first:
+        raise CheckpointError(f"{directory} holds no weights: {sorted(first)[:8]}")
+    names = ("global_steps", "global_samples", "skipped_steps")
+    return {
+        "path": directory,
+        "world_size": first.get("dp_world_size", 1),
+        "lr_scheduler": first.get("lr_scheduler"),
+        "counters": {name: first[name] for name in names if name in first},
+        "client_state": {key: first[key] for key in first if key not in _KNOWN},
+    }
+
+
+def _stage0(model: dict[str, Any], common: dict[str, Any]) -> DeepSpeedCheckpoint:
+    optimizer = model.get("optimizer") or {}
+    inner = optimizer.get("optimizer_state_dict", optimizer)
+    return DeepSpeedCheckpoint(
+        stage=0,
+        weights=dict(model["module"]),
+        indexed_states=dict(inner.get("state", {})),
+        groups=_options(inner),
+        **common,
+    )
+
+
+def _flat_stages(
+    model: dict[str, Any], ranks: list[dict[str, Any]], common: dict[str, Any]
+) -> DeepSpeedCheckpoint:
+    shapes = model["param_shapes"]
+    paddings = ranks[0].get("param_alignment_paddings") or []
+    masters = [rank["single_partition_of_fp32_groups"] for rank in ranks]
+    bases = [rank["base_optimizer_state"] for rank in ranks]
+    if not isinstance(bases[0], Mapping):
+        raise CheckpointError(f"{common['path']} was saved with elastic_checkpoint: not supported")
+    states: dict[str, dict[str, Tensor]] = {}
+    for entry in _flat_entries(bases[0]["state"]):
+        flats = [[base["state"][i][entry] for i in range(len(shapes))] for base in bases]
+        _collect(states, entry, merge_flat_groups(shapes, flats, paddings))
+    _collect_scalars(states, shapes, [bases[0]["state"][i] for i in range(len(shapes))])
+    return DeepSpeedCheckpoint(
+        stage=_stage_number(ranks[0]["zero_stage"]),
+        weights=_weights([model], merge_flat_groups(shapes, masters, paddings)),
+        optimizer_states=states,
+        groups=_options(bases[0]),
+        group_names=[list(group) for group in shapes],
+        loss_scale=dict(vars(ranks[0]["loss_scaler"])),
+        **common,
+    )
+
+
+def _stage3(
+    models: list[dict[str, Any]], ranks: list[dict[str, Any]], common: dict[str, Any]
+) -> DeepSpeedCheckpoint:
+    shapes = models[0]["param_shapes"]
+    masters = [torch.cat(list(rank["fp32_flat_groups"])) for rank in ranks]
+    bases = [rank["optimizer_state_dict"] for rank in ranks]
+    states: dict[str, dict[str, Tensor]] = {}
+    for entry in _flat_entries(bases[0]["state"]):
+        order = sorted(bases[0]["state"])
+        flats = [torch.cat([base["state"][i][entry] for i in order]) for base in bases]
+        _collect(states, entry, merge_pieces(shapes, flats))
+    first = next(iter(bases[0]["state"].values()), {})
+    _collect_scalars(states, shapes, [first] * len(shapes))
+    return DeepSpeedCheckpoint(
+        stage=3,
+        weights=_weights(models, merge_pieces(shapes, masters)),
+        optimizer_states=states,
+        groups=_options(bases[0])[: len(shapes)],
+        group_names=[list(group) for group in shapes],
+        loss_scale=dict(vars(ranks[0]["loss_scaler"])),
+        **common,
+    )
+
+
+def _weights(models: list[dict[str, Any]], masters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return masters, frozen parameters, buffers and tied names, in the model's order."""
+    first = models[0]
+    known = dict(masters)
+    frozen = first.get("frozen_param_shapes") or {}
+    fragments = [model.get("frozen_param_fragments") or {} for model in models]
+    known |= merge_fragments(frozen, fragments)
+    known |= {name: first["module"][name] for name in first.get("buffer_names", [])}
+    for name, same_as in (first.get("shared_params") or {}).items():
+        known.setdefault(name, known[same_as])
+    whole = {name: tensor for name, tensor in first["module"].items() if tensor.numel()}
+    known = whole | known
+    return {name: known[name] for name in first["module"] if name in known}
+
+
+def _flat_entries(states: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    first = next(iter(states.values()), {})
+    return [name for name, value in first.items() if isinstance(value, Tensor) and value.dim()]
+
+
+def _collect(
+    states: dict[str, dict[str, Tensor]], entry: str, merged: Mapping[str, Tensor]
+) -> None:
+    for name, tensor in merged.items():
+        states.setdefault(name, {})[entry] = tensor
+
+
+def _collect_scalars(
+    states: dict[str, dict[str, Tensor]], shapes: Any, of_group: list[Mapping[str, Any]]
+) -> None:
+    for group, state in zip(shapes, of_group, strict=True):
+        for entry, value in state.items():
+            if isinstance(value, Tensor) and value.dim():
+                continue
+            for name in group:
+                states.setdefault(name, {})[entry] = torch.as_tensor(value, dtype=torch.float32)
+
+
+def _options(optimizer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.get("param_groups", [])
+    ]
+
+
+def _stage_number(stage: Any) -> int:
+    return int(stage.arguments[0]) if getattr(stage, "arguments", ()) else int(stage)

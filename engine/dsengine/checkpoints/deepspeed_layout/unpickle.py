@@ -1,0 +1,83 @@
+"""Reading DeepSpeed's pickled files without running anything they name.
+
+The files hold tensors, plain containers, and a few small objects of DeepSpeed's own classes.
+Tensors and containers are rebuilt by the functions listed here; the objects become ``Record``s,
+which only keep what was stored in them. Any other name in a file is refused.
+"""
+
+import argparse
+import collections
+import pathlib
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from dsengine.checkpoints.errors import CheckpointError
+from dsengine.torch_private import named_in_tensor_files
+
+
+class Record:
+    """An object of a class that is not loaded: its constructor's arguments and its state."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.arguments = arguments
+        self.__dict__.update(named)
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, dict):
+            self.__dict__.update(state)
+        else:
+            self.state = state
+
+
+_CONTAINERS = {
+    ("argparse", "Namespace"): argparse.Namespace,
+    ("builtins", "set"): set,
+    ("builtins", "frozenset"): frozenset,
+    ("builtins", "complex"): complex,
+    ("builtins", "slice"): slice,
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("collections", "defaultdict"): collections.defaultdict,
+    ("pathlib", "PosixPath"): pathlib.PurePosixPath,
+    ("builtins", "dict"): dict,
+    ("builtins", "list"): list,
+    ("builtins", "int"): int,
+    **named_in_tensor_files(),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _CONTAINERS:
+            return _CONTAINERS[module, name]
+        if module == "torch" and name.endswith("Storage") and hasattr(torch, name):
+            return getattr(torch, name)
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if module.split(".")[0] == "deepspeed":
+            return Record
+        raise CheckpointError(f"it names {module}.{name}, which no checkpoint needs")
+
+
+_PICKLE = SimpleNamespace(Unpickler=_Unpickler, load=None, loads=None, __name__="restricted")
+
+
+def read_file(path: Path) -> Any:
+    """Return what a ``.pt`` or ``.bin`` file holds; tensors are mapped from the file.
+
+    Raises CheckpointError for a file that is damaged, foreign, or names other code.
+    """
+    try:
+        return torch.load(
+            path, map_location="cpu", weights_only=False, mmap=True, pickle_module=_PICKLE
+        )
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} is refused: {error}") from None
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist") from None
+    except (RuntimeError, OSError, pickle.UnpicklingError, EOFError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{path} cannot be read: {reason}") from None

@@ -1,0 +1,102 @@
+"""Hugging Face safetensors read straight into shards: each rank reads only what it keeps."""
+
+import json
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.export.save_weights import SAFETENSORS_NAME
+from dsengine.checkpoints.group import CheckpointGroup
+from dsengine.checkpoints.manifest import Manifest, check_weights
+from dsengine.checkpoints.state import TrainingState
+from dsengine.parameters.names import named_shards, regathered
+from dsengine.torch_private import local_part, place_of_part
+
+
+def load_weights(
+    state: TrainingState,
+    source: str | PathLike[str],
+    *,
+    group: CheckpointGroup,
+    strict: bool = True,
+) -> None:
+    """Fill a (sharded) module from a safetensors file or a directory in the Hugging Face layout.
+
+    Raises CheckpointMismatchError on every rank, before anything is changed, when names or
+    shapes differ; CheckpointError when a file is missing or damaged. Collective.
+    """
+    targets = state.weights()
+    what = f"loading weights from {source}"
+    files = group.run(lambda: _check(Path(source), targets, state.module, strict), what)
+    with regathered(state.module):
+        group.run(lambda: _read(files, targets), what)
+        state.refresh_parameters()
+
+
+def weight_files(source: Path) -> dict[str, Path]:
+    """Return the file of every tensor in ``source``.
+
+    Raises CheckpointError when there is no safetensors file or one is damaged.
+    """
+    if source.is_dir():
+        index = source / f"{SAFETENSORS_NAME}.index.json"
+        if index.exists():
+            weight_map: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+            return {name: source / file for name, file in weight_map.items()}
+        source = source / SAFETENSORS_NAME
+    if not source.exists():
+        raise CheckpointError(f"{source} does not exist")
+    with _opened(source) as file:
+        return {name: source for name in file.keys()}  # noqa: C420, SIM118
+
+
+def _opened(path: Path) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def _check(
+    source: Path, targets: dict[str, Tensor], module: nn.Module, strict: bool
+) -> dict[Path, list[str]]:
+    """Return the tensors to read by file, or raise."""
+    places = weight_files(source)
+    tied = {name for name, _ in named_shards(module, remove_duplicate=False)} - set(targets)
+    by_file: dict[Path, list[str]] = {}
+    for name, path in places.items():
+        by_file.setdefault(path, []).append(name)
+    shapes: dict[str, list[int]] = {}
+    for path, names in by_file.items():
+        with _opened(path) as file:
+            shapes |= {n: file.get_slice(n).get_shape() for n in names if n not in tied}
+    chosen = check_weights(Manifest(tag=str(source), weights=shapes), targets, strict=strict)
+    wanted = set(chosen)
+    return {path: [n for n in names if n in wanted] for path, names in by_file.items()}
+
+
+@torch.no_grad()
+def _read(files: dict[Path, list[str]], targets: dict[str, Tensor]) -> None:
+    with ExitStack() as stack:
+        for path, names in files.items():
+            file = stack.enter_context(_opened(path))
+            for name in names:
+                _fill(targets[name], file, name)
+
+
+def _fill(target: Tensor, file: Any, name: str) -> None:
+    """Copy what ``target`` holds of the whole tensor called ``name``."""
+    if not isinstance(target, DTensor):
+        target.copy_(file.get_tensor(name))
+        return
+    local = local_part(target)
+    if local.numel():
+        local.copy_(file.get_slice(name)[place_of_part(target)])

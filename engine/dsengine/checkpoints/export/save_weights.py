@@ -1,0 +1,99 @@
+"""Writing whole weights: sharded safetensors with an index, or torch's own files."""
+
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dsengine.checkpoints.directory import sync_directory, write_synced
+from dsengine.checkpoints.export.layout import DEFAULT_FILE_BYTES, FileLayout, divide
+from dsengine.checkpoints.export.whole import exported_dtype, whole_tensors
+from dsengine.checkpoints.group import CheckpointGroup
+from dsengine.checkpoints.state import TrainingState
+
+SAFETENSORS_NAME = "model.safetensors"
+
+
+def save_weights(
+    state: TrainingState,
+    save_dir: str | PathLike[str],
+    filename: str = SAFETENSORS_NAME,
+    *,
+    group: CheckpointGroup,
+    dtype: torch.dtype | None = None,
+    exclude_frozen: bool = False,
+    max_file_bytes: int = DEFAULT_FILE_BYTES,
+) -> None:
+    """Write whole weights, as ``from_pretrained`` reads them. Collective; rank 0 writes.
+
+    A name ending in ``.safetensors`` gives safetensors, any other torch's format. Floating-point
+    tensors are cast to ``dtype``. Rank 0 holds at most one file's weights in host memory.
+    Raises CheckpointError on every rank when rank 0 cannot write.
+    """
+    root = Path(save_dir)
+    tensors = state.weights(exclude_frozen=exclude_frozen)
+    sizes = {
+        name: tensor.numel() * exported_dtype(tensor, dtype).itemsize
+        for name, tensor in tensors.items()
+    }
+    layout = divide(sizes, filename, max_file_bytes)
+    what = f"saving weights to {root}"
+    group.run_on_coordinator(lambda: root.mkdir(parents=True, exist_ok=True), what)
+    gathered = whole_tensors(tensors, dtype, keep=group.is_coordinator)
+    for file, names in layout.files.items():
+        held = _take(gathered, names, tensors, dtype, group)
+        group.run_on_coordinator(lambda f=file, h=held: _write(root / f, h), what)
+    group.run_on_coordinator(lambda: _publish(root, filename, layout, state.module), what)
+
+
+def _take(
+    gathered: Iterator[tuple[str, Tensor]],
+    names: list[str],
+    tensors: Mapping[str, Tensor],
+    dtype: torch.dtype | None,
+    group: CheckpointGroup,
+) -> dict[str, Tensor]:
+    """Gather the tensors of one file; empty on ranks that do not write."""
+    if group.is_coordinator:
+        return dict(next(gathered) for _ in names)
+    part = {name: tensors[name] for name in names}
+    return dict(whole_tensors(part, dtype, keep=False))
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.writing")
+
+
+def _write(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write one file under a hidden name."""
+    if path.suffix == ".safetensors":
+        from safetensors.torch import save_file
+
+        save_file(tensors, _aside(path), metadata={"format": "pt"})
+    else:
+        torch.save(tensors, _aside(path))
+
+
+def _publish(root: Path, filename: str, layout: FileLayout, module: nn.Module) -> None:
+    """Give all files their names; the index, and what an older export left, come last."""
+    for file in layout.files:
+        _aside(root / file).replace(root / file)
+    index = root / f"{filename}.index.json"
+    if len(layout.files) > 1:
+        write_synced(_aside(index), layout.index)
+        _aside(index).replace(index)
+        (root / filename).unlink(missing_ok=True)
+    else:
+        index.unlink(missing_ok=True)
+    _write_config(root, module)
+    sync_directory(root)
+
+
+def _write_config(root: Path, module: nn.Module) -> None:
+    """Put a Hugging Face model's config beside its weights, unless one is there."""
+    config: Any = getattr(module, "config", None)
+    if hasattr(config, "save_pretrained") and not (root / "config.json").exists():
+        config.save_pretrained(root)

@@ -1,0 +1,83 @@
+"""Reading a checkpoint into a model of any sharding."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dsengine.checkpoints import directory, plain
+from dsengine.checkpoints.group import CheckpointGroup
+from dsengine.checkpoints.manifest import Manifest, check_weights, read_manifest
+from dsengine.checkpoints.optimizer_state import (
+    allocate_optimizer_tensors,
+    check_same_family,
+    restore_optimizer_values,
+)
+from dsengine.checkpoints.random_state import restore_random_state
+from dsengine.checkpoints.state import TrainingState
+from dsengine.checkpoints.tensor_files import read_tensors, saved_tensors
+from dsengine.parameters.names import regathered
+
+
+def load(
+    state: TrainingState,
+    group: CheckpointGroup,
+    path: Path,
+    *,
+    strict: bool = True,
+    optimizer_states: bool = True,
+    lr_scheduler_states: bool = True,
+    module_only: bool = False,
+) -> dict[str, Any]:
+    """Load ``path`` into ``state`` and return the client state.
+
+    Everything is checked on all ranks before the first tensor is changed, so a refusal leaves
+    the run as it was.
+    """
+    what = f"loading checkpoint {path}"
+    manifest = group.run(lambda: read_manifest(path, check_files=group.is_coordinator), what)
+    small, targets = group.run(
+        lambda: _prepare(state, manifest, path, strict, optimizer_states and not module_only), what
+    )
+    with regathered(state.module):
+        read_tensors(targets, path, group)
+        state.refresh_parameters()
+    if not module_only:
+        group.run(
+            lambda: _restore_small(state, small, group, optimizer_states, lr_scheduler_states), what
+        )
+    return small["client_state"]
+
+
+def _prepare(
+    state: TrainingState, manifest: Manifest, path: Path, strict: bool, with_optimizer: bool
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    weights = state.weights()
+    names = check_weights(manifest, weights, strict=strict)
+    small = plain.load(path / directory.STATE)
+    saved = saved_tensors(path)
+    targets = {f"model.{name}": weights[name] for name in names}
+    if with_optimizer and state.optimizer is not None and small["optimizer"] is not None:
+        check_same_family(state.optimizer, small["optimizer"])
+        targets |= allocate_optimizer_tensors(state.trained(), state.optimizer, saved)
+    return small, targets
+
+
+def _restore_small(
+    state: TrainingState,
+    small: dict[str, Any],
+    group: CheckpointGroup,
+    optimizer_states: bool,
+    lr_scheduler_states: bool,
+) -> None:
+    if optimizer_states and state.optimizer is not None and small["optimizer"] is not None:
+        restore_optimizer_values(state.trained(), state.optimizer, small["optimizer"])
+    for name, part in state.parts.items():
+        if name == "lr_scheduler" and not lr_scheduler_states:
+            continue
+        if name == "loss_scale" and not optimizer_states:
+            continue
+        if name in small["parts"]:
+            part.load_state_dict(small["parts"][name])
+    if group.rank < len(small["random"]):
+        restore_random_state(small["random"][group.rank])

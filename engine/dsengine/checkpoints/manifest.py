@@ -1,0 +1,122 @@
+"""manifest.json: what a checkpoint holds, in plain data, and whether its files are whole."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dsengine.checkpoints.directory import MANIFEST
+from dsengine.checkpoints.errors import CheckpointError, CheckpointMismatchError
+
+FORMAT = "dsengine-checkpoint"
+FORMAT_VERSION = 1
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """``weights``: name -> shape. ``files``: name -> size in bytes of every other file."""
+
+    tag: str
+    weights: dict[str, list[int]]
+    excluded: list[str] = field(default_factory=list)
+    """Frozen parameters that were left out on request."""
+    files: dict[str, int] = field(default_factory=dict)
+    description: dict[str, Any] = field(default_factory=dict)
+    format: str = FORMAT
+    format_version: int = FORMAT_VERSION
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), indent=1).encode()
+
+
+def shapes(weights: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in weights.items()}
+
+
+def file_sizes(directory: Path) -> dict[str, int]:
+    return {
+        path.name: path.stat().st_size
+        for path in sorted(directory.iterdir())
+        if path.name != MANIFEST
+    }
+
+
+def read_manifest(directory: Path, *, check_files: bool = True) -> Manifest:
+    """Read and check the manifest of a checkpoint directory.
+
+    Raises CheckpointError for a directory that is no checkpoint of this engine, is of a newer
+    format, or whose files are missing or of another size than when they were written.
+    """
+    path = directory / MANIFEST
+    try:
+        raw = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(_not_ours(directory)) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not the manifest of a dsengine checkpoint")
+    if raw.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format version {raw.get('format_version')!r}; this dsengine reads "
+            f"{FORMAT_VERSION}"
+        )
+    known = {name: raw[name] for name in Manifest.__dataclass_fields__ if name in raw}
+    manifest = Manifest(**known)
+    if check_files:
+        _check_files(directory, manifest)
+    return manifest
+
+
+def _not_ours(directory: Path) -> str:
+    if not directory.is_dir():
+        return f"{directory} does not exist"
+    if any(directory.glob("*_model_states.pt")):
+        return (
+            f"{directory} was written by DeepSpeed; read its weights with "
+            "dsengine.checkpoints.deepspeed_layout.read_checkpoint"
+        )
+    return f"{directory} is not a dsengine checkpoint: it has no {MANIFEST}"
+
+
+def _check_files(directory: Path, manifest: Manifest) -> None:
+    for name, size in manifest.files.items():
+        path = directory / name
+        found = path.stat().st_size if path.exists() else None
+        if found is None:
+            raise CheckpointError(f"{path} is missing; the checkpoint is not whole")
+        if found != size:
+            raise CheckpointError(
+                f"{path} has {found} bytes where {size} were written; it is truncated or changed"
+            )
+
+
+def check_weights(manifest: Manifest, expected: Mapping[str, Tensor], *, strict: bool) -> list[str]:
+    """Return the names to load. Raise CheckpointMismatchError, naming keys, for another model.
+
+    Shapes must always agree; missing and unexpected names only when ``strict``.
+    """
+    saved = manifest.weights
+    absent = [n for n in expected if n not in saved and n not in manifest.excluded]
+    surplus = [n for n in saved if n not in expected]
+    reshaped = [
+        f"{n} ({tuple(saved[n])} in the checkpoint, {tuple(t.shape)} in the model)"
+        for n, t in expected.items()
+        if n in saved and list(t.shape) != saved[n]
+    ]
+    complaints = [("of another shape", reshaped)]
+    if strict:
+        complaints += [("missing in the checkpoint", absent), ("unknown to the model", surplus)]
+    parts = [f"{what}: {_some(names)}" for what, names in complaints if names]
+    if parts:
+        raise CheckpointMismatchError(f"checkpoint of another model; {'; '.join(parts)}")
+    return [n for n in expected if n in saved]
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

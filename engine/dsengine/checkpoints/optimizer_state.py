@@ -1,0 +1,146 @@
+"""Optimizer state by parameter name, so that it fits any grouping, stage and world size."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from dsconfig import OPTIMIZER_CLASSES, OPTIMIZERS
+from dsengine.checkpoints.errors import CheckpointError, CheckpointMismatchError
+
+_IMPLEMENTATION = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
+"""Group entries that say how this process computes, not what: never taken from a file."""
+
+_MOMENTS = {
+    each.name.lower(): set(OPTIMIZER_CLASSES[each.in_engine or each.on_device].states)
+    for each in OPTIMIZERS.values()
+}
+"""What an optimizer of a family must find in its state once that is not empty."""
+
+
+def _key(name: str, entry: str) -> str:
+    return f"optimizer.{name}:{entry}"
+
+
+def _names(parameters: Mapping[str, Tensor], optimizer: Optimizer) -> dict[int, str]:
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if id(parameter) not in names:
+                raise CheckpointError(
+                    f"the optimizer holds a parameter of shape {tuple(parameter.shape)} that is "
+                    "not one of the model's (sharded) parameters; it would train nothing"
+                )
+    return names
+
+
+def optimizer_tensors(parameters: Mapping[str, Tensor], optimizer: Optimizer) -> dict[str, Tensor]:
+    """Return the moments and the like: tensors with at least one dimension, by key."""
+    names = _names(parameters, optimizer)
+    return {
+        _key(names[id(parameter)], entry): value.detach()
+        for parameter, state in optimizer.state.items()
+        for entry, value in state.items()
+        if isinstance(value, Tensor) and value.dim() > 0
+    }
+
+
+def optimizer_values(parameters: Mapping[str, Tensor], optimizer: Optimizer) -> dict[str, Any]:
+    """Return the rest: groups with their options, and the scalars of each parameter."""
+    names = _names(parameters, optimizer)
+    scalars = {
+        names[id(parameter)]: {
+            entry: value.detach().cpu().clone() if isinstance(value, Tensor) else value
+            for entry, value in state.items()
+            if not (isinstance(value, Tensor) and value.dim() > 0)
+        }
+        for parameter, state in optimizer.state.items()
+    }
+    groups = [
+        {
+            "names": [names[id(parameter)] for parameter in group["params"]],
+            "options": {k: v for k, v in group.items() if k not in _IMPLEMENTATION},
+        }
+        for group in optimizer.param_groups
+    ]
+    return {"type": type(optimizer).__name__, "groups": groups, "scalars": scalars}
+
+
+def allocate_optimizer_tensors(
+    parameters: Mapping[str, Tensor],
+    optimizer: Optimizer,
+    saved: Mapping[str, tuple[torch.Size, torch.dtype]],
+) -> dict[str, Tensor]:
+    """Return empty tensors, sharded like their parameters, to load each saved entry into.
+
+    They become the optimizer's state. An entry of the parameter's own shape takes its
+    sharding; any other (a factored moment) is held whole on every rank.
+    """
+    names = _names(parameters, optimizer)
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    targets: dict[str, Tensor] = {}
+    by_name: dict[str, list[tuple[str, str]]] = {}
+    for key in saved:
+        if key.startswith("optimizer."):
+            name, _, entry = key.removeprefix("optimizer.").rpartition(":")
+            by_name.setdefault(name, []).append((key, entry))
+    for name, parameter in parameters.items():
+        if id(parameter) not in held or names[id(parameter)] != name:
+            continue
+        state: dict[str, Any] = {}
+        for key, entry in by_name.get(name, []):
+            shape, dtype = saved[key]
+            if shape == parameter.shape:
+                state[entry] = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+            else:
+                state[entry] = torch.zeros(shape, dtype=dtype, device=parameter.device)
+            targets[key] = state[entry]
+        optimizer.state[parameter] = state
+        if not state:
+            del optimizer.state[parameter]
+    return targets
+
+
+def restore_optimizer_values(
+    parameters: Mapping[str, Tensor], optimizer: Optimizer, values: Mapping[str, Any]
+) -> None:
+    """Put back group options and scalars, matching groups by the names they hold."""
+    names = _names(parameters, optimizer)
+    saved_group = {name: group for group in values["groups"] for name in group["names"]}
+    for group in optimizer.param_groups:
+        members = [names[id(parameter)] for parameter in group["params"]]
+        match = next((saved_group[name] for name in members if name in saved_group), None)
+        if match is not None:
+            group.update({k: v for k, v in match["options"].items() if k not in _IMPLEMENTATION})
+        on_device = group.get("fused") or group.get("capturable")
+        for parameter, name in zip(group["params"], members, strict=True):
+            for entry, value in values["scalars"].get(name, {}).items():
+                if isinstance(value, Tensor):
+                    value = value.to(parameter.device if on_device else "cpu", copy=True)
+                optimizer.state[parameter][entry] = value
+
+
+def check_same_family(optimizer: Optimizer, values: Mapping[str, Any]) -> None:
+    """Raise when the saved state lacks what this optimizer needs to go on."""
+    if not values["scalars"]:
+        return
+    needed = _moments(type(optimizer).__name__)
+    offered = _moments(values["type"])
+    if needed is None or offered is None or needed <= offered:
+        return
+    raise CheckpointMismatchError(
+        f"the checkpoint holds the state of {values['type']}, which lacks "
+        f"{sorted(needed - offered)} that {type(optimizer).__name__} needs; use the same optimizer "
+        "or load with load_optimizer_states=False"
+    )
+
+
+def _moments(type_name: str) -> set[str] | None:
+    lowered = type_name.lower()
+    # "adagrad" does not contain "adam"; longest names are tried first all the same.
+    for family in sorted(_MOMENTS, key=len, reverse=True):
+        if family in lowered:
+            return _MOMENTS[family]
+    return None

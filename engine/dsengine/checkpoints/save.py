@@ -1,0 +1,98 @@
+"""Writing a checkpoint: collect, write aside on all ranks, publish on rank 0."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dsengine.checkpoints import directory, plain
+from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.group import CheckpointGroup
+from dsengine.checkpoints.manifest import Manifest, file_sizes, shapes
+from dsengine.checkpoints.optimizer_state import optimizer_tensors, optimizer_values
+from dsengine.checkpoints.random_state import random_state
+from dsengine.checkpoints.retention import retain
+from dsengine.checkpoints.staging import staged
+from dsengine.checkpoints.state import TrainingState
+from dsengine.checkpoints.tensor_files import write_tensors
+
+
+@dataclass(slots=True, kw_only=True)
+class Snapshot:
+    """One moment of training, ready to be written: nothing in it changes any more."""
+
+    tensors: dict[str, Tensor]
+    small: dict[str, Any]
+    manifest: Manifest
+
+    def stage(self) -> None:
+        """Copy the tensors to host memory."""
+        self.tensors = staged(self.tensors)
+
+
+def collect(
+    state: TrainingState,
+    group: CheckpointGroup,
+    tag: str,
+    client_state: dict[str, Any],
+    *,
+    exclude_frozen: bool,
+) -> Snapshot:
+    """Gather what goes into the checkpoint. The tensors are still those of training."""
+    weights = state.weights(exclude_frozen=exclude_frozen)
+    tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
+    small: dict[str, Any] = {
+        "client_state": client_state,
+        "parts": {name: part.state_dict() for name, part in state.parts.items()},
+        "random": group.gather(random_state()),
+        "optimizer": None,
+    }
+    if state.optimizer is not None:
+        trained = state.trained()
+        tensors |= optimizer_tensors(trained, state.optimizer)
+        small["optimizer"] = optimizer_values(trained, state.optimizer)
+    left_out = [name for name in state.parameters() if name not in weights]
+    manifest = Manifest(
+        tag=tag,
+        weights=shapes(weights),
+        excluded=left_out,
+        description=dict(state.description) | {"world_size": group.world_size},
+    )
+    return Snapshot(tensors=tensors, small=small, manifest=manifest)
+
+
+def write(
+    snapshot: Snapshot, group: CheckpointGroup, root: Path, *, save_latest: bool, keep: int | None
+) -> Path:
+    """Write on all ranks and make the checkpoint visible. See the note in ``directory``."""
+    tag = snapshot.manifest.tag
+    aside = directory.writing_directory(root, tag)
+    try:
+        group.run_on_coordinator(lambda: directory.prepare(root, tag), f"preparing {root}")
+        group.run(lambda: directory.check_shared(aside), f"preparing {root}")
+        write_tensors(snapshot.tensors, aside, group)
+        return group.run_on_coordinator(
+            lambda: _publish(snapshot, root, save_latest=save_latest, keep=keep),
+            f"saving checkpoint {root / tag}",
+        )
+    except CheckpointError:
+        if group.is_coordinator:
+            with suppress(OSError):  # what is left is hidden, and cleared by the next save
+                directory.discard(aside)
+        raise
+
+
+def _publish(snapshot: Snapshot, root: Path, *, save_latest: bool, keep: int | None) -> Path:
+    tag = snapshot.manifest.tag
+    aside = directory.writing_directory(root, tag)
+    directory.write_synced(aside / directory.STATE, plain.dump(snapshot.small))
+    snapshot.manifest.files.update(file_sizes(aside))
+    directory.write_synced(aside / directory.MANIFEST, snapshot.manifest.to_bytes())
+    final = directory.publish(root, tag)
+    if save_latest:
+        directory.write_latest(root, tag)
+    if keep is not None:
+        retain(root, keep)
+    return final

@@ -1,0 +1,1 @@
+"""How ranks find, hear and feed each other: process groups, the watch over failures, exchange."""

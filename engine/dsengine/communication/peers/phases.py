@@ -1,0 +1,59 @@
+"""The methods of the engine in which ranks need each other."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from dsengine.communication.peers.errors import RankFailedError, is_communication_error
+from dsengine.communication.peers.status import HERE
+from dsengine.communication.peers.watch import failed_rank, standing_alarm
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def in_phase(name: str, *, even_alone: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a method of the engine a phase, which the failure of another rank ends with words.
+
+    Raises RankFailedError on entering when another rank has failed, and in the place of an
+    error of the communication that such a failure has caused. Other exceptions pass.
+    ``even_alone``: entering is not refused.
+    """
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        @wraps(method)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            outer, HERE.phase = HERE.phase, name
+            HERE.counters = getattr(args[0], "counters", None) if args else None
+            HERE.cause = ""
+            try:
+                if HERE.alarm is not None and not even_alone:
+                    _refuse()
+                result = method(*args, **kwargs)
+                if HERE.aborted and not even_alone:
+                    _refuse()  # the device has gone on, with whatever was in its memory
+                return result
+            except RankFailedError:
+                raise
+            except Exception as error:
+                reason = failed_rank() if is_communication_error(error) else None
+                if reason is None:
+                    HERE.note(error)
+                    raise
+                raise RankFailedError(_told(reason)) from error
+            finally:
+                HERE.phase = outer
+
+        return run
+
+    return decorate
+
+
+def _refuse() -> None:
+    reason = standing_alarm()
+    if reason is not None:
+        raise RankFailedError(_told(reason))
+
+
+def _told(reason: str) -> str:
+    return f"{reason}; meanwhile this rank was in {HERE.words}"

@@ -1,5 +1,0 @@
-"""Parts of a module by name; newer scripts import them from ``utils``."""
-
-from dsengine.utils.module_utils import recursive_getattr, recursive_setattr
-
-__all__ = ["recursive_getattr", "recursive_setattr"]

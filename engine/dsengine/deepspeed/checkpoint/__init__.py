@@ -1,0 +1,1 @@
+"""Of DeepSpeed's checkpoint package, what scripts import."""

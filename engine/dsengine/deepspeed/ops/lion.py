@@ -1,0 +1,40 @@
+"""DeepSpeed's two Lions: the engine's Lion under their names and arguments."""
+
+from typing import Any
+
+from dsengine.deepspeed.ops.adam import Betas, refuse_narrow_states
+from dsengine.optimizers.lion import Lion
+
+
+class FusedLion(Lion):
+    """Lion; ``step`` of an engine drops gradients by itself, whatever ``set_grad_none`` says."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        weight_decay: float = 0.0,
+        set_grad_none: bool = True,
+    ) -> None:
+        super().__init__(params, lr, betas, weight_decay)
+        self.set_grad_none = set_grad_none
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
+        """Drop the gradients, or fill them with zeros if ``set_grad_none`` was false."""
+        super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
+
+
+class DeepSpeedCPULion(Lion):
+    """Lion. Raises ValueError for ``fp32_optimizer_states=False``."""
+
+    def __init__(
+        self,
+        model_params: Any,
+        lr: float = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        weight_decay: float = 0.0,
+        fp32_optimizer_states: bool = True,
+    ) -> None:
+        refuse_narrow_states(type(self).__name__, fp32_optimizer_states)
+        super().__init__(model_params, lr, betas, weight_decay)

@@ -1,0 +1,68 @@
+"""Names of DeepSpeed that have no counterpart here, and what to do instead.
+
+A script meets them in three ways, and each ends in the same words: ``from dsengine.moe.layer
+import MoE`` (ImportError), ``from dsengine import PipelineModule`` (ImportError), and
+``deepspeed.init_inference(...)`` (AttributeError, so that ``hasattr`` is False).
+"""
+
+_INFERENCE = "engines train: call engine.module.generate(), or serve what save_16bit_model wrote"
+_PIPELINE = "a model is not divided into stages of layers: use zero_optimization.stage 3"
+_EXPERTS = "experts are not placed on ranks of their own: keep them ordinary modules under stage 3"
+_TENSORS = "a layer is not divided for computing: use zero_optimization.stage 3"
+_SEQUENCES = "a sequence is not divided among ranks: use activation_checkpointing for long ones"
+_KERNELS = "there are no kernels to build: use torch's modules and scaled_dot_product_attention"
+_COMPRESSION = "use torch.ao.quantization, or prune before training"
+_CURRICULUM = "batches are what your loader makes of them: pass training_data or your own loader"
+_CONFIG = "dsconfig.read, dsconfig.validate and dsconfig.resolve are for reading a config"
+_ESTIMATE = "ask dsconfig estimate, with --compat deepspeed for the same figures"
+_HYBRID = "generate with engine.module.generate() in engine.eval(), on all ranks at stage 3"
+
+INSTEAD = {
+    "DeepSpeedConfig": _CONFIG,
+    "DeepSpeedHybridEngine": _HYBRID,
+    "DeepSpeedTransformerConfig": _KERNELS,
+    "DeepSpeedTransformerLayer": _KERNELS,
+    "InferenceEngine": _INFERENCE,
+    "OnDevice": 'torch.device is a context too: with torch.device("meta"): ...',
+    "PipelineEngine": _PIPELINE,
+    "PipelineModule": _PIPELINE,
+    "autotuning": "dsconfig tune finds a config that fits",
+    "compression": _COMPRESSION,
+    "inference": _INFERENCE,
+    "init_inference": _INFERENCE,
+    "launcher": "start with torchrun, mpirun, srun, or dsconfig run",
+    "linear": "use a LoRA library; frozen weights are divided like all others",
+    "model_implementations": _INFERENCE,
+    "module_inject": _INFERENCE,
+    "moe": _EXPERTS,
+    "ops.aio": "offload to NVMe is a matter of the config: offload_optimizer and offload_param",
+    "ops.lamb": "use FusedAdam, or pass an optimizer of your own",
+    "ops.op_builder": _KERNELS,
+    "ops.sparse_attention": _KERNELS,
+    "ops.transformer": _KERNELS,
+    "pipe": _PIPELINE,
+    "replace_transformer_layer": _INFERENCE,
+    "runtime.config": _CONFIG,
+    "runtime.data_pipeline": _CURRICULUM,
+    "runtime.fp16": "the config sets the loss scale; 1-bit optimizers are not built: use FusedAdam",
+    "runtime.hybrid_engine": _HYBRID,
+    "runtime.pipe": _PIPELINE,
+    "runtime.sequence_parallel": _SEQUENCES,
+    "runtime.tensor_parallel": _TENSORS,
+    "runtime.zero.stage3": _ESTIMATE,
+    "runtime.zero.stage_1_and_2": _ESTIMATE,
+    "sequence": _SEQUENCES,
+    "set_autotp_mode": _TENSORS,
+    "tp_model_init": _TENSORS,
+    "utils.safe_set_full_fp32_param": "write inside zero.GatheredParameters(modifier_rank=0)",
+}
+"""By name below ``deepspeed``; what lies deeper is refused with it."""
+
+
+def refusal(name: str) -> str | None:
+    """Return why ``deepspeed.<name>`` is not here and what to do; None when nothing is known."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        if (instead := INSTEAD.get(".".join(parts[:length]))) is not None:
+            return f"dsengine has no counterpart of deepspeed.{name}: {instead}"
+    return None

@@ -1,0 +1,5 @@
+"""``from dsengine.runtime.activation_checkpointing import checkpointing``."""
+
+from dsengine.loop import activation_checkpointing as checkpointing
+
+__all__ = ["checkpointing"]

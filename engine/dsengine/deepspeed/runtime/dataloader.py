@@ -1,0 +1,5 @@
+"""Loaders."""
+
+from dsengine.loop.data import RepeatingLoader
+
+__all__ = ["RepeatingLoader"]

@@ -1,0 +1,95 @@
+"""One parameter's fp32 master, gradient and moments, whole, whoever holds which part of them.
+
+``param`` is what ``engine.module.named_parameters()`` yields, at any stage. All are collective:
+every rank asks for the same parameters in the same order. None is returned for a parameter that
+no engine holds, and for what does not exist yet.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from dsengine.parameters.names import clean_name
+from dsengine.parameters.shards import as_shard, whole_of
+
+if TYPE_CHECKING:
+    from dsengine.loop.engine import Engine
+
+
+def safe_get_full_fp32_param(param: nn.Parameter) -> Tensor | None:
+    """Return a copy of the master: whole, fp32, on the device."""
+    found = _find(param)
+    return None if found is None else _whole(*found, _part(*found))
+
+
+def safe_get_full_optimizer_state(param: nn.Parameter, optim_state_key: str) -> Tensor | None:
+    """Return a copy of a state of the optimizer (``exp_avg``): whole, fp32, on the device.
+
+    Raises KeyError, with the names there are, when the optimizer keeps another kind of state.
+    """
+    found = _find(param)
+    if found is None or found[0].optimizer is None:
+        return None
+    state = found[0].optimizer.state.get(_part(*found))
+    if not state:
+        return None
+    if optim_state_key not in state:
+        raise KeyError(f"{optim_state_key!r} is no state of the optimizer: {', '.join(state)}")
+    return _whole(*found, state[optim_state_key])
+
+
+def safe_get_full_grad(param: nn.Parameter) -> Tensor | None:
+    """Return a copy of the reduced gradient between ``backward`` and ``step``: whole, fp32.
+
+    It is the mean over ranks and the sum over the window so far, without the loss scale. Below
+    stage 2 gradients are reduced at the end of a window: before that, None.
+    """
+    found = _find(param)
+    if found is None:
+        return None
+    engine, name = found
+    if engine.zero_optimization_stage() < 2 and not engine.is_gradient_accumulation_boundary():
+        return None
+    gradient = dict(engine.sharding.gradients()).get(name)
+    if gradient is None:
+        return None
+    return _whole(engine, name, gradient).div_(engine.loss_scaler.scale)
+
+
+def _find(param: nn.Parameter) -> "tuple[Engine, str] | None":
+    """The engine that trains ``param``, and the name of its master."""
+    from dsengine.loop.engine import living
+
+    for engine in living:
+        for name, each in engine.module.named_parameters():
+            if each is param:
+                return engine, engine.sharding.aliases[clean_name(name)]
+    return None
+
+
+def _part(engine: "Engine", name: str) -> Tensor:
+    """This rank's part of a master, which is the key of its state in the optimizer."""
+    offload = engine.zero_offload_optimizer()
+    if offload is not None and str(offload.tier) == "nvme":
+        raise RuntimeError(
+            "masters and moments are in files (zero_optimization.offload_optimizer.device nvme): "
+            "save a checkpoint and read it with dsengine.utils.zero_to_fp32"
+        )
+    return engine.stepped_part(name)
+
+
+@torch.no_grad()
+def _whole(engine: "Engine", name: str, part: Tensor) -> Tensor:
+    """Put a tensor together of which each rank has what it has of master ``name``."""
+    master = engine.sharding.masters[name]
+    part = part.detach()
+    own = engine.stepped_part(name)
+    if isinstance(master, DTensor) and not isinstance(part, DTensor) and part.shape == own.shape:
+        part = as_shard(part, master)
+    whole = whole_of(part) if isinstance(part, DTensor) else part
+    return whole.to(engine.device, torch.float32, copy=True)
+
+
+__all__ = ["safe_get_full_fp32_param", "safe_get_full_grad", "safe_get_full_optimizer_state"]

@@ -1,0 +1,195 @@
+"""What an engine can be asked: settings, counters, ranks. Names are DeepSpeed's."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from dsconfig import Effective
+    from dsengine.loop.engine import Engine
+
+
+class Accessors:
+    """Read-only answers from the plan, the counters and the optimizer."""
+
+    @property
+    def _self(self) -> "Engine":
+        return cast("Engine", self)
+
+    @property
+    def _effective(self) -> "Effective":
+        return self._self.plan.effective
+
+    # Counters
+
+    @property
+    def global_steps(self) -> int:
+        return self._self.counters.global_steps
+
+    @property
+    def global_samples(self) -> int:
+        return self._self.counters.global_samples
+
+    @property
+    def micro_steps(self) -> int:
+        return self._self.counters.micro_steps
+
+    @property
+    def skipped_steps(self) -> int:
+        return self._self.counters.skipped_steps
+
+    # Optimizer and schedule
+
+    def get_lr(self) -> list[float]:
+        return [group["lr"] for group in self._groups()]
+
+    def set_lr(self, rate: float) -> None:
+        for group in self._groups():
+            group["lr"] = rate
+
+    def get_mom(self) -> list[Any]:
+        return [group.get("betas", group.get("momentum")) for group in self._groups()]
+
+    def get_type(self) -> list[Any]:
+        return [group.get("type") for group in self._groups()]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        optimizer = self._self.optimizer
+        return optimizer.param_groups if optimizer is not None else []
+
+    @property
+    def basic_optimizer(self) -> torch.optim.Optimizer | None:
+        return self._self.optimizer
+
+    def optimizer_name(self) -> str | None:
+        """The config's name for the optimizer, else the class of the one that was passed."""
+        named, optimizer = self._effective.optimizer, self._self.optimizer
+        if optimizer is None:
+            return None
+        return named.type.lower() if named is not None else type(optimizer).__name__
+
+    def optimizer_params(self) -> Mapping[str, Any] | None:
+        named = self._effective.optimizer
+        return None if named is None else named.params
+
+    def scheduler_name(self) -> str | None:
+        named = self._effective.scheduler
+        return None if named is None else named.type
+
+    def scheduler_params(self) -> Mapping[str, Any] | None:
+        named = self._effective.scheduler
+        return None if named is None else named.params
+
+    # Batch
+
+    def train_batch_size(self) -> int:
+        return self._self.plan.batch.global_batch
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        return self._self.plan.batch.micro_batch
+
+    def get_batch_info(self) -> tuple[int, int, int]:
+        """Return (global batch, micro batch, accumulation steps)."""
+        return (
+            self.train_batch_size(),
+            self.train_micro_batch_size_per_gpu(),
+            self._self.gradient_accumulation_steps(),
+        )
+
+    # Precision
+
+    def fp16_enabled(self) -> bool:
+        return self._effective.numerics.precision == "fp16"
+
+    def bfloat16_enabled(self) -> bool:
+        return self._effective.numerics.precision == "bf16"
+
+    def torch_autocast_enabled(self) -> bool:
+        return self._effective.numerics.autocast is not None
+
+    def dynamic_loss_scale(self) -> bool:
+        return self.fp16_enabled() and self._self.loss_scaler.dynamic
+
+    @property
+    def loss_scale(self) -> float:
+        return self._self.loss_scaler.scale
+
+    @property
+    def cur_scale(self) -> float:
+        return self._self.loss_scaler.scale
+
+    def gradient_clipping(self) -> float:
+        return self._effective.gradients.clipping
+
+    # ZeRO
+
+    def zero_optimization(self) -> bool:
+        return self.zero_optimization_stage() > 0
+
+    def zero_optimization_stage(self) -> int:
+        return self._effective.zero.stage
+
+    def zero_optimization_partition_gradients(self) -> bool:
+        return self.zero_optimization_stage() >= 2
+
+    def zero_optimization_partition_weights(self) -> bool:
+        return self.zero_optimization_stage() >= 3
+
+    def zero_gather_16bit_weights_on_model_save(self) -> bool:
+        return self._effective.zero.gather_16bit_weights_on_model_save
+
+    def zero_offload_optimizer(self) -> Any:
+        return self._effective.zero.offload_optimizer
+
+    def zero_offload_param(self) -> Any:
+        return self._effective.zero.offload_param
+
+    # Reports
+
+    def steps_per_print(self) -> int | None:
+        return self._effective.reporting.steps_per_print
+
+    def wall_clock_breakdown(self) -> bool:
+        return self._effective.reporting.wall_clock_breakdown
+
+    def memory_breakdown(self) -> bool:
+        return self._effective.reporting.memory_breakdown
+
+    def dump_state(self) -> bool:
+        return self._effective.reporting.dump_state
+
+    # Ranks
+
+    @property
+    def global_rank(self) -> int:
+        return dist.get_rank()
+
+    @property
+    def local_rank(self) -> int:
+        return int(os.environ.get("LOCAL_RANK", 0))
+
+    @property
+    def world_size(self) -> int:
+        return dist.get_world_size()
+
+    @property
+    def dp_world_size(self) -> int:
+        return self._self.plan.mesh.data_parallel
+
+    @property
+    def data_parallel_group(self) -> Any:
+        return dist.group.WORLD
+
+    seq_data_parallel_group = data_parallel_group
+
+    @property
+    def mp_world_size(self) -> int:
+        return 1
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The config as a dict in DeepSpeed's language, nothing "auto"."""
+        return dict(self._effective.config)

@@ -1,0 +1,174 @@
+"""Activation checkpointing: by config on the blocks of a model, or function by function.
+
+    dsengine.checkpointing.configure(None, deepspeed_config=config)
+    y = dsengine.checkpointing.checkpoint(block, x)
+
+Without model parallelism there is nobody to share a saved activation with, so
+``partition_activations`` and ``contiguous_memory_optimization`` change nothing here.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.autograd.graph import save_on_cpu
+from torch.profiler import record_function
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+
+import dsconfig
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The block ``activation_checkpointing`` of a config."""
+
+    partition_activations: bool = False
+    cpu_checkpointing: bool = False
+    contiguous_memory_optimization: bool = False
+    number_checkpoints: int | None = None
+    synchronize_checkpoint_boundary: bool = False
+    profile: bool = False
+
+    @classmethod
+    def of(cls, effective: dsconfig.Effective) -> "Settings":
+        """Return the settings of a plan's config."""
+        block = effective.activation_checkpointing
+        return cls(**{name: getattr(block, name) for name in cls.__dataclass_fields__})
+
+
+_settings: Settings | None = None
+
+
+def configure(
+    mpu_: Any = None,
+    deepspeed_config: Any = None,
+    partition_activations: bool | None = None,
+    contiguous_checkpointing: bool | None = None,
+    num_checkpoints: int | None = None,
+    checkpoint_in_cpu: bool | None = None,
+    synchronize: bool | None = None,
+    profile: bool | None = None,
+) -> None:
+    """Set what ``checkpoint`` does from now on; arguments overrule the config's block.
+
+    ``deepspeed_config``: a dict, or a file. Raises ValueError when the config cannot be read,
+    or asks for contiguous memory without partitioning or without a number of checkpoints.
+    """
+    del mpu_
+    block = _block(deepspeed_config)
+    given = {
+        "partition_activations": partition_activations,
+        "contiguous_memory_optimization": contiguous_checkpointing,
+        "number_checkpoints": num_checkpoints,
+        "cpu_checkpointing": checkpoint_in_cpu,
+        "synchronize_checkpoint_boundary": synchronize,
+        "profile": profile,
+    }
+    block |= {name: value for name, value in given.items() if value is not None}
+    use(Settings(**block))
+
+
+def use(settings: Settings) -> None:
+    """Set what ``checkpoint`` does from now on, from a plan."""
+    global _settings
+    if settings.contiguous_memory_optimization and not settings.partition_activations:
+        raise ValueError("contiguous_memory_optimization needs partition_activations: true")
+    if settings.contiguous_memory_optimization and settings.number_checkpoints is None:
+        raise ValueError("contiguous_memory_optimization needs number_checkpoints")
+    _settings = settings
+
+
+def is_configured() -> bool:
+    return _settings is not None
+
+
+def reset() -> None:
+    """Forget what belongs to one forward pass; nothing is kept between passes here."""
+
+
+def checkpoint(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call ``function`` and compute it again in backward instead of keeping its activations.
+
+    Random numbers and autocast are the same the second time.
+    """
+    settings = _settings or Settings()
+    if not torch.is_grad_enabled():
+        return function(*args, **kwargs)
+    boundary = partial(_synchronize, settings)
+    with _on_host(settings), _profiled(settings):
+        boundary()
+        result = torch_checkpoint(function, *args, use_reentrant=False, **kwargs)
+        boundary()
+    return result  # type: ignore[return-value]
+
+
+non_reentrant_checkpoint = checkpoint
+
+
+def checkpoint_blocks(module: nn.Module, settings: Settings, blocks: Iterable[str]) -> list[str]:
+    """Let the named blocks of ``module`` recompute their activations; return their names.
+
+    Call it before the model is sharded. A Hugging Face model is asked to do it itself: its
+    blocks would otherwise fill the key-value cache twice. Names and parameters stay as they are.
+    """
+    use(settings)
+    names = list(blocks)
+    # The second name is that of transformers before 5.
+    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
+        enable: Any = getattr(module, name, None)
+        if enable is None:
+            continue
+        enable({"use_reentrant": False})
+        for part in module.modules():
+            if hasattr(part, "_gradient_checkpointing_func"):
+                part._gradient_checkpointing_func = checkpoint  # type: ignore[assignment]
+        return names
+    for name in names:
+        block = module.get_submodule(name)
+        # The instance's own forward, not a wrapper module: names in checkpoints do not change,
+        # and hooks of the sharding run once around both computations.
+        block.forward = partial(_recomputed, block, type(block).forward)
+    return names
+
+
+def _recomputed(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not block.training:
+        return forward(block, *args, **kwargs)
+    return checkpoint(partial(forward, block), *args, **kwargs)
+
+
+def _on_host(settings: Settings) -> AbstractContextManager[Any]:
+    """Keep what a checkpoint saves (its inputs) in host memory until backward."""
+    if not settings.cpu_checkpointing:
+        return nullcontext()
+    return save_on_cpu(pin_memory=torch.cuda.is_available())
+
+
+def _profiled(settings: Settings) -> AbstractContextManager[Any]:
+    return record_function("dsengine.checkpoints") if settings.profile else nullcontext()
+
+
+def _synchronize(settings: Settings) -> None:
+    if settings.synchronize_checkpoint_boundary and torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _block(config: Any) -> dict[str, Any]:
+    if config is None:
+        return {}
+    if not isinstance(config, Mapping):
+        document = dsconfig.read(config)
+        if not isinstance(document.value, Mapping):
+            raise ValueError(f"{config} holds no config")
+        config = document.value
+    block = dict(config.get("activation_checkpointing", {}))
+    unknown = sorted(block.keys() - Settings.__dataclass_fields__.keys())
+    if unknown:
+        raise ValueError(f"unknown keys in activation_checkpointing: {', '.join(unknown)}")
+    return block

@@ -1,0 +1,309 @@
+"""The engine: what ``initialize`` returns, and what a training loop calls."""
+
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dsconfig import Plan
+from dsengine.communication.peers import absent, in_phase
+from dsengine.loop.accessors import Accessors
+from dsengine.loop.counters import Accumulation, Counters
+from dsengine.loop.direct_backward import DirectBackward
+from dsengine.loop.offload_states import EVERYTHING, GRADIENTS, MODEL, Moving
+from dsengine.loop.saving import Saving
+from dsengine.loop.stepping import Stepper
+from dsengine.observation.reporter import Reporter
+from dsengine.optimizers.loss_scale import LossScaler
+from dsengine.optimizers.precision import Policy
+from dsengine.optimizers.schedules import check_watched
+from dsengine.sharding import Sharding
+from dsengine.tiers import bind
+from dsengine.torch_private import MovedModule
+
+living: "WeakSet[Engine]" = WeakSet()
+"""The engines of this process that are not destroyed."""
+
+
+class Engine(Accessors, Moving, Saving, MovedModule):
+    """A model together with everything that trains it, as the plan decided.
+
+    The loop is ``loss = engine(batch)``, ``engine.backward(loss)``, ``engine.step()`` for each
+    micro batch: accumulation, clipping, overflow, schedule and zeroing happen in ``step``.
+    Attributes the engine does not have are looked up in the model.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        sharding: Sharding,
+        policy: Policy,
+        scaler: LossScaler,
+        device: torch.device,
+        optimizer: Optimizer | None = None,
+        lr_scheduler: Any = None,
+        training_dataloader: Any = None,
+    ) -> None:
+        super().__init__()
+        self.module = sharding.module
+        self.plan = plan
+        self.device = device
+        self.optimizer = optimizer
+        self.lr_scheduler = lr_scheduler
+        self.training_dataloader = training_dataloader
+        self.counters = Counters()
+        self.loss_scaler = scaler
+        self.sharding = sharding
+        effective = plan.effective
+        self._policy = policy
+        self._accumulation = Accumulation(
+            plan.batch.accumulation, effective.gradients.managed_accumulation, self.counters
+        )
+        self._binding = (
+            bind(optimizer, sharding.masters, effective, sharding.host_masters)
+            if optimizer
+            else None
+        )
+        self._stepper = (
+            Stepper(sharding, self._binding, scaler, effective, policy) if self._binding else None
+        )
+        self._step_applied = False
+        self._global_grad_norm: float | None = None
+        self._reduces = True
+        self._is_destroyed = False
+        self._collects_garbage = bool(effective.config.get("disable_python_gc", False))
+        if self._collects_garbage:
+            gc.disable()
+        self._direct = DirectBackward(self)
+        self._reporter = Reporter(plan, self)
+        self.tput_timer = self._reporter.throughput
+        self._tell_optimizer(overflow=False)
+        living.add(self)
+
+    # The loop
+
+    @in_phase("forward")
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.need(MODEL, "forward()")
+        with self._reporter.phase("forward"), self._policy.autocast_context(self.device):
+            if self._policy.casts_inputs:
+                args, kwargs = self._policy.cast((args, kwargs))
+            outputs = self.sharding.forward(*args, **kwargs)
+        if torch.is_grad_enabled():
+            self._direct.watch(outputs)
+        return outputs
+
+    @in_phase("backward")
+    def backward(
+        self,
+        loss: Tensor,
+        retain_graph: bool = False,
+        scale_wrt_gas: bool = True,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Compute gradients of ``loss``; return it divided by the accumulation steps."""
+        self.need(GRADIENTS, "backward()")
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"backward() needs a loss tensor, not {type(loss).__name__}")
+        if scale_wrt_gas and self._accumulation.steps > 1:
+            loss = loss / self._accumulation.steps
+        self.prepare_backward(loss)
+        inside = self._direct.of_engine(frees_graph=not retain_graph)
+        with inside, self._reporter.phase("backward"):
+            scale = self.loss_scaler.scale
+            scaled = loss if scale == 1.0 else loss.float() * scale
+            scaled.backward(retain_graph=retain_graph, **kwargs)
+        self.sharding.after_backward()
+        return loss
+
+    def prepare_backward(self, loss: Tensor) -> None:
+        """Settle whether the coming backward of ``loss`` reduces gradients."""
+        reduce = self._reduces and self.is_gradient_accumulation_boundary()
+        self.sharding.before_backward(loss, reduce)
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """Multiply by the loss scale (1 outside fp16), for ``loss.backward()`` of a script."""
+        return self._direct.scale(loss)
+
+    @in_phase("step")
+    def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
+        """End a micro batch; at a boundary, update the weights and go on with the schedule.
+
+        ``lr_kwargs`` go to the schedule's ``step``: ``{"metrics": loss}`` for one that watches it.
+        """
+        self.need(EVERYTHING, "step()")
+        if self._stepper is None:
+            raise RuntimeError(
+                "this engine has no optimizer to step: give `optimizer` in the config or pass "
+                "one to initialize()"
+            )
+        if not self._reduces:
+            raise RuntimeError("step() inside no_sync(): the gradients are not reduced yet")
+        self._step_applied = False
+        if self.is_gradient_accumulation_boundary():
+            with self._reporter.phase("step"):
+                self._update(self._stepper, dict(lr_kwargs or {}))
+            self._reporter.boundary()
+            if self._collects_garbage:
+                gc.collect()
+        self.counters.micro_steps += 1
+
+    def _update(self, stepper: Stepper, lr_kwargs: dict[str, Any]) -> None:
+        check_watched(self.lr_scheduler, lr_kwargs)
+        outcome = stepper.step(self.counters.global_steps + 1)
+        self._step_applied = outcome.applied
+        self._global_grad_norm = outcome.norm
+        self._tell_optimizer(overflow=not outcome.applied)
+        if outcome.applied and self.lr_scheduler is not None:
+            self.lr_scheduler.step(**lr_kwargs)
+        if not outcome.applied:
+            self.counters.skipped_steps += 1
+        self.counters.global_steps += 1
+        self.counters.global_samples += self.plan.batch.global_batch
+
+    def _tell_optimizer(self, *, overflow: bool) -> None:
+        """Let scripts read from the optimizer what they read from DeepSpeed's."""
+        told: Any = self.optimizer
+        if told is not None:
+            told.overflow = overflow
+            told.cur_scale = told.loss_scale = self.loss_scaler.scale
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients. ``step`` does it by itself."""
+        self.sharding.drop_gradients()
+
+    def was_step_applied(self) -> bool:
+        """Whether the last step() updated the weights."""
+        return self._step_applied
+
+    def get_global_grad_norm(self) -> float | None:
+        """Return the gradient norm of the last boundary, before clipping."""
+        return self._global_grad_norm
+
+    # Accumulation
+
+    def gradient_accumulation_steps(self) -> int:
+        return self._accumulation.steps
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether the micro batch in work ends an accumulation window."""
+        return self._accumulation.is_boundary
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        """Say where windows end; holds until it is called again."""
+        self._accumulation.forced = is_boundary
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Leave gradients unreduced inside; only where they are not divided (stages 0, 1)."""
+        if self.zero_optimization_stage() >= 2:
+            raise RuntimeError(
+                f"no_sync() cannot work at ZeRO stage {self.zero_optimization_stage()}: "
+                "gradients are divided among ranks in every backward; "
+                "coalesce_grad_reduction() reduces once at its end"
+            )
+        with self._unreduced():
+            yield
+
+    @contextmanager
+    def coalesce_grad_reduction(self) -> Iterator[None]:
+        """Let several backwards inside share one reduction, done on leaving."""
+        with self._unreduced(), self.sharding.reduced_at_end():
+            yield
+
+    @contextmanager
+    def _unreduced(self) -> Iterator[None]:
+        self._reduces, before = False, self._reduces
+        try:
+            yield
+        finally:
+            self._reduces = before
+
+    # The model
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load whole weights, named as the model names them or with ``module.`` before.
+
+        They reach the fp32 masters too. Raises RuntimeError for keys that do not match.
+        """
+        self.need(EVERYTHING, "load_state_dict()")
+        prefixed = all(name.startswith("module.") for name in state_dict)
+        own = {
+            name.removeprefix("module.") if prefixed else name: value
+            for name, value in state_dict.items()
+        }
+        return self.sharding.load_whole(own, strict=strict)
+
+    def module_state_dict(self) -> dict[str, Any]:
+        return self.module.state_dict()
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the model's forward with torch.compile; arguments go to it."""
+        kwargs |= kwargs.pop("compile_kwargs", None) or {}
+        self.sharding.prepare_for_compile()
+        self.module.compile(*args, **kwargs)
+
+    def empty_partition_cache(self) -> None:
+        """Free units that are gathered although nothing uses them (stage 3)."""
+        self.sharding.release()
+
+    def stepped_parts(self) -> list[nn.Parameter]:
+        """Return what the optimizer holds between steps."""
+        return [] if self._binding is None else list(self._binding.parts.values())
+
+    def stepped_part(self, name: str) -> Tensor:
+        """Return what the optimizer steps of master ``name``: it, or this rank's part of it."""
+        return self.sharding.masters[name] if self._binding is None else self._binding.parts[name]
+
+    def optimizer_on_shards(self) -> AbstractContextManager[None]:
+        """Let the optimizer hold the (sharded) parameters by which checkpoints know them."""
+        return nullcontext() if self._binding is None else self._binding.as_sharded()
+
+    def checkpointed_masters(self) -> Mapping[str, Tensor]:
+        """Return what a checkpoint holds of the masters, inside ``optimizer_on_shards``."""
+        return self.sharding.masters if self._binding is None else self._binding.checkpointed()
+
+    @contextmanager
+    def while_moved(self) -> Iterator[None]:
+        """``to``, ``cuda``, ``half`` ...: move what can be moved, then restore the layout."""
+        self.need(EVERYTHING, "moving or casting the model")
+        with self.optimizer_on_shards():
+            yield
+        self.sharding.restore()
+
+    @in_phase("destroy", even_alone=True)
+    def destroy(self) -> None:
+        """Finish what is being written and let go of gradients and process groups."""
+        if not self._is_destroyed:
+            self._is_destroyed = True
+            living.discard(self)
+            absent()
+        self._close_files()
+        self._reporter.close()
+        if self._collects_garbage:
+            gc.enable()
+        self.sharding.drop_gradients()
+        if self._binding is not None:
+            self._binding.close()
+        self._stepper = None
+
+    def set_data_post_process_func(self, function: Any) -> None:
+        """Have the training loader pass every batch through ``function(batch, state)``."""
+        if self.training_dataloader is not None:
+            self.training_dataloader.post_process_func = function
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)

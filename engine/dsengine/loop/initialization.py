@@ -1,0 +1,194 @@
+"""From a config and a model to an engine: read, validate, resolve, plan, run."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from dsconfig import Plan, TrainingFacts
+from dsengine.communication.agreement import check_agreement
+from dsengine.communication.devices import settle_device
+from dsengine.communication.peers import in_phase, taking_part
+from dsengine.loop.engine import Engine
+from dsengine.loop.planning import plan_for, plan_from, refuse_uncovered
+from dsengine.optimizers import (
+    as_groups,
+    build_optimizer,
+    is_muon,
+    masters_of_groups,
+    rebind,
+    split_for_muon,
+)
+from dsengine.optimizers.precision import loss_scaler, policy
+from dsengine.optimizers.schedules import build_schedule
+from dsengine.parameters.model_tree import describe
+from dsengine.sharding import Sharding, distribute
+from dsengine.sharding.mesh import device_of_rank
+
+Config = str | Path | Mapping[str, Any]
+
+LAUNCHED_PLAN = "DSCONFIG_PLAN"
+"""The environment variable in which ``dsconfig run`` names the plan that every rank executes."""
+LAUNCHED_CONFIG = "DSCONFIG_FILE"
+"""That in which it names the resolved config, for scripts that pass one themselves."""
+
+
+@in_phase("initialize")
+def initialize(
+    args: Any = None,
+    model: nn.Module | None = None,
+    optimizer: Optimizer | Callable[[Any], Optimizer] | None = None,
+    model_parameters: Any = None,
+    training_data: Any = None,
+    lr_scheduler: Any = None,
+    distributed_port: int = 29500,
+    mpu: Any = None,
+    dist_init_required: bool | None = None,
+    collate_fn: Callable[..., Any] | None = None,
+    config: Config | None = None,
+    mesh_param: Any = None,
+    config_params: Config | None = None,
+    *,
+    plan: Plan | str | Path | None = None,
+    training: TrainingFacts | None = None,
+) -> tuple[Engine, Optimizer | None, Any, Any]:
+    """Return (engine, optimizer, dataloader, scheduler); what was not asked for is None.
+
+    Takes what ``deepspeed.initialize`` takes; ``plan``, or the path of one, in the place of a
+    config skips reading and resolving. With neither, the plan of ``dsconfig run`` is executed.
+    ``training`` is what the script knows beside the config (sequence
+    length, total steps ...): it settles "auto" and sharpens the memory estimate.
+    Raises ValueError with every finding when the config is refused.
+    """
+    if model is None:
+        raise ValueError("initialize() needs a model: pass model=...")
+    if not dist.is_initialized():
+        from dsengine.communication.start import init_distributed
+
+        init_distributed(distributed_port=distributed_port)
+    settle_device()
+    configs = (config, config_params, getattr(args, "deepspeed_config", None))
+    with taking_part():
+        chosen = _agreed_plan(
+            model,
+            lambda: _planned(
+                plan,
+                [each for each in configs if each is not None],
+                model=model,
+                optimizer=optimizer,
+                lr_scheduler=lr_scheduler,
+                training=training,
+            ),
+        )
+        engine = _build(chosen, model, optimizer, model_parameters, lr_scheduler)
+        engine.training_dataloader = _loader(chosen, training_data, collate_fn)
+    return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _build(
+    plan: Plan, model: nn.Module, optimizer: Any, model_parameters: Any, lr_scheduler: Any
+) -> Engine:
+    parameters = list(model_parameters if model_parameters is not None else _trainable(model))
+    if callable(optimizer) and not isinstance(optimizer, Optimizer):
+        optimizer = optimizer(parameters)
+    device = device_of_rank()
+    precision = policy(plan.effective)
+    _checkpoint_activations(plan, model)
+    sharding = distribute(model, plan, precision, device)
+    bound = _bound_optimizer(plan, sharding, optimizer, as_groups(parameters))
+    sharding.originals.clear()  # they would keep whole parameters beside the shards
+    return Engine(
+        plan=plan,
+        sharding=sharding,
+        policy=precision,
+        scaler=loss_scaler(plan.effective),
+        device=device,
+        optimizer=bound,
+        lr_scheduler=_scheduler(plan, bound, lr_scheduler),
+    )
+
+
+def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
+    """Plan on every rank. A rank that cannot says so on all, and none waits for it."""
+    plan, failure = None, None
+    try:
+        plan = planned()
+        refuse_uncovered(plan)
+    except (ValueError, OSError) as error:
+        failure = error
+    check_agreement(plan, model, failure)
+    if plan is None or failure is not None:
+        raise failure or ValueError("there is no plan")
+    return plan
+
+
+def _planned(plan: Plan | str | Path | None, configs: list[Config], **script: Any) -> Plan:
+    """What was given, else what the launcher names, as the plan for this script's model."""
+    if plan is None and not configs:
+        plan = os.environ.get(LAUNCHED_PLAN)
+        if plan is None and LAUNCHED_CONFIG in os.environ:
+            configs = [os.environ[LAUNCHED_CONFIG]]
+    given = len(configs) + (plan is not None)
+    if given != 1:
+        raise ValueError(
+            "initialize() needs exactly one config or plan: pass config=... or plan=..., or "
+            "--deepspeed_config on the command line, or start the script with `dsconfig run` "
+            f"({given} given)"
+        )
+    return plan_for(configs[0], **script) if plan is None else plan_from(plan, **script)
+
+
+def _trainable(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _checkpoint_activations(plan: Plan, model: nn.Module) -> None:
+    if not plan.effective.activation_checkpointing.enabled:
+        return
+    from dsengine.loop.activation_checkpointing import Settings, checkpoint_blocks
+
+    root = describe(model).root
+    blocks = [fact.name for fact in root.walk() if fact.repeated] if root is not None else []
+    checkpoint_blocks(model, Settings.of(plan.effective), blocks)
+
+
+def _bound_optimizer(
+    plan: Plan, sharding: Sharding, optimizer: Any, groups: list[dict[str, Any]]
+) -> Optimizer | None:
+    if optimizer is not None:
+        rebind(optimizer, sharding.originals, sharding.masters, sharding.divide)
+        return optimizer
+    named = plan.effective.optimizer
+    if named is None:
+        return None
+    if is_muon(named.type):
+        groups = split_for_muon(groups, named.params, sharding.originals)
+    masters = masters_of_groups(groups, sharding.originals, sharding.masters)
+    sparse = bool(plan.effective.config.get("sparse_gradients", False))
+    return build_optimizer(named.type, named.params, masters, fuse=not sparse)
+
+
+def _scheduler(plan: Plan, optimizer: Optimizer | None, given: Any) -> Any:
+    if given is not None:
+        return given(optimizer) if callable(given) and not hasattr(given, "step") else given
+    named = plan.effective.scheduler
+    if named is None or optimizer is None:
+        return None
+    return build_schedule(named.type, named.params, optimizer)
+
+
+def _loader(plan: Plan, training_data: Any, collate_fn: Callable[..., Any] | None) -> Any:
+    if training_data is None:
+        return None
+    from dsengine.loop.data import data_loader
+
+    return data_loader(
+        training_data,
+        batch_size=plan.batch.micro_batch,
+        drop_last=plan.effective.dataloader_drop_last,
+        collate_fn=collate_fn,
+    )

@@ -1,0 +1,112 @@
+"""What an engine does to make room on the device: its states leave, and come back."""
+
+import gc
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from dsengine.tiers.offloaded_states import OffloadStateTypeEnum as State
+from dsengine.tiers.offloaded_states import Parking
+from dsengine.torch_private import collect, units_of
+
+if TYPE_CHECKING:
+    from dsengine.loop.engine import Engine
+
+MODEL = frozenset({State.lp_params})
+GRADIENTS = frozenset({State.lp_params, State.lp_grads})
+EVERYTHING = frozenset(set(State) - {State.contiguous_grad_buffer})
+"""What a phase has to find on the device; the last kind is made anew whenever it is needed."""
+
+
+class Moving:
+    """The methods of an engine that move its states between device and host."""
+
+    _parking: Parking | None = None
+
+    @property
+    def _owner(self) -> "Engine":
+        return cast("Engine", self)
+
+    def offload_states(
+        self,
+        include: Iterable[Any] | None = None,
+        device: Any = "cpu",
+        pin_memory: bool = True,
+        non_blocking: bool = False,
+    ) -> None:
+        """Take states from the accelerator to host memory, until ``reload_states``.
+
+        ``include``: names (OffloadStateTypeEnum); None means all. ``device``: ``cpu``, or
+        ``none``, which does nothing. All copies are issued together and waited for once, with
+        ``non_blocking`` too: memory cannot be free before. States that rest on the host already
+        stay. Raises ValueError for another device or name, and where the config keeps
+        parameters off the device.
+        """
+        engine, target = self._owner, str(getattr(device, "value", device))
+        del non_blocking
+        if target == "none":
+            return
+        if target != "cpu":
+            raise ValueError(f"offload_states: states can go to 'cpu', not to {target!r}")
+        if engine.zero_offload_param() is not None:
+            raise ValueError(
+                "offload_states: with zero_optimization.offload_param parameters rest on the "
+                "host already; remove one of the two"
+            )
+        kinds = set(State) if include is None else {_state(each) for each in include}
+        if self._parking is None:
+            self._parking = Parking(engine.device)
+        engine.sharding.release()
+        if engine.device.type == "cpu":
+            self._parking.states |= kinds
+            return
+        self._parking.park(states_of(engine), kinds, pin=pin_memory)
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def reload_states(self, non_blocking: bool = False) -> None:
+        """Bring back what ``offload_states`` has taken away; returns when it is there."""
+        del non_blocking
+        if self._parking is not None:
+            self._parking.restore()
+
+    def need(self, states: frozenset[State], what: str) -> None:
+        """Raise RuntimeError when ``what`` cannot be done because states are away."""
+        if self._parking is not None and self._parking.states & states:
+            away = ", ".join(sorted(self._parking.states & states))
+            raise RuntimeError(f"{what}: {away} are offloaded; call reload_states() first")
+
+
+def _state(name: Any) -> State:
+    value = str(getattr(name, "value", name))
+    try:
+        return State(value)
+    except ValueError:
+        known = ", ".join(State)
+        raise ValueError(
+            f"offload_states: no states are called {value!r}; known: {known}"
+        ) from None
+
+
+def states_of(engine: "Engine") -> dict[State, list[Tensor]]:
+    """Every tensor that a kind of an engine's states is made of, on any device."""
+    module, optimizer = engine.module, engine.optimizer
+    masters = [*engine.sharding.masters.values(), *engine.stepped_parts()]
+    units = units_of(module)
+    gradients = [each.grad for each in (*module.parameters(), *masters) if each.grad is not None]
+    gradients += engine.sharding.unreduced_sums()
+    state = optimizer.state if optimizer is not None else {}
+    return {
+        State.optim_states: [
+            value
+            for entries in state.values()
+            for value in entries.values()
+            if isinstance(value, Tensor)
+        ],
+        State.hp_params: list(masters),
+        State.lp_params: list(module.parameters()),
+        State.lp_grads: [*gradients, *(g for each in collect(units) for g in each.unreduced())],
+        State.contiguous_grad_buffer: [],
+    }

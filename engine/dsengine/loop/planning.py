@@ -1,0 +1,128 @@
+"""From a config in any form, or a plan made elsewhere, to a plan for this model and ranks."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import dsconfig
+from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts
+from dsengine.communication.environment import node_count
+from dsengine.observation.printing import say
+from dsengine.parameters.model_tree import describe
+
+
+def plan_for(
+    config: str | Path | Mapping[str, Any],
+    model: nn.Module,
+    optimizer: Any = None,
+    lr_scheduler: Any = None,
+    training: TrainingFacts | None = None,
+) -> Plan:
+    """Read, validate, resolve and plan.
+
+    Raises ValueError with everything that is refused, at once; what else is found is said.
+    """
+    facts = facts_of(model, optimizer, lr_scheduler, training)
+    document = dsconfig.read(config)
+    report = dsconfig.validate(document, facts, runtime="dsengine")
+    refuse(report.refusals)
+    resolution = dsconfig.resolve(document, facts)
+    refuse(resolution.refusals)
+    say_findings([*report.errors, *report.warnings, *resolution.diagnostics])
+    return dsconfig.plan(resolution, facts)
+
+
+def plan_from(
+    plan: Plan | str | Path,
+    model: nn.Module,
+    optimizer: Any = None,
+    lr_scheduler: Any = None,
+    training: TrainingFacts | None = None,
+) -> Plan:
+    """The plan, or that in a file, with what this model adds; nothing is decided anew.
+
+    Raises ValueError when it was made for other ranks, other nodes or another model.
+    """
+    made = plan if isinstance(plan, Plan) else _read(Path(plan))
+    _insist_on_these_ranks(made)
+    return dsconfig.complete(made, facts_of(model, optimizer, lr_scheduler, training))
+
+
+def _read(path: Path) -> Plan:
+    try:
+        return Plan.from_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _insist_on_these_ranks(plan: Plan) -> None:
+    planned, running = plan.mesh.world_size, dist.get_world_size()
+    if planned != running:
+        raise ValueError(
+            f"the plan is for {planned} ranks, but {running} are running: start {planned}, or "
+            f"plan again with --gpus {running}"
+        )
+    nodes = node_count(running)
+    if nodes > plan.nodes:
+        raise ValueError(
+            f"the plan is for ranks on {plan.nodes} nodes, but they run on {nodes}: plan again "
+            f"with --nodes {nodes}"
+        )
+
+
+def facts_of(
+    model: nn.Module, optimizer: Any, lr_scheduler: Any, training: TrainingFacts | None = None
+) -> Facts:
+    return Facts(
+        world_size=dist.get_world_size(),
+        nodes=node_count(dist.get_world_size()),
+        device=_device_facts(),
+        model=describe(model),
+        training=training,
+        client_optimizer=None if optimizer is None else type(optimizer).__name__,
+        client_scheduler=None if lr_scheduler is None else type(lr_scheduler).__name__,
+        origins={"world_size": "process group", "model": "the live module"},
+    )
+
+
+def _device_facts() -> DeviceFacts:
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return DeviceFacts(
+            name=properties.name,
+            kind="cuda" if torch.version.hip is None else "rocm",
+            memory_bytes=properties.total_memory,
+            bf16=torch.cuda.is_bf16_supported(including_emulation=False),
+        )
+    return DeviceFacts(name="cpu", kind="cpu")
+
+
+def refuse_uncovered(plan: Plan) -> None:
+    """Raise ValueError naming every key of the config that this engine cannot honour."""
+    rows = [row for row in plan.coverage if row.status is Status.REFUSED]
+    if rows:
+        lines = [f"  {row.pointer}: {row.by}" for row in rows]
+        raise ValueError("this config asks for what dsengine refuses:\n" + "\n".join(lines))
+
+
+def refuse(refusals: Sequence[Diagnostic]) -> None:
+    if refusals:
+        raise ValueError("this config cannot be run:\n" + _listed(refusals))
+
+
+def say_findings(found: Sequence[Diagnostic]) -> None:
+    """What does not stop the run, in one message."""
+    if found:
+        say("about this config:\n" + _listed(found))
+
+
+def _listed(found: Sequence[Diagnostic]) -> str:
+    return "\n".join(
+        f"  {each.code} {each.pointer or '(file)'}: {each.message}"
+        + (f"\n    {each.help}" if each.help else "")
+        for each in found
+    )

@@ -1,0 +1,195 @@
+"""What an engine does with files: checkpoints, whole weights, weights read into shards."""
+
+import gc
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from dsengine.checkpoints import Checkpointer, TrainingState
+from dsengine.checkpoints.directory import read_latest
+from dsengine.checkpoints.export import load_weights, save_weights, whole_state_dict
+from dsengine.communication.peers import in_phase
+from dsengine.loop.offload_states import EVERYTHING
+
+if TYPE_CHECKING:
+    from dsengine.loop.engine import Engine
+
+Path = str | PathLike[str]
+
+
+def training_state(engine: "Engine") -> TrainingState:
+    """Return everything of an engine that a checkpoint holds.
+
+    Raises RuntimeError while states are offloaded.
+    """
+    engine.need(EVERYTHING, "saving and loading")
+    parts = {
+        "lr_scheduler": engine.lr_scheduler,
+        "loss_scale": engine.loss_scaler,
+        "counters": engine.counters,
+        "data": engine.training_dataloader,
+    }
+    return TrainingState(
+        module=engine.module,
+        optimizer=engine.optimizer,
+        masters=engine.checkpointed_masters(),
+        parts={name: part for name, part in parts.items() if hasattr(part, "load_state_dict")},
+        description={
+            "stage": engine.zero_optimization_stage(),
+            "global_steps": engine.global_steps,
+            "precision": str(engine.plan.effective.numerics.precision),
+        },
+    )
+
+
+class Saving:
+    """The methods of an engine that read and write files. All are collective."""
+
+    _checkpointer: Checkpointer | None = None
+
+    @property
+    def _engine(self) -> "Engine":
+        return cast("Engine", self)
+
+    def checkpointer(self) -> Checkpointer:
+        """Return the object that saves and loads; set ``asynchronous`` or ``keep`` on it."""
+        if self._checkpointer is None:
+            validation = self._engine.plan.effective.checkpointing.tag_validation
+            self._checkpointer = Checkpointer(tag_validation=validation)
+        return self._checkpointer
+
+    @in_phase("save_checkpoint")
+    def save_checkpoint(
+        self,
+        save_dir: Path,
+        tag: str | int | None = None,
+        client_state: Mapping[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Save everything needed to go on, under ``save_dir/tag`` (``global_step{N}``).
+
+        Raises CheckpointError on every rank when one cannot write; the checkpoints that exist
+        stay as they are.
+        """
+        with self._engine.optimizer_on_shards():
+            self.checkpointer().save(
+                training_state(self._engine),
+                save_dir,
+                f"global_step{self._engine.global_steps}" if tag is None else str(tag),
+                client_state=client_state,
+                save_latest=save_latest,
+                exclude_frozen=exclude_frozen_parameters,
+            )
+        return True
+
+    @in_phase("load_checkpoint")
+    def load_checkpoint(
+        self,
+        load_dir: Path,
+        tag: str | int | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Load ``tag`` or what ``latest`` names, saved at any world size and stage.
+
+        A directory that DeepSpeed wrote (stages 0 to 3) is taken over.
+        Returns (path, client state); (None, {}) when there is nothing to load. Raises
+        CheckpointError or CheckpointMismatchError on every rank, before anything is changed.
+        """
+        name = None if tag is None else str(tag)
+        how = {
+            "strict": load_module_strict,
+            "optimizer_states": load_optimizer_states,
+            "lr_scheduler_states": load_lr_scheduler_states,
+            "module_only": load_module_only,
+        }
+        checkpointer = self.checkpointer()
+        foreign = checkpointer.group.run_on_coordinator(
+            lambda: _written_by_deepspeed(load_dir, name), f"reading {load_dir}"
+        )
+        with self._engine.optimizer_on_shards():
+            state = training_state(self._engine)
+            if not foreign:
+                return checkpointer.load(state, load_dir, name, **how)
+            from dsengine.checkpoints.deepspeed_layout import load_deepspeed_checkpoint
+
+            return load_deepspeed_checkpoint(state, load_dir, name, group=checkpointer.group, **how)
+
+    @in_phase("save_16bit_model")
+    def save_16bit_model(
+        self,
+        save_dir: Path,
+        save_filename: str = "model.safetensors",
+        exclude_frozen_parameters: bool = False,
+        max_file_bytes: int = 5 * 10**9,
+    ) -> bool:
+        """Write whole weights in the dtype of training, as ``from_pretrained`` reads them.
+
+        A name that does not end in ``.safetensors`` gives one of torch's files. At stage 3,
+        ``stage3_gather_16bit_weights_on_model_save`` must be set; without it nothing is written
+        and False returned.
+        """
+        if self._engine.zero_optimization_stage() == 3 and not (
+            self._engine.zero_gather_16bit_weights_on_model_save()
+        ):
+            return False
+        save_weights(
+            training_state(self._engine),
+            save_dir,
+            save_filename,
+            group=self.checkpointer().group,
+            dtype=_model_dtype(self._engine),
+            exclude_frozen=exclude_frozen_parameters,
+            max_file_bytes=max_file_bytes,
+        )
+        return True
+
+    save_fp16_model = save_16bit_model
+
+    @in_phase("load_pretrained")
+    def load_pretrained(self, source: Path, strict: bool = True) -> None:
+        """Fill the model from Hugging Face safetensors; each rank reads only its shards."""
+        group = self.checkpointer().group
+        with self._engine.optimizer_on_shards():
+            load_weights(training_state(self._engine), source, group=group, strict=strict)
+
+    @in_phase("zero3_consolidated_16bit_state_dict")
+    def _zero3_consolidated_16bit_state_dict(
+        self, exclude_frozen_parameters: bool = False
+    ) -> dict[str, Tensor] | None:
+        """Return the whole state dict on rank 0, None on the others."""
+        state = whole_state_dict(
+            training_state(self._engine),
+            dtype=_model_dtype(self._engine),
+            exclude_frozen=exclude_frozen_parameters,
+        )
+        return state or None
+
+    _consolidated_16bit_state_dict = _zero3_consolidated_16bit_state_dict
+
+    def _close_files(self) -> None:
+        """Finish what is being written; part of ``destroy``."""
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+            self._checkpointer = None
+        gc.collect()
+
+
+def _written_by_deepspeed(load_dir: Path, tag: str | None) -> bool:
+    from dsengine.checkpoints.deepspeed_layout import is_deepspeed_directory
+
+    tag = tag or read_latest(FilePath(load_dir))
+    return tag is not None and is_deepspeed_directory(FilePath(load_dir) / tag)
+
+
+def _model_dtype(engine: "Engine") -> torch.dtype | None:
+    """The dtype in which the model computes; None leaves each tensor its own."""
+    dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": None}
+    return dtypes[str(engine.plan.effective.numerics.precision)]

@@ -1,0 +1,113 @@
+"""One optimizer step at the end of an accumulation window.
+
+[Note: order of a step]
+norm over the reduced, still scaled gradients -> overflow? then drop them and lower the scale
+-> unscale and clip in one multiplication, by the scale used in backward -> optimizer ->
+parameters brought up to date -> gradients dropped -> loss scale updated. DeepSpeed updates
+the scale before it unscales, which halves the gradient of a step at which the scale doubles;
+that is not copied.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dsconfig import Effective
+from dsengine.observation.printing import say
+from dsengine.optimizers import Binding
+from dsengine.optimizers.gradients import (
+    NonFiniteGradientError,
+    clipping_factor,
+    describe_non_finite,
+    global_norm,
+    scale_gradients,
+)
+from dsengine.optimizers.loss_scale import LossScaler
+from dsengine.optimizers.precision import Policy
+from dsengine.sharding import Sharding
+
+INFINITE = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``norm`` is that of the true gradients before clipping; None when it was not taken."""
+
+    applied: bool
+    norm: float | None
+
+
+class Stepper:
+    """Applies the optimizer to the gradients a sharding holds."""
+
+    def __init__(
+        self,
+        sharding: Sharding,
+        binding: Binding,
+        scaler: LossScaler,
+        effective: Effective,
+        policy: Policy,
+    ) -> None:
+        self._sharding = sharding
+        self._binding = binding
+        self._scaler = scaler
+        self._clipping = effective.gradients.clipping
+        self._is_fp16 = policy.compute_is_fp16
+        self._skips_overflow = self._is_fp16 or (
+            policy.is_mixed and effective.numerics.check_grad_overflow
+        )
+        self._tolerates_unused = effective.zero.ignore_unused_parameters
+        plain_replicas = effective.zero.stage == 0 and not policy.is_mixed
+        self._needs_norm = (
+            self._clipping > 0
+            or self._skips_overflow
+            or (effective.gradients.compute_norm and not plain_replicas)
+        )
+
+    def step(self, number: int) -> Outcome:
+        """Update the masters and the module. ``number`` is the step's, for messages."""
+        if not self._tolerates_unused:
+            self._check_all_used()
+        gradients = self._gradients()
+        scale = self._scaler.scale
+        norm = None
+        if self._needs_norm:
+            norm = global_norm(gradients, self._sharding.norm_group) / scale
+            if not norm < INFINITE:
+                return self._skip(number)
+            scale_gradients(gradients, clipping_factor(norm, self._clipping) / scale)
+        elif scale != 1.0:
+            scale_gradients(gradients, 1.0 / scale)
+        del gradients  # they go before what is whole is brought up to date
+        self._binding.hand_over_gradients()
+        self._binding.step()
+        self._binding.drop_gradients()
+        self._sharding.drop_reduced()
+        self._sharding.after_update()
+        self._scaler.update(overflow=False)
+        return Outcome(applied=True, norm=norm)
+
+    def _check_all_used(self) -> None:
+        unused = self._sharding.without_gradient()
+        if unused:
+            raise RuntimeError(
+                f"no gradient has reached {unused[0]!r} and {len(unused) - 1} more parameters; "
+                "zero_optimization.ignore_unused_parameters: true lets them be"
+            )
+
+    def _gradients(self) -> list[Tensor]:
+        return self._binding.gradients(self._sharding.gradients())
+
+    def _skip(self, number: int) -> Outcome:
+        """Leave the weights alone. In fp16 an overflow is how the scale finds its size."""
+        if not self._is_fp16:
+            what = f"{describe_non_finite(self._sharding.gradients())} at step {number}"
+            if not self._skips_overflow:
+                raise NonFiniteGradientError(
+                    f"{what}; the weights are unchanged. Look at the loss and the data of this "
+                    "step, or lower the learning rate"
+                )
+            say(f"{what}: the step is skipped. Look at the loss and the data if this goes on")
+        self._sharding.drop_gradients()
+        self._scaler.update(overflow=True)
+        return Outcome(applied=False, norm=INFINITE)

@@ -1,0 +1,136 @@
+"""Estimate against measurement, on this rank: bytes by phase, time by phase.
+
+Time and memory are measured on two different accumulation windows, because following every
+tensor (which the CPU needs) slows the window down.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from dsengine.observation.memory import LiveBytes
+
+if TYPE_CHECKING:
+    from dsengine.loop.engine import Engine
+
+PHASES = ("forward", "backward", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One accumulation window of one rank. Bytes are live tensor storage, at its peak.
+
+    On CUDA they are the allocator's; ``resident_bytes`` is the whole process (RSS) afterwards.
+    """
+
+    seconds: Mapping[str, float]
+    peak_bytes: Mapping[str, int]
+    estimated_bytes: Mapping[str, int]
+    resident_bytes: int
+
+    @property
+    def largest_gap(self) -> float:
+        """The largest relative difference between estimate and measurement."""
+        return max(
+            abs(self.estimated_bytes[phase] - measured) / measured
+            for phase, measured in self.peak_bytes.items()
+            if phase in self.estimated_bytes
+        )
+
+
+def measure(engine: "Engine", window: Callable[[], None]) -> Measurement:
+    """Measure ``window``, which trains exactly one accumulation window; it is called twice.
+
+    Every rank must call it. The estimate is the plan's own (``plan.memory``).
+    """
+    seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+    with _observed(engine, lambda phase: _timed(engine.device, seconds, phase)):
+        window()
+    live = LiveBytes(engine.device)
+    live.start("between")
+    with _observed(engine, lambda phase: _inside(live, phase)):
+        window()
+    live.stop()
+    return Measurement(
+        seconds=seconds,
+        peak_bytes={phase: live.peaks[phase] for phase in PHASES},
+        estimated_bytes=dict(engine.plan.memory.get("phases", {})),
+        resident_bytes=_resident_bytes(),
+    )
+
+
+@contextmanager
+def _observed(engine: "Engine", during: Callable[[str], Any]) -> Iterator[None]:
+    """Put a context around each forward, backward and step of the engine."""
+
+    def wrapped(phase: str) -> Callable[..., Any]:
+        original = getattr(engine, phase)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with during(phase):
+                return original(*args, **kwargs)
+
+        return call
+
+    for phase in PHASES:
+        engine.__dict__[phase] = wrapped(phase)
+    try:
+        yield
+    finally:
+        for phase in PHASES:
+            del engine.__dict__[phase]
+
+
+@contextmanager
+def _timed(device: torch.device, seconds: dict[str, float], phase: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds[phase] += time.perf_counter() - started
+
+
+@contextmanager
+def _inside(live: LiveBytes, phase: str) -> Iterator[None]:
+    live.enter(phase)
+    yield
+    live.enter("between")
+
+
+def _resident_bytes() -> int:
+    """Memory of this process as the system counts it; 0 where it cannot be read."""
+    status = Path("/proc/self/statm")
+    if not status.exists():
+        return 0
+    import os
+
+    return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def print_measurement(measured: Measurement) -> None:
+    """Print a table on rank 0."""
+    if dist.is_initialized() and dist.get_rank() != 0:
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="One accumulation window, rank 0", title_justify="left")
+    for heading in ("phase", "estimated peak", "measured peak", "gap", "time"):
+        table.add_column(heading, justify="left" if heading == "phase" else "right")
+    for phase in PHASES:
+        peak, expected = measured.peak_bytes[phase], measured.estimated_bytes.get(phase)
+        table.add_row(
+            phase,
+            "-" if expected is None else f"{expected / 2**20:.1f} MiB",
+            f"{peak / 2**20:.1f} MiB",
+            "-" if expected is None else f"{(expected - peak) / peak:+.1%}",
+            f"{measured.seconds[phase] * 1000:.0f} ms",
+        )
+    table.add_row("process (RSS)", "", f"{measured.resident_bytes / 2**20:.1f} MiB", "", "")
+    Console(width=100).print(table)

@@ -1,0 +1,200 @@
+"""What a rank really holds: live tensor bytes by phase, against the plan's estimate.
+
+On CUDA the caching allocator is asked. On CPU there is no such counter, so a dispatch mode
+sees every tensor that an operator returns and follows its storage until it dies: exact for
+tensors, blind to buffers inside an operator. It costs some microseconds per operator, so it
+is switched on for the steps that are measured only.
+"""
+
+import gc
+import resource
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from dsengine.torch_private import resizes, storage_key
+
+
+class LiveBytes:
+    """Peak and remaining bytes of each phase between ``start`` and ``stop``.
+
+    ``existing`` False leaves out what was there before ``start`` (on the CPU only).
+    """
+
+    def __init__(self, device: torch.device, *, existing: bool = True) -> None:
+        self.device = device
+        self.peaks: dict[str, int] = {}
+        """Highest bytes during each phase; a phase entered again keeps its maximum."""
+        self.rests: dict[str, int] = {}
+        """Bytes held when each phase was last left."""
+        self._phase: str | None = None
+        self._tracker = (
+            None if device.type == "cuda" else _StorageTracker(device, existing=existing)
+        )
+
+    def start(self, phase: str) -> None:
+        """Begin to measure."""
+        if self._tracker is not None:
+            self._tracker.__enter__()
+        self._begin(phase)
+
+    def enter(self, phase: str) -> None:
+        """End the current phase, begin the next."""
+        self._end()
+        self._begin(phase)
+
+    def stop(self) -> None:
+        self._end()
+        if self._tracker is not None:
+            self._tracker.__exit__(None, None, None)
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator["LiveBytes"]:
+        self.start(phase)
+        try:
+            yield self
+        finally:
+            self.stop()
+
+    def _begin(self, phase: str) -> None:
+        self._phase = phase
+        if self._tracker is not None:
+            self._tracker.peak = self._tracker.live
+        else:
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def _end(self) -> None:
+        if self._phase is None:
+            return
+        if self._tracker is not None:
+            peak, live = self._tracker.peak, self._tracker.live
+        else:
+            peak = torch.cuda.max_memory_allocated(self.device)
+            live = torch.cuda.memory_allocated(self.device)
+        self.peaks[self._phase] = max(peak, self.peaks.get(self._phase, 0))
+        self.rests[self._phase] = live
+        self._phase = None
+
+
+class _StorageTracker(TorchDispatchMode):
+    """Counts each storage once, from the first tensor seen on it to its death.
+
+    FSDP empties and refills storages in place, so ``UntypedStorage.resize_`` is watched too.
+    """
+
+    def __init__(self, device: torch.device, *, existing: bool) -> None:
+        super().__init__()
+        self.device = device
+        self._existing = existing
+        self.live = 0
+        self.peak = 0
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._resizes = resizes(self._resized)
+
+    def __enter__(self) -> "_StorageTracker":
+        for tensor in _existing_tensors():
+            self._see(tensor, counted=self._existing)
+        self._resizes.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._resizes.__exit__(None, None, None)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self._see(leaf)
+        return result
+
+    def _see(self, tensor: torch.Tensor, *, counted: bool = True) -> None:
+        for plain in _plain(tensor):
+            if plain.device.type != self.device.type:
+                continue
+            storage = plain.untyped_storage()
+            key = storage_key(storage)
+            if key in self._known and self._known[key][0]() is storage:
+                continue
+            self._forget(key)
+            size = storage.nbytes() if counted else 0
+            reference = weakref.ref(storage, lambda gone, key=key: self._died(key, gone))
+            self._known[key] = (reference, size)
+            self._add(size)
+
+    def _add(self, size: int) -> None:
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+    def _forget(self, key: int) -> None:
+        known = self._known.pop(key, None)
+        if known is not None:
+            self.live -= known[1]
+
+    def _died(self, key: int, gone: "weakref.ref[Any]") -> None:
+        known = self._known.get(key)
+        if known is not None and known[0] is gone:
+            self._forget(key)
+
+    def _resized(self, storage: torch.UntypedStorage, before: int) -> None:
+        key = storage_key(storage)
+        reference, counted = self._known.get(key, (None, 0))
+        if reference is not None and reference() is storage and counted == before:
+            self._known[key] = (reference, storage.nbytes())
+            self._add(storage.nbytes() - before)
+
+
+def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors with storage inside a wrapper such as DTensor, or the tensor itself."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        names, _ = cast(Any, tensor).__tensor_flatten__()
+        for name in names:
+            inner = getattr(tensor, name)
+            if isinstance(inner, torch.Tensor):
+                yield from _plain(inner)
+    elif tensor.layout is torch.strided and tensor.device.type != "meta":
+        yield tensor
+
+
+def _existing_tensors() -> list[torch.Tensor]:
+    gc.collect()
+    found: list[torch.Tensor] = []
+    for candidate in gc.get_objects():
+        try:
+            # type(), because isinstance() would touch lazy deprecated objects.
+            if issubclass(type(candidate), torch.Tensor):
+                found.append(candidate)
+                if candidate.is_leaf and candidate.grad is not None:
+                    found.append(candidate.grad)
+        except (ReferenceError, RuntimeError):
+            continue  # a dead weak proxy, or a grad that may not be asked for
+    return found
+
+
+def against_estimate(live: LiveBytes, expected: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """(phase, estimated, measured) in bytes, for the phases that both know."""
+    return [
+        (phase, expected[phase], measured)
+        for phase, measured in live.peaks.items()
+        if phase in expected
+    ]
+
+
+GIB = 1024**3
+
+
+def memory_line(phase: str, device: torch.device) -> str:
+    """Allocated and peak GiB: the allocator's on CUDA, else those of the process."""
+    if device.type == "cuda":
+        held, peak = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+        return f"memory after {phase}: {held / GIB:.2f} GiB allocated, peak {peak / GIB:.2f} GiB"
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return f"memory after {phase}: peak resident {peak / GIB:.2f} GiB"

@@ -1,0 +1,99 @@
+"""What a person watches while training: a bar on a terminal, lines in a log."""
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dsengine.loop.engine import Engine
+
+LINES_IN_A_LOG = 10
+"""Lines printed over a whole run when the output is not a terminal."""
+
+
+class Progress:
+    """Shows loss, learning rate and tokens per second on rank 0.
+
+    Call ``update(loss)`` after every ``engine.step()``. The loss shown is the mean over the
+    micro batches of the last step on this rank, in the unit of the loss itself.
+    """
+
+    def __init__(self, engine: "Engine", *, steps: int, tokens_per_step: int) -> None:
+        self._engine = engine
+        self._steps = steps
+        self._tokens = tokens_per_step
+        self._shows = not dist.is_initialized() or dist.get_rank() == 0
+        self._bar: Any = None
+        self._task: Any = None
+        self._losses: list[Tensor] = []
+        self._first_step = engine.global_steps
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> "Progress":
+        if self._shows:
+            self._bar = _bar()
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task("training", total=self._steps, status="")
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, loss: Tensor) -> None:
+        """Take note of one micro batch; redraw when it completed an optimizer step."""
+        self._losses.append(loss.detach())
+        done = self._engine.global_steps - self._first_step
+        if self._engine.micro_steps % self._engine.gradient_accumulation_steps():
+            return
+        losses, self._losses = self._losses, []
+        if not (self._shows and self._is_due(done)):
+            return  # to read a loss is to wait for the device
+        status = self._status(float(torch.stack(losses).mean()), done)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, status=status)
+        else:
+            print(f"step {self._engine.global_steps}  {status}", flush=True)
+
+    def _is_due(self, done: int) -> bool:
+        every = 1 if self._bar is not None else max(1, self._steps // LINES_IN_A_LOG)
+        return done in (1, self._steps) or done % every == 0
+
+    def _status(self, loss: float, done: int) -> str:
+        rate = done * self._tokens / (time.perf_counter() - self._started)
+        learning_rate = self._engine.get_lr()[0]
+        return f"loss {loss:.4f}  lr {learning_rate:.2e}  {rate:,.0f} tokens/s"
+
+
+def _bar() -> Any:
+    """A rich progress bar, or None where the output is not a terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    screen = Console()
+    if not screen.is_terminal:
+        return None
+    return Progress(
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.fields[status]}"),
+        TimeRemainingColumn(),
+        console=screen,
+    )

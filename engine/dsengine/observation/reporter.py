@@ -1,0 +1,124 @@
+"""Everything a plan wants to see of a run: lines, times, profiles, monitors."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from dsconfig import Plan
+from dsengine.observation.memory import memory_line
+from dsengine.observation.printing import logger, say, step_line
+from dsengine.observation.timers import Throughput, Timers
+
+if TYPE_CHECKING:
+    from dsengine.loop.engine import Engine
+
+NOTHING = nullcontext()
+
+
+class Reporter:
+    """Watches the phases of an engine. Costs nothing for what the plan does not ask for."""
+
+    def __init__(self, plan: Plan, engine: "Engine") -> None:
+        settings = plan.effective.reporting
+        self._settings = settings
+        self._engine = engine
+        throughput = (plan.effective.config.get("timers") or {}).get("throughput") or {}
+        self._shows_throughput = bool(throughput.get("enabled", True))
+        self.throughput = Throughput(
+            plan.batch.global_batch,
+            engine.device,
+            synchronized=bool(throughput.get("synchronized", True)),
+        )
+        timed = settings.wall_clock_breakdown or settings.flops_profiler is not None
+        self._timers = Timers(engine.device) if timed else None
+        self._flops = self._flops_profile()
+        self._flops_due = False
+        self.communication = self._communication_log()
+        self._monitors: Any = None
+        if settings.monitors:
+            from dsengine.observation.monitors import build_monitors
+
+            self._monitors = build_monitors(settings.monitors)
+        self._watches = bool(self._timers or self.communication or settings.memory_breakdown)
+        if settings.dump_state:
+            say(f"the plan of this run\n{plan.to_json()}")
+        level = plan.effective.config.get("log_level")
+        if isinstance(level, str):
+            logger.setLevel(level.upper())
+
+    def _flops_profile(self) -> Any:
+        if self._settings.flops_profiler is None:
+            return None
+        from dsengine.observation.flops import FlopsProfile
+
+        return FlopsProfile(self._settings.flops_profiler, self._engine.module)
+
+    def _communication_log(self) -> Any:
+        if self._settings.comms_logger is None:
+            return None
+        from dsengine.observation.communication import CommunicationLog
+
+        return CommunicationLog(self._settings.comms_logger)
+
+    def phase(self, name: str) -> AbstractContextManager[Any]:
+        """The context in which the engine runs forward, backward or step."""
+        return self._watched(name) if self._watches else NOTHING
+
+    @contextmanager
+    def _watched(self, name: str) -> Iterator[None]:
+        with ExitStack() as watching:
+            if self._timers is not None:
+                watching.enter_context(self._timers.phase(name))
+            if self.communication is not None:
+                watching.enter_context(self.communication)
+            if self._flops is not None and name == "forward" and self._engine.training:
+                step = self._engine.global_steps + 1
+                if self._flops.wants(step) and self._engine.global_rank == 0:
+                    watching.enter_context(self._flops.counting())
+                    self._flops_due = True
+            yield
+        if self._settings.memory_breakdown:
+            say(memory_line(name, self._engine.device))
+
+    def boundary(self) -> None:
+        """Report on the optimizer step that has just been taken or skipped."""
+        engine = self._engine
+        self.throughput.boundary()
+        times = self._timers.take() if self._timers is not None else {}
+        if self._flops_due:
+            self._flops_due = False
+            if not self._flops.write():
+                say(self._flops.report())
+        if self._monitors is not None and self._monitors.enabled:
+            self._monitors.write_events(self._events(times))
+        every = self._settings.steps_per_print
+        if every and engine.global_steps % every == 0:
+            self._print(times)
+
+    def _print(self, times: dict[str, float]) -> None:
+        engine = self._engine
+        rates, momenta = engine.get_lr(), engine.get_mom()
+        line = step_line(engine.global_steps, engine.skipped_steps, rates, momenta)
+        rate = self.throughput.avg_samples_per_sec() if self._shows_throughput else 0.0
+        say(f"{line}, samples/s={rate:.1f}" if rate else line)
+        if self._settings.wall_clock_breakdown and times:
+            parts = " | ".join(f"{name}: {value:.2f}" for name, value in times.items())
+            say(f"time (ms) | {parts}")
+        if self.communication is not None:
+            say(f"collectives so far\n{self.communication.summary()}")
+
+    def _events(self, times: dict[str, float]) -> list[tuple[str, float, int]]:
+        from dsengine.observation.monitors import LEARNING_RATE, LOSS_SCALE, elapsed_tag
+
+        engine = self._engine
+        samples = engine.global_samples
+        rates = engine.get_lr()
+        events = [(LEARNING_RATE, rates[0], samples)] if rates else []
+        if engine.fp16_enabled():
+            events.append((LOSS_SCALE, engine.loss_scale, samples))
+        events += [(elapsed_tag(name), value, samples) for name, value in times.items()]
+        return events
+
+    def close(self) -> None:
+        if self._monitors is not None:
+            self._monitors.close()

@@ -1,5 +1,0 @@
-"""The engine's parts where scripts written for DeepSpeed look for them."""
-
-from dsengine.runtime import activation_checkpointing, dataloader, engine, lr_schedules, utils, zero
-
-__all__ = ["activation_checkpointing", "dataloader", "engine", "lr_schedules", "utils", "zero"]

@@ -1,5 +1,0 @@
-"""Loaders."""
-
-from dsengine.data import RepeatingLoader
-
-__all__ = ["RepeatingLoader"]

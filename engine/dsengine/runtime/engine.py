@@ -1,5 +1,0 @@
-"""The engine's class, under the name by which scripts ask for it."""
-
-from dsengine.engine import Engine as DeepSpeedEngine
-
-__all__ = ["DeepSpeedEngine"]

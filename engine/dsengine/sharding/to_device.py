@@ -1,0 +1,65 @@
+"""How a model comes from the host to the device: unit by unit, so that it need not fit whole."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from dsengine.sharding.zero.partitioned import is_piece
+from dsengine.torch_private import broadcast_coalesced
+
+BROADCAST_BYTES = 256 * 1024**2
+"""Most bytes of one flattened broadcast."""
+
+
+def move_and_agree(module: nn.Module, device: torch.device) -> None:
+    """Bring a whole model to the device, with the weights of rank 0 on every rank."""
+    whole = undivided([module])
+    for parameter in whole:
+        parameter.data = parameter.data.to(device)
+    move_buffers(module, device)
+    broadcast_from_first_rank([*whole, *module.buffers()])
+
+
+def move_buffers(module: nn.Module, device: torch.device) -> None:
+    for owner in module.modules():
+        for name, buffer in owner.named_buffers(recurse=False, remove_duplicate=False):
+            setattr(owner, name, buffer.to(device))
+
+
+@contextmanager
+def on_device(modules: Iterable[nn.Module], device: torch.device) -> Iterator[None]:
+    """Have the undivided parameters of ``modules`` on the device, alike on all ranks.
+
+    Inside, they are sharded. Afterwards the parameters from before, which a script may still
+    hold, go back to the host: on the device they would keep the whole model beside its shards.
+    """
+    whole = undivided(modules)
+    for parameter in whole:
+        parameter.data = parameter.data.to(device)
+    broadcast_from_first_rank(whole)
+    yield
+    if device.type != "cpu":
+        for parameter in whole:
+            parameter.data = parameter.data.to("cpu")
+
+
+def broadcast_from_first_rank(tensors: Iterable[Tensor]) -> None:
+    """Give every rank the values that rank 0 has."""
+    real = [each.detach() for each in tensors if not (each.is_meta or is_piece(each))]
+    if dist.get_world_size() > 1 and real:
+        broadcast_coalesced(real, BROADCAST_BYTES)
+
+
+def undivided(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """The parameters that are still whole and real, each once."""
+    found = {
+        id(parameter): parameter
+        for module in modules
+        for parameter in module.parameters()
+        if not (isinstance(parameter, DTensor) or parameter.is_meta or is_piece(parameter))
+    }
+    return list(found.values())

@@ -1,0 +1,1 @@
+"""``zero.Init`` and its kin: parameters that are divided before and beside an engine."""

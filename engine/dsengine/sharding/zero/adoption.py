@@ -1,0 +1,83 @@
+"""From zero.Init to the engine: the model is sharded without storage, then takes its pieces.
+
+The engine calls, in this order: ``take_pieces`` before it shards a module, ``put_pieces`` right
+after; below stage 3, ``restore_whole`` alone.
+"""
+
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from dsengine.parameters.names import own_parameters
+from dsengine.parameters.shards import part_of
+from dsengine.sharding.zero.external import inherit
+from dsengine.sharding.zero.partitioned import PartitionedParameter, gather, restore, retire
+from dsengine.torch_private import collect, units_of
+
+
+def is_partitioned(module: nn.Module) -> bool:
+    """Whether ``module`` was built under zero.Init."""
+    return any(isinstance(p, PartitionedParameter) for p in _entries(module).values())
+
+
+def restore_whole(module: nn.Module) -> None:
+    """Make every parameter whole again, the same objects; collective."""
+    for parameter in {id(p): p for p in _entries(module).values()}.values():
+        if isinstance(parameter, PartitionedParameter):
+            restore(parameter)
+
+
+def take_pieces(module: nn.Module) -> dict[str, PartitionedParameter]:
+    """Put meta parameters in the place of partitioned ones; return those by name.
+
+    Tied weights stay tied, and come once.
+    """
+    replaced: dict[int, nn.Parameter] = {}
+    taken = {n: p for n, p in module.named_parameters() if isinstance(p, PartitionedParameter)}
+    for (owner, name), parameter in _entries(module).items():
+        if not isinstance(parameter, PartitionedParameter):
+            continue
+        if id(parameter) not in replaced:
+            meta = nn.Parameter(torch.empty_like(parameter._like), parameter.requires_grad)
+            inherit(meta, parameter)
+            replaced[id(parameter)] = meta
+        setattr(owner, name, replaced[id(parameter)])
+    return taken
+
+
+def put_pieces(
+    module: nn.Module, names: dict[str, PartitionedParameter], device: torch.device
+) -> None:
+    """Give each sharded parameter, still without storage, its piece; free the piece's origin.
+
+    ``names``: the partitioned parameters by the names of the module's parameters. Collective
+    where the module is divided otherwise than zero.Init did.
+    """
+    places = {id(each.shard): each for each in collect(units_of(module))}
+    for name, parameter in dict(module.named_parameters()).items():
+        if name not in names:
+            continue
+        place = places[id(parameter)]
+        home = torch.device("cpu") if place.rests_on_host else device
+        origin = names.pop(name)
+        local = _local_piece(origin, cast(DTensor, place.shard), home)
+        retire(origin)
+        place.replace(local, requires_grad=parameter.requires_grad)
+
+
+def _local_piece(source: PartitionedParameter, target: DTensor, device: torch.device) -> Tensor:
+    piece = source._piece
+    if target.device_mesh.ndim > 1 or target.device_mesh.size() != dist.get_world_size():
+        return part_of(gather(source), target).to(device, target.dtype, copy=True).contiguous()
+    return piece.to(device=device, dtype=target.dtype)
+
+
+def _entries(module: nn.Module) -> dict[tuple[nn.Module, str], nn.Parameter]:
+    return {
+        (owner, name): parameter
+        for owner in module.modules()
+        for name, parameter in own_parameters(owner)
+    }

@@ -1,0 +1,107 @@
+"""zero.Init: builds a model of which each rank keeps its share."""
+
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from dsengine.sharding.zero.partitioned import partition
+from dsengine.sharding.zero.trim import Trimmer
+
+
+class Init:
+    """Inside, every module built is divided among the ranks as soon as it is finished.
+
+        with dsengine.zero.Init(config_dict_or_path=config):
+            model = Model()
+
+    The weights are those that rank 0 would have without it. At no time does a rank hold more
+    than its share and one module's own parameters. A module counts as finished when the next
+    one begins; dividing one too early costs a gather, never a wrong value (see ``partitioned``).
+    ``dtype`` casts floating-point parameters; ``enabled=False`` does nothing. ``module``: an
+    existing one to divide. The remaining arguments are accepted for DeepSpeed's sake and decided
+    by the config given to ``initialize``.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | None = None,
+        data_parallel_group: Any = None,
+        mem_efficient_linear: bool = True,
+        remote_device: str | None = None,
+        pin_memory: bool = False,
+        config_dict_or_path: Any = None,
+        config: Any = None,
+        enabled: bool = True,
+        dtype: torch.dtype | None = None,
+        mpu: Any = None,
+        **unused: Any,
+    ) -> None:
+        del data_parallel_group, mem_efficient_linear, remote_device, pin_memory
+        del config_dict_or_path, config, mpu, unused
+        self.enabled = enabled
+        self.dtype = dtype
+        self._building: nn.Module | None = None
+        self._whole: list[nn.Parameter] = []
+        """Parameters of the module in work."""
+        self._trimmer = Trimmer()
+        if enabled and module is not None:
+            _join_process_group()
+            for parameter in module.parameters():
+                partition(parameter, dtype)
+
+    def __enter__(self) -> "Init":
+        if not self.enabled:
+            return self
+        _join_process_group()
+        self._hook = register_module_parameter_registration_hook(self._registered)
+        self._module_init = nn.Module.__init__
+        begin = self._begin
+
+        def announced(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            begin(module)
+            self._module_init(module, *args, **kwargs)
+
+        nn.Module.__init__ = announced  # type: ignore[method-assign]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self.enabled:
+            return
+        nn.Module.__init__ = self._module_init  # type: ignore[method-assign]
+        self._hook.remove()
+        if kind is None:
+            self._divide()
+            self._trimmer.trim()
+        self._whole, self._building = [], None
+
+    def _begin(self, module: nn.Module) -> None:
+        """Another module begins: the one in work has its parameters, divide them."""
+        self._divide()
+        self._building = module
+
+    def _registered(self, module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        if module is not self._building:
+            self._begin(module)
+        self._whole.append(parameter)
+
+    def _divide(self) -> None:
+        whole, self._whole = self._whole, []
+        for parameter in whole:
+            partition(parameter, self.dtype)
+            self._trimmer.freed(parameter.nbytes)
+
+
+def _join_process_group() -> None:
+    if not dist.is_initialized():
+        from dsengine.communication.start import init_distributed
+
+        init_distributed(verbose=False)

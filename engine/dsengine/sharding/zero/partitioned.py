@@ -1,0 +1,255 @@
+"""A Parameter of which each rank holds one piece, and which is whole whenever it is touched.
+
+[Note: whole when touched]
+Constructors do more with a weight than create it: parents initialise their children's weights,
+``apply`` walks over the finished tree, weights are tied, scaled, copied. Under ``zero.Init`` all
+of that finds parameters that are divided already. So any operation on one gathers it first,
+runs, and, when it wrote to it, takes rank 0's result and divides it again. What such an operation
+returns may share memory with the gathered weight (``.data``, ``.detach()``, a view); that is an
+``Alias``, through which writes find their way back. Shapes and dtypes are answered without
+gathering. Every rank must do the same, as it does when it builds the same model.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from dsengine.parameters.chunks import group_for, piece_of, put_together
+from dsengine.sharding.zero.status import tell_divided, tell_whole
+from dsengine.torch_private import backward_hooks_of, plain_tensors, storage_key, version_of
+
+_T: Any = torch.Tensor
+_SHAPE_QUESTIONS = {
+    _T.shape.__get__,
+    _T.ndim.__get__,
+    _T.nbytes.__get__,
+    _T.size,
+    _T.dim,
+    _T.numel,
+    _T.nelement,
+    _T.stride,
+    _T.is_contiguous,
+    _T.__len__,
+    torch.numel,
+}
+"""Answered by a meta tensor of the whole shape."""
+
+_PLAIN_QUESTIONS = {
+    _T.dtype.__get__,
+    _T.device.__get__,
+    _T.layout.__get__,
+    _T.is_leaf.__get__,
+    _T.is_cuda.__get__,
+    _T.is_cpu.__get__,
+    _T.is_meta.__get__,
+    _T.is_sparse.__get__,
+    _T.is_quantized.__get__,
+    _T.requires_grad.__get__,
+    _T.requires_grad.__set__,
+    _T.grad.__get__,
+    _T.grad.__set__,
+    _T.grad_fn.__get__,
+    backward_hooks_of,
+    _T.requires_grad_,
+    _T.element_size,
+    _T.is_floating_point,
+    _T.is_complex,
+    _T.__hash__,
+    torch.is_floating_point,
+    torch.is_complex,
+}
+"""Answered by the empty tensor that stands in the parameter's place."""
+
+
+class PartitionedParameter(nn.Parameter):
+    """Made by ``partition`` from an ordinary Parameter; stays the same object."""
+
+    _piece: Tensor
+    _like: Tensor
+    """A meta tensor of the whole shape."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        with plain_tensors():
+            if func in _PLAIN_QUESTIONS:
+                return func(*args, **kwargs)
+            if func in _SHAPE_QUESTIONS:
+                inputs: Any = (args, kwargs)
+                args, kwargs = tree_map_only(PartitionedParameter, _like, inputs)
+                return func(*args, **cast(dict[str, Any], kwargs))
+            if func is _T.__repr__:
+                self = args[0]
+                return f"PartitionedParameter(shape={tuple(self._like.shape)}, dtype={self.dtype})"
+            return _touch(func, args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PartitionedParameter":
+        if id(self) not in memo:
+            with plain_tensors():
+                copy: Any = nn.Parameter(self.data.clone(), self.requires_grad)
+                copy.__class__ = PartitionedParameter
+                copy._piece, copy._like = self._piece.clone(), self._like
+                tell_divided(copy, self._like.shape)
+            memo[id(self)] = copy
+        return memo[id(self)]
+
+
+class Alias(Tensor):
+    """A tensor that shares memory with a gathered parameter, which writes must go back to."""
+
+    _owner: PartitionedParameter
+    _whole: Tensor
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        with plain_tensors():
+            return _touch(func, args, kwargs)
+
+
+def partition(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None:
+    """Keep this rank's piece of rank 0's values and free the rest; collective.
+
+    A scalar stays whole: there is nothing to divide.
+    """
+    if isinstance(parameter, PartitionedParameter) or parameter.dim() == 0 or parameter.is_meta:
+        return
+    whole = parameter.data
+    if dtype is not None and whole.is_floating_point():
+        whole = whole.to(dtype)
+    like = torch.empty_like(whole, device="meta")
+    piece = _piece_of_first_rank(whole)
+    parameter.data = whole.new_empty(0)
+    cast(Any, parameter).__class__ = PartitionedParameter
+    partitioned = cast(PartitionedParameter, parameter)
+    partitioned._piece, partitioned._like = piece, like
+    tell_divided(parameter, like.shape)
+
+
+def is_piece(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is a parameter of which this rank holds one piece."""
+    return isinstance(tensor, PartitionedParameter)
+
+
+def gather(parameter: PartitionedParameter) -> Tensor:
+    """Return the whole tensor; collective."""
+    with plain_tensors():
+        return put_together(parameter._piece, parameter._like.shape, group_for(parameter._piece))
+
+
+def restore(parameter: PartitionedParameter) -> Tensor:
+    """Make it an ordinary, whole Parameter again; collective. Return its data."""
+    whole = gather(parameter)
+    retire(parameter)
+    parameter.data = whole
+    return whole
+
+
+def retire(parameter: PartitionedParameter) -> None:
+    """Make it an ordinary, empty Parameter: its piece has gone elsewhere."""
+    cast(Any, parameter).__class__ = nn.Parameter
+    tell_whole(parameter)
+    del parameter._piece, parameter._like
+
+
+def _piece_of_first_rank(whole: Tensor) -> Tensor:
+    whole = whole.contiguous()
+    group = group_for(whole)
+    dist.broadcast(whole, 0, group=group)
+    return piece_of(whole, dist.get_rank(group), dist.get_world_size(group))
+
+
+def _like(parameter: PartitionedParameter) -> Tensor:
+    return parameter._like
+
+
+def _touch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run ``func`` with every parameter whole, then divide what was written to."""
+    leaves = tree_leaves((args, kwargs))
+    parameters = list({id(p): p for p in leaves if isinstance(p, PartitionedParameter)}.values())
+    aliases = [each for each in leaves if isinstance(each, Alias)]
+    with _whole(parameters) as wholes:
+        before = [version_of(parameter) for parameter in parameters]
+        result = func(*args, **kwargs)
+        if torch.is_grad_enabled() and _needs_graph(result):
+            raise RuntimeError(
+                "a model built under zero.Init was called before dsengine.initialize; call the "
+                "engine, or gather the parameters with zero.GatheredParameters first"
+            )
+        for parameter, whole, version in zip(parameters, wholes, before, strict=True):
+            current = parameter.data
+            replaced = not _share_memory(current, whole)  # by ``parameter.data = x``
+            if replaced or version_of(parameter) != version:
+                parameter._piece = _piece_of_first_rank(current)
+                parameter._like = torch.empty_like(current, device="meta")
+        if aliases and (_writes(func) or "out" in kwargs):
+            for alias in aliases:
+                alias._owner._piece = _piece_of_first_rank(alias._whole)
+    owners = list(zip(parameters, wholes, strict=True))
+    owners += [(alias._owner, alias._whole) for alias in aliases]
+    return tree_map_only(Tensor, lambda t: _aliased(t, owners), result)
+
+
+@contextmanager
+def _whole(parameters: list[PartitionedParameter]) -> Iterator[list[Tensor]]:
+    empties = [parameter.data for parameter in parameters]
+    wholes = [gather(parameter) for parameter in parameters]
+    for parameter, whole in zip(parameters, wholes, strict=True):
+        parameter.data = whole
+    try:
+        yield wholes
+    finally:
+        for parameter, empty in zip(parameters, empties, strict=True):
+            parameter.data = empty
+
+
+def _writes(func: Callable[..., Any]) -> bool:
+    name = getattr(func, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name in (
+        "__setitem__",
+        "__set__",
+        "__iadd__",
+        "__isub__",
+        "__imul__",
+        "__itruediv__",
+    )
+
+
+def _needs_graph(result: Any) -> bool:
+    return any(
+        isinstance(leaf, Tensor) and leaf.requires_grad and leaf.grad_fn is not None
+        for leaf in tree_leaves(result)
+    )
+
+
+def _aliased(tensor: Tensor, owners: list[tuple[PartitionedParameter, Tensor]]) -> Tensor:
+    """Return ``tensor`` as an Alias when it lies in the memory of a gathered parameter."""
+    if isinstance(tensor, (PartitionedParameter, Alias)) or tensor.is_meta:
+        return tensor
+    for owner, whole in owners:
+        if _share_memory(tensor, whole):
+            alias = tensor.as_subclass(Alias)
+            alias._owner, alias._whole = owner, whole
+            return alias
+    return tensor
+
+
+def _share_memory(first: Tensor, second: Tensor) -> bool:
+    return storage_key(first) == storage_key(second)

@@ -1,0 +1,213 @@
+"""Dry run: the engine's own code on fake tensors and a fake process group, at any world size.
+
+No GPU, no memory, no rank but this process: what the engine would hold and send is counted
+while ``initialize``, forward, backward and step run as they are. Given the model's tensors
+only, the module is a stand-in with its tree, shapes and dtypes whose forward uses each
+parameter once: activations are not in its figures, everything the engine holds itself is.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dsconfig import ModelTree, Plan
+from dsengine.observation.communication import CommunicationLog
+from dsengine.observation.memory import LiveBytes
+from dsengine.optimizers import build as optimizer_building
+from dsengine.sharding.to_device import undivided
+from dsengine.simulation.fakes import Values, stand_in
+from dsengine.torch_private import fake_process_group, fake_tensors, replaced
+
+STEPS = 2
+"""The second step has the optimizer's state, which the first one makes."""
+PHASES = ("init", "forward", "backward", "step")
+
+
+def simulate(
+    plan: Plan,
+    model: str | ModelTree | Callable[[], nn.Module] | None,
+    *,
+    loss: Callable[[Any], Tensor] | None = None,
+    rank: int = 0,
+    device: str = "cuda",
+) -> dict[str, Any]:
+    """Peak bytes of one rank by phase, and bytes sent in one step by collective.
+
+    ``model``: a catalogue name, a tree, or what builds the module; with the last, ``loss`` runs
+    one forward: it gets the engine and returns a scalar. ``device``: on ``cpu`` ranks exchange
+    as over gloo, and the model is built in the same memory; elsewhere it comes from another one,
+    and is counted from its arrival on. What is offloaded is counted with the rest. Raises
+    ValueError for a model whose tensors are not known, for a plan that writes to NVMe, and where
+    a process group is already running.
+    """
+    if model is None:
+        raise ValueError("a dry run needs the tensors of the model: give --model")
+    zero = plan.effective.zero
+    if "nvme" in (zero.optimizer_tier, zero.parameter_tier):
+        raise ValueError("a dry run writes no files: set the device of offload_* to cpu")
+    if dist.is_initialized():
+        raise ValueError("a dry run needs a process group of its own; one is already running")
+    if not callable(model):
+        model = partial(stand_in, _tree(model))
+    live = LiveBytes(torch.device("cpu"), existing=False)
+    sent = CommunicationLog({})
+    with (
+        warnings.catch_warnings(),
+        _fake_world(plan, rank, device),
+        fake_tensors(),
+        Values(),
+    ):
+        # Nothing has an address here, so that what asks for one finds all in their places.
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)
+        engine = _initialized(_quiet(plan), model, live, device)
+        _train(engine, plan.batch.accumulation, loss or _stand_in_loss, live, sent)
+    return {
+        "world_size": plan.mesh.world_size,
+        "phases": {phase: live.peaks[phase] for phase in PHASES},
+        "traffic": _by_collective(sent),
+    }
+
+
+def _initialized(plan: Plan, build: Callable[[], nn.Module], live: LiveBytes, device: str) -> Any:
+    """The engine, measured from the building of the model on where main memory is the device."""
+    from dsengine.loop.initialization import initialize
+
+    if device == "cpu":
+        live.start("init")
+        engine, *_ = initialize(model=build(), plan=plan)
+        return engine
+    module = build()
+    live.start("init")
+    with _apart(), replaced(optimizer_building, "device_types", lambda groups: {device}):
+        engine, *_ = initialize(model=module, plan=plan)
+    for group in engine.optimizer.param_groups if engine.optimizer else ():
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True  # torch's default on a GPU, which tensors of the CPU hide
+    return engine
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Main memory and device as two, where moving from one to the other would do nothing.
+
+    What arrives is a copy, which is gone when the tensors from before are back in main memory.
+    """
+    from dsengine import sharding
+    from dsengine.sharding import fully_sharded
+
+    divide_there, move_there = fully_sharded.on_device, sharding.move_and_agree
+
+    @contextmanager
+    def there_and_back(modules: Iterable[nn.Module], device: torch.device) -> Iterator[None]:
+        members = list(modules)
+        whole = undivided(members)
+        built = _copied(whole)
+        with divide_there(members, device):
+            yield
+        for parameter, data in zip(whole, built, strict=True):
+            parameter.data = data
+
+    def to_stay(module: nn.Module, device: torch.device) -> None:
+        _copied(undivided([module]))
+        move_there(module, device)
+
+    with (
+        replaced(fully_sharded, "on_device", there_and_back),
+        replaced(sharding, "move_and_agree", to_stay),
+    ):
+        yield
+
+
+def _copied(parameters: list[nn.Parameter]) -> list[Tensor]:
+    """Give each parameter a copy of its tensor; return the tensors from before."""
+    before = [parameter.data for parameter in parameters]
+    for parameter, data in zip(parameters, before, strict=True):
+        parameter.data = data.clone()
+    return before
+
+
+def _train(
+    engine: Any,
+    accumulation: int,
+    loss_of: Callable[[Any], Tensor],
+    live: LiveBytes,
+    sent: CommunicationLog,
+) -> None:
+    for step in range(STEPS):
+        for micro in range(accumulation):
+            last = step == STEPS - 1
+            # As in the estimate, a phase is that of the micro batch that ends the window.
+            counted = last and micro == accumulation - 1
+            with sent if last else nullcontext():
+                live.enter("forward" if counted else "before")
+                loss = loss_of(engine)
+                live.enter("backward" if counted else "before")
+                engine.backward(loss)
+                del loss
+                live.enter("step" if counted else "before")
+                engine.step()
+    live.stop()
+    engine.destroy()
+
+
+def _stand_in_loss(engine: Any) -> Tensor:
+    return engine(torch.zeros(1))
+
+
+def _quiet(plan: Plan) -> Plan:
+    """The plan without what would print or write.
+
+    Reductions are counted by the log, past which the reducer of stage 0 goes on its own: asked
+    for a log, the engine does them itself.
+    """
+    reporting = replace(
+        plan.effective.reporting, steps_per_print=None, monitors={}, comms_logger={}
+    )
+    return replace(plan, effective=replace(plan.effective, reporting=reporting))
+
+
+def _by_collective(sent: CommunicationLog) -> dict[str, int]:
+    """Bytes each collective moves through one rank: the whole of what is reduced or gathered."""
+    total: Counter[str] = Counter()
+    for (name, size), count in sent.counts.items():
+        total[name] += size * count
+    return dict(total)
+
+
+def _tree(model: str | ModelTree) -> ModelTree:
+    if isinstance(model, ModelTree):
+        return model
+    from dsconfig import gather
+
+    tree = gather(model=model).model
+    assert tree is not None
+    return tree
+
+
+@contextmanager
+def _fake_world(plan: Plan, rank: int, device: str) -> Iterator[None]:
+    """A process group whose collectives do nothing; on the CPU it passes for one of gloo's.
+
+    Two things of ``initialize`` need real values and are taken out of it: the mesh is made
+    here, and the ranks (there is one) are not asked whether they agree. The devices of this
+    machine play no part: every tensor counts as one of the host.
+    """
+    from dsengine import sharding
+    from dsengine.loop import initialization
+
+    backend = "gloo" if device == "cpu" else "fake"
+    with fake_process_group(rank, plan.mesh.world_size, backend):
+        mesh = sharding.device_mesh(plan, torch.device("cpu"))
+        with (
+            replaced(sharding, "device_mesh", lambda *_: mesh),
+            replaced(initialization, "check_agreement", lambda *_: None),
+        ):
+            yield

@@ -1,0 +1,36 @@
+"""Optimizers below the device: in host memory, on NVMe."""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+from torch.optim import Adafactor, Optimizer
+
+import dsconfig
+from dsengine.optimizers.adafactor import AdafactorBinding
+from dsengine.optimizers.binding import Binding, is_divided, refuse_impossible
+from dsengine.tiers.host import HostBinding
+from dsengine.tiers.nvme import NvmeBinding
+from dsengine.tiers.settings import OffloadSettings
+
+
+def bind(
+    optimizer: Optimizer,
+    masters: Mapping[str, nn.Parameter],
+    effective: dsconfig.Effective,
+    host_masters: Mapping[str, Tensor] | None = None,
+) -> Binding:
+    """Hold an optimizer to the tensors it steps, on the tier that the config names.
+
+    ``host_masters``: fp32 parts that are on the host already; others are copied there.
+    Raises ValueError for an optimizer that cannot be offloaded, OSError when NVMe space is short.
+    """
+    settings = OffloadSettings.of(effective)
+    if settings is None:
+        factored = type(optimizer) is Adafactor and is_divided(masters)
+        return AdafactorBinding(optimizer, masters) if factored else Binding(optimizer, masters)
+    refuse_impossible(optimizer, divided=True)
+    kind = HostBinding if settings.nvme_path is None else NvmeBinding
+    return kind(optimizer, masters, settings, host_masters or {})
+
+
+__all__ = ["HostBinding", "NvmeBinding", "OffloadSettings", "bind"]

@@ -1,0 +1,47 @@
+"""Parameter shards on NVMe: file-backed memory that the kernel pages in and out.
+
+A shard of a parameter that rests on NVMe is a shared mapping of a file. The kernel reads it when
+the unit is gathered, keeps it as long as there is memory, and writes it back otherwise. Files are
+unlinked as soon as they are mapped, so they vanish with the process, however it ends.
+"""
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+
+from dsengine.tiers.files import fresh_directory
+from dsengine.torch_private import ShardedParameter, collect
+
+
+@torch.no_grad()
+def rest_in_files(units: Iterable[FSDPModule], nvme_path: str, max_in_memory: int) -> int:
+    """Move the shards of ``units`` into files, but for the first ``max_in_memory`` elements.
+
+    The units must keep their shards on the host (CPUOffloadPolicy without pinned memory).
+    Returns the bytes in files. Raises OSError when the file system is short of space.
+    """
+    chosen: list[ShardedParameter] = []
+    held = 0
+    for parameter in collect(units):
+        size = parameter.flat_shard.numel()
+        if held + size <= max_in_memory:
+            held += size
+        elif size:
+            chosen.append(parameter)
+    needed = sum(parameter.flat_shard.nbytes for parameter in chosen)
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    directory = fresh_directory(nvme_path, "parameters", rank, needed)
+    for number, parameter in enumerate(chosen):
+        path = directory / f"shard{number}"
+        parameter.rest_in(_mapped(str(path), parameter.flat_shard))
+        path.unlink()
+    return needed
+
+
+def _mapped(path: str, data: Tensor) -> Tensor:
+    """Return a copy of flat ``data`` in a file."""
+    mapped = torch.from_file(path, shared=True, size=data.numel(), dtype=data.dtype)
+    return mapped.copy_(data)
