@@ -117,10 +117,10 @@ class Context(ReadConfig):
         """Whether a key is documented by DeepSpeed and read by no release of it."""
         if lives(path):
             return False
-        from dsconfig.schema import Status
+        from dsconfig.schema import KeyStatus
 
         found = self.key_at(path)
-        return found is not None and found.status is Status.DOCS_ONLY
+        return found is not None and found.status is KeyStatus.DOCS_ONLY
 
     def key_at(self, path: tuple[str, ...]) -> "Key | None":
         """The known key at a path, or None; among the arguments of this optimizer."""

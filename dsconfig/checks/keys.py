@@ -60,9 +60,9 @@ def renamed(config: Context, path: Path) -> Renamed | None:
     if path in NEVER_READ:
         return NEVER_READ[path]
     known = config.key_at(path)
-    if known is None or not known.facts.renamed or known.replaced_by is None:
+    if known is None or not known.declared.renamed or known.replaced_by is None:
         return None
-    since, instead = Version.parse(known.facts.renamed), known.facts.instead
+    since, instead = Version.parse(known.declared.renamed), known.declared.instead
     if instead is not None:
         return Renamed(since, None, instead)
     return _taken_for(known.replaced_by, since)
@@ -334,7 +334,7 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
     `inert`.
     """
     for path, key in config.keys:
-        since = key.facts.deprecated
+        since = key.declared.deprecated
         if since is None or config.version < Version.parse(since):
             continue
         value, old = config.get(*path), DEPRECATED[path]
@@ -344,7 +344,7 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=path,
             message=f'"{_dotted(path)}" is deprecated: {says}',
-            help=key.facts.instead,
+            help=key.declared.instead,
             effect=Effect.INERT if is_off or not old.works else None,
             fix=Fix(Applicability.SAFE, edits) if edits else None,
             on_key=True,

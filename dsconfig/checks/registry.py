@@ -56,7 +56,7 @@ MODULES: Mapping[str, str] = {
     "data": "data_efficiency vocabulary_size",
     "monitors": "tensorboard wandb comet datastates_ckpt wall_clock_breakdown memory_breakdown",
     "huggingface": "",
-    "reader": PAGE,
+    "syntax": PAGE,
 }
 """The modules with rules, and what wakes each: one of the words, or anything.
 

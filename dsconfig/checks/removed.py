@@ -43,7 +43,7 @@ def removed_feature(config: Context) -> Iterator[Finding]:
                     f"{dotted} was removed: DeepSpeed {refused_from} and later stop at "
                     "its mere presence"
                 ),
-                help=key.facts.instead,
+                help=key.declared.instead,
                 fix=as_fix(
                     delete_entry(config.document, join(*path)),
                     safe=_is_off(config.get(*path)),
@@ -73,13 +73,13 @@ def will_be_removed(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=path,
                 message=f"{'.'.join(path)} is refused from DeepSpeed {refused_from} on",
-                help=key.facts.instead,
+                help=key.declared.instead,
                 on_key=True,
             )
 
 
 def _is_served(config: Context, key: Key) -> bool:
-    return key.facts.in_engine and not config.ends_in_deepspeed
+    return key.declared.in_engine and not config.ends_in_deepspeed
 
 
 def _outside_deepspeed(runtime: Runtime) -> bool:
@@ -99,10 +99,10 @@ def feature_not_in_engine(config: Context) -> Iterator[Finding]:
     if config.ends_in_deepspeed:
         return
     for path, key, _ in _removals(config):
-        if not key.facts.in_engine:
+        if not key.declared.in_engine:
             yield Finding(
                 path=path,
                 message=f"dsengine has no {'.'.join(path)}: a plan for it is refused",
-                help=key.facts.instead,
+                help=key.declared.instead,
                 on_key=True,
             )

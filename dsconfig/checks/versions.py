@@ -21,12 +21,12 @@ def _mortal(path: Path) -> "Key | None":
     """The key at a path if it came or went after the first release, and no other rule tells so."""
     if path[:2] in (("optimizer", "params"), ("scheduler", "params")):
         return None
-    from dsconfig.schema import Status
+    from dsconfig.schema import KeyStatus
 
     key = key_at(path)
-    if key is None or key.refused_from or key.facts.renamed or key.facts.deprecated:
+    if key is None or key.refused_from or key.declared.renamed or key.declared.deprecated:
         return None
-    is_read = key.status in (Status.LIVE, Status.REMOVED)
+    is_read = key.status in (KeyStatus.LIVE, KeyStatus.REMOVED)
     lasting = key.until is None and key.gap is None and (key.since or OLDEST) <= OLDEST
     return None if lasting or not is_read else key
 
@@ -127,7 +127,7 @@ def removed_before_it_came(config: Context) -> Iterator[Finding]:
     """A feature that came and went: the release judged for is older than both."""
     for path, entry in config.reading.entries.items():
         known = entry.field
-        if entry.outcome is Outcome.NOT_YET and known is not None and known.facts.refused:
+        if entry.outcome is Outcome.NOT_YET and known is not None and known.declared.refused:
             yield Finding(
                 path=path,
                 message=f"{'.'.join(path)} came with DeepSpeed {known.since}: "

@@ -58,7 +58,7 @@ def no_effect_at_stage(config: Context) -> Iterator[Finding]:
         return
     for key, value in config.block("zero_optimization").items():
         known = find((*ZERO, key))
-        stages = known.facts.stages if known else ()
+        stages = known.declared.stages if known else ()
         if not stages or config.stage in stages or _asks_nothing(value):
             continue
         needed = " or ".join(str(stage) for stage in stages) if len(stages) < 3 else "1 or more"
@@ -84,7 +84,7 @@ def _offload_details(config: Context) -> Iterator[Finding]:
     block = config.block("zero_optimization", "offload_optimizer")
     for key, value in block.items():
         known = find((*ZERO, "offload_optimizer", key))
-        if known is not None and known.facts.stages == (3,) and not _asks_nothing(value):
+        if known is not None and known.declared.stages == (3,) and not _asks_nothing(value):
             yield Finding(
                 path=(*ZERO, "offload_optimizer", key),
                 message=f"offload_optimizer.{key} has no effect at ZeRO stage {config.stage}: "

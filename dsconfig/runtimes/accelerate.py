@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dsconfig.lazily import lazily
 from dsconfig.runtimes.base import AutoFate, Runtime
+from dsconfig.schema.auto import BY_ACCELERATE
 from dsconfig.schema.version import NEWEST, Version
 
 with lazily():
@@ -14,37 +15,7 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.runtimes.behaviour.replay import Replay
 
-_SQUARE = "hidden_size squared"
-_OPTIMIZER, _SCHEDULER = "optimizer.params", "scheduler.params"
-_ZERO = "zero_optimization"
-_PLUGIN = "the plugin's value, else the environment's, else"
-
-FILLED_WITH: Mapping[str, str] = {
-    "train_batch_size": "micro batch x accumulation x processes, divided by the sequence ranks",
-    "train_micro_batch_size_per_gpu": "the smallest batch size of the loaders given to prepare",
-    "gradient_accumulation_steps": f"{_PLUGIN} the Accelerator's own",
-    "gradient_clipping": f"{_PLUGIN} 1.0",
-    "steps_per_print": "infinity, whatever the file says",
-    "fp16.enabled": "true with mixed_precision fp16",
-    "bf16.enabled": "true with mixed_precision bf16 or fp8",
-    f"{_OPTIMIZER}.lr": "lr of DummyOptim",
-    f"{_OPTIMIZER}.weight_decay": "weight_decay of DummyOptim",
-    f"{_SCHEDULER}.warmup_min_lr": "0",
-    f"{_SCHEDULER}.warmup_max_lr": "lr of the schedule's optimizer",
-    f"{_SCHEDULER}.warmup_num_steps": "warmup_num_steps of DummyScheduler, at least 1",
-    f"{_SCHEDULER}.total_num_steps": "total_num_steps of DummyScheduler, divided by processes",
-    f"{_ZERO}.stage": f"{_PLUGIN} 2",
-    f"{_ZERO}.offload_optimizer.device": f"{_PLUGIN} none",
-    f"{_ZERO}.offload_optimizer.nvme_path": f"{_PLUGIN} the word none",
-    f"{_ZERO}.offload_param.device": f"{_PLUGIN} none",
-    f"{_ZERO}.offload_param.nvme_path": f"{_PLUGIN} the word none",
-    f"{_ZERO}.stage3_gather_16bit_weights_on_model_save": f"{_PLUGIN} false",
-    f"{_ZERO}.reduce_bucket_size": _SQUARE,
-    f"{_ZERO}.stage3_prefetch_bucket_size": f"0.9 times {_SQUARE}, rounded down, at any stage",
-    f"{_ZERO}.stage3_param_persistence_threshold": "10 times hidden_size, at any stage",
-}
-"""What stands in the place of "auto" afterwards; any other outside lists is a ValueError."""
-FILLED = frozenset(tuple(path.split(".")) for path in FILLED_WITH)
+_FILLED = frozenset(tuple(path.split(".")) for path in BY_ACCELERATE)
 
 
 class Accelerate(Runtime):
@@ -56,7 +27,7 @@ class Accelerate(Runtime):
     """
 
     name = "accelerate"
-    filled_with = FILLED_WITH
+    filled_with: ClassVar[Mapping[str, str]] = BY_ACCELERATE
     reads_hjson: ClassVar[bool] = False
 
     def __init__(
@@ -87,7 +58,7 @@ class Accelerate(Runtime):
         return True
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
-        return AutoFate.FILLED if path in FILLED else AutoFate.REFUSED_LATE
+        return AutoFate.FILLED if path in _FILLED else AutoFate.REFUSED_LATE
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
         return alone.handed_on(

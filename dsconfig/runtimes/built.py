@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from dsconfig.schema.declare import facts_of
+from dsconfig.schema.declare import declaration_of
 from dsconfig.schema.lazy import Lazy
 from dsconfig.schema.optimizers import (
     OPTIMIZER_CLASSES,
@@ -54,7 +54,7 @@ def arguments_of(type_name: str, class_name: str) -> frozenset[str] | None:
     return frozenset(
         name
         for name, field in declared.items()
-        if name != REFUSED and class_name in (facts_of(field).taken_by or (class_name,))
+        if name != REFUSED and class_name in (declaration_of(field).taken_by or (class_name,))
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dsconfig import batch
 from dsconfig.facts import Facts
-from dsconfig.runtimes.settings import Reader, plain, setting
+from dsconfig.runtimes.settings import Settings, plain, setting
 from dsconfig.schema.version import NEWEST, Version
 
 MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
@@ -238,7 +238,7 @@ def effective(
     ``batch`` is None unless the config settles it together with the world size of ``facts``.
     Raises ValueError with the key where a value is still "auto".
     """
-    read, facts = Reader(plain(config), version), facts or Facts()
+    read, facts = Settings(plain(config), version), facts or Facts()
     several_nodes = (facts.nodes or 1) > 1
     return read.fill(
         Effective,
@@ -264,7 +264,7 @@ def effective(
     )
 
 
-def _batch(read: Reader, facts: Facts) -> Batch | None:
+def _batch(read: Settings, facts: Facts) -> Batch | None:
     ranks = facts.data_parallel
     numbers = {key: read.count(key) if read.has(key) else None for key in batch.KEYS}
     given = batch.Triple(*numbers.values())
@@ -276,7 +276,7 @@ def _batch(read: Reader, facts: Facts) -> Batch | None:
     )
 
 
-def _numerics(read: Reader) -> Numerics:
+def _numerics(read: Settings) -> Numerics:
     precision = Precision.FP32
     half = "bf16" if read.has("bf16") or not read.has("bfloat16") else "bfloat16"
     if read.flag(f"{half}.enabled"):
@@ -304,16 +304,16 @@ def _numerics(read: Reader) -> Numerics:
     )
 
 
-def _dtype(read: Reader, path: str, default: Precision) -> Precision:
+def _dtype(read: Settings, path: str, default: Precision) -> Precision:
     return _PRECISION_OF.get(str(read.value(path)).lower().removeprefix("torch."), default)
 
 
-def _loss_scale(read: Reader) -> LossScale:
+def _loss_scale(read: Settings) -> LossScale:
     static = float(read.value("fp16.loss_scale") or 0)
     return read.fill(LossScale, static=static if static > 0 else None)
 
 
-def _zero(read: Reader) -> Zero:
+def _zero(read: Settings) -> Zero:
     block = "zero_optimization"
     if isinstance(switch := read.value(block), bool):  # the form before there were stages
         return read.fill(Zero, stage=int(switch), offload_optimizer=None, offload_param=None)
@@ -331,7 +331,7 @@ def _zero(read: Reader) -> Zero:
     )
 
 
-def _offload(read: Reader, block: str, old_switch: str) -> Offload | None:
+def _offload(read: Settings, block: str, old_switch: str) -> Offload | None:
     if read.flag(old_switch):
         tier = Tier.HOST
     else:
@@ -341,7 +341,7 @@ def _offload(read: Reader, block: str, old_switch: str) -> Offload | None:
     return read.fill(Offload, block, tier=tier, nvme_path=read.value(f"{block}.nvme_path"))
 
 
-def _named(read: Reader, block: str) -> Named | None:
+def _named(read: Settings, block: str) -> Named | None:
     kind = read.value(f"{block}.type")
     if not isinstance(kind, str):
         return None
@@ -349,7 +349,7 @@ def _named(read: Reader, block: str) -> Named | None:
     return Named(type=kind, params=params if isinstance(params, dict) else {})  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _reporting(read: Reader) -> Reporting:
+def _reporting(read: Settings) -> Reporting:
     def block(name: str) -> dict[str, Any] | None:
         return read.block(name) if read.flag(f"{name}.enabled") else None
 

@@ -127,7 +127,7 @@ class ReadConfig:
     @cached_property
     def removed(self) -> Mapping[tuple[str, ...], Key]:
         """The keys that some release refuses by name."""
-        return {path: key for path, key in self.keys if key.facts.refused}
+        return {path: key for path, key in self.keys if key.declared.refused}
 
     @cached_property
     def unmet(self) -> Mapping[tuple[str, ...], ByHand]:

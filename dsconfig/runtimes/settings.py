@@ -1,6 +1,6 @@
 """How a setting is declared and read: a key of the schema, a type, the default of a release.
 
-A dataclass names the key of each of its fields with :func:`setting`. :class:`Reader` fills such a
+A dataclass names the key of each of its fields with :func:`setting`. :class:`Settings` fills such a
 dataclass from a config that holds no "auto"; a field that nobody fills has the schema's default
 for the newest release.
 """
@@ -12,6 +12,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dsconfig.lazily import lazily
+from dsconfig.runtimes import coercion
 from dsconfig.schema.key_index import written_as
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import ABSENT, value_at
@@ -21,6 +22,8 @@ with lazily():
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from dsconfig.schema.catalogue import Key
 
     D = TypeVar("D", bound=DataclassInstance)
 else:
@@ -75,7 +78,17 @@ _CONVERTED: Mapping[Any, Callable[[Any], Any]] = {
 """By the type of a field: what a value is turned into. Others stay as they are."""
 
 
-class Reader:
+def _read_as(known: "Key", text: str, version: Version) -> Any:
+    """What DeepSpeed's model makes of a text at a release that has one: "2" is 2, "false" false."""
+    if not known.checked_at(version):
+        return text
+    try:
+        return coercion.convert(known.kind, text, version, known.choices)
+    except coercion.Refused:
+        return text
+
+
+class Settings:
     """Looks a path up in the config, by any of its spellings, and else in the schema.
 
     A missing or ``null`` entry takes the default of ``version``. Raises ValueError where the
@@ -104,9 +117,11 @@ class Reader:
         if written in (ABSENT, None):
             return default_of(path, self._version)
         known = catalogue.key(path)
-        if written == AUTO and known is not None and known.auto_filled_by:
+        if known is None or not isinstance(written, str):
+            return written
+        if written == AUTO and known.shape.auto and known.auto_filled_by:
             raise ValueError(f'{path} is still "auto"; resolve the config first')
-        return written
+        return _read_as(known, written, self._version)
 
     def flag(self, path: str) -> bool:
         """A switch; off in a block that the file does not have, whatever its default there."""

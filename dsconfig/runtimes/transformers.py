@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dsconfig.lazily import lazily
-from dsconfig.runtimes import accelerate
 from dsconfig.runtimes.base import AutoFate, Runtime
 from dsconfig.runtimes.deepspeed import fate_of_auto
+from dsconfig.schema.auto import BY_ACCELERATE, BY_TRANSFORMERS
 from dsconfig.schema.version import NEWEST, Version
 
 with lazily():
@@ -16,32 +16,12 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.runtimes.behaviour.replay import Replay
 
-_SQUARE = "hidden_size squared"
-_OPTIMIZER, _SCHEDULER = "optimizer.params", "scheduler.params"
-_ZERO = "zero_optimization"
-FILLED_WITH: Mapping[str, str] = {
-    "train_batch_size": "ranks x per_device_train_batch_size x gradient_accumulation_steps",
-    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    "gradient_clipping": "max_grad_norm",
-    "fp16.enabled": "true with fp16 or fp16_full_eval",
-    "bf16.enabled": "true with bf16 or bf16_full_eval",
-    f"{_OPTIMIZER}.lr": "learning_rate",
-    f"{_OPTIMIZER}.betas": "[adam_beta1, adam_beta2]",
-    f"{_OPTIMIZER}.eps": "adam_epsilon",
-    f"{_OPTIMIZER}.weight_decay": "weight_decay",
-    f"{_SCHEDULER}.warmup_min_lr": "0",
-    f"{_SCHEDULER}.warmup_max_lr": "learning_rate",
-    f"{_SCHEDULER}.warmup_num_steps": "the warm-up steps, at least 1",
-    f"{_SCHEDULER}.total_num_steps": "the training steps",
-    f"{_ZERO}.reduce_bucket_size": _SQUARE,
-    f"{_ZERO}.stage3_prefetch_bucket_size": f"0.9 times {_SQUARE}, rounded down; at stage 3 only",
-    f"{_ZERO}.stage3_param_persistence_threshold": "10 times hidden_size; at stage 3 only",
-}
-"""What stands in the place of "auto" afterwards, in words: TrainingArguments and model config."""
-_BY_ITSELF = frozenset(tuple(path.split(".")) for path in FILLED_WITH)
-_FILLED = _BY_ITSELF | accelerate.FILLED
+FILLED_WITH = {**BY_ACCELERATE, **BY_TRANSFORMERS}
 """The Trainer goes on through accelerate, which fills more and stops at every other "auto"."""
+_BY_ITSELF, _FILLED = (
+    frozenset(tuple(path.split(".")) for path in filled)
+    for filled in (BY_TRANSFORMERS, FILLED_WITH)
+)
 
 
 class Transformers(Runtime):
@@ -53,7 +33,7 @@ class Transformers(Runtime):
     """
 
     name = "transformers"
-    filled_with: ClassVar[Mapping[str, str]] = {**accelerate.FILLED_WITH, **FILLED_WITH}
+    filled_with: ClassVar[Mapping[str, str]] = FILLED_WITH
     reads_hjson: ClassVar[bool] = False
     compares_arguments: ClassVar[bool] = True
 

@@ -14,7 +14,7 @@ from dsconfig.lazily import names_of
 from dsconfig.schema.version import NEWEST, OLDEST, Version
 
 if TYPE_CHECKING:
-    from dsconfig.schema.catalogue import Key, Status, find, key, keys, strict_at, strict_since
+    from dsconfig.schema.catalogue import Key, KeyStatus, find, key, keys, strict_at, strict_since
     from dsconfig.schema.config import DSConfig
     from dsconfig.schema.installed import installed_or_newest
     from dsconfig.schema.markers import AUTO, Bounds
@@ -25,7 +25,7 @@ __getattr__ = names_of(
     {
         "config": ("DSConfig",),
         "validation": ("ErrorKind", "SchemaError", "errors", "known_names"),
-        "catalogue": ("Key", "Status", "find", "key", "keys", "strict_at", "strict_since"),
+        "catalogue": ("Key", "KeyStatus", "find", "key", "keys", "strict_at", "strict_since"),
         "installed": ("installed_or_newest",),
         "markers": ("AUTO", "Bounds"),
     },
@@ -39,8 +39,8 @@ __all__ = [
     "DSConfig",
     "ErrorKind",
     "Key",
+    "KeyStatus",
     "SchemaError",
-    "Status",
     "Version",
     "errors",
     "find",

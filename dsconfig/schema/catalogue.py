@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic_core import PydanticUndefined
 
+from dsconfig.schema.auto import FILLED
 from dsconfig.schema.by_hand import ByHand
 from dsconfig.schema.config import DSConfig
-from dsconfig.schema.declare import Block, Facts, Kind, Life, facts_of
+from dsconfig.schema.declare import Block, Declaration, Kind, Life, declaration_of
 from dsconfig.schema.lazy import Lazy, Variants
 from dsconfig.schema.markers import Bounds
 from dsconfig.schema.shape import Shape, in_words, shape_of
@@ -21,7 +22,7 @@ from dsconfig.schema.version import Version
 T = TypeVar("T")
 
 
-class Status(StrEnum):
+class KeyStatus(StrEnum):
     LIVE = "live"
     """DeepSpeed's newest release reads it."""
     REMOVED = "removed"
@@ -46,40 +47,45 @@ class Key:
     def __init__(
         self, name: str, owner: type[Block], owners: tuple[type[Block], ...], parent: "Key | None"
     ) -> None:
-        self._declared = declared = owner.model_fields[name]
-        facts, life = facts_of(declared), owner.life
+        self._field = field = owner.model_fields[name]
+        self.declared = declared = declaration_of(field)
+        life = owner.life
         if parent is not None and isinstance(parent.shape.block, Variants):
             # The life of these blocks is that of the optimizer's name; arguments say their own.
             life = life._replace(since=str(parent.since), until=None)
         self.name = name
         self.path = _path(name, parent)
-        self.facts = facts
-        self.doc = declared.description or ""
-        self.required = declared.default is PydanticUndefined
-        self.default: Any = None if self.required else declared.default
-        self.required_when = facts.required_when
-        self.unit = facts.unit
-        self.status = _status(facts, life)
-        self.since = _since(facts, life, parent, self.status)
-        self.until = _version(facts.until or life.until) if self.since else None
-        self.gap = _interval(facts.gap) or _gap_of(parent, self.since, self.until)
-        self.refused_from = _version(facts.refused) or (parent.refused_from if parent else None)
-        self.checked_since = _checked_since(facts, life)
-        self.aliases = facts.aliases
-        self.replaced_by = facts.replaced_by
-        self.auto_filled_by = facts.auto
+        self.doc = field.description or ""
+        self.required = field.default is PydanticUndefined
+        self.default: Any = None if self.required else field.default
+        self.required_when = declared.required_when
+        self.unit = declared.unit
+        self.status = _status(declared, life)
+        self.since = _since(declared, life, parent, self.status)
+        self.until = _version(declared.until or life.until) if self.since else None
+        self.gap = _interval(declared.gap) or _gap_of(parent, self.since, self.until)
+        self.refused_from = _version(declared.refused) or (parent.refused_from if parent else None)
+        self.checked_since = _checked_since(declared, life)
+        self.aliases = declared.aliases
+        self.replaced_by = declared.replaced_by
         self.applies_to = _types_with(owners, name) if len(owners) > 1 else ()
-        self.memory = facts.memory
-        self.related = facts.see
-        self.earlier_defaults: tuple[tuple[Version, Any], ...] = _changes(facts.was)
-        self.earlier_bounds: tuple[tuple[Version, Bounds], ...] = _changes(facts.bounds_was)
+        self.memory = declared.memory
+        self.related = declared.see
+        self.earlier_defaults: tuple[tuple[Version, Any], ...] = _changes(declared.was)
+        self.earlier_bounds: tuple[tuple[Version, Bounds], ...] = _changes(declared.bounds_was)
 
     def __repr__(self) -> str:
         return f"Key({self.path})"
 
+    @property
+    def auto_filled_by(self) -> tuple[str, ...]:
+        """The Hugging Face programs that put a value in the place of "auto"."""
+        filled = FILLED.get(self.path)
+        return filled.programs if filled else ()
+
     @cached_property
     def shape(self) -> Shape:
-        return shape_of(self._declared.annotation, tuple(self._declared.metadata))
+        return shape_of(self._field.annotation, tuple(self._field.metadata))
 
     @property
     def type(self) -> str:
@@ -111,7 +117,7 @@ class Key:
         """What that release insists on, reading by hand, and a value does not meet."""
         if not self.read_at(version):
             return None
-        for wanted in self.facts.by_hand:
+        for wanted in self.declared.by_hand:
             if wanted.holds_at(version) and not wanted.accepts(value):
                 return wanted
         return None
@@ -124,12 +130,12 @@ class Key:
     @property
     def takes_null(self) -> bool:
         """Whether DeepSpeed's model takes null."""
-        return self.facts.takes_null or self.shape.nullable
+        return self.declared.takes_null or self.shape.nullable
 
     @cached_property
     def kind(self) -> Kind:
         """What DeepSpeed's model reads it as."""
-        return self.facts.read_as or _kind_of(self.shape)
+        return self.declared.read_as or _kind_of(self.shape)
 
     def read_at(self, version: Version) -> bool:
         """Whether that release of DeepSpeed reads the key."""
@@ -246,7 +252,7 @@ def named(owners: tuple[type[Block], ...], parent: Key | None) -> Mapping[str, K
 def live_names(owners: tuple[type[Block], ...], parent: Key | None) -> tuple[str, ...]:
     """The names and aliases of the keys of a block that DeepSpeed's newest release reads."""
     found = named(owners, parent)
-    return tuple(name for name, one in found.items() if one.status is Status.LIVE)
+    return tuple(name for name, one in found.items() if one.status is KeyStatus.LIVE)
 
 
 def _named(name: str, owners: tuple[type[Block], ...], parent: Key | None) -> Key | None:
@@ -262,8 +268,8 @@ def _named(name: str, owners: tuple[type[Block], ...], parent: Key | None) -> Ke
 def _fields_by_name(owner: type[Block]) -> Mapping[str, str]:
     """The fields of a block under all names that a file may use."""
     found: dict[str, str] = {}
-    for field_name, declared in owner.model_fields.items():
-        found |= dict.fromkeys((field_name, *facts_of(declared).aliases), field_name)
+    for field_name, field in owner.model_fields.items():
+        found |= dict.fromkeys((field_name, *declaration_of(field).aliases), field_name)
     return found
 
 
@@ -343,11 +349,10 @@ def _path(name: str, parent: Key | None) -> str:
     return f"{parent.path}{step}.{name}"
 
 
-def _status(facts: Facts, life: Life) -> Status:
-    declared = facts.status or life.status
-    if declared:
-        return Status(declared)
-    return Status.REMOVED if facts.until or life.until else Status.LIVE
+def _status(declared: Declaration, life: Life) -> KeyStatus:
+    if status := declared.status or life.status:
+        return KeyStatus(status)
+    return KeyStatus.REMOVED if declared.until or life.until else KeyStatus.LIVE
 
 
 def _gap_of(
@@ -360,27 +365,29 @@ def _gap_of(
     return parent.gap if since < start and (until is None or until > end) else None
 
 
-def _since(facts: Facts, life: Life, parent: Key | None, status: Status) -> Version | None:
-    if facts.since:
-        return Version.parse(facts.since)
-    if facts.status or status in (Status.EXTERNAL, Status.DOCS_ONLY):
+def _since(
+    declared: Declaration, life: Life, parent: Key | None, status: KeyStatus
+) -> Version | None:
+    if declared.since:
+        return Version.parse(declared.since)
+    if declared.status or status in (KeyStatus.EXTERNAL, KeyStatus.DOCS_ONLY):
         return None  # declared so because no release of DeepSpeed read it
     if parent is None:
         return Version.parse(life.since)
     return Version.parse(life.since) if parent.since is not None else None
 
 
-def _checked_since(facts: Facts, life: Life) -> Version | None:
-    if facts.checked:
-        return Version.parse(facts.checked)
+def _checked_since(declared: Declaration, life: Life) -> Version | None:
+    if declared.checked:
+        return Version.parse(declared.checked)
     if not life.closed:
         return None
     start = Version.parse(life.closed[0][0])
-    return max(start, Version.parse(facts.since)) if facts.since else start
+    return max(start, Version.parse(declared.since)) if declared.since else start
 
 
-def _changes(declared: Sequence[tuple[str, T]]) -> tuple[tuple[Version, T], ...]:
-    return tuple((Version.parse(version), value) for version, value in declared)
+def _changes(declared: Mapping[str, T]) -> tuple[tuple[Version, T], ...]:
+    return tuple((Version.parse(version), value) for version, value in declared.items())
 
 
 def _version(text: str | None) -> Version | None:

@@ -19,7 +19,7 @@ from dsconfig.schema.by_hand import (
     TIMERS,
     one_of,
 )
-from dsconfig.schema.declare import TRAINER, Block, key
+from dsconfig.schema.declare import Block, key
 from dsconfig.schema.lazy import lazy_blocks
 from dsconfig.schema.markers import AnyCase
 from dsconfig.schema.types import Integer, Number, OrAbsent, OrAuto, OrBool, Positive
@@ -79,7 +79,6 @@ class DSConfig(Block):
         None,
         "Samples per optimizer step, counted over all data-parallel ranks.",
         unit="samples",
-        auto=TRAINER,
         see=("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
         by_hand=(COUNT,),
     )
@@ -87,7 +86,6 @@ class DSConfig(Block):
         None,
         "Samples that one rank runs per forward and backward.",
         unit="samples",
-        auto=TRAINER,
         memory="activations grow in proportion",
         see=("train_batch_size", "gradient_accumulation_steps"),
         by_hand=(COUNT,),
@@ -96,7 +94,6 @@ class DSConfig(Block):
         None,
         "Micro batches summed before each optimizer step; 1 where it cannot be derived.",
         unit="steps",
-        auto=TRAINER,
         see=("train_batch_size", "train_micro_batch_size_per_gpu"),
         by_hand=(COUNT,),
     )
@@ -114,7 +111,6 @@ class DSConfig(Block):
         1.0,
         "Largest global L2 norm of the gradients; 0 turns clipping off.",
         was={"0.19.3": 0.0},
-        auto=TRAINER,
         by_hand=(A_NUMBER,),
     )
     prescale_gradients: bool = key(

@@ -1,8 +1,8 @@
 """How a block declares its keys: a pydantic field, and the facts that the type cannot hold."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Concatenate, NamedTuple, ParamSpec
 
 from pydantic import AliasChoices, BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
@@ -13,13 +13,10 @@ from dsconfig.schema.markers import Bounds
 REQUIRED: Any = ...
 """The default of a key that its block cannot do without."""
 
-FACTS_MARK, LIFE_MARK = "x-facts", "x-life"
+DECLARATION_MARK, LIFE_MARK = "x-declaration", "x-life"
 """What the makers of JSON Schemas read beside pydantic's own output."""
 
-TRAINER = ("transformers", "accelerate")
-"""Both Hugging Face programs fill "auto" here."""
-TRANSFORMERS = ("transformers",)
-ACCELERATE = ("accelerate",)
+P = ParamSpec("P")
 
 
 class Kind(StrEnum):
@@ -45,8 +42,8 @@ class Kind(StrEnum):
     ANY = "anything"
 
 
-class Facts(NamedTuple):
-    """What is declared about a key beside its type and default; versions as text.
+class Declaration(NamedTuple):
+    """What is declared about a key beside its type, default and doc; versions as text.
 
     An object of this class sits in ``FieldInfo.json_schema_extra``, which pydantic calls.
     """
@@ -54,115 +51,77 @@ class Facts(NamedTuple):
     unit: str | None = None
     since: str | None = None
     until: str | None = None
-    was: tuple[tuple[str, Any], ...] = ()
-    bounds_was: tuple[tuple[str, Bounds], ...] = ()
-    checked: str | None = None
+    """The first and last release that read it; left out: those of its block."""
     gap: tuple[str, str] | None = None
-    refused: str | None = None
+    """The first and last of some releases between that did not."""
+    was: Mapping[str, Any] = {}
+    bounds_was: Mapping[str, Bounds] = {}
+    """What held before a release that changed the default, or a bound."""
+    checked: str | None = None
+    """The first release that refuses another type, where the block as a whole is not checked."""
     read_as: Kind | None = None
+    """How DeepSpeed's model reads it, where the annotation says something else."""
     takes_null: bool = False
+    """Whether DeepSpeed's model takes null for no block, where we do not."""
     by_hand: tuple[ByHand, ...] = ()
+    """What DeepSpeed insists on where no model reads the key."""
     stages: tuple[int, ...] = ()
+    """The ZeRO stages at which it does something."""
+    refused: str | None = None
+    """From this release on DeepSpeed stops at the name."""
     renamed: str | None = None
+    """From this release on the name is no longer read."""
     deprecated: str | None = None
-    instead: str | None = None
-    in_engine: bool = False
-    required_when: str | None = None
-    auto: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
+    """From this release on there is a warning."""
     replaced_by: str | None = None
+    instead: str | None = None
+    """What to do then, where that is more than to write ``replaced_by``."""
+    in_engine: bool = False
+    """Whether our engine serves what was removed."""
+    required_when: str | None = None
+    """The switch beside the key that makes it necessary."""
+    spelled: tuple[str, ...] = ()
+    """All accepted names, ours first; none where there is one only."""
     status: str | None = None
     memory: str | None = None
     see: tuple[str, ...] = ()
     taken_by: tuple[str, ...] = ()
+    """The classes whose constructor has the argument, where not all that the optimizer may be
+    built as have it."""
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return self.spelled[1:]
+
+    def __hash__(self) -> int:
+        """Of this very object: pydantic holds it in sets, and a mapping has no hash."""
+        return id(self)
 
     def __call__(self, schema: dict[str, Any]) -> None:
         """Leave a mark in the JSON Schema of the key, for the version it is made for."""
-        schema[FACTS_MARK] = self
+        schema[DECLARATION_MARK] = self
 
 
-def key(
-    default: Any,
-    doc: str,
-    *,
-    unit: str | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    was: Mapping[str, Any] | None = None,
-    bounds_was: Mapping[str, Bounds] | None = None,
-    checked: str | None = None,
-    gap: tuple[str, str] | None = None,
-    refused: str | None = None,
-    read_as: Kind | None = None,
-    takes_null: bool = False,
-    by_hand: tuple[ByHand, ...] = (),
-    stages: tuple[int, ...] = (),
-    renamed: str | None = None,
-    deprecated: str | None = None,
-    instead: str | None = None,
-    in_engine: bool = False,
-    required_when: str | None = None,
-    auto: tuple[str, ...] = (),
-    spelled: tuple[str, ...] = (),
-    replaced_by: str | None = None,
-    status: str | None = None,
-    memory: str | None = None,
-    see: tuple[str, ...] = (),
-    taken_by: tuple[str, ...] = (),
-) -> Any:
-    """Declare a key of a block.
+def _declaring(declaration: Callable[P, Declaration]) -> Callable[Concatenate[Any, str, P], Any]:
+    def key(default: Any, doc: str, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        declared = declaration(*args, **kwargs)
+        alias = AliasChoices(*declared.spelled) if declared.spelled else None
+        # What `Field` does in the end; its forty parameters are felt where hundreds of keys load.
+        return FieldInfo.from_field(
+            default, description=doc, validation_alias=alias, json_schema_extra=declared
+        )
 
-    ``since`` and ``until`` are the first and last release that read it (default: the
-    block's). ``was`` and ``bounds_was`` map the release that changed a default or a bound
-    to what held before. ``checked`` is the first release that refuses another type, where
-    the block as a whole is not checked. ``required_when`` names the switch beside
-    the key that makes it necessary. ``spelled`` lists all accepted names, ours first.
-    ``taken_by`` names the classes whose constructor has the argument, where not all that the
-    optimizer may be built as have it.
-    ``read_as`` is how DeepSpeed's model reads it, where the annotation says something else;
-    ``takes_null`` where it takes null for no block, and we do not. ``by_hand`` is what
-    DeepSpeed insists on where no model reads the key. ``stages`` are the ZeRO stages at which it
-    does something. From ``refused`` on DeepSpeed stops at the name, from ``renamed`` on it is no
-    longer read, from ``deprecated`` on there is a warning; ``instead`` is what to do then, where
-    that is more than to write ``replaced_by``. ``in_engine``: our engine serves what was removed.
-    """
-    facts = Facts(
-        unit=unit,
-        since=since,
-        until=until,
-        was=tuple((was or {}).items()),
-        bounds_was=tuple((bounds_was or {}).items()),
-        checked=checked,
-        gap=gap,
-        refused=refused,
-        read_as=read_as,
-        takes_null=takes_null,
-        by_hand=by_hand,
-        stages=stages,
-        renamed=renamed,
-        deprecated=deprecated,
-        instead=instead,
-        in_engine=in_engine,
-        required_when=required_when,
-        auto=auto,
-        aliases=spelled[1:],
-        replaced_by=replaced_by,
-        status=status,
-        memory=memory,
-        see=see,
-        taken_by=taken_by,
-    )
-    alias = AliasChoices(*spelled) if spelled else None
-    # What `Field` does in the end; its forty parameters are felt where hundreds of keys load.
-    return FieldInfo.from_field(
-        default, description=doc, validation_alias=alias, json_schema_extra=facts
-    )
+    return key
 
 
-def facts_of(field: FieldInfo) -> Facts:
-    """The facts declared with a field; none for a field of plain pydantic."""
+key = _declaring(Declaration)
+"""Declare a key of a block: its default, a line about it, and any fact of :class:`Declaration`."""
+
+
+def declaration_of(field: FieldInfo) -> Declaration:
+    """What is declared with a field; nothing for a field of plain pydantic."""
     extra = field.json_schema_extra
-    return extra if isinstance(extra, Facts) else Facts()
+    return extra if isinstance(extra, Declaration) else Declaration()
 
 
 class Life(NamedTuple):

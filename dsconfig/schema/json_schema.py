@@ -5,12 +5,13 @@ keys of all releases; what one release does not read is left out.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, cast
 
 from pydantic.json_schema import GenerateJsonSchema
 
 from dsconfig.schema.config import DSConfig
-from dsconfig.schema.declare import FACTS_MARK, LIFE_MARK, Block, Facts, Life
+from dsconfig.schema.declare import DECLARATION_MARK, LIFE_MARK, Block, Declaration, Life
 from dsconfig.schema.lazy import LAZY_MARK, VARIANTS_MARK, Lazy, Variants
 from dsconfig.schema.markers import Bounds, any_case_pattern
 from dsconfig.schema.version import NEWEST, PUBLISHED, Version
@@ -114,13 +115,13 @@ class Release:
             return self.mapping(schema)
         if schema.get("additionalProperties") is True:
             del schema["additionalProperties"]  # what goes without saying; not each pydantic does
-        facts: Facts | None = schema.pop(FACTS_MARK, None)
+        declared: Declaration | None = schema.pop(DECLARATION_MARK, None)
         if LAZY_MARK in schema:
             lazy: Lazy = schema.pop(LAZY_MARK)
             schema |= self.reference(lazy.load())
         converted = {name: self.convert(part) for name, part in schema.items()}
-        if facts is not None:
-            converted = self.described(converted, facts)
+        if declared is not None:
+            converted = self.described(converted, declared)
         return _alone(converted)
 
     def mapping(self, schema: JsonSchema) -> JsonSchema:
@@ -129,11 +130,11 @@ class Release:
         properties: dict[str, JsonSchema] = {}
         twins: list[JsonSchema] = []
         for name, value in schema.pop("properties").items():
-            facts: Facts = value[FACTS_MARK]
-            if not self.reads(facts, life):
+            declared: Declaration = value[DECLARATION_MARK]
+            if not self.reads(declared, life):
                 continue
             properties[name] = self.convert(value)
-            for alias in facts.aliases:
+            for alias in declared.aliases:
                 remark = {"description": f"Another name of {name}."}
                 properties[alias] = _alone(properties[name] | remark)
                 twins.append({"not": {"required": [name, alias]}})
@@ -173,34 +174,34 @@ class Release:
             )
         return conditions
 
-    def described(self, schema: JsonSchema, facts: Facts) -> JsonSchema:
+    def described(self, schema: JsonSchema, declared: Declaration) -> JsonSchema:
         """Add unit, replacement, and this release's default and bounds."""
-        if facts.unit:
-            schema["description"] += f" Unit: {facts.unit}."
-        if facts.replaced_by:
-            schema |= {"deprecated": True, "deprecationMessage": f"Use {facts.replaced_by}."}
+        if declared.unit:
+            schema["description"] += f" Unit: {declared.unit}."
+        if declared.replaced_by:
+            schema |= {"deprecated": True, "deprecationMessage": f"Use {declared.replaced_by}."}
         if "default" in schema:
-            schema["default"] = self.then(facts.was, schema["default"])
+            schema["default"] = self.then(declared.was, schema["default"])
             if schema["default"] is None and not _nullable(schema):
                 del schema["default"]
-        bounds = self.then(facts.bounds_was, None)
+        bounds = self.then(declared.bounds_was, None)
         if bounds is not None:
             _limit(schema, bounds)
         return schema
 
-    def then(self, changes: tuple[tuple[str, Any], ...], now: Any) -> Any:
+    def then(self, changes: Mapping[str, Any], now: Any) -> Any:
         """The value a release had, given what held before each change."""
-        return next((was for at, was in changes if self.version < Version.parse(at)), now)
+        return next((was for at, was in changes.items() if self.version < Version.parse(at)), now)
 
-    def reads(self, facts: Facts, life: Life) -> bool:
+    def reads(self, declared: Declaration, life: Life) -> bool:
         """Whether this release reads a key of a block."""
-        if facts.status or life.status:
-            return (facts.status or life.status) == "external"
-        since, until = facts.since or life.since, facts.until or life.until
+        if declared.status or life.status:
+            return (declared.status or life.status) == "external"
+        since, until = declared.since or life.since, declared.until or life.until
         if self.version < Version.parse(since) or self.after(until):
             return False
-        return facts.gap is None or not (
-            Version.parse(facts.gap[0]) <= self.version <= Version.parse(facts.gap[1])
+        return declared.gap is None or not (
+            Version.parse(declared.gap[0]) <= self.version <= Version.parse(declared.gap[1])
         )
 
     def closed(self, life: Life) -> bool:

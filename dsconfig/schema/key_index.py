@@ -59,12 +59,12 @@ def _aliases() -> Mapping[str, list[str]]:
 
 def declared() -> dict[str, dict[str, Any]]:
     """The blocks with a key of each name, and the own name of each alias, off the declarations."""
-    from dsconfig.schema.catalogue import Status, keys
+    from dsconfig.schema.catalogue import KeyStatus, keys
 
     blocks_with: dict[str, dict[str, None]] = {}
     own_names: dict[str, str] = {}
     for key in keys():
-        if key.status is not Status.LIVE or "*" in key.path or "[]" in key.path:
+        if key.status is not KeyStatus.LIVE or "*" in key.path or "[]" in key.path:
             continue
         block = key.path.rpartition(".")[0]
         for name in (key.name, *key.aliases):

@@ -12,7 +12,7 @@ from dsconfig.schema.markers import whole
 from dsconfig.schema.version import Version
 
 Path = tuple[str, ...]
-Block = Mapping[str, Any]
+Config = Mapping[str, Any]
 
 _FORMATS = {
     "float16": "fp16",
@@ -55,7 +55,7 @@ class Meaning:
         return _in_one_form(key, default)
 
 
-def meaning(config: Block, version: Version) -> Meaning:
+def meaning(config: Config, version: Version) -> Meaning:
     """The meaning of a config, given as plain data, to a release."""
     settings: dict[Path, Any] = {}
     unread: list[Path] = []
@@ -72,7 +72,7 @@ def meaning(config: Block, version: Version) -> Meaning:
 
 
 def _walk(
-    mapping: Block, above: Path, of_type: str | None
+    mapping: Config, above: Path, of_type: str | None
 ) -> Iterator[tuple[Path, Key | None, Any]]:
     """Every entry with its key, under the key's own name; nothing below an unknown one."""
     for name, value in mapping.items():
@@ -80,7 +80,7 @@ def _walk(
         path = (*above, key.name if key is not None and "*" not in key.name else name)
         yield path, key, value
         if key is not None and isinstance(value, dict):
-            block = cast(Block, value)
+            block = cast(Config, value)
             type_ = block.get("type") if not above else of_type
             yield from _walk(block, path, type_ if isinstance(type_, str) else None)
 
@@ -96,7 +96,7 @@ def _in_one_form(key: Key, value: Any) -> Any:
     return whole(value)
 
 
-def _undo_renames(config: Block) -> dict[str, Any]:
+def _undo_renames(config: Config) -> dict[str, Any]:
     """The config with today's names for what DeepSpeed still understands under old ones."""
     renewed = dict(config)
     if "bf16" not in renewed and "bfloat16" in renewed:
@@ -105,7 +105,7 @@ def _undo_renames(config: Block) -> dict[str, Any]:
     if isinstance(zero, bool):
         renewed[_ZERO] = {"stage": int(zero)}
     elif isinstance(zero, dict):
-        renewed[_ZERO] = _undo_switches(dict(cast(Block, zero)))
+        renewed[_ZERO] = _undo_switches(dict(cast(Config, zero)))
     return renewed
 
 

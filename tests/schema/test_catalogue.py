@@ -9,7 +9,7 @@ from dsconfig import schema
 from dsconfig.schema import (
     DSConfig,
     Key,
-    Status,
+    KeyStatus,
     Version,
     find,
     key,
@@ -97,9 +97,9 @@ def test_keys_come_parents_first_and_once() -> None:
 
 
 def test_some_are_read_by_others_or_by_nobody() -> None:
-    assert known("msamp").status is Status.EXTERNAL
-    assert known("aio.thread_count").status is Status.DOCS_ONLY
-    assert known("quantize_training.quantize_bits.start_bits").status is Status.REMOVED
+    assert known("msamp").status is KeyStatus.EXTERNAL
+    assert known("aio.thread_count").status is KeyStatus.DOCS_ONLY
+    assert known("quantize_training.quantize_bits.start_bits").status is KeyStatus.REMOVED
 
 
 def test_closed_blocks() -> None:
@@ -156,7 +156,7 @@ def test_the_written_key_index_leads_to_keys() -> None:
     assert ("zero_optimization", "max_live_parameters") in paths  # an alias
     for path in paths:
         found = find(path)
-        assert found is not None and found.status is Status.LIVE
+        assert found is not None and found.status is KeyStatus.LIVE
         assert found.until is None and key_index.lives(path)
 
 

@@ -124,8 +124,7 @@ def test_every_auto_that_is_filled_has_its_words() -> None:
             and runtime.on_auto(tuple(key.path.split(".")), {}) is AutoFate.FILLED
         }
         declared = {key.path for key in keys() if runtime.name in key.auto_filled_by}
-        # The old name of bf16 shares its model, and nobody fills it under that name.
-        assert filled == set(words) >= declared - {"bfloat16.enabled"}, runtime.name
+        assert filled == set(words) >= declared, runtime.name
 
 
 def test_our_policy_speaks_of_keys_that_exist() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsconfig.schema import NEWEST, Status, find
+from dsconfig.schema import NEWEST, KeyStatus, find
 from dsconfig.schema.catalogue import blocks_of, named
 from dsconfig.schema.installed import installed_or_newest
 from dsconfig.schema.schedules import OWN as OWN_SCHEDULES
@@ -65,7 +65,7 @@ def test_the_names_of_a_closed_block_are_deepspeeds(path: str) -> None:
     block = find(path.split("."))
     assert block is not None
     ours = named(blocks_of(block.shape), block)
-    live = {name for name, key in ours.items() if key.status is Status.LIVE}
+    live = {name for name, key in ours.items() if key.status is KeyStatus.LIVE}
     theirs: set[str] = set()
     for name, field in models()[path].model_fields.items():
         theirs |= {name, *([field.alias] if field.alias else [])}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis_jsonschema import from_schema
 from pydantic import ValidationError
 
-from dsconfig.schema import DSConfig, ErrorKind, SchemaError, Status, errors, find, strict_at
+from dsconfig.schema import DSConfig, ErrorKind, KeyStatus, SchemaError, errors, find, strict_at
 from dsconfig.schema.declare import Block
 from dsconfig.schema.json_schema import COMMENT_KEYS, json_schema
 from dsconfig.schema.version import NEWEST
@@ -217,7 +217,7 @@ def _is_tolerated_remark(error: SchemaError) -> bool:
 
 def _unread(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     key = find(path) if path else None
-    if key is not None and key.status not in (Status.LIVE, Status.EXTERNAL):
+    if key is not None and key.status not in (KeyStatus.LIVE, KeyStatus.EXTERNAL):
         yield path
     if isinstance(value, dict):
         for name, part in value.items():

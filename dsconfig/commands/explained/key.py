@@ -7,7 +7,7 @@ from typing import Any
 from dsconfig.planner.coverage.cover import rule_of as fate_in_engine
 from dsconfig.resolver.policy import POLICY
 from dsconfig.runtimes import AutoFate, Runtime, every_runtime
-from dsconfig.schema import NEWEST, Key, Status, Version, keys, strict_since
+from dsconfig.schema import NEWEST, Key, KeyStatus, Version, keys, strict_since
 
 WIDTH = 11
 """Columns of the left side."""
@@ -58,7 +58,9 @@ def children(block: Key) -> list[Key]:
     prefix = f"{block.path}."
     below = [each for each in keys() if each.path.startswith(prefix)]
     return [
-        each for each in below if "." not in each.path[len(prefix) :] and each.status is Status.LIVE
+        each
+        for each in below
+        if "." not in each.path[len(prefix) :] and each.status is KeyStatus.LIVE
     ]
 
 
@@ -82,7 +84,7 @@ def earlier_bounds(one: Key) -> Iterator[str]:
 
 def life(one: Key) -> str:
     """The releases that read a key, in words."""
-    if one.status is Status.EXTERNAL:
+    if one.status is KeyStatus.EXTERNAL:
         return "read by another program, never by DeepSpeed"
     if one.since is None:
         return "read by none" + _refused(one)
@@ -115,7 +117,7 @@ def checked(one: Key) -> str:
 
 def auto(one: Key) -> Iterator[tuple[str, str]]:
     """What each program makes of "auto" here."""
-    if one.status is not Status.LIVE:
+    if one.status is not KeyStatus.LIVE:
         return
     for runtime in every_runtime(NEWEST):
         yield runtime.name, _auto_in(runtime, one)
@@ -123,7 +125,7 @@ def auto(one: Key) -> Iterator[tuple[str, str]]:
 
 def engine(one: Key) -> Iterator[str]:
     """What dsengine does with the key, case by case; the first that applies decides."""
-    if one.status is Status.LIVE:
+    if one.status is KeyStatus.LIVE:
         for case in fate_in_engine(one.path) or ():
             condition = f" {case.when.words}" if case.when else ""
             yield f"{case.status}{condition}: {case.by}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from dsconfig.commands.explained.key import defaults, life
-from dsconfig.schema import NEWEST, Key, Status, keys
+from dsconfig.schema import NEWEST, Key, KeyStatus, keys
 
 TITLE = f"""# Every key of a ds_config
 
@@ -19,8 +19,8 @@ COLUMNS = "| key | type | default | releases | meaning |\n|---|---|---|---|---|"
 def page() -> str:
     """The whole page as Markdown."""
     known = list(keys())
-    live = [key for key in known if key.status is Status.LIVE]
-    others = [key for key in known if key.status is not Status.LIVE]
+    live = [key for key in known if key.status is KeyStatus.LIVE]
+    others = [key for key in known if key.status is not KeyStatus.LIVE]
     plain = [key for key in live if "." not in key.path and not key.is_block]
     sections = [_section("At the top level", plain)]
     for block, members in groupby(live, key=lambda key: key.path.partition(".")[0]):

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dsconfig.planner.coverage.cover import SWITCHED, rule_of
 from dsconfig.planner.coverage.rules import Case
 from dsconfig.planner.plan import Status
-from dsconfig.schema import Status as KeyStatus
-from dsconfig.schema import keys
+from dsconfig.schema import KeyStatus, keys
 
 TITLE = """# What dsengine does with every key
 

@@ -1,6 +1,6 @@
 """bfloat16 training."""
 
-from dsconfig.schema.declare import TRAINER, Block, key
+from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import OrAuto
 
 
@@ -10,7 +10,6 @@ class BF16(Block, since="0.6.0", closed="0.17.1"):
     enabled: OrAuto[bool] = key(
         False,
         "Trains in bfloat16; excludes fp16.",
-        auto=TRAINER,
         memory="2 bytes per weight on the device, fp32 master weights beside them",
         see=("fp16.enabled", "torch_autocast.enabled"),
     )

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from dsconfig.schema.blocks.optimizer_params import Decaying
-from dsconfig.schema.declare import TRAINER, TRANSFORMERS, key
+from dsconfig.schema.declare import key
 from dsconfig.schema.types import Number, OrAbsent, OrAuto, Pair
 
 _TORCH_ADAGRAD, _CPU_ADAGRAD = ("torch.Adagrad",), ("DeepSpeedCPUAdagrad",)
@@ -12,8 +12,8 @@ _TORCH_ADAGRAD, _CPU_ADAGRAD = ("torch.Adagrad",), ("DeepSpeedCPUAdagrad",)
 class Adagrad(Decaying):
     """torch's Adagrad, or DeepSpeed's CPU kernel under optimizer offload."""
 
-    lr: OrAuto[Number] = key(0.01, "Base learning rate.", auto=TRAINER)
-    eps: OrAuto[Number] = key(1e-10, "Small term added to the denominator.", auto=TRANSFORMERS)
+    lr: OrAuto[Number] = key(0.01, "Base learning rate.")
+    eps: OrAuto[Number] = key(1e-10, "Small term added to the denominator.")
     lr_decay: Number = key(
         0, "Learning-rate decay; unknown to the CPU kernel.", taken_by=_TORCH_ADAGRAD
     )
@@ -33,10 +33,8 @@ class Adagrad(Decaying):
 class Lamb(Decaying):
     """Layer-wise adaptive Adam for large batches; needs dynamic loss scaling."""
 
-    betas: OrAuto[Pair] = key(
-        [0.9, 0.999], "Decay rates of the first and second moment.", auto=TRANSFORMERS
-    )
-    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the first and second moment.")
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
     bias_correction: bool = key(True, "Corrects the moments for their start at zero.")
     eps_inside_sqrt: bool = key(False, "Adds eps inside the square root.")
     max_coeff: Number = key(10.0, "Upper bound of the trust ratio.")
@@ -47,9 +45,7 @@ class Lamb(Decaying):
 class Lion(Decaying):
     """Sign of the momentum."""
 
-    betas: OrAuto[Pair] = key(
-        [0.9, 0.99], "Decay rates of the update and of the momentum.", auto=TRANSFORMERS
-    )
+    betas: OrAuto[Pair] = key([0.9, 0.99], "Decay rates of the update and of the momentum.")
     set_grad_none: bool = key(
         True, "Clears gradients to None; an argument of the GPU kernel.", taken_by=("FusedLion",)
     )
@@ -61,7 +57,7 @@ class Lion(Decaying):
 class Muon(Decaying):
     """Orthogonalised momentum for matrices, Adam for everything else."""
 
-    lr: OrAuto[Number] = key(0.02, "Learning rate of both halves.", auto=TRAINER)
+    lr: OrAuto[Number] = key(0.02, "Learning rate of both halves.")
     muon_lr: OrAbsent[Number] = key(None, "Learning rate of the matrices.", since="0.18.3")
     adam_lr: OrAbsent[Number] = key(None, "Learning rate of the rest.", since="0.18.3")
     momentum: Number = key(0.95, "Momentum of the matrices.")
@@ -69,8 +65,8 @@ class Muon(Decaying):
     per_head_muon: bool = key(
         False, "Orthogonalises attention projections head by head.", since="0.19.8"
     )
-    betas: OrAuto[Pair] = key([0.9, 0.95], "Decay rates of the Adam half.", auto=TRANSFORMERS)
-    eps: OrAuto[Number] = key(1e-10, "Small term of the Adam half.", auto=TRANSFORMERS)
+    betas: OrAuto[Pair] = key([0.9, 0.95], "Decay rates of the Adam half.")
+    eps: OrAuto[Number] = key(1e-10, "Small term of the Adam half.")
     adam_w_mode: bool = key(True, "Decoupled decay in the Adam half.")
     torch_adam: bool = key(False, "Takes torch's Adam for the Adam half.")
     fp32_optimizer_states: bool = key(
@@ -87,10 +83,8 @@ class Muon(Decaying):
 class MuAdam(Decaying):
     """Adam under the maximal-update parametrisation (package mup)."""
 
-    betas: OrAuto[Pair] = key(
-        [0.9, 0.999], "Decay rates of the first and second moment.", auto=TRANSFORMERS
-    )
-    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the first and second moment.")
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
     amsgrad: bool = key(False, "AMSGrad variant.")
     maximize: bool = key(False, "Climbs in place of descending.")
     foreach: bool | None = key(None, "torch's multi-tensor path.")

@@ -1,6 +1,6 @@
 """Half precision with loss scaling."""
 
-from dsconfig.schema.declare import TRAINER, Block, Kind, key
+from dsconfig.schema.declare import Block, Kind, key
 from dsconfig.schema.markers import Bounds
 from dsconfig.schema.types import Integer, OrAuto, Positive, Scale
 
@@ -11,7 +11,6 @@ class FP16(Block, closed="0.17.1"):
     enabled: OrAuto[bool] = key(
         False,
         "Trains in fp16; excludes bf16.",
-        auto=TRAINER,
         memory="2 bytes per weight on the device, fp32 master weights beside them",
         see=("bf16.enabled", "torch_autocast.enabled"),
     )

@@ -1,15 +1,15 @@
 """Arguments of the optimizers with compressed communication, removed after 0.19.6."""
 
 from dsconfig.schema.blocks.optimizer_params import Decaying
-from dsconfig.schema.declare import TRANSFORMERS, key
+from dsconfig.schema.declare import key
 from dsconfig.schema.types import Integer, Number, OrAuto, Pair
 
 
 class Compressed(Decaying):
     """An optimizer that sends one bit per value once it has warmed up."""
 
-    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.", auto=TRANSFORMERS)
-    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.")
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
     bias_correction: bool = key(True, "Corrects the moments for their start at zero.")
     eps_inside_sqrt: bool = key(False, "Adds eps inside the square root.")
     amsgrad: bool = key(False, "Refused when true.")

@@ -1,6 +1,6 @@
 """Arguments that optimizers share, and those of Adam and AdamW."""
 
-from dsconfig.schema.declare import TRAINER, TRANSFORMERS, Block, key
+from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import Number, OrAbsent, OrAuto, Pair
 
 _KERNELS = ("FusedAdam", "DeepSpeedCPUAdam")
@@ -11,7 +11,7 @@ class OptimizerParams(Block, arguments=True):
     """What every optimizer takes."""
 
     lr: OrAuto[Number] = key(
-        0.001, "Base learning rate; a schedule overrides it.", auto=TRAINER, see=("scheduler",)
+        0.001, "Base learning rate; a schedule overrides it.", see=("scheduler",)
     )
     max_grad_norm: OrAbsent[Number] = key(
         None,
@@ -23,16 +23,14 @@ class OptimizerParams(Block, arguments=True):
 class Decaying(OptimizerParams):
     """An optimizer that shrinks weights."""
 
-    weight_decay: OrAuto[Number] = key(0.0, "Weight decay factor.", auto=TRAINER)
+    weight_decay: OrAuto[Number] = key(0.0, "Weight decay factor.")
 
 
 class AdamW(Decaying):
     """Adam with decoupled weight decay."""
 
-    betas: OrAuto[Pair] = key(
-        [0.9, 0.999], "Decay rates of the first and second moment.", auto=TRANSFORMERS
-    )
-    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the first and second moment.")
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
     bias_correction: bool = key(
         True, "Corrects the moments for their start at zero.", taken_by=_KERNELS
     )

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from dsconfig.schema.blocks.optimizer_params import Decaying, OptimizerParams
-from dsconfig.schema.declare import TRAINER, TRANSFORMERS, key
+from dsconfig.schema.declare import key
 from dsconfig.schema.types import Integer, Number, OrAuto, Pair
 
 
@@ -29,7 +29,7 @@ class Capturable(Differentiable):
 class ASGD(Capturable):
     """Averaged SGD."""
 
-    lr: OrAuto[Number] = key(0.01, "Base learning rate.", auto=TRAINER)
+    lr: OrAuto[Number] = key(0.01, "Base learning rate.")
     lambd: Number = key(0.0001, "Decay term.")
     alpha: Number = key(0.75, "Power of the learning-rate update.")
     t0: Number = key(1_000_000.0, "Step at which averaging starts.", unit="steps")
@@ -38,15 +38,15 @@ class ASGD(Capturable):
 class Adadelta(Capturable):
     """Adadelta."""
 
-    lr: OrAuto[Number] = key(1.0, "Factor on the update.", auto=TRAINER)
+    lr: OrAuto[Number] = key(1.0, "Factor on the update.")
     rho: Number = key(0.9, "Decay rate of the squared gradients.")
-    eps: OrAuto[Number] = key(1e-06, "Small term under the root.", auto=TRANSFORMERS)
+    eps: OrAuto[Number] = key(1e-06, "Small term under the root.")
 
 
 class Adafactor(ForEach):
     """Adam with a factored second moment."""
 
-    lr: OrAuto[Number] = key(0.01, "Base learning rate.", auto=TRAINER)
+    lr: OrAuto[Number] = key(0.01, "Base learning rate.")
     beta2_decay: Number = key(-0.8, "Exponent of the decay of the second moment.")
     eps: list[Any] = key([None, 0.001], "Terms for the squared gradient and for the step.")
     d: Number = key(1.0, "Clipping threshold of the update.")
@@ -55,15 +55,15 @@ class Adafactor(ForEach):
 class Adamax(Capturable):
     """Adam with the infinity norm."""
 
-    lr: OrAuto[Number] = key(0.002, "Base learning rate.", auto=TRAINER)
-    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.", auto=TRANSFORMERS)
-    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    lr: OrAuto[Number] = key(0.002, "Base learning rate.")
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.")
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
 
 
 class LBFGS(OptimizerParams):
     """Limited-memory BFGS; needs a closure, which the engine does not give."""
 
-    lr: OrAuto[Number] = key(1, "Step length.", auto=TRAINER)
+    lr: OrAuto[Number] = key(1, "Step length.")
     max_iter: Integer = key(20, "Iterations per step.")
     max_eval: Integer | None = key(None, "Evaluations per step.")
     tolerance_grad: Number = key(1e-07, "Gradient norm at which it stops.")
@@ -75,9 +75,9 @@ class LBFGS(OptimizerParams):
 class NAdam(Capturable):
     """Adam with Nesterov momentum."""
 
-    lr: OrAuto[Number] = key(0.002, "Base learning rate.", auto=TRAINER)
-    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.", auto=TRANSFORMERS)
-    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    lr: OrAuto[Number] = key(0.002, "Base learning rate.")
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.")
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
     momentum_decay: Number = key(0.004, "Decay of the momentum.")
     decoupled_weight_decay: bool = key(False, "Decoupled decay, as in AdamW.")
 
@@ -85,17 +85,17 @@ class NAdam(Capturable):
 class RAdam(Capturable):
     """Rectified Adam."""
 
-    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.", auto=TRANSFORMERS)
-    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.")
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
     decoupled_weight_decay: bool = key(False, "Decoupled decay, as in AdamW.")
 
 
 class RMSprop(Capturable):
     """RMSprop."""
 
-    lr: OrAuto[Number] = key(0.01, "Base learning rate.", auto=TRAINER)
+    lr: OrAuto[Number] = key(0.01, "Base learning rate.")
     alpha: Number = key(0.99, "Smoothing of the squared gradients.")
-    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
     momentum: Number = key(0, "Momentum factor.")
     centered: bool = key(False, "Subtracts the mean gradient.")
 
@@ -103,7 +103,7 @@ class RMSprop(Capturable):
 class Rprop(OptimizerParams):
     """Resilient backpropagation; uses the sign of the gradient alone."""
 
-    lr: OrAuto[Number] = key(0.01, "First step length.", auto=TRAINER)
+    lr: OrAuto[Number] = key(0.01, "First step length.")
     etas: Pair = key([0.5, 1.2], "Factors that shrink and grow the step.")
     step_sizes: Pair = key([1e-06, 50], "Smallest and largest step.")
     capturable: bool = key(False, "Safe in a CUDA graph.")
@@ -124,6 +124,6 @@ class SGD(Differentiable):
 class SparseAdam(OptimizerParams):
     """Adam for sparse gradients."""
 
-    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.", auto=TRANSFORMERS)
-    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.", auto=TRANSFORMERS)
+    betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.")
+    eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
     maximize: bool = key(False, "Climbs in place of descending.")

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from dsconfig.schema.declare import REQUIRED, TRAINER, Block, key
+from dsconfig.schema.declare import REQUIRED, Block, key
 from dsconfig.schema.types import Integer, Number, OrAuto, OrList, Positive
 
 
@@ -18,7 +18,7 @@ class Warmup(SchedulerParams):
     """A schedule that begins with a rise."""
 
     warmup_num_steps: OrAuto[Positive] = key(
-        1000, "Length of the rise; at least 2 count.", unit="steps", auto=TRAINER
+        1000, "Length of the rise; at least 2 count.", unit="steps"
     )
     warmup_type: Literal["log", "linear"] = key(
         "log", "Shape of the rise; another word warns and means log.", since="0.5.7"
@@ -28,28 +28,26 @@ class Warmup(SchedulerParams):
 class WarmupLR(Warmup):
     """A rise, then a constant rate."""
 
-    warmup_min_lr: OrAuto[OrList[Number]] = key(0.0, "Rate at the start.", auto=TRAINER)
+    warmup_min_lr: OrAuto[OrList[Number]] = key(0.0, "Rate at the start.")
     warmup_max_lr: OrAuto[OrList[Number]] | None = key(
         None,
         "Rate after the rise; null takes the optimizer's.",
         was={"0.17.2": 0.001},
-        auto=TRAINER,
     )
 
 
 class WarmupDecayLR(Warmup):
     """A rise, then a straight line to zero."""
 
-    warmup_min_lr: OrAuto[OrList[Number]] = key(0.0, "Rate at the start.", auto=TRAINER)
+    warmup_min_lr: OrAuto[OrList[Number]] = key(0.0, "Rate at the start.")
     warmup_max_lr: OrAuto[OrList[Number]] | None = key(
-        0.001, "Rate after the rise; replaces the optimizer's.", auto=TRAINER
+        0.001, "Rate after the rise; replaces the optimizer's."
     )
     total_num_steps: OrAuto[Integer] = key(
         REQUIRED,
         "Step at which the rate reaches its end.",
         unit="steps",
         since="0.3.1",
-        auto=TRAINER,
     )
 
 
@@ -61,7 +59,6 @@ class WarmupCosineLR(Warmup):
         "Step at which the rate reaches its end.",
         unit="steps",
         since="0.3.1",
-        auto=TRAINER,
     )
     warmup_min_ratio: Number = key(
         0.0, "Start of the rise, as a share of the rate.", since="0.12.3"

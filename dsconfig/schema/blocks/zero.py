@@ -1,6 +1,6 @@
 """ZeRO: what is sharded, how it travels, where it rests."""
 
-from dsconfig.schema.declare import ACCELERATE, TRAINER, Block, Kind, key
+from dsconfig.schema.declare import Block, Kind, key
 from dsconfig.schema.lazy import lazy_blocks
 from dsconfig.schema.markers import Bounds
 from dsconfig.schema.types import Integer, Natural, OrAbsent, OrAuto, Positive, Stage
@@ -17,7 +17,6 @@ class ZeroOptimization(Block, closed="0.7.0"):
     stage: OrAuto[Stage] = key(
         0,
         "What the ranks share: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters.",
-        auto=ACCELERATE,
         memory="per weight with Adam at 16 bit: 16 bytes at stage 0, on N ranks"
         " 4 + 12/N at 1, 2 + 14/N at 2, 16/N at 3",
         see=("zero_optimization.offload_optimizer", "zero_optimization.offload_param"),
@@ -35,7 +34,6 @@ class ZeroOptimization(Block, closed="0.7.0"):
         500_000_000,
         "Gradients that travel in one reduction.",
         unit="elements",
-        auto=TRAINER,
         bounds_was={"0.19.6": Bounds(minimum=0)},
         memory="one bucket of gradients, two with overlap_comm",
         see=("zero_optimization.overlap_comm", "zero_optimization.allgather_bucket_size"),
@@ -126,7 +124,6 @@ class ZeroOptimization(Block, closed="0.7.0"):
         "Parameters gathered ahead of their use.",
         unit="elements",
         since="0.3.12",
-        auto=TRAINER,
         spelled=("stage3_prefetch_bucket_size", "prefetch_bucket_size"),
         memory="up to that many gathered elements",
         stages=(3,),
@@ -136,7 +133,6 @@ class ZeroOptimization(Block, closed="0.7.0"):
         "Parameters smaller than this stay whole on every rank.",
         unit="elements",
         since="0.3.12",
-        auto=TRAINER,
         spelled=("stage3_param_persistence_threshold", "param_persistence_threshold"),
         memory="those parameters, whole, on every rank",
         stages=(3,),
@@ -191,7 +187,6 @@ class ZeroOptimization(Block, closed="0.7.0"):
         False,
         "Lets save_16bit_model gather whole weights at stage 3; without it nothing is saved.",
         since="0.6.0",
-        auto=ACCELERATE,
         spelled=(
             "stage3_gather_16bit_weights_on_model_save",
             "gather_16bit_weights_on_model_save",

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from dsconfig.schema.declare import ACCELERATE, Block, Kind, key
+from dsconfig.schema.declare import Block, Kind, key
 from dsconfig.schema.types import Integer, Natural, OrAuto, Share
 
 Device = Literal["cpu", "none", "nvme"]
@@ -16,7 +16,6 @@ class OffloadParam(Block, since="0.3.15", closed="0.7.0"):
         "none",
         "Where parameters rest; none is the device.",
         was=DEVICE_WAS,
-        auto=ACCELERATE,
         memory="2 bytes per 16-bit weight leave the device",
         see=("zero_optimization.stage", "zero_optimization.offload_param.nvme_path"),
     )
@@ -24,7 +23,6 @@ class OffloadParam(Block, since="0.3.15", closed="0.7.0"):
         None,
         "Directory on the NVMe drive; needed where device is nvme.",
         read_as=Kind.PATH,
-        auto=ACCELERATE,
         see=("zero_optimization.offload_param.device", "aio"),
     )
     pin_memory: bool = key(
@@ -51,7 +49,6 @@ class OffloadOptimizer(Block, since="0.3.15", closed="0.7.0"):
         "none",
         "Where optimizer states rest; whatever but none also updates on the CPU.",
         was=DEVICE_WAS,
-        auto=ACCELERATE,
         memory="12 bytes per weight (fp32 weight and Adam's two moments) leave the device",
         see=("zero_optimization.stage", "zero_optimization.offload_optimizer.nvme_path"),
     )
@@ -59,7 +56,6 @@ class OffloadOptimizer(Block, since="0.3.15", closed="0.7.0"):
         None,
         "Directory on the NVMe drive; needed where device is nvme.",
         read_as=Kind.PATH,
-        auto=ACCELERATE,
         see=("zero_optimization.offload_optimizer.device", "aio"),
     )
     pin_memory: bool = key(
