@@ -15,6 +15,14 @@ KEYS = (GLOBAL, MICRO, STEPS)
 """In the order of the fields of :class:`Triple`."""
 
 
+def ranks_sharing(ranks: Any, sequence: Any) -> Any:
+    """Ranks that see different samples where ``sequence_parallel_size`` of them share one.
+
+    DeepSpeed divides without rounding: half a rank is possible.
+    """
+    return ranks / sequence
+
+
 class Triple(NamedTuple):
     """Samples of a step, samples of one pass on one rank, passes of a step; None where open."""
 

@@ -23,8 +23,7 @@ def adam_is_adamw(config: Context) -> Iterator[Finding]:
     """Type Adam makes no difference to AdamW, unless `adam_w_mode` is false: the decay is decoupled
     from the gradient."""
     decay = config.number(*PARAMS, "weight_decay")
-    is_adam = config.optimizer is not None and config.optimizer.lower() == "adam"
-    if is_adam and decay and not config.has(*PARAMS, "adam_w_mode"):
+    if config.is_optimizer("Adam") and decay and not config.has(*PARAMS, "adam_w_mode"):
         yield Finding(
             path=("optimizer", "type"),
             message=f"Adam in place of AdamW has no effect: weight_decay {decay:g} is decoupled "
@@ -45,8 +44,7 @@ def adam_is_adamw(config: Context) -> Iterator[Finding]:
 )
 def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
     """adam_w_mode false on type AdamW has no effect; type Adam reads it."""
-    is_adamw = config.optimizer is not None and config.optimizer.lower() == "adamw"
-    if is_adamw and config.get(*PARAMS, "adam_w_mode") is False:
+    if config.is_optimizer("AdamW") and config.get(*PARAMS, "adam_w_mode") is False:
         yield Finding(
             path=(*PARAMS, "adam_w_mode"),
             message="adam_w_mode false has no effect on type AdamW",
@@ -93,9 +91,8 @@ def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
 )
 def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
     """Lamb works with dynamic loss scaling only."""
-    is_lamb = config.optimizer is not None and config.optimizer.lower() == "lamb"
     scale = config.read(("fp16",), "loss_scale", 0.0)
-    if is_lamb and scale != 0:
+    if config.is_optimizer("Lamb") and scale != 0:
         yield Finding(
             path=("fp16", "loss_scale"),
             message=f"Lamb needs a dynamic loss scale, and it is fixed at {scale:g}: {NOW}",

@@ -8,10 +8,11 @@ from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.torch_names import NN_CLASSES
+from dsconfig.schema.by_hand import DTYPES
 from dsconfig.source.edit import as_fix, replace_value
 
 AUTOCAST = ("torch_autocast",)
-HALF_DTYPES = ("fp16", "float16", "half", "torch.float16", "bf16", "bfloat16", "torch.bfloat16")
+HALF_DTYPES = (*DTYPES["fp16"], *DTYPES["bf16"])
 
 
 @rule(

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dsconfig.batch import GLOBAL, KEYS, MICRO, Contradiction, Triple, solve
+from dsconfig.batch import GLOBAL, KEYS, MICRO, Contradiction, Triple, ranks_sharing, solve
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Example, Finding, in_deepspeed
 from dsconfig.report import Effect
+from dsconfig.schema.markers import whole
 
 HUGE_MICRO_BATCH = 1_000_000
 """Samples on one device; no accelerator holds the activations of so many."""
@@ -28,8 +29,7 @@ def _world(config: Context) -> World:
     degree = config.number("sequence_parallel_size")
     told = config.facts.sequence_parallel != 1 or not config.since("0.17.0")
     if degree and degree > 0 and not told and not config.has("data_parallel_size"):
-        # DeepSpeed divides without rounding: half a rank is possible.
-        return World(known / degree if known % degree else known // degree, assumed=False)
+        return World(whole(ranks_sharing(known, degree)), assumed=False)
     return World(known, assumed=False)
 
 

@@ -24,6 +24,7 @@ with lazily():
 
 if TYPE_CHECKING:
     from dsconfig.schema import Key
+    from dsconfig.schema.optimizers import OptimizerType
 
 
 @lru_cache(maxsize=4096)
@@ -71,9 +72,19 @@ class Context(ReadConfig):
         return value if isinstance(value, str) else None
 
     @property
+    def optimizer_type(self) -> "OptimizerType | None":
+        """The known type that is written, in whatever spelling DeepSpeed takes."""
+        return optimizers.optimizer_type(self.optimizer or "")
+
+    def is_optimizer(self, *names: str) -> bool:
+        """Whether the file's optimizer is one of these types."""
+        found = self.optimizer_type
+        return found is not None and found.name in names
+
+    @property
     def builds_cpu_adam(self) -> bool:
         """Whether the file's optimizer, offloaded, is DeepSpeed's CPU Adam."""
-        found = optimizers.optimizer_type(self.optimizer or "")
+        found = self.optimizer_type
         params = self.block("optimizer", "params")
         built = found.class_in_deepspeed(params, offloaded=True) if found is not None else None
         return built == "DeepSpeedCPUAdam"

@@ -10,10 +10,6 @@ from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
 
 
-def _is_muon(config: Context) -> bool:
-    return config.optimizer is not None and config.optimizer.lower() == "muon"
-
-
 @rule(
     "DSC621",
     "muon-with-reduce-scatter",
@@ -29,7 +25,7 @@ def _is_muon(config: Context) -> bool:
 def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Muon at stage 3 needs whole gradients: reduce_scatter, which is on by default, and
     quantised gradients must be off."""
-    if not _is_muon(config) or config.stage != 3:
+    if not config.is_optimizer("Muon") or config.stage != 3:
         return
     scatters = config.read(ZERO, "reduce_scatter", True)
     quantized = config.read(ZERO, "zero_quantized_gradients", False)
@@ -58,7 +54,7 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
 def muon_method(config: Context) -> Iterator[Finding]:
     """ns_method, the way Muon orthogonalises, is gram or standard."""
     path = ("optimizer", "params", "ns_method")
-    if not _is_muon(config) or not config.has(*path):
+    if not config.is_optimizer("Muon") or not config.has(*path):
         return
     value, known = config.get(*path), config.key_at(path)
     if known and value not in (*known.choices, AUTO):

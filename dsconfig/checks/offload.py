@@ -8,6 +8,7 @@ from dsconfig.checks.rule import Example, Finding, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import is_block
+from dsconfig.schema.optimizers import OPTIMIZER_CLASSES
 
 BLOCKS = ("offload_param", "offload_optimizer")
 
@@ -183,20 +184,36 @@ def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
         )
 
 
+def _has_amsgrad(config: Context) -> bool:
+    """Whether the groups of the optimizer that is built say so, on or off; true for an unknown."""
+    found = config.optimizer_type
+    if found is None or config.builds_cpu_adam:
+        return True
+    params = config.block("optimizer", "params")
+    built = OPTIMIZER_CLASSES[found.class_in_deepspeed(params, offloaded=True)]
+    return "amsgrad" in built.states_with
+
+
 @rule(
     "DSC438",
     "super-offload-without-device",
-    Effect.ALTERED,
-    also=(Effect.REFUSED,),
+    Effect.REFUSED,
     wakes="zero_optimization",
+    late=True,
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
     '"offload_optimizer": {"device": "none", "super_offload": true}}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
     '"offload_optimizer": {"device": "cpu", "super_offload": true}}}',
+    holds=in_deepspeed,
 )
 def super_offload_without_device(config: Context) -> Iterator[Finding]:
-    """super_offload is on and no device is named to offload to; on other than NVIDIA cards
-    (`--device`) the engine is not built."""
+    """super_offload at stage 3 is on and cannot work: no device is named to offload to, the
+    optimizer is no Adam, or the card (`--device`) is not NVIDIA's.
+
+    It hands the optimizer's `amsgrad` to a CPU Adam in a process of its own: other optimizers have
+    none, nor has the fused Adam that is built without offload. torch's Adam has, and gets as far as
+    the first step, which asks where each group was offloaded to.
+    """
     path = (*ZERO, "offload_optimizer")
     if not config.read(path, "super_offload", False) or config.stage != 3:
         return
@@ -207,14 +224,20 @@ def super_offload_without_device(config: Context) -> Iterator[Finding]:
             message=f"super_offload runs on NVIDIA cards only: on {device.name} DeepSpeed stops "
             "when the engine is built",
             help="delete it",
-            effect=Effect.REFUSED,
-            late=True,
         )
     elif config.offload("offload_optimizer") == "none":
         yield Finding(
             path=(*path, "super_offload"),
-            message="super_offload is on while offload_optimizer.device is none",
+            message="super_offload is on while offload_optimizer.device is none: DeepSpeed stops "
+            "when the engine is built, or with torch_adam at the first step",
             help='write "device": "cpu"',
+        )
+    elif not _has_amsgrad(config):
+        yield Finding(
+            path=(*path, "super_offload"),
+            message=f"super_offload updates with a CPU Adam, and the optimizer is "
+            f"{config.optimizer}: DeepSpeed stops when the engine is built",
+            help="use AdamW, or delete it",
         )
 
 
@@ -233,7 +256,7 @@ def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     """The optimizer runs on the CPU, and torch_adam asks for torch's own loop there instead of
     DeepSpeed's vectorised kernel."""
     offloaded = config.offload("offload_optimizer") != "none" and config.stage > 0
-    adam = config.optimizer is not None and config.optimizer.lower() in ("adam", "adamw")
+    adam = config.is_optimizer("Adam", "AdamW")
     if offloaded and adam and config.switch("optimizer", "params", "torch_adam"):
         yield Finding(
             path=("optimizer", "params", "torch_adam"),

@@ -11,7 +11,7 @@ from dsconfig.checks.values import VALUE_KINDS, literal_of, shown
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.built import Built, optimizer_built
+from dsconfig.runtimes.built import Built, engine_takes, optimizer_built
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema.optimizers import OPTIMIZERS, optimizer_type
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
@@ -113,13 +113,15 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
 
     Which class that is depends on the file: `Adam` and `AdamW` are DeepSpeed's fused kernel,
     its CPU kernel under optimizer offload, and torch's classes with `torch_adam`. An argument
-    of torch, such as `foreach`, is unknown to the others. Muon drops what it does not know.
+    of torch, such as `foreach`, is unknown to the others, and nothing is wrong with it under
+    dsengine, which builds torch's classes. Muon drops what it does not know.
     """
     target = what_is_built(config)
     if target is None or target.arguments is None:
         return
     known, drops = target.arguments, target.kind.drops_unknown_arguments
-    for name in config.block(*PARAMS):
+    params = config.block(*PARAMS)
+    for name in params:
         if name in known or is_comment(name) or name == "max_grad_norm":
             continue
         path = (*PARAMS, name)
@@ -136,6 +138,7 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
             fix=as_fix(
                 edits, safe=not drops and meant is not None and spelling.same_letters(name, meant)
             ),
+            holds=in_deepspeed if engine_takes(config.optimizer or "", params, name) else None,
             on_key=True,
         )
 

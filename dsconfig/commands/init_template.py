@@ -10,6 +10,7 @@ from dsconfig.cost import search
 from dsconfig.cost.activations import Recompute
 from dsconfig.facts import Facts
 from dsconfig.runtimes import AutoFate, Runtime
+from dsconfig.schema import find
 from dsconfig.source.ignores import REMARKS, SECTION
 from dsconfig.source.pointer import join
 
@@ -66,7 +67,11 @@ def skeleton(learning_rate: float, facts: Facts) -> dict[str, Any]:
 
 
 def _optimizer(learning_rate: float) -> dict[str, Any]:
-    params = {"lr": learning_rate, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
+    """AdamW with its usual arguments, written out."""
+    params: dict[str, Any] = {"lr": learning_rate}
+    for name in ("betas", "eps", "weight_decay"):
+        known = find(("optimizer", "params", name), of_type="AdamW")
+        params[name] = known.default if known else None
     return {"type": "AdamW", "params": params}
 
 

@@ -58,6 +58,16 @@ def arguments_of(type_name: str, class_name: str) -> frozenset[str] | None:
     )
 
 
+def engine_takes(name: str, params: Mapping[str, Any], argument: str) -> bool | None:
+    """Whether dsengine's class for a type takes an argument; None where it builds none."""
+    found = optimizer_type(name)
+    ours = found.class_in_engine(params) if found is not None else None
+    if found is None or ours is None:
+        return None
+    known = arguments_of(found.name, ours)
+    return known is None or argument in known
+
+
 class Schedule(NamedTuple):
     """The schedule that a type leads to; ``required`` arguments have no default."""
 

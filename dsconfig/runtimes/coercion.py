@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from dsconfig.schema.declare import Kind
+from dsconfig.schema.declare import FALSE_WORDS, TRUE_WORDS, Kind
 from dsconfig.schema.version import Version
 
 PYDANTIC_2 = Version(0, 15, 0)
@@ -26,8 +26,6 @@ class Refused(ValueError):
 STAGES = (0, 1, 2, 3)
 AUTOTP_PASS = Version(0, 19, 6)
 PASS_NAMES = ("z1", "z3", "autosp", "autotp")
-_FALSE = {0, "0", "off", "f", "false", "n", "no"}
-_TRUE = {1, "1", "on", "t", "true", "y", "yes"}
 
 
 def convert(kind: Kind, value: Any, version: Version, choices: tuple[Any, ...] = ()) -> Any:
@@ -46,9 +44,9 @@ def convert(kind: Kind, value: Any, version: Version, choices: tuple[Any, ...] =
 def _bool(value: Any, version: Version) -> bool:
     key = value.lower() if isinstance(value, str) else value
     if isinstance(key, (str, int, float)):
-        if key in _TRUE:
+        if key == 1 or key in TRUE_WORDS:
             return True
-        if key in _FALSE:
+        if key == 0 or key in FALSE_WORDS:
             return False
     raise Refused
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from dsconfig.runtimes.read_config import ZERO, ReadConfig
 from dsconfig.runtimes.reading import is_block
+from dsconfig.schema import former
+from dsconfig.schema.catalogue import find
 from dsconfig.schema.version import Version
 
 Path = tuple[str, ...]
@@ -121,25 +123,16 @@ def _old_offload(config: ReadConfig, block: dict[str, Any]) -> Iterator[Breach]:
             yield Breach(((*path, "device"),), said, "ValueError")
 
 
-REPLACED = (
-    ("cpu_offload", ("offload_optimizer",)),
-    ("cpu_offload_param", ("offload_param",)),
-    (
-        "stage3_gather_fp16_weights_on_model_save",
-        ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save"),
-    ),
-)
-
-
 @_condition("deprecated-and-replacement", "zero_optimization")
 def deprecated_and_replacement(config: ReadConfig) -> Iterator[Breach]:
     block = config.block(*ZERO)
     if config.version < PYDANTIC_ZERO:
         return
-    for old, replacements in REPLACED:
-        if block.get(old, "auto") == "auto":
+    for name, old in (former.SWITCHES | former.RENAMED).items():
+        known = find((*ZERO, name))
+        if block.get(old, "auto") == "auto" or known is None:
             continue
-        for new in replacements:
+        for new in (name, *known.aliases):
             if block.get(new, "auto") != "auto":
                 said = f'"{old}" stands beside "{new}", which replaced it'
                 yield Breach(((*ZERO, old),), said, "AssertionError")

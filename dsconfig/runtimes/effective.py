@@ -13,6 +13,8 @@ from typing import Any
 from dsconfig import batch
 from dsconfig.facts import Facts
 from dsconfig.runtimes.settings import Settings, plain, setting
+from dsconfig.schema.by_hand import DTYPE_OF_NAME
+from dsconfig.schema.former import renewed
 from dsconfig.schema.version import NEWEST, Version
 
 MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
@@ -30,11 +32,8 @@ class Precision(StrEnum):
         return 4 if self is Precision.FP32 else 2
 
 
-_PRECISION_OF = {
-    **dict.fromkeys(("fp32", "float32", "float"), Precision.FP32),
-    **dict.fromkeys(("fp16", "float16", "half"), Precision.FP16),
-    **dict.fromkeys(("bf16", "bfloat16", "bfp16"), Precision.BF16),
-}
+_PRECISION_OF = {**DTYPE_OF_NAME, "bfp16": "bf16"}
+"""``bfp16`` is what releases before 0.14.1 called it."""
 
 
 class Tier(StrEnum):
@@ -238,7 +237,8 @@ def effective(
     ``batch`` is None unless the config settles it together with the world size of ``facts``.
     Raises ValueError with the key where a value is still "auto".
     """
-    read, facts = Settings(plain(config), version), facts or Facts()
+    written, facts = plain(config), facts or Facts()
+    read = Settings(renewed(written), version)
     several_nodes = (facts.nodes or 1) > 1
     return read.fill(
         Effective,
@@ -260,7 +260,7 @@ def effective(
             node_local_storage=several_nodes and read.flag("checkpoint.use_node_local_storage"),
         ),
         reporting=_reporting(read),
-        config=read.config,
+        config=written,
     )
 
 
@@ -278,8 +278,7 @@ def _batch(read: Settings, facts: Facts) -> Batch | None:
 
 def _numerics(read: Settings) -> Numerics:
     precision = Precision.FP32
-    half = "bf16" if read.has("bf16") or not read.has("bfloat16") else "bfloat16"
-    if read.flag(f"{half}.enabled"):
+    if read.flag("bf16.enabled"):
         precision = Precision.BF16
     elif read.flag("fp16.enabled"):
         precision = Precision.FP16
@@ -293,7 +292,7 @@ def _numerics(read: Settings) -> Numerics:
         autocast=autocast,
         fp16_auto_cast=fp16 and read.flag("fp16.auto_cast"),
         loss_scale=_loss_scale(read) if fp16 else None,
-        check_grad_overflow=fp16 or (bf16 and read.flag(f"{half}.check_grad_overflow")),
+        check_grad_overflow=fp16 or (bf16 and read.flag("bf16.check_grad_overflow")),
         immediate_grad_update=read.flag("bf16.immediate_grad_update"),
         grad_accum_dtype=_dtype(read, "data_types.grad_accum_dtype", precision),
         communication_dtype=_dtype(read, "communication_data_type", precision),
@@ -305,7 +304,8 @@ def _numerics(read: Settings) -> Numerics:
 
 
 def _dtype(read: Settings, path: str, default: Precision) -> Precision:
-    return _PRECISION_OF.get(str(read.value(path)).lower().removeprefix("torch."), default)
+    name = _PRECISION_OF.get(str(read.value(path)).lower(), "")
+    return Precision(name) if name in tuple(Precision) else default
 
 
 def _loss_scale(read: Settings) -> LossScale:
@@ -315,27 +315,19 @@ def _loss_scale(read: Settings) -> LossScale:
 
 def _zero(read: Settings) -> Zero:
     block = "zero_optimization"
-    if isinstance(switch := read.value(block), bool):  # the form before there were stages
-        return read.fill(Zero, stage=int(switch), offload_optimizer=None, offload_param=None)
     stage = int(read.value(f"{block}.stage") or 0)
     overlap = read.value(f"{block}.overlap_comm")
-    gathers = f"{block}.stage3_gather_%s_weights_on_model_save"
     return read.fill(
         Zero,
         stage=stage,
         overlap_comm=stage == 3 if overlap is None else bool(overlap),
-        gather_16bit_weights_on_model_save=read.flag(gathers % "16bit")
-        or read.flag(gathers % "fp16"),  # the old name
-        offload_optimizer=_offload(read, _OPTIMIZER, f"{block}.cpu_offload"),
-        offload_param=_offload(read, _PARAM, f"{block}.cpu_offload_param"),
+        offload_optimizer=_offload(read, _OPTIMIZER),
+        offload_param=_offload(read, _PARAM),
     )
 
 
-def _offload(read: Settings, block: str, old_switch: str) -> Offload | None:
-    if read.flag(old_switch):
-        tier = Tier.HOST
-    else:
-        tier = _TIER_OF.get(str(read.value(f"{block}.device"))) if read.has(block) else None
+def _offload(read: Settings, block: str) -> Offload | None:
+    tier = _TIER_OF.get(str(read.value(f"{block}.device"))) if read.has(block) else None
     if tier is None:
         return None
     return read.fill(Offload, block, tier=tier, nvme_path=read.value(f"{block}.nvme_path"))

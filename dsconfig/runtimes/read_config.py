@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from dsconfig.facts import Facts
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.reading import Reading, is_block, read
+from dsconfig.schema import former
 from dsconfig.schema.by_hand import ByHand
 from dsconfig.schema.catalogue import Key, keys_in
 from dsconfig.schema.version import Version
@@ -99,7 +100,7 @@ class ReadConfig:
     @cached_property
     def bf16_block(self) -> str:
         """The name of the block that counts."""
-        return "bfloat16" if self.config.get("bf16") is None else "bf16"
+        return former.bf16_block(self.config)
 
     @cached_property
     def bf16(self) -> bool:
@@ -114,8 +115,7 @@ class ReadConfig:
     def offload(self, which: str) -> str:
         """The device of ``offload_param`` or ``offload_optimizer``: none, cpu or nvme."""
         path = (*ZERO, which)
-        old = {"offload_param": "cpu_offload_param", "offload_optimizer": "cpu_offload"}[which]
-        if not self.has(*path) and self.read(ZERO, old, False):
+        if not self.has(*path) and self.read(ZERO, former.SWITCHES[which], False):
             return "cpu"
         return self.read(path, "device", "none")
 

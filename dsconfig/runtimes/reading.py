@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
 
 from dsconfig.runtimes.coercion import OWN_LIMITS, Refused, convert
+from dsconfig.schema import former
 from dsconfig.schema.catalogue import BlockKey, Key, block_at, blocks_in, field_of
 from dsconfig.schema.declare import Kind
 from dsconfig.schema.version import Version
@@ -133,8 +134,7 @@ def read(config: Mapping[str, Any], version: Version) -> Reading:
 
 
 def _is_shadowed(block: TypedBlock, config: Mapping[str, Any]) -> bool:
-    """The old name bfloat16 is read only where bf16 is absent or null."""
-    return block.path == ("bfloat16",) and config.get("bf16") is not None
+    return block.path == ("bfloat16",) and former.bf16_block(config) != "bfloat16"
 
 
 def _as_written(block: TypedBlock, content: dict[str, Any], version: Version) -> dict[str, Any]:

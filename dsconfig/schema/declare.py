@@ -19,6 +19,11 @@ DECLARATION_MARK, LIFE_MARK = "x-declaration", "x-life"
 P = ParamSpec("P")
 
 
+TRUE_WORDS = frozenset(("1", "on", "t", "true", "y", "yes"))
+FALSE_WORDS = frozenset(("0", "off", "f", "false", "n", "no"))
+"""The texts that pydantic's lax mode takes for a bool, in any letter case."""
+
+
 class Kind(StrEnum):
     """What DeepSpeed's own model of a block reads a field as; most follow from the annotation."""
 

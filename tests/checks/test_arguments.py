@@ -44,6 +44,35 @@ def test_known_arguments_and_comments_are_no_findings() -> None:
     assert not found("DSC603", optimizer("Muon", lr=1e-3, momentum=0.9))
 
 
+def test_an_argument_of_torch_is_refused_where_deepspeed_builds_its_own_class() -> None:
+    config = {"train_batch_size": 8, **optimizer(lr=1e-3, foreach=True)}
+    [said] = found("DSC603", config)
+    assert set(said.runtimes) == {"deepspeed", "transformers", "accelerate"}
+    alone = dsconfig.validate(config, runtime="dsengine").diagnostics
+    assert "DSC603" not in {each.code for each in alone}
+
+
+@pytest.mark.parametrize(
+    ("offload", "optimizer_type", "said"),
+    [
+        ({"device": "none"}, "AdamW", "device is none"),
+        ({"device": "cpu"}, "Lion", "updates with a CPU Adam"),
+        ({"device": "cpu"}, "RAdam", "updates with a CPU Adam"),
+        ({"device": "cpu"}, "AdamW", None),
+        ({"device": "cpu"}, "Adam", None),
+    ],
+)
+def test_super_offload_steps_with_a_cpu_adam(
+    offload: dict[str, Any], optimizer_type: str, said: str | None
+) -> None:
+    """``superoffload_stage3.py`` takes ``amsgrad`` out of every group: KeyError without one."""
+    zero = {"stage": 3, "offload_optimizer": {**offload, "super_offload": True}}
+    config = {"zero_optimization": zero, **optimizer(optimizer_type, lr=1e-3)}
+    told = found("DSC438", config)
+    assert [each.effect.value for each in told] == ([] if said is None else [REFUSED])
+    assert said is None or (said in told[0].message and told[0].late)
+
+
 def test_muon_drops_what_it_does_not_know() -> None:
     [said] = found("DSC603", optimizer("Muon", lr=1e-3, zzz=1))
     assert said.effect.value == ALTERED and "drops it without a word" in said.message

@@ -109,3 +109,16 @@ def test_auto_left_over_is_an_error_with_the_key() -> None:
 def test_aliases_of_stage_3_keys_count() -> None:
     zero = effective({"zero_optimization": {"stage": 3, "prefetch_bucket_size": 7}}).zero
     assert zero.prefetch_bucket_size == 7
+
+
+def test_a_text_is_what_deepspeed_s_model_makes_of_it() -> None:
+    """pydantic takes "false" for false; a key that is read by hand is as Python sees it."""
+    config = {
+        "zero_optimization": {"stage": "2", "overlap_comm": "false", "cpu_offload": "true"},
+        "prescale_gradients": "false",
+    }
+    held = effective(config)
+    assert (held.zero.stage, held.zero.overlap_comm) == (2, False)
+    assert held.zero.optimizer_tier is Tier.HOST
+    assert held.gradients.prescale is True
+    assert effective(config, version=Version(0, 6, 7)).zero.overlap_comm is True

@@ -15,7 +15,7 @@ def with_muon_momentum(job: Workload) -> Workload:
     """The run with what Muon's momentum takes; any other run as it is."""
     effective = job.effective
     zero, named = effective.zero, effective.optimizer
-    if named is None or named.type.lower() != "muon":
+    if named is None or not job.optimizer.leaves_to_adam:
         return job
     if zero.stage < 3 and zero.optimizer_tier is not Tier.DEVICE:
         return job

@@ -13,7 +13,7 @@ from dsconfig.planner.coverage.rules import (
     inert,
     refused,
 )
-from dsconfig.runtimes.built import arguments_of
+from dsconfig.runtimes.built import engine_takes
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.optimizers import (
     OPTIMIZER_CLASSES,
@@ -33,6 +33,11 @@ def _where(test: Callable[[OptimizerType], bool], words: str) -> Condition:
     return Condition(words, holds)
 
 
+def _type_of(config: Effective) -> str | None:
+    found = optimizer_type(config.optimizer.type) if config.optimizer is not None else None
+    return found.name if found is not None else None
+
+
 def _class_where(test: Callable[[OptimizerClass], bool], words: str) -> Condition:
     """Whether a test holds of the class that the engine builds."""
     return _where(
@@ -47,6 +52,7 @@ NOT_BUILT = _where(
 )
 CLOSURE = _class_where(lambda kind: kind.needs_closure, "for LBFGS")
 SPARSE = _class_where(lambda kind: kind.needs_sparse, "for SparseAdam")
+ADAMW = Condition("for AdamW", lambda _, config: _type_of(config) == "AdamW")
 WHOLE = _class_where(lambda kind: not kind.is_elementwise, "for Adafactor and Muon")
 
 RULES = {
@@ -79,7 +85,8 @@ RULES = {
     "optimizer.params.torch_adam": honoured(
         "torch's optimizers are always used; true: AdamW decays by torch's default of 0.01"
     ),
-    "optimizer.params.adam_w_mode": honoured("false: Adam with L2 instead of AdamW"),
+    "optimizer.params.adam_w_mode": inert("type AdamW is AdamW", ADAMW)
+    + honoured("false: Adam with L2 instead of AdamW"),
     "optimizer.params.bias_correction": inert("on, as in torch", ON)
     + refused("torch's Adam always corrects its bias; remove the key"),
     "optimizer.params.set_grad_none": inert("gradients are always freed after the step"),
@@ -117,12 +124,7 @@ def argument(name: str) -> Rule:
 
     def is_unknown(value: object, config: Effective) -> bool:
         named = config.optimizer
-        found = optimizer_type(named.type) if named is not None else None
-        ours = found.class_in_engine(named.params) if found is not None and named else None
-        if found is None or ours is None:
-            return False
-        known = arguments_of(found.name, ours)
-        return known is not None and name not in known
+        return named is not None and engine_takes(named.type, named.params, name) is False
 
     unknown = Condition("of another optimizer", is_unknown)
     return refused("this optimizer does not take it; remove the key", unknown) + honoured(

@@ -28,7 +28,7 @@ def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) ->
     size: int | float = ranks if ranks is not None else facts.world_size or 1
     if ranks is None and "sequence_parallel_size" in config:
         with about("sequence_parallel_size"):
-            size = size / config["sequence_parallel_size"]
+            size = batch.ranks_sharing(size, config["sequence_parallel_size"])
     for step in ORDER:
         _refuse_unmet(read, step.by_hand)
         _typed(outcome, read.reading, step.by_model)

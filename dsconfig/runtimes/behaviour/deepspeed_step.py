@@ -6,6 +6,7 @@ from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
 from dsconfig.runtimes.built import optimizer_built
 from dsconfig.schema.by_hand import DTYPE_OF_NAME
 from dsconfig.schema.catalogue import find
+from dsconfig.schema.former import bf16_block
 from dsconfig.schema.schedules import SCHEDULES
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import ABSENT, value_at
@@ -69,8 +70,7 @@ def _dtype(config: dict[str, Any], name: str, version: Version) -> str | None:
 def _precision(config: dict[str, Any]) -> str:
     if _is_on(config, "fp16", "enabled"):
         return "fp16"
-    block = "bf16" if "bf16" in config else "bfloat16"
-    return "bf16" if _is_on(config, block, "enabled") else "fp32"
+    return "bf16" if _is_on(config, bf16_block(config), "enabled") else "fp32"
 
 
 def _is_on(config: dict[str, Any], block: str, switch: str) -> bool:
