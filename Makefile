@@ -7,7 +7,7 @@ STAMPS := .stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-deep mutants bench bench-engine lint format generate clean help
+.PHONY: run test test-all test-deep test-torch mutants bench bench-engine lint format generate clean help
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -40,6 +40,20 @@ test-all: $(STAMPS)/interop ## the suite with the live oracles, and the browser 
 test-deep: $(STAMPS)/setup mutants ## sweeps too long for the suite
 	$(BIN)/python -m pytest -m deep
 
+# An environment of its own for each release, kept: VERSION=2.11.0 is the oldest that is supported.
+TORCH = .torch/$(VERSION)
+test-torch: ## the engine's tests with another torch: make test-torch VERSION=2.15.0
+	@test -n "$(VERSION)" || { echo "say which torch: make test-torch VERSION=2.15.0"; exit 2; }
+	test -e $(TORCH)/ready || { \
+		$(PYTHON) -m venv --clear $(TORCH) && \
+		$(TORCH)/bin/python -m pip install --quiet "torch==$(VERSION)" && \
+		$(TORCH)/bin/python -m pip install --quiet --constraint constraints.txt \
+			"torch==$(VERSION)" --editable ".[engine,dev,yaml,plot]" && touch $(TORCH)/ready; }
+	mkdir -p runs/torch
+	-$(TORCH)/bin/python -m pytest -m "(engine or torch) and not live and not deep" \
+		--junitxml=runs/torch/$(VERSION).xml
+	$(BIN)/python -m tests.torch_releases runs/torch/$(VERSION).xml $(VERSION)
+
 # Which test runs which line is recorded once; delete runs/mutants to begin anew.
 mutants: $(STAMPS)/setup ## 200 small mistakes in the core rooms: which of them would the suite notice?
 	test -e runs/mutants/light || PYTHONPATH=tests $(BIN)/python -m mutation record light
@@ -66,4 +80,4 @@ format: $(STAMPS)/setup ## rewrite the sources in one style
 	$(BIN)/ruff format .
 
 clean: ## remove what set-up and runs have made
-	rm -rf $(VENV) $(STAMPS) runs .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(STAMPS) .torch runs .pytest_cache .ruff_cache .hypothesis build dist
