@@ -86,27 +86,34 @@ class _Questions:
         )
 
     def fewest_gpus(self) -> Limit:
-        """In whole groups of ranks that tensor, sequence and pipeline degrees bind together."""
-        facts = self._facts
+        """In whole groups of ranks that tensor, sequence and pipeline degrees bind together.
+
+        Where a global batch is given, as many groups as divide it: ``tune`` refuses others.
+        """
+        facts, question = self._facts, "fewest GPUs"
         per_node = max(1, (facts.world_size or 8) // (facts.nodes or 1))
         group = facts.tensor_parallel * facts.sequence_parallel * facts.pipeline_parallel
+        total = facts.training.global_batch_size if facts.training else None
+        if total and self._effective is None:
+            groups = search.divisors(total)
+        else:
+            groups = range(1, max(1, MAXIMUM_GPUS // group) + 1)
 
-        def fitting(groups: int) -> Space | None:
-            gpus = groups * group
-            nodes = max(1, -(-gpus // per_node))
-            return self._holding(replace(facts, world_size=gpus, nodes=nodes))
+        def fitting(place: int) -> Space | None:
+            gpus = groups[place] * group
+            return self._holding(replace(facts, world_size=gpus, nodes=-(-gpus // per_node)))
 
-        low, high, best = 0, 1, fitting(1)
-        while best is None and high * group < MAXIMUM_GPUS:
-            low, high = high, 2 * high
+        low, high, best = -1, 0, fitting(0)
+        while best is None and high < len(groups) - 1:
+            low, high = high, min(2 * high + 1, len(groups) - 1)
             best = fitting(high)
         if best is None:
-            return Limit(question="fewest GPUs")
+            return Limit(question=question)
         while high - low > 1:
             middle = (low + high) // 2
             found = fitting(middle)
             low, high, best = (middle, high, best) if found is None else (low, middle, found)
-        return Limit(question="fewest GPUs", value=high * group, candidate=search.chosen(best))
+        return Limit(question=question, value=groups[high] * group, candidate=search.chosen(best))
 
     def largest_micro_batch(self) -> Limit:
         return self._most(

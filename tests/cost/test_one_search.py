@@ -1,4 +1,7 @@
-"""``resolve``, ``tune``, ``init`` and ``--fit`` choose alike: they ask one search."""
+"""``resolve``, ``tune``, ``init`` and ``--fit`` choose alike: they ask one search.
+
+Most of the models are wide and shallow: the search weighs bytes, and few layers are priced quickly.
+"""
 
 import random
 from collections.abc import Mapping
@@ -14,13 +17,23 @@ from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import NAMES
 from dsconfig.cost.limits import limits
 from dsconfig.cost.search import OPTIMIZER, PARAMETERS, STAGE, Candidate, tune
-from dsconfig.facts import Facts, parameter_count
+from dsconfig.facts import Facts, ModelTree, hf_config, parameter_count
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.effective import Tier
 
 A = "auto"
 CASES = 200
-MODELS = ("gpt2", "llama-3.2-1b", "llama-2-7b", "llama-2-13b")
+
+
+def wide(hidden: int) -> ModelTree:
+    """A Llama-like decoder of four layers."""
+    shape = {"model_type": "llama", "hidden_size": hidden, "num_hidden_layers": 4}
+    heads = {"num_attention_heads": hidden // 128, "intermediate_size": 11 * hidden // 4}
+    return hf_config.model(shape | heads | {"vocab_size": 32_000})
+
+
+MODELS = ("gpt2", "llama-3.2-1b", wide(12_032), wide(16_384))
+"""1e8, 1e9, 8e9 and 1.4e10 parameters."""
 CARDS = ("v100-16gb", "v100-32gb", "t4", "a100-40gb", "a100-80gb", "h100", "rtx-4090")
 MOVED: tuple[dict[str, Any], ...] = (
     {OPTIMIZER: Tier.HOST},
@@ -42,7 +55,7 @@ def case(seed: int) -> tuple[Facts, dict[str, Any]]:
         "device": draw.choice(CARDS),
         "sequence_length": draw.choice([256, 1024, 2048, 4096]),
         "learning_rate": 1e-4,
-        "host_memory": draw.choice([None, "256GiB", "1TB"]),
+        "host_memory": draw.choice([None, "192GiB", "256GiB", "1TB"]),
         "nvme": draw.choice([None, None, "/local_nvme"]),
     }
     given |= draw.choice(
@@ -116,47 +129,84 @@ def asked(facts: Facts) -> bool:
 
 
 @pytest.mark.parametrize("first", range(0, CASES, 20))
-def test_resolve_tune_init_and_fit_choose_alike(first: int) -> None:
+def test_resolve_tune_and_init_choose_alike(first: int) -> None:
     chosen = 0
     for seed in range(first, first + 20):
         facts, fixed = case(seed)
-        ranked = tune(facts, fixed=fixed)
-        best = ranked[0] if ranked and not ranked[0].reason else None
-        full = best is not None and best.choice.recompute is Recompute.FULL and not asked(facts)
-        resolution = dsconfig.resolve(open_file(facts, fixed, recomputed=full), facts)
-        assert resolution.ok == (best is not None), (seed, resolution.diagnostics)
-        if best is None:
-            if not fixed:
-                with pytest.raises(UsageError):
-                    init_template.chosen(facts, 1e-4)
-            continue
-        chosen += 1
-        assert said(resolution.config) == tuned(best, recomputed=full), seed
-        if not fixed:
-            starter = init_template.chosen(facts, 1e-4)
-            rebuilds = best.choice.recompute is Recompute.FULL
-            assert said(starter.config) == tuned(best, recomputed=rebuilds), seed
+        best = winner(facts, fixed)
+        agree(facts, fixed, best, seed)
+        chosen += best is not None
     assert chosen >= 10, "most of these worlds hold their model"
 
 
+def winner(facts: Facts, fixed: Mapping[str, Any] | None = None) -> Candidate | None:
+    """What ``tune`` chooses; None where nothing fits."""
+    first = tune(facts, fixed=fixed)[0]
+    return None if first.reason else first
+
+
+def agree(facts: Facts, fixed: Mapping[str, Any], best: Candidate | None, seed: int) -> None:
+    """``resolve`` and ``init`` choose ``best`` too, or refuse where there is none."""
+    rebuilds = best is not None and best.choice.recompute is Recompute.FULL
+    full = rebuilds and not asked(facts)
+    resolution = dsconfig.resolve(open_file(facts, fixed, recomputed=full), facts)
+    assert resolution.ok == (best is not None), (seed, resolution.diagnostics)
+    if best is not None:
+        assert said(resolution.config) == tuned(best, recomputed=full), seed
+    if fixed:
+        return
+    if best is None:
+        with pytest.raises(UsageError):
+            init_template.chosen(facts, 1e-4)
+    else:
+        starter = init_template.chosen(facts, 1e-4)
+        assert said(starter.config) == tuned(best, recomputed=rebuilds), seed
+
+
+@pytest.mark.parametrize("first", range(0, CASES, 20))
+def test_fit_answers_the_fewest_gpus_with_what_the_others_choose_there(first: int) -> None:
+    """At that number ``resolve`` and ``init`` choose the same; at the one before nothing fits."""
+    seen = set[int | None]()
+    for seed in range(first, first + 20):
+        facts, _ = case(seed)
+        (fewest,) = limits(on(facts, None))
+        assert fewest.question == "fewest GPUs"
+        seen.add(fewest.value)
+        if fewest.value is None:
+            assert winner(facts) is None, seed
+            continue
+        agree(on(facts, fewest.value), {}, fewest.candidate, seed)
+        before = numbers(facts, below=fewest.value)
+        if before:
+            assert winner(on(facts, max(before))) is None, seed
+    assert len(seen) > 1, "not all of them fit one card"
+
+
+def on(facts: Facts, ranks: int | None) -> Facts:
+    """The same on another number of GPUs, eight to a node."""
+    return replace(facts, world_size=ranks, nodes=ranks and -(-ranks // 8))
+
+
+def numbers(facts: Facts, *, below: int) -> list[int]:
+    """GPUs that ``--fit`` may answer with: those among which a global batch can be divided."""
+    total = facts.training and facts.training.global_batch_size
+    return [ranks for ranks in range(1, below) if not total or total % ranks == 0]
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_the_config_of_a_limit_is_what_tune_chooses_there(seed: int) -> None:
+def test_the_other_answers_of_fit_are_what_tune_chooses_there(seed: int) -> None:
     facts, _ = case(seed)
     for limit in limits(facts):
         if limit.value is None or limit.candidate is None or facts.training is None:
             continue
         changes: dict[str, Any] = {}
-        if limit.question == "fewest GPUs":
-            changes = {"world_size": limit.value, "nodes": -(-limit.value // 8)}
-        elif limit.question == "longest sequence (tokens)":
+        if limit.question == "longest sequence (tokens)":
             changes = {"training": replace(facts.training, sequence_length=limit.value)}
         elif limit.question == "largest micro batch":
             training = replace(facts.training, micro_batch_size=limit.value, global_batch_size=None)
             changes = {"training": training}
-        else:
+        elif limit.question == "largest model (parameters)":
             changes = {"model": parameter_count.model(limit.value)}
-        ranks = changes.get("world_size", facts.world_size)
-        total = facts.training.global_batch_size
-        if total and total % ranks and "training" not in changes:
-            continue  # tune refuses a global batch that the ranks do not divide
+        else:
+            changes = {"world_size": limit.value, "nodes": -(-limit.value // 8)}
         assert limit.candidate.choice == tune(replace(facts, **changes))[0].choice, limit.question
