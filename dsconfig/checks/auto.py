@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, Holds, Path
+from dsconfig.checks.rule import Example, Finding, Holds, Path, before_deepspeed, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AutoFate, Runtime
 
@@ -41,6 +41,11 @@ def _consequence(config: Context, path: Path, fate: AutoFate, who: str) -> str:
     return f"{who} stops when it {when}"
 
 
+def _fills(runtime: Runtime) -> bool:
+    """By itself, or with what `dsconfig resolve` chooses."""
+    return before_deepspeed(runtime) or not runtime.fills_by_itself
+
+
 def _spoken(names: list[str]) -> str:
     return " and ".join(names)
 
@@ -53,6 +58,7 @@ def _spoken(names: list[str]) -> str:
     bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}',
     good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
     '"reduce_bucket_size": 500000000}}',
+    holds=in_deepspeed,
 )
 def auto_unresolved(config: Context) -> Iterator[Finding]:
     """No program that is going to read this file puts a value in place of "auto".
@@ -91,6 +97,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
         '"allgather_bucket_size": 500000000}}',
         runtime=None,
     ),
+    holds=in_deepspeed,
 )
 def auto_needs_resolve(config: Context) -> Iterator[Finding]:
     """Only `dsconfig resolve` (and so dsengine) puts a value in place of this "auto".
@@ -121,6 +128,7 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
     Effect.NOTE,
     bad=Example(config='{"train_batch_size": "auto"}', runtime=None),
     good=Example(config='{"train_batch_size": 8}', runtime=None),
+    holds=_fills,
 )
 def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
     """transformers or accelerate fill this "auto"; a plain DeepSpeed script does not.
@@ -158,6 +166,7 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
         config='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "pipeline": {}}',
         runtime="accelerate",
     ),
+    holds=before_deepspeed,
 )
 def auto_native_refused(config: Context) -> Iterator[Finding]:
     """ "auto" is a setting of DeepSpeed's own here, and accelerate stops at it.

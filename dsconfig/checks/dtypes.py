@@ -55,6 +55,7 @@ def param_dtype_conflict(config: Context) -> Iterator[Finding]:
     '"data_types": {"grad_accum_dtype": "fp32"}}',
     good='{"train_batch_size": 8, "bf16": {"enabled": true}, '
     '"zero_optimization": {"stage": 1}, "data_types": {"grad_accum_dtype": "fp32"}}',
+    holds=in_deepspeed,
 )
 def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
     """Without ZeRO gradients are summed in the format of the weights, and in no other."""
@@ -65,7 +66,6 @@ def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
             message=f"grad_accum_dtype {wanted} with {dtype} weights needs ZeRO: DeepSpeed stops "
             "when the engine is built",
             help='add "zero_optimization": {"stage": 1}',
-            holds=in_deepspeed,
         )
 
 

@@ -27,7 +27,7 @@ def judge(example: Example) -> tuple[Diagnostic, ...]:
     form = "yaml" if example.name.endswith(".yaml") else None
     document = read(example.config, name=example.name, format=form)
     found = check(document, facts_of(example), runtime=example.runtime, version=version)
-    return without_ignored(document, found)
+    return without_ignored(document, found, report_unused=example.runtime is None)
 
 
 def flags_of(example: Example) -> str:

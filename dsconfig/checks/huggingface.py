@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding
+from dsconfig.checks.rule import Example, Finding, before_deepspeed
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
@@ -139,6 +139,7 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
         training_args={"per_device_train_batch_size": 8},
         world_size=1,
     ),
+    holds=before_deepspeed,
 )
 def integration_stops(config: Context) -> Iterator[Finding]:
     """transformers or accelerate stops over what no other rule tells: its own code meets a value
@@ -148,7 +149,7 @@ def integration_stops(config: Context) -> Iterator[Finding]:
     does with the file.
     """
     (runtime, *others), training = config.runtimes, config.facts.training
-    if config.is_refused or others or not runtime.filled_with or training is None:
+    if config.is_refused or others or not before_deepspeed(runtime) or training is None:
         return
     try:
         replay = runtime.fill(copied(config.config), config.facts)

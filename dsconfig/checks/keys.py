@@ -194,6 +194,7 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
         if (
             len(places) == 1
             and not config.has(*places[0])
+            and (len(places[0]) == 1 or config.has(*places[0][:-1]))
             and not (alike and spelling.same_letters(alike, path[-1]))
         ):
             edits = move_entry(config.document, error.pointer, join(*places[0][:-1]))

@@ -48,6 +48,10 @@ def _shown(example: Example) -> Iterator[str]:
     yield "```json" if _is_json(example.config) else "```"
     yield _pretty(example.config)
     yield "```"
+    if example.training_args:
+        yield from ("", "`args.json`:", "", "```json")
+        yield json.dumps(example.training_args, indent=2)
+        yield "```"
     flags = flags_of(example)
     if flags:
         yield ""
@@ -112,13 +116,8 @@ def index() -> str:
     return "\n".join(lines) + "\n"
 
 
-def resolver_page(code: str) -> str:
-    """The page of a code that the resolver finds."""
-    return finding_page(code)
-
-
 def pages() -> dict[str, str]:
     """Every page by the name of its file."""
     of_rules = {f"{code}.md": page(rule) for code, rule in rules().items()}
-    of_findings = {f"{code}.md": resolver_page(code) for code in CODES}
+    of_findings = {f"{code}.md": finding_page(code) for code in CODES}
     return {"README.md": index()} | of_rules | of_findings

@@ -23,6 +23,11 @@ def in_deepspeed(runtime: Runtime) -> bool:
     return runtime.ends_in_deepspeed
 
 
+def before_deepspeed(runtime: Runtime) -> bool:
+    """The fault shows where a program puts values into the file and hands it on."""
+    return bool(runtime.filled_with)
+
+
 class Finding(NamedTuple):
     """One place where a rule does not hold. None means: as the rule says.
 

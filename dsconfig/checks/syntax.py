@@ -13,7 +13,13 @@ from dsconfig.report import Effect
 GOOD = '{"train_batch_size": 8}'
 
 
-@rule("DSC001", "unreadable-input", Effect.REFUSED, bad="/no/such/ds_config.json", good=GOOD)
+@rule(
+    "DSC001",
+    "unreadable-input",
+    Effect.REFUSED,
+    bad=Example(config="/no/such/ds_config.json", name="/no/such/ds_config.json"),
+    good=GOOD,
+)
 def unreadable_input(config: Context) -> Iterator[Finding]:
     """There is nothing to judge.
 
@@ -142,7 +148,9 @@ def no_config_inside(config: Context) -> Iterator[Finding]:
     "DSC010",
     "unused-ignore",
     Effect.INERT,
-    bad='{"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC999"]}}',
+    bad=Example(
+        config='{"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC999"]}}', runtime=None
+    ),
     good=GOOD,
 )
 def unused_ignore(config: Context) -> Iterator[Finding]:

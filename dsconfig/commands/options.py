@@ -132,6 +132,15 @@ NvmeSize = Annotated[
     str | None,
     typer.Option("--nvme-size", help="Free space there per node: 2TB.", rich_help_panel=FACTS),
 ]
+ClientOptimizer = Annotated[
+    str | None,
+    typer.Option(
+        "--client-optimizer",
+        metavar="CLASS",
+        help="Optimizer that the script passes: AdamW, DeepSpeedCPUAdam ...",
+        rich_help_panel=FACTS,
+    ),
+]
 TensorParallel = Annotated[
     int, typer.Option("--tensor-parallel", help="Degree.", rich_help_panel=FACTS)
 ]
@@ -191,6 +200,7 @@ def every_fact(
     host_memory: HostMemory = None,
     nvme: Nvme = None,
     nvme_size: NvmeSize = None,
+    client_optimizer: ClientOptimizer = None,
     tensor_parallel: TensorParallel = 1,
     sequence_parallel: SequenceParallel = 1,
     pipeline_parallel: PipelineParallel = 1,

@@ -21,8 +21,8 @@ SUITES = {
     "light": ("-n", "2", "-m", "not engine and not live and not browser and not deep"),
     "engine": ("-m", "engine and not live and not browser and not deep"),
 }
-NO_WITNESS = ("tests/house/", "tests/mutation/", "tests/checks/test_pages.py")
-"""Style, layers and pages that are written from the sources: they see that something changed."""
+NO_WITNESS = ("tests/house/", "tests/mutation/")
+"""Style, layers and what is written from the sources: they see that something changed."""
 BROAD, BRIEF = 5, 60.0
 """So many tests that run the most lines are heard first, where they take few seconds."""
 SETTINGS = """[run]

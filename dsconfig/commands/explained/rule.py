@@ -3,7 +3,8 @@
 from inspect import cleandoc
 from typing import Any
 
-from dsconfig.checks.page import page, resolver_page
+from dsconfig.checks.finding_page import finding_page
+from dsconfig.checks.page import page
 from dsconfig.checks.rule import Rule
 from dsconfig.report.diagnostic import RULE_PAGES
 from dsconfig.resolver.codes import CODES
@@ -31,7 +32,7 @@ def rule_as_data(rule: Rule) -> dict[str, Any]:
 
 def finding_as_text(code: str) -> str:
     """The page of a code that the resolver finds."""
-    return resolver_page(code).rstrip("\n")
+    return finding_page(code).rstrip("\n")
 
 
 def finding_as_data(code: str) -> dict[str, Any]:
