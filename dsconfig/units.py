@@ -31,7 +31,6 @@ class Unit:
 
     modules: tuple[str, ...]
     elements: int
-    trainable_elements: int
     parameters: tuple[str, ...]
     """Full names of the parameters it owns (a tied weight belongs to one unit only)."""
 
@@ -321,6 +320,5 @@ def _units_of(pieces: Iterable[_Piece]) -> Iterator[Unit]:
         yield Unit(
             modules=tuple(piece.modules),
             elements=sum(tensor.elements for _, tensor in owned),
-            trainable_elements=sum(tensor.elements for _, tensor in owned if tensor.trainable),
             parameters=tuple(name for name, _ in owned),
         )

@@ -19,7 +19,6 @@ OVERLAP = "overlap_comm"
 SUB_GROUP = "sub_group_size"
 KEYS = frozenset((REDUCE, GATHER, PREFETCH, PERSIST, OVERLAP, SUB_GROUP))
 DEFAULT_BUCKET = 500_000_000
-DEFAULT_SUB_GROUP = 1_000_000_000
 NVME_SUB_GROUP = 100_000_000
 """Four fp32 buffers of this size are pinned for NVMe: 1.6 GB a rank, not 16 GB."""
 _SHARE_NUMERATOR, _SHARE_DENOMINATOR = 45, 100

@@ -4,7 +4,6 @@ from typing import Any
 
 from dsconfig.cost.buckets import (
     DEFAULT_BUCKET,
-    DEFAULT_SUB_GROUP,
     GATHER,
     NVME_SUB_GROUP,
     OVERLAP,
@@ -18,10 +17,9 @@ from dsconfig.cost.buckets import (
 )
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
+from dsconfig.runtimes.settings import default_of
 
 BLOCK = "zero_optimization"
-DEFAULT_PREFETCH = 50_000_000
-DEFAULT_PERSISTENCE = 100_000
 _UNSIZED = "DeepSpeed's default; no model is known to size it by"
 
 
@@ -38,13 +36,10 @@ def fill(draft: Draft) -> None:
     for name in (REDUCE, GATHER):
         if draft.is_auto(f"{BLOCK}.{name}"):
             _bucket(draft, name, width)
-    for name, default, formula in (
-        (PREFETCH, DEFAULT_PREFETCH, "9 * hidden_size^2 // 10"),
-        (PERSIST, DEFAULT_PERSISTENCE, "10 * hidden_size"),
-    ):
+    for name, formula in ((PREFETCH, "9 * hidden_size^2 // 10"), (PERSIST, "10 * hidden_size")):
         path = f"{BLOCK}.{name}"
         if draft.is_auto(path) and width is None:
-            draft.fill(path, default, Source.DEFAULT, _UNSIZED)
+            draft.fill(path, default_of(path), Source.DEFAULT, _UNSIZED)
         elif draft.is_auto(path) and width is not None:
             draft.fill(path, by_width(width)[name], Source.MODEL, formula, hidden_size=width)
     _sub_group(draft)
@@ -78,4 +73,4 @@ def _sub_group(draft: Draft) -> None:
         rule = "four fp32 buffers of this size are pinned for NVMe: 1.6 GB a rank, not 16 GB"
         draft.fill(path, NVME_SUB_GROUP, Source.DERIVED, rule)
     else:
-        draft.fill(path, DEFAULT_SUB_GROUP, Source.DEFAULT, "DeepSpeed's default")
+        draft.fill(path, default_of(path), Source.DEFAULT, "DeepSpeed's default")

@@ -149,6 +149,49 @@ def test_a_fault_is_found_at_its_place(change, code, pointer):
     assert pointer in places
 
 
+TORCH_SCHEDULE = {"scheduler": {"type": "StepLR", "params": {"step_size": 2}}}
+
+LEFT_ALONE = [
+    (TORCH_SCHEDULE, "DSC635"),
+    (zero(0) | TORCH_SCHEDULE, "DSC635"),
+    ({"aio": {}}, "DSC435"),
+    ({"checkpoint": {"load_universal": False}}, "DSC903"),
+    ({"checkpoint": {}}, "DSC903"),
+]
+
+
+@pytest.mark.parametrize(("change", "code"), LEFT_ALONE)
+def test_what_works_is_left_alone(change, code):
+    assert code not in codes({"train_batch_size": 8, **change}, world_size=8)
+
+
+@pytest.mark.parametrize(
+    ("change", "wrapper"),
+    [
+        (zero(1), "ZeRO stage 1"),
+        ({"fp16": {"enabled": True}}, "fp16"),
+        (zero(0) | {"bf16": {"enabled": True}}, "bf16"),
+    ],
+)
+def test_the_wrapper_that_a_schedule_of_torch_refuses_is_named(change, wrapper):
+    found = codes({"train_batch_size": 8, **TORCH_SCHEDULE, **change}, world_size=8)["DSC635"]
+    assert f"the wrapped optimizer of {wrapper}:" in found.message
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        (zero(4), "DSC031", "zero_optimization.stage is 4, and must be"),
+        (zero(2, overlap_comm="often"), "DSC031", "zero_optimization.overlap_comm is "),
+        ({"fp16": {"enabled": "x"}}, "DSC031", "fp16.enabled is "),
+        (zero(2, reduce_bucket_size=10**30), "DSC036", "zero_optimization.reduce_bucket_size has"),
+    ],
+)
+def test_a_message_about_a_value_names_its_key_in_full(change, code, said):
+    found = codes({"train_batch_size": 8, **change}, runtime="deepspeed")[code]
+    assert found.message.startswith(said)
+
+
 VERSIONS = [
     ({"bf16": None}, "0.16.0", "refused"),
     ({"bf16": None}, "0.19.8", "inert"),

@@ -100,6 +100,33 @@ def test_frozen_parameters_have_no_states(runtime: str) -> None:
     assert held["optimizer state"] <= 8 * adapters.trainable / 8 + 8 * 400
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+@pytest.mark.parametrize("choice", USUAL, ids=lambda choice: choice.label)
+def test_a_longer_window_of_passes_needs_no_byte_more(choice: Choice, ranks: int) -> None:
+    """Sums are there from the second pass on; a third has nothing to add."""
+    here = facts(world_size=ranks, model="gpt2", device="h100")
+    two, four = (
+        price(with_micro_batch(usual_config(here, choice), 1, passes), here).device
+        for passes in (2, 4)
+    )
+    assert two.phase_bytes == four.phase_bytes
+    assert two.rest_bytes == four.rest_bytes
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_what_cuda_holds_beside_the_pool_is_what_others_measured(runtime: str) -> None:
+    """A context of 0.47 to 0.92 GiB; 1 to 2 GiB of NCCL where there is more than one rank
+    (ml-engineering, training/performance and debug/pytorch)."""
+    beside: dict[int, int] = {}
+    for ranks in (1, 2, 8):
+        here = facts(world_size=ranks, model="gpt2")
+        device = price(usual_config(here, Choice(stage=2)), here, runtime=runtime).device
+        beside[ranks] = device.visible_bytes - device.reserved_bytes
+    assert 0.47 * 2**30 <= beside[1] <= 0.92 * 2**30
+    assert 2**30 <= beside[2] - beside[1] <= 2 * 2**30
+    assert beside[8] == beside[2]
+
+
 def test_a_count_alone_gives_a_range_and_a_known_model_does_not() -> None:
     counted = table(gather(world_size=8, params="7e9")).options[0].device
     assert counted.low_bytes is not None and counted.high_bytes is not None

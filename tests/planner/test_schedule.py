@@ -23,7 +23,6 @@ def chain(*elements: int) -> tuple[list[Unit], dict[str, int]]:
         Unit(
             modules=(f"m{index}",),
             elements=count,
-            trainable_elements=count,
             parameters=(f"m{index}.weight",),
         )
         for index, count in enumerate(elements)

@@ -84,6 +84,17 @@ def test_without_a_card_buckets_follow_the_model_up_to_the_default():
     assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"] == 500_000_000
 
 
+def test_what_no_model_sizes_is_the_default_of_deepspeed():
+    assert resolved(BUCKETS).config["zero_optimization"] == {
+        "stage": 3,
+        "overlap_comm": True,
+        "reduce_bucket_size": 500_000_000,
+        "allgather_bucket_size": 500_000_000,
+        "stage3_prefetch_bucket_size": 50_000_000,
+        "stage3_param_persistence_threshold": 100_000,
+    }
+
+
 @pytest.mark.parametrize(
     ("device", "elements"), [("nvme", 100_000_000), ("cpu", 1_000_000_000), ("none", 1_000_000_000)]
 )

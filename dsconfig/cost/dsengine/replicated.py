@@ -20,7 +20,6 @@ def simulate(job: Workload) -> Trace:
         line.enter(Phase.FORWARD)
     line.hold(parts.MOMENTS, job.optimizer.state_bytes(trained))
     line.enter(Phase.FORWARD)
-    summed = job.accumulation > 1 or job.ranks == 1
     sums = _width_of_sums(job)
     if job.accumulation > 1:
         line.hold(parts.KEPT_GRADIENTS, trained * job.width)
@@ -37,7 +36,7 @@ def simulate(job: Workload) -> Trace:
             line.blink(parts.GRADIENTS, amount)
             if job.ranks == 1 and job.accumulation == 1:
                 line.hold(parts.KEPT_GRADIENTS, amount)
-            elif summed and job.ranks > 1:
+            elif job.accumulation > 1 and job.ranks > 1:
                 line.free(parts.KEPT_GRADIENTS, amount)  # from here on a view of the bucket
             if job.accumulation == 1:
                 line.hold(parts.SUMS, weight.elements * sums)

@@ -129,7 +129,6 @@ def _unit(job: Workload, indices: tuple[int, ...]) -> Unit:
     return Unit(
         modules=(),
         elements=sum(weight.elements for weight in weights),
-        trainable_elements=sum(weight.elements for weight in weights if weight.trainable),
         parameters=tuple(str(index) for index in indices),
     )
 
