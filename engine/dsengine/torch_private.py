@@ -294,6 +294,10 @@ class MovedModule(nn.Module):
         return self
 
 
+WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
+"""What torch.compile and activation checkpointing put into the names of parameters."""
+
+
 def persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the buffers of ``module`` itself that belong to its state dict."""
     for name, buffer in module._buffers.items():

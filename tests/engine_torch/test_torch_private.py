@@ -291,6 +291,18 @@ class TestModulesAndTensors:
             "Module._non_persistent_buffers_set is another thing: checkpoints would change"
         )
 
+    def test_wrappers_add_a_known_element_to_names(self) -> None:
+        from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+        from dsengine.parameters.names import clean_name
+
+        wrapped = (torch.compile(nn.Linear(1, 1)), checkpoint_wrapper(nn.Linear(1, 1)))
+        for module in wrapped:
+            assert [clean_name(name) for name, _ in cast(nn.Module, module).named_parameters()] == [
+                "weight",
+                "bias",
+            ], "a wrapper of torch names its content otherwise: checkpoints would not fit"
+
     def test_children_come_under_each_name(self) -> None:
         layer = nn.Linear(1, 1)
         assert [n for n, _ in private.children_of(nn.Sequential(layer, layer))] == ["0", "1"]

@@ -2,35 +2,31 @@
 
 import gc
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from dsconfig import Plan
 from dsengine.communication.peers import absent, in_phase
-from dsengine.loop.accessors import Accessors
-from dsengine.loop.counters import Accumulation, Counters
 from dsengine.loop.direct_backward import DirectBackward
-from dsengine.loop.offload_states import EVERYTHING, GRADIENTS, MODEL, Moving
-from dsengine.loop.saving import Saving
+from dsengine.loop.offload_states import EVERYTHING, GRADIENTS, MODEL
+from dsengine.loop.saving import SavingEngine
 from dsengine.loop.stepping import Stepper
 from dsengine.observation.reporter import Reporter
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_watched
 from dsengine.sharding import Sharding
-from dsengine.tiers import bind
-from dsengine.torch_private import MovedModule
 
 living: "WeakSet[Engine]" = WeakSet()
 """The engines of this process that are not destroyed."""
 
 
-class Engine(Accessors, Moving, Saving, MovedModule):
+class Engine(SavingEngine):
     """A model together with everything that trains it, as the plan decided.
 
     The loop is ``loss = engine(batch)``, ``engine.backward(loss)``, ``engine.step()`` for each
@@ -50,26 +46,17 @@ class Engine(Accessors, Moving, Saving, MovedModule):
         lr_scheduler: Any = None,
         training_dataloader: Any = None,
     ) -> None:
-        super().__init__()
-        self.module = sharding.module
-        self.plan = plan
-        self.device = device
-        self.optimizer = optimizer
-        self.lr_scheduler = lr_scheduler
-        self.training_dataloader = training_dataloader
-        self.counters = Counters()
-        self.loss_scaler = scaler
-        self.sharding = sharding
+        super().__init__(
+            plan=plan,
+            sharding=sharding,
+            scaler=scaler,
+            device=device,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            training_dataloader=training_dataloader,
+        )
         effective = plan.effective
         self._policy = policy
-        self._accumulation = Accumulation(
-            plan.batch.accumulation, effective.gradients.managed_accumulation, self.counters
-        )
-        self._binding = (
-            bind(optimizer, sharding.masters, effective, sharding.host_masters)
-            if optimizer
-            else None
-        )
         self._stepper = (
             Stepper(sharding, self._binding, scaler, effective, policy) if self._binding else None
         )
@@ -188,9 +175,6 @@ class Engine(Accessors, Moving, Saving, MovedModule):
 
     # Accumulation
 
-    def gradient_accumulation_steps(self) -> int:
-        return self._accumulation.steps
-
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the micro batch in work ends an accumulation window."""
         return self._accumulation.is_boundary
@@ -254,30 +238,6 @@ class Engine(Accessors, Moving, Saving, MovedModule):
     def empty_partition_cache(self) -> None:
         """Free units that are gathered although nothing uses them (stage 3)."""
         self.sharding.release()
-
-    def stepped_parts(self) -> list[nn.Parameter]:
-        """Return what the optimizer holds between steps."""
-        return [] if self._binding is None else list(self._binding.parts.values())
-
-    def stepped_part(self, name: str) -> Tensor:
-        """Return what the optimizer steps of master ``name``: it, or this rank's part of it."""
-        return self.sharding.masters[name] if self._binding is None else self._binding.parts[name]
-
-    def optimizer_on_shards(self) -> AbstractContextManager[None]:
-        """Let the optimizer hold the (sharded) parameters by which checkpoints know them."""
-        return nullcontext() if self._binding is None else self._binding.as_sharded()
-
-    def checkpointed_masters(self) -> Mapping[str, Tensor]:
-        """Return what a checkpoint holds of the masters, inside ``optimizer_on_shards``."""
-        return self.sharding.masters if self._binding is None else self._binding.checkpointed()
-
-    @contextmanager
-    def while_moved(self) -> Iterator[None]:
-        """``to``, ``cuda``, ``half`` ...: move what can be moved, then restore the layout."""
-        self.need(EVERYTHING, "moving or casting the model")
-        with self.optimizer_on_shards():
-            yield
-        self.sharding.restore()
 
     @in_phase("destroy", even_alone=True)
     def destroy(self) -> None:

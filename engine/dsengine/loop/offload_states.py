@@ -1,18 +1,17 @@
 """What an engine does to make room on the device: its states leave, and come back."""
 
 import gc
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from dsengine.loop.state import EngineState
 from dsengine.tiers.offloaded_states import OffloadStateTypeEnum as State
 from dsengine.tiers.offloaded_states import Parking
 from dsengine.torch_private import collect, units_of
-
-if TYPE_CHECKING:
-    from dsengine.loop.engine import Engine
 
 MODEL = frozenset({State.lp_params})
 GRADIENTS = frozenset({State.lp_params, State.lp_grads})
@@ -20,14 +19,10 @@ EVERYTHING = frozenset(set(State) - {State.contiguous_grad_buffer})
 """What a phase has to find on the device; the last kind is made anew whenever it is needed."""
 
 
-class Moving:
-    """The methods of an engine that move its states between device and host."""
+class OffloadingEngine(EngineState):
+    """An engine whose states move between device and host."""
 
     _parking: Parking | None = None
-
-    @property
-    def _owner(self) -> "Engine":
-        return cast("Engine", self)
 
     def offload_states(
         self,
@@ -44,25 +39,25 @@ class Moving:
         stay. Raises ValueError for another device or name, and where the config keeps
         parameters off the device.
         """
-        engine, target = self._owner, str(getattr(device, "value", device))
+        target = str(getattr(device, "value", device))
         del non_blocking
         if target == "none":
             return
         if target != "cpu":
             raise ValueError(f"offload_states: states can go to 'cpu', not to {target!r}")
-        if engine.zero_offload_param() is not None:
+        if self.zero_offload_param() is not None:
             raise ValueError(
                 "offload_states: with zero_optimization.offload_param parameters rest on the "
                 "host already; remove one of the two"
             )
         kinds = set(State) if include is None else {_state(each) for each in include}
         if self._parking is None:
-            self._parking = Parking(engine.device)
-        engine.sharding.release()
-        if engine.device.type == "cpu":
+            self._parking = Parking(self.device)
+        self.sharding.release()
+        if self.device.type == "cpu":
             self._parking.states |= kinds
             return
-        self._parking.park(states_of(engine), kinds, pin=pin_memory)
+        self._parking.park(states_of(self), kinds, pin=pin_memory)
         gc.collect()
         torch.cuda.empty_cache()
 
@@ -78,6 +73,14 @@ class Moving:
             away = ", ".join(sorted(self._parking.states & states))
             raise RuntimeError(f"{what}: {away} are offloaded; call reload_states() first")
 
+    @contextmanager
+    def while_moved(self) -> Iterator[None]:
+        """``to``, ``cuda``, ``half`` ...: move what can be moved, then restore the layout."""
+        self.need(EVERYTHING, "moving or casting the model")
+        with self.optimizer_on_shards():
+            yield
+        self.sharding.restore()
+
 
 def _state(name: Any) -> State:
     value = str(getattr(name, "value", name))
@@ -90,7 +93,7 @@ def _state(name: Any) -> State:
         ) from None
 
 
-def states_of(engine: "Engine") -> dict[State, list[Tensor]]:
+def states_of(engine: EngineState) -> dict[State, list[Tensor]]:
     """Every tensor that a kind of an engine's states is made of, on any device."""
     module, optimizer = engine.module, engine.optimizer
     masters = [*engine.sharding.masters.values(), *engine.stepped_parts()]

@@ -4,7 +4,7 @@ import gc
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,15 +13,12 @@ from dsengine.checkpoints import Checkpointer, TrainingState
 from dsengine.checkpoints.directory import read_latest
 from dsengine.checkpoints.export import load_weights, save_weights, whole_state_dict
 from dsengine.communication.peers import in_phase
-from dsengine.loop.offload_states import EVERYTHING
-
-if TYPE_CHECKING:
-    from dsengine.loop.engine import Engine
+from dsengine.loop.offload_states import EVERYTHING, OffloadingEngine
 
 Path = str | PathLike[str]
 
 
-def training_state(engine: "Engine") -> TrainingState:
+def training_state(engine: OffloadingEngine) -> TrainingState:
     """Return everything of an engine that a checkpoint holds.
 
     Raises RuntimeError while states are offloaded.
@@ -46,19 +43,15 @@ def training_state(engine: "Engine") -> TrainingState:
     )
 
 
-class Saving:
-    """The methods of an engine that read and write files. All are collective."""
+class SavingEngine(OffloadingEngine):
+    """An engine that reads and writes files. All of it is collective."""
 
     _checkpointer: Checkpointer | None = None
-
-    @property
-    def _engine(self) -> "Engine":
-        return cast("Engine", self)
 
     def checkpointer(self) -> Checkpointer:
         """Return the object that saves and loads; set ``asynchronous`` or ``keep`` on it."""
         if self._checkpointer is None:
-            validation = self._engine.plan.effective.checkpointing.tag_validation
+            validation = self.plan.effective.checkpointing.tag_validation
             self._checkpointer = Checkpointer(tag_validation=validation)
         return self._checkpointer
 
@@ -76,11 +69,11 @@ class Saving:
         Raises CheckpointError on every rank when one cannot write; the checkpoints that exist
         stay as they are.
         """
-        with self._engine.optimizer_on_shards():
+        with self.optimizer_on_shards():
             self.checkpointer().save(
-                training_state(self._engine),
+                training_state(self),
                 save_dir,
-                f"global_step{self._engine.global_steps}" if tag is None else str(tag),
+                f"global_step{self.global_steps}" if tag is None else str(tag),
                 client_state=client_state,
                 save_latest=save_latest,
                 exclude_frozen=exclude_frozen_parameters,
@@ -114,8 +107,8 @@ class Saving:
         foreign = checkpointer.group.run_on_coordinator(
             lambda: _written_by_deepspeed(load_dir, name), f"reading {load_dir}"
         )
-        with self._engine.optimizer_on_shards():
-            state = training_state(self._engine)
+        with self.optimizer_on_shards():
+            state = training_state(self)
             if not foreign:
                 return checkpointer.load(state, load_dir, name, **how)
             from dsengine.checkpoints.deepspeed_layout import load_deepspeed_checkpoint
@@ -136,16 +129,16 @@ class Saving:
         ``stage3_gather_16bit_weights_on_model_save`` must be set; without it nothing is written
         and False returned.
         """
-        if self._engine.zero_optimization_stage() == 3 and not (
-            self._engine.zero_gather_16bit_weights_on_model_save()
+        if self.zero_optimization_stage() == 3 and not (
+            self.zero_gather_16bit_weights_on_model_save()
         ):
             return False
         save_weights(
-            training_state(self._engine),
+            training_state(self),
             save_dir,
             save_filename,
             group=self.checkpointer().group,
-            dtype=_model_dtype(self._engine),
+            dtype=_model_dtype(self),
             exclude_frozen=exclude_frozen_parameters,
             max_file_bytes=max_file_bytes,
         )
@@ -157,8 +150,8 @@ class Saving:
     def load_pretrained(self, source: Path, strict: bool = True) -> None:
         """Fill the model from Hugging Face safetensors; each rank reads only its shards."""
         group = self.checkpointer().group
-        with self._engine.optimizer_on_shards():
-            load_weights(training_state(self._engine), source, group=group, strict=strict)
+        with self.optimizer_on_shards():
+            load_weights(training_state(self), source, group=group, strict=strict)
 
     @in_phase("zero3_consolidated_16bit_state_dict")
     def _zero3_consolidated_16bit_state_dict(
@@ -166,8 +159,8 @@ class Saving:
     ) -> dict[str, Tensor] | None:
         """Return the whole state dict on rank 0, None on the others."""
         state = whole_state_dict(
-            training_state(self._engine),
-            dtype=_model_dtype(self._engine),
+            training_state(self),
+            dtype=_model_dtype(self),
             exclude_frozen=exclude_frozen_parameters,
         )
         return state or None
@@ -189,7 +182,7 @@ def _written_by_deepspeed(load_dir: Path, tag: str | None) -> bool:
     return tag is not None and is_deepspeed_directory(FilePath(load_dir) / tag)
 
 
-def _model_dtype(engine: "Engine") -> torch.dtype | None:
+def _model_dtype(engine: OffloadingEngine) -> torch.dtype | None:
     """The dtype in which the model computes; None leaves each tensor its own."""
     dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": None}
     return dtypes[str(engine.plan.effective.numerics.precision)]

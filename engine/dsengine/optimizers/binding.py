@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from dsconfig import OPTIMIZER_CLASSES
 from dsengine.optimizers.lion import Lion
-from dsengine.parameters.shards import as_shard
+from dsengine.parameters.shards import as_shard, local_part
 
 ELEMENTWISE = frozenset(
     {
@@ -95,9 +95,7 @@ class Binding:
         if not self.uses_parts:
             return
         for master, part in self._pairs:
-            gradient = master.grad
-            # DTensor.to_local would record itself for autograd.
-            part.grad = None if gradient is None else getattr(gradient, "_local_tensor", gradient)
+            part.grad = None if master.grad is None else local_part(master.grad)
 
     def drop_gradients(self) -> None:
         for _, part in self._pairs:

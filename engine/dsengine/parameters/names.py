@@ -6,15 +6,12 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from dsengine.torch_private import collect, is_gathered, persistent_buffers, units_of
-
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
-"""Path elements that torch.compile and activation checkpointing put into names."""
+from dsengine.torch_private import WRAPPERS, collect, is_gathered, persistent_buffers, units_of
 
 
 def clean_name(name: str) -> str:
     """Return ``name`` without the path elements of wrappers."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

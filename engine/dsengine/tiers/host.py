@@ -10,9 +10,10 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dsengine.optimizers.binding import Binding, is_elementwise
-from dsengine.parameters.shards import as_shard
+from dsengine.parameters.shards import as_shard, local_part
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.tiers.tiles import Tile, divide_into_tiles, host_share, stepping_only
+from dsengine.torch_private import version_of
 
 
 class HostBinding(Binding):
@@ -44,7 +45,7 @@ class HostBinding(Binding):
         self.settings = settings
         self.uses_parts = True
         self._pin = settings.pin_memory and torch.cuda.is_available()
-        sizes = {n: local(masters[n]).numel() for n in self._names_in_order()}
+        sizes = {n: local_part(masters[n]).numel() for n in self._names_in_order()}
         tiles = divide_into_tiles(sizes, settings.tile_elements)
         self.device_tiles, self.host_tiles = host_share(tiles, settings.ratio)
         on_device = {name for tile in self.device_tiles for name in tile.names}
@@ -61,7 +62,7 @@ class HostBinding(Binding):
         return [names[id(p)] for group in self.optimizer.param_groups for p in group["params"]]
 
     def _part(self, master: nn.Parameter, on_host: Tensor | None, on_device: bool) -> nn.Parameter:
-        shard = local(master).detach()
+        shard = local_part(master).detach()
         if on_host is not None and not on_device:
             return nn.Parameter(on_host, requires_grad=master.requires_grad)
         home = shard.device if on_device else torch.device("cpu")
@@ -107,7 +108,7 @@ class HostBinding(Binding):
 
     @torch.no_grad()
     def _version(self, name: str) -> int:
-        return local(self.masters[name])._version
+        return version_of(local_part(self.masters[name]))
 
     def _update(self, tile: Tile) -> None:
         self._take_changes(tile)
@@ -125,12 +126,12 @@ class HostBinding(Binding):
         """Take over shards that were written to from outside (a load, GatheredParameters)."""
         for name in tile.names:
             if self._version(name) != self._written[name]:
-                self.parts[name].copy_(local(self.masters[name]))
+                self.parts[name].copy_(local_part(self.masters[name]))
 
     @torch.no_grad()
     def _copy_back(self, tile: Tile) -> None:
         for name in tile.names:
-            local(self.masters[name]).copy_(self.parts[name], non_blocking=True)
+            local_part(self.masters[name]).copy_(self.parts[name], non_blocking=True)
             self._written[name] = self._version(name)
 
     def sharded(self) -> dict[str, Tensor]:
@@ -157,11 +158,6 @@ class HostBinding(Binding):
         return {**self.masters, **self.held}
 
 
-def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def _sharded_like(part: Tensor, master: Tensor) -> Tensor:
     return as_shard(part, master) if isinstance(master, DTensor) else part
 
@@ -177,6 +173,6 @@ def _to_part(value: Tensor, old: Tensor, new: Tensor) -> Tensor:
 
     A step count is there too, or on the host: fused kernels want it beside the parameter.
     """
-    part = local(value)
+    part = local_part(value)
     stays = part.dim() == 0 and part.device.type != old.device.type
     return part if stays else part.to(new.device)

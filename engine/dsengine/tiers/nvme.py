@@ -20,8 +20,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from dsengine.parameters.shards import local_part
 from dsengine.tiers.files import Buffer, FileIO, TileFile, fresh_directory, wait
-from dsengine.tiers.host import HostBinding, local
+from dsengine.tiers.host import HostBinding
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.tiers.tiles import Tile, state_entries
 
@@ -126,7 +127,7 @@ class NvmeBinding(HostBinding):
         for segment in range(self._segments):
             start = segment * tile.elements
             for name in tile.names:
-                shape = local(self.masters[name]).shape
+                shape = local_part(self.masters[name]).shape
                 yield name, segment, elements[start : start + shape.numel()].view(shape)
                 start += shape.numel()
 

@@ -1,45 +1,83 @@
-"""What an engine can be asked: settings, counters, ranks. Names are DeepSpeed's."""
+"""What an engine holds, and what it can be asked: settings, counters, ranks, parts.
+
+The names are DeepSpeed's. ``EngineState`` is the ground floor of the one engine class: above it
+states leave the device (``offload_states``), files are written and read (``saving``), and on top
+the model trains (``engine``).
+"""
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-if TYPE_CHECKING:
-    from dsconfig import Effective
-    from dsengine.loop.engine import Engine
+from dsconfig import Effective, Plan
+from dsengine.loop.counters import Accumulation, Counters
+from dsengine.optimizers.loss_scale import LossScaler
+from dsengine.sharding import Sharding
+from dsengine.tiers import bind
+from dsengine.torch_private import MovedModule
 
 
-class Accessors:
-    """Read-only answers from the plan, the counters and the optimizer."""
+class EngineState(MovedModule):
+    """The parts of an engine, and read-only answers from the plan, the counters, the optimizer."""
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        sharding: Sharding,
+        scaler: LossScaler,
+        device: torch.device,
+        optimizer: Optimizer | None = None,
+        lr_scheduler: Any = None,
+        training_dataloader: Any = None,
+    ) -> None:
+        super().__init__()
+        self.module = sharding.module
+        self.plan = plan
+        self.device = device
+        self.optimizer = optimizer
+        self.lr_scheduler = lr_scheduler
+        self.training_dataloader = training_dataloader
+        self.counters = Counters()
+        self.loss_scaler = scaler
+        self.sharding = sharding
+        effective = plan.effective
+        self._accumulation = Accumulation(
+            plan.batch.accumulation, effective.gradients.managed_accumulation, self.counters
+        )
+        self._binding = (
+            bind(optimizer, sharding.masters, effective, sharding.host_masters)
+            if optimizer
+            else None
+        )
 
     @property
-    def _self(self) -> "Engine":
-        return cast("Engine", self)
-
-    @property
-    def _effective(self) -> "Effective":
-        return self._self.plan.effective
+    def _effective(self) -> Effective:
+        return self.plan.effective
 
     # Counters
 
     @property
     def global_steps(self) -> int:
-        return self._self.counters.global_steps
+        return self.counters.global_steps
 
     @property
     def global_samples(self) -> int:
-        return self._self.counters.global_samples
+        return self.counters.global_samples
 
     @property
     def micro_steps(self) -> int:
-        return self._self.counters.micro_steps
+        return self.counters.micro_steps
 
     @property
     def skipped_steps(self) -> int:
-        return self._self.counters.skipped_steps
+        return self.counters.skipped_steps
 
     # Optimizer and schedule
 
@@ -57,16 +95,16 @@ class Accessors:
         return [group.get("type") for group in self._groups()]
 
     def _groups(self) -> list[dict[str, Any]]:
-        optimizer = self._self.optimizer
+        optimizer = self.optimizer
         return optimizer.param_groups if optimizer is not None else []
 
     @property
     def basic_optimizer(self) -> torch.optim.Optimizer | None:
-        return self._self.optimizer
+        return self.optimizer
 
     def optimizer_name(self) -> str | None:
         """The config's name for the optimizer, else the class of the one that was passed."""
-        named, optimizer = self._effective.optimizer, self._self.optimizer
+        named, optimizer = self._effective.optimizer, self.optimizer
         if optimizer is None:
             return None
         return named.type.lower() if named is not None else type(optimizer).__name__
@@ -85,18 +123,21 @@ class Accessors:
 
     # Batch
 
+    def gradient_accumulation_steps(self) -> int:
+        return self._accumulation.steps
+
     def train_batch_size(self) -> int:
-        return self._self.plan.batch.global_batch
+        return self.plan.batch.global_batch
 
     def train_micro_batch_size_per_gpu(self) -> int:
-        return self._self.plan.batch.micro_batch
+        return self.plan.batch.micro_batch
 
     def get_batch_info(self) -> tuple[int, int, int]:
         """Return (global batch, micro batch, accumulation steps)."""
         return (
             self.train_batch_size(),
             self.train_micro_batch_size_per_gpu(),
-            self._self.gradient_accumulation_steps(),
+            self.gradient_accumulation_steps(),
         )
 
     # Precision
@@ -111,15 +152,15 @@ class Accessors:
         return self._effective.numerics.autocast is not None
 
     def dynamic_loss_scale(self) -> bool:
-        return self.fp16_enabled() and self._self.loss_scaler.dynamic
+        return self.fp16_enabled() and self.loss_scaler.dynamic
 
     @property
     def loss_scale(self) -> float:
-        return self._self.loss_scaler.scale
+        return self.loss_scaler.scale
 
     @property
     def cur_scale(self) -> float:
-        return self._self.loss_scaler.scale
+        return self.loss_scaler.scale
 
     def gradient_clipping(self) -> float:
         return self._effective.gradients.clipping
@@ -177,7 +218,7 @@ class Accessors:
 
     @property
     def dp_world_size(self) -> int:
-        return self._self.plan.mesh.data_parallel
+        return self.plan.mesh.data_parallel
 
     @property
     def data_parallel_group(self) -> Any:
@@ -193,3 +234,21 @@ class Accessors:
     def config(self) -> dict[str, Any]:
         """The config as a dict in DeepSpeed's language, nothing "auto"."""
         return dict(self._effective.config)
+
+    # What the optimizer steps
+
+    def stepped_parts(self) -> list[nn.Parameter]:
+        """Return what the optimizer holds between steps."""
+        return [] if self._binding is None else list(self._binding.parts.values())
+
+    def stepped_part(self, name: str) -> Tensor:
+        """Return what the optimizer steps of master ``name``: it, or this rank's part of it."""
+        return self.sharding.masters[name] if self._binding is None else self._binding.parts[name]
+
+    def optimizer_on_shards(self) -> AbstractContextManager[None]:
+        """Let the optimizer hold the (sharded) parameters by which checkpoints know them."""
+        return nullcontext() if self._binding is None else self._binding.as_sharded()
+
+    def checkpointed_masters(self) -> Mapping[str, Tensor]:
+        """Return what a checkpoint holds of the masters, inside ``optimizer_on_shards``."""
+        return self.sharding.masters if self._binding is None else self._binding.checkpointed()
