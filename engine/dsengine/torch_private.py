@@ -106,11 +106,17 @@ class ShardedParameter:
         return whole is not None and whole.grad is not None
 
     def unreduced(self) -> Iterator[Tensor]:
-        """Yield what is held of gradients that are not reduced yet."""
+        """Yield what is held of gradients that are not reduced yet, each tensor once.
+
+        A window in another dtype than that of the weights is summed apart; since torch 2.15 in
+        ``grad`` itself, and the other name leads there too.
+        """
         whole = getattr(self._record, "_unsharded_param", None)
-        for gradient in (self._record.unsharded_accumulated_grad, getattr(whole, "grad", None)):
-            if gradient is not None:
-                yield gradient
+        sums, gradient = self._record.unsharded_accumulated_grad, getattr(whole, "grad", None)
+        if sums is not None and sums is not gradient:
+            yield sums
+        if gradient is not None:
+            yield gradient
 
     def replace(self, part: Tensor, *, requires_grad: bool = True) -> None:
         """Let ``part``, this rank's, be the shard from now on, on every module that owns it.
