@@ -1,7 +1,6 @@
 """From a config and facts to an Estimate."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from types import MappingProxyType
 
 from dsconfig.cost import hardware
@@ -30,12 +29,6 @@ def estimate(
     return Estimate(options=(option,), inputs=inputs_of(effective, facts, runtime))
 
 
-def peak(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine") -> int:
-    """Only the highest bytes allocated on one device: the quick form for searches."""
-    program = runtime_of(runtime)
-    return simulator_of(program)(_workload(effective, facts, program)).peak
-
-
 def _workload(effective: Effective, facts: Facts, program: Runtime) -> Workload:
     in_engine = not program.ends_in_deepspeed
     return workload(effective, facts, program.version, in_engine=in_engine)
@@ -49,6 +42,8 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
     zero = effective.zero
     host = host_memory(job, is_deepspeed=program.ends_in_deepspeed)
     device = _device(job, trace, facts, host)
+    card = facts.device
+    known = [(card.name, card.memory_bytes)] if card and card.memory_bytes is not None else []
     return Option(
         stage=zero.stage,
         offload_optimizer=_PLACES[zero.optimizer_tier],
@@ -58,7 +53,7 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
         nvme=nvme_memory(job, is_deepspeed=program.ends_in_deepspeed),
         bucket_rule_bytes=bucket_rule_bytes(zero),
         bucket_allocated_bytes=trace.buckets,
-        fits=_fits(device, facts),
+        fits=fits_on(known, device),
     )
 
 
@@ -102,34 +97,17 @@ def _around(trace: Trace, facts: Facts) -> tuple[int, int]:
     return reserved, hardware.CONTEXT_BYTES + communicators
 
 
-def _fits(device: DeviceMemory, facts: Facts) -> tuple[Fit, ...]:
-    """Against the card in the facts: reserved bytes, context and communicators must go in."""
-    if facts.device is None or facts.device.memory_bytes is None:
-        return ()
-    memory = facts.device.memory_bytes
-    headroom = memory - device.visible_bytes
-    return (
-        Fit(
-            device=facts.device.name,
-            memory_bytes=memory,
-            fits=headroom >= 0,
-            headroom_bytes=headroom,
-        ),
-    )
-
-
-def with_fits(option: Option, cards: list[tuple[str, int]]) -> Option:
-    """The option, judged against cards given as (name, usable bytes)."""
-    fits = tuple(
+def fits_on(cards: list[tuple[str, int]], device: DeviceMemory) -> tuple[Fit, ...]:
+    """Against cards given as (name, usable bytes): reserved, context and communicators go in."""
+    return tuple(
         Fit(
             device=name,
             memory_bytes=memory,
-            fits=memory >= option.device.visible_bytes,
-            headroom_bytes=memory - option.device.visible_bytes,
+            fits=memory >= device.visible_bytes,
+            headroom_bytes=memory - device.visible_bytes,
         )
         for name, memory in cards
     )
-    return replace(option, fits=fits)
 
 
 def inputs_of(

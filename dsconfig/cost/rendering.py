@@ -19,10 +19,6 @@ def both(count: float) -> str:
     return f"{count / 1e9:.2f} GB ({count / 2**30:.2f} GiB)"
 
 
-def gib(count: float) -> str:
-    return f"{count / 2**30:.2f} GiB"
-
-
 def moved(option: Option) -> str:
     """``optimizer + parameters to CPU``; nothing where all stays on the device."""
     places = {"optimizer": option.offload_optimizer, "parameters": option.offload_param}

@@ -26,7 +26,7 @@ from dsconfig.cost.choices import (
     with_recomputation,
 )
 from dsconfig.cost.estimate import Estimate, Option
-from dsconfig.cost.pricing import inputs_of, price, with_fits
+from dsconfig.cost.pricing import fits_on, inputs_of, price
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts.facts import Facts
 from dsconfig.lazily import lazily
@@ -319,7 +319,8 @@ def with_largest_batch(space: Space, choice: Choice) -> Candidate | None:
 
 
 def _largest(space: Space, choice: Choice, *, spare: bool) -> Candidate | None:
-    """By interpolation, since bytes grow nearly in proportion; every third try bisects."""
+    """By interpolation, since bytes grow nearly in proportion; every third try after the first
+    two bisects."""
     sizes, tried = space.batches.sizes, list[Candidate]()
 
     def serves(place: int) -> bool:
@@ -334,7 +335,7 @@ def _largest(space: Space, choice: Choice, *, spare: bool) -> Candidate | None:
         if low >= high:
             return space.with_batch(choice, sizes[low - 1]) if low else None
         place = min(attempt, 1) if attempt < 2 else _expected(space, tried, spare)
-        if attempt % 3 == 2:
+        if attempt % 3 == 1 and attempt > 1:
             place = (low + high) // 2
         place = min(max(place, low), high - 1)
         low, high = (place + 1, high) if serves(place) else (low, place)
@@ -449,7 +450,8 @@ def table(facts: Facts, *, runtime: str | Runtime = "dsengine") -> Estimate:
     """
     options = [price(usual_config(facts, choice), facts, runtime=runtime) for choice in USUAL]
     if facts.device is None:
-        options = [with_fits(option, list(known_cards())) for option in options]
+        cards = list(known_cards())
+        options = [replace(each, fits=fits_on(cards, each.device)) for each in options]
     inputs = inputs_of(usual_config(facts, USUAL[-1]), facts, runtime)
     return Estimate(options=tuple(options), inputs=inputs)
 

@@ -11,19 +11,6 @@ from typing import NamedTuple
 from dsconfig.cost.estimate import Component, Phase
 from dsconfig.cost.workload import OUTSIDE, Weight, Workload
 
-BUCKET_PARTS = frozenset(
-    {
-        "reduce bucket",
-        "second reduce bucket",
-        "flattened bucket",
-        "bucket cast for communication",
-        "gather buffer",
-        "reduce-scatter input",
-        "reduce-scatter output",
-    }
-)
-"""Names of the parts that communication alone is the cause of."""
-
 SHAPED = frozenset({"activations", "logits and loss", "working set of one block"})
 """Parts that kernels and shapes decide; everything else follows from the config exactly."""
 
@@ -37,6 +24,8 @@ class Part(NamedTuple):
     source: str = ""
     stream: str = "compute"
     """CUDA stream it is allocated on: the caching allocator keeps a pool for each."""
+    communicated: bool = False
+    """Whether communication alone is the cause of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +86,7 @@ class Timeline:
         self.phase = Phase.INIT
         self.total = 0
         self._held: dict[Part, int] = {}
+        self._highest = -1  # of the current phase, as far as it was noted
         self._peaks: dict[Phase, int] = {}
         self._rests: dict[Phase, int] = {}
         self._parts: dict[Phase, dict[Part, int]] = {}
@@ -110,6 +100,7 @@ class Timeline:
         self._note_peak()
         self._rests[self.phase] = self.total
         self.phase = phase
+        self._highest = self._peaks.get(phase, -1)
 
     def hold(self, part: Part, amount: int) -> None:
         if not amount:
@@ -118,7 +109,7 @@ class Timeline:
         self.total += amount
         stream = part.stream
         self._streams[stream] = self._streams.get(stream, 0) + amount
-        if part.name in BUCKET_PARTS:
+        if part.communicated:
             self._bucket_bytes += amount
 
     def free(self, part: Part, amount: int | None = None) -> None:
@@ -127,16 +118,18 @@ class Timeline:
         released = held if amount is None or amount > held else amount
         if not released:
             return
-        if self.total > self._peaks.get(self.phase, -1):
+        if self.total > self._highest:
             self._note_peak()
         stream = part.stream
-        if self._streams[stream] > self._pools.get(stream, 0):
-            self._pools[stream] = self._streams[stream]
+        on_stream = self._streams[stream]
+        if on_stream > self._pools.get(stream, 0):
+            self._pools[stream] = on_stream
+        self._streams[stream] = on_stream - released
         self._held[part] = held - released
         self.total -= released
-        self._streams[stream] -= released
-        if part.name in BUCKET_PARTS:
-            self._bucket_peak = max(self._bucket_peak, self._bucket_bytes)
+        if part.communicated:
+            if self._bucket_bytes > self._bucket_peak:
+                self._bucket_peak = self._bucket_bytes
             self._bucket_bytes -= released
 
     def blink(self, part: Part, amount: int) -> None:
@@ -158,8 +151,8 @@ class Timeline:
         return self._held.get(part, 0)
 
     def _note_peak(self) -> None:
-        if self.total > self._peaks.get(self.phase, -1):
-            self._peaks[self.phase] = self.total
+        if self.total > self._highest:
+            self._highest = self._peaks[self.phase] = self.total
             self._parts[self.phase] = dict(self._held)
 
     def trace(self) -> Trace:

@@ -1,6 +1,7 @@
 """What one rank has to hold and do, digested from config and facts for the simulations."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from dsconfig.cost.activations import Activations, activations_of
 from dsconfig.cost.optimizers import OptimizerCost, optimizer_cost
@@ -28,9 +29,12 @@ class Weight:
     """Size of the first dimension, along which ``fully_shard`` divides."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Everything the simulations of a runtime read. Sizes in elements, widths in bytes."""
+    """Everything the simulations of a runtime read. Sizes in elements, widths in bytes.
+
+    What follows from it is worked out once: a simulation asks for it at every weight.
+    """
 
     effective: Effective
     weights: tuple[Weight, ...]
@@ -50,63 +54,63 @@ class Workload:
     on_cpu: bool = False
     """The processor is the device, and gloo the communication library."""
 
-    @property
+    @cached_property
     def ranks(self) -> int:
         """Ranks that share one copy of the states (data-parallel, or the sharding group)."""
         return self.mesh.state_ranks
 
-    @property
+    @cached_property
     def replicas(self) -> int:
         """Copies of the states: more than one where the sharding group is a part of the ranks."""
         return self.mesh.replicate
 
-    @property
+    @cached_property
     def width(self) -> int:
         return self.effective.numerics.precision.bytes
 
-    @property
+    @cached_property
     def communication_width(self) -> int:
         return self.effective.numerics.communication_dtype.bytes
 
-    @property
+    @cached_property
     def accumulation_width(self) -> int:
         return self.effective.numerics.grad_accum_dtype.bytes
 
-    @property
+    @cached_property
     def master_width(self) -> int:
         numerics = self.effective.numerics
         return 2 if numerics.master_weights_16bit and numerics.precision.bytes == 2 else 4
 
-    @property
+    @cached_property
     def state_width(self) -> int:
         return 2 if self.effective.numerics.optimizer_states_16bit else self.master_width
 
-    @property
+    @cached_property
     def elements(self) -> int:
         return sum(weight.elements for weight in self.weights)
 
-    @property
+    @cached_property
     def trainable(self) -> tuple[Weight, ...]:
         return tuple(weight for weight in self.weights if weight.trainable)
 
-    @property
+    @cached_property
     def frozen_elements(self) -> int:
         return sum(weight.elements for weight in self.weights if not weight.trainable)
 
-    @property
+    @cached_property
     def trained(self) -> int:
         return sum(weight.elements for weight in self.trainable)
 
-    @property
+    @cached_property
     def largest_trained(self) -> int:
         return max((weight.elements for weight in self.trainable), default=0)
 
-    @property
+    @cached_property
     def owned(self) -> int:
         """Trainable elements of one rank's part."""
         return self.shard(self.trained)
 
-    @property
+    @cached_property
     def mixed(self) -> bool:
         return self.effective.numerics.precision is not Precision.FP32
 

@@ -8,7 +8,6 @@ on a file is hjson's. A :class:`TokenError` carries where reading can go on.
 import re
 from typing import Any
 
-SPACES = " \t\n\r"
 PUNCTUATION = "{}[],:"
 
 SPACE = re.compile(r"[ \t\n\r]*")

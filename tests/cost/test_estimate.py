@@ -20,13 +20,13 @@ from dsconfig.cost.choices import (
 from dsconfig.cost.estimate import TierMemory
 from dsconfig.cost.hardware import pinned, workspace_bytes
 from dsconfig.cost.limits import limits
-from dsconfig.cost.pricing import estimate, peak, price
+from dsconfig.cost.pricing import estimate, price
 from dsconfig.cost.remedies import cheapest_changes
 from dsconfig.cost.search import programs, table, tune, verdict_on
 from dsconfig.facts import Facts, TrainingFacts, catalogue
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.base import runtime_of
-from dsconfig.runtimes.effective import Tier, Zero
+from dsconfig.runtimes.effective import Effective, Tier, Zero
 
 RUNTIMES = ("dsengine", "deepspeed")
 
@@ -40,6 +40,10 @@ def facts(**changes: object) -> Facts:
         "sequence_length": 2048,
     }
     return gather(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def peak(config: Effective, world: Facts, *, runtime: str) -> int:
+    return price(config, world, runtime=runtime).device.peak_bytes
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

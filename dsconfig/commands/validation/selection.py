@@ -7,9 +7,6 @@ from dsconfig.commands.errors import UsageError
 from dsconfig.report import Diagnostic
 from dsconfig.source.findings import NEVER_IGNORED, matches
 
-SELECTOR = r"(?i:DSC)\d{0,3}|(?!(?i:DSC)\d)[a-zA-Z]\w*(?:-\w+)+"
-"""A code, the start of one, or a kebab name."""
-
 
 class Selection(NamedTuple):
     """Selectors as ``findings.matches`` reads them; no ``select`` selects everything."""

@@ -31,21 +31,27 @@ BUCKET = Part(
     "reduce bucket",
     f"{_ZERO}/reduce_bucket_size",
     "reduce_bucket_size elements, allocated whole",
+    communicated=True,
 )
 SECOND_BUCKET = Part(
-    "second reduce bucket", f"{_ZERO}/overlap_comm", "reduce_bucket_size elements once more"
+    "second reduce bucket",
+    f"{_ZERO}/overlap_comm",
+    "reduce_bucket_size elements once more",
+    communicated=True,
 )
 STAGING = Part(
     "flattened bucket",
     f"{_ZERO}/reduce_bucket_size",
     "what is in the bucket, during a reduction",
     stream="reduce",
+    communicated=True,
 )
 CAST = Part(
     "bucket cast for communication",
     "/communication_data_type",
     "what is in the bucket, cast",
     stream="reduce",
+    communicated=True,
 )
 STEP_GRADIENT = Part("fp32 gradient for the step", "", "4 per element being updated")
 FLAT_GRADIENT = Part("flattened gradient", "", "every element being updated, flattened")
@@ -67,6 +73,7 @@ GATHER_COPY = Part(
     f"{_ZERO}/stage3_prefetch_bucket_size",
     "what one gather fetches, once more",
     stream="gather",
+    communicated=True,
 )
 SECONDARY = Part(
     "secondary shards (hpZ)",

@@ -37,6 +37,7 @@ GATHER_BUFFER = Part(
     f"{_ZERO}/reduce_bucket_size",
     "one unit once more, while it is gathered",
     stream="gather",
+    communicated=True,
 )
 SHARDED_GRADIENTS = Part(
     "gradient shards", _STAGE, "4 per owned element, backward to step", stream="reduce"
@@ -56,9 +57,15 @@ CAST_INPUT = Part(
 BUCKETS = Part(
     "gradient buckets", f"{_ZERO}/reduce_bucket_size", "w per trainable element, the whole run"
 )
-REDUCE_INPUT = Part("reduce-scatter input", "/communication_data_type", "one unit")
+REDUCE_INPUT = Part(
+    "reduce-scatter input", "/communication_data_type", "one unit", communicated=True
+)
 REDUCE_OUTPUT = Part(
-    "reduce-scatter output", "/communication_data_type", "one unit / ranks", stream="reduce"
+    "reduce-scatter output",
+    "/communication_data_type",
+    "one unit / ranks",
+    stream="reduce",
+    communicated=True,
 )
 EXCHANGED = Part(
     "buffers of the exchange", "", "on CPU, over gloo: a unit to send, its pieces from other ranks"

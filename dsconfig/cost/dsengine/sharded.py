@@ -1,5 +1,7 @@
 """One rank of dsengine at stages 1 to 3: units under ``fully_shard``."""
 
+from collections.abc import Sequence
+
 from dsconfig.cost.dsengine import parts, replicated
 from dsconfig.cost.dsengine.collectives import Collectives, Exchange, broadcast_bytes, held_width
 from dsconfig.cost.dsengine.optimizers import temporary_bytes
@@ -41,6 +43,7 @@ class _Run:
         self._coming: set[int] = set()  # places of the groups whose gather is under way
         self._here: set[int] = set()
         self._tiles_here = 0 if self._on_device else sum(tiles(job)[0])
+        self._behind = _behind(self._groups)
 
     def trace(self) -> Trace:
         self._create()
@@ -172,7 +175,7 @@ class _Run:
         for place in reversed(range(len(self._groups))):
             group = self._groups[place]
             self._bring(place, forward=False)
-            self._fetch(self._behind(place))
+            self._fetch(self._behind[place])
             first = group.block != OUTSIDE and group.block not in done
             if first:
                 done.add(group.block)
@@ -186,13 +189,6 @@ class _Run:
         line.free(activations.kept)
         line.free(activations.outside)
         self._round_sums()
-
-    def _behind(self, place: int) -> tuple[int, ...]:
-        """What is gathered in backward while this unit computes: forward's order, reversed."""
-        asked = [each for each, group in enumerate(self._groups[:place]) if place in group.ahead]
-        if asked:
-            return tuple(reversed(asked))
-        return (place - 1,) if place else ()
 
     def _gradients(self, place: int) -> None:
         """The gradients of one unit appear and are reduced."""
@@ -264,3 +260,16 @@ class _Run:
             for index in group.weights
         ]
         return sum(size for size in sizes if size < PACKED_BELOW)
+
+
+def _behind(groups: Sequence[Group]) -> list[tuple[int, ...]]:
+    """By place, what is gathered in backward while a unit computes: forward's order, reversed."""
+    asked: list[list[int]] = [[] for _ in groups]
+    for place, group in enumerate(groups):
+        for ahead in group.ahead:
+            if ahead > place:
+                asked[ahead].insert(0, place)
+    return [
+        tuple(asking) if asking else (place - 1,) if place else ()
+        for place, asking in enumerate(asked)
+    ]

@@ -36,11 +36,6 @@ def is_auto(config: dict[str, Any], path: str) -> bool:
     return found is not None and found == AUTO
 
 
-def is_on(config: dict[str, Any], path: str) -> bool:
-    found = value(config, path)
-    return False if found is None else bool(found)
-
-
 def fill(config: dict[str, Any], path: str, wanted: Any) -> bool:
     """Write where "auto" stands; False where something else does, or nothing."""
     place, name = node(config, path)
