@@ -4,6 +4,8 @@ import gc
 import io
 import os
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 
 FOUND = 1
 USAGE = 2
@@ -11,19 +13,45 @@ CRASHED = 101
 INTERRUPTED = 130
 
 
+NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+
+# [Note: a short life] A command lives for a moment. Four things are done for that, all here:
+# - Collecting garbage costs a tenth of its life, and it makes few cycles: rarely done.
+# - pydantic looks for plugins in the metadata of every package installed, and none has a say in
+#   what a ds_config is: told not to, as Typer does for its own models. What the user set counts,
+#   and programs that a command starts do not inherit it.
+# - Taking the house down takes a sixth: out at once (`program`), unless a training library was
+#   loaded, which has things to close.
+# - Modules run when they are used (`dsconfig.lazily`), commands when called (`commands.app`).
+
+
+@contextmanager
+def without_plugins() -> Generator[None]:
+    """Keep pydantic from looking for plugins, and forget that again."""
+    if NO_PLUGINS in os.environ:
+        yield
+        return
+    os.environ[NO_PLUGINS] = "__all__"
+    try:
+        yield
+    finally:
+        del os.environ[NO_PLUGINS]
+
+
 def main() -> None:
     """Run the command line. Exits 0, 1 (findings), 2 (usage) or 101 (our own fault)."""
-    # A command lives for a moment and makes few cycles: collecting them costs a tenth of its life.
     gc.set_threshold(100_000, 50, 50)
-    from dsconfig.commands.app import app
+    from dsconfig.commands.app import FORWARDING, app
     from dsconfig.commands.errors import UsageError
 
+    starts_programs = not FORWARDING.isdisjoint(sys.argv[1:2])
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A lone surrogate in a config has no UTF-8, and a terminal may know ASCII alone.
             stream.reconfigure(errors="backslashreplace")
     try:
-        app(prog_name="dsconfig")
+        with nullcontext() if starts_programs else without_plugins():
+            app(prog_name="dsconfig")
     except UsageError as error:
         print(f"dsconfig: error: {error}", file=sys.stderr)
         sys.exit(USAGE)
@@ -42,10 +70,7 @@ def main() -> None:
 
 
 def program() -> None:
-    """``main``, and out at once: taking the house down takes a sixth of a short command's time.
-
-    Where a training library was loaded, the usual way is taken, since it has things to close.
-    """
+    """``main``, and out at once."""
     try:
         main()
     except SystemExit as left:

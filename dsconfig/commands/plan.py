@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import options
+from dsconfig.commands import options, prepare
 from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.commands import console, idle_flags, plan_tables, prepare, writing
+    from dsconfig.commands import console, idle_flags, plan_tables, writing
     from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Simulate = Annotated[
 
 @options.with_facts()
 def plan(
-    file: options.ConfigFile,
+    file: prepare.ConfigOrPlan,
     *,
     facts: "Facts",
     overrides: options.Overrides = None,
@@ -37,10 +37,19 @@ def plan(
     output: Out = None,
     output_format: options.OutputFormat = "full",
 ) -> None:
-    """Show the whole plan: mesh, units, precision, tiers, memory, traffic, every key's fate."""
-    document = options.load(file, overrides)
-    made = prepare.planned(document, facts, runtime or "dsengine", deepspeed_version)
-    idle_flags.say_idle_flags(made.effective, facts)
+    """Show the whole plan: mesh, units, precision, tiers, memory, traffic, every key's fate.
+
+    FILE may be a plan as well, written by `dsconfig plan ... -o plan.json`.
+    """
+    made = prepare.plan_in(file)
+    if made is None:
+        document = options.load(file, overrides)
+        made = prepare.planned(document, facts, runtime or "dsengine", deepspeed_version)
+        idle_flags.say_idle_flags(made.effective, facts)
+    else:
+        decided = {"set": overrides, "runtime": runtime, "deepspeed_version": deepspeed_version}
+        # A dry run asks for the model and the card, which a plan does not carry.
+        prepare.insist_on_no_flags(file, decided, None if simulate else facts)
     if output is not None:
         writing.write(output, made.to_json() + "\n")
     if simulate:

@@ -1,17 +1,22 @@
 """The road that plan and run share: read, validate, resolve, plan; stop where the program would."""
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import dsconfig
+from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 
 with lazily():
+    from dsconfig.facts import facts as empty
     from dsconfig.planner import making
+    from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -21,6 +26,9 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 FOUND = 1
+ConfigOrPlan = Annotated[
+    str, typer.Argument(metavar="FILE", help="A config, or a plan; - reads a config from stdin.")
+]
 
 
 def resolved(
@@ -43,6 +51,32 @@ def planned(
     except making.PlanError as error:
         print(f"{document.name}: {error}", file=sys.stderr)
         raise typer.Exit(FOUND) from None
+
+
+def plan_in(file: str) -> "Plan | None":
+    """The plan that a file holds, None where it holds something else. Raises UsageError."""
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    if not plans.is_plan(text):
+        return None
+    try:
+        return plans.Plan.from_json(text)
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from None
+
+
+def insist_on_no_flags(
+    file: str, flags: Mapping[str, object], facts: "Facts | None" = None
+) -> None:
+    """Raise UsageError for flags, by name, and facts that a plan in ``file`` has settled."""
+    idle = [f"--{name.replace('_', '-')}" for name, flag in flags.items() if flag]
+    if facts is not None and facts != empty.Facts():
+        given = [origin for origin in facts.origins.values() if origin.startswith("--")]
+        idle += given or ["flags about facts"]
+    if idle:
+        raise UsageError(f"{', '.join(idle)}: {file} is a plan, decided already; plan again")
 
 
 def show_errors(document: "Document", found: tuple["Diagnostic", ...]) -> None:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import options
+from dsconfig.commands import options, prepare
 from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.commands import prepare
     from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
@@ -33,9 +32,6 @@ CONFIG_VARIABLE = "DSCONFIG_FILE"
 PLACEHOLDERS = {"{config}": "resolved.json", "{plan}": "plan.json"}
 """Words among the script's arguments that become the path of a file."""
 
-File = Annotated[
-    str, typer.Argument(metavar="FILE", help="A config, or a plan; - reads a config from stdin.")
-]
 Ranks = Annotated[
     int | None,
     typer.Option("--gpus", "--nproc", help="Processes on this node, one per device.", min=1),
@@ -44,7 +40,7 @@ Ranks = Annotated[
 
 def run(
     context: typer.Context,
-    file: File,
+    file: prepare.ConfigOrPlan,
     script: Annotated[list[str], typer.Argument(metavar="-- SCRIPT [ARGS]...")],
     gpus: Ranks = None,
     nodes: options.Nodes = None,
@@ -87,17 +83,14 @@ def plan_of(
 
     Raises UsageError for flags that a plan has decided already, and differently.
     """
-    made = _plan_in(file)
+    made = prepare.plan_in(file)
     if made is None:
         document = options.load(file, overrides)
         here, several = gpus or 1, nodes or 1
         facts = options.facts_from(world_size=here * several, nodes=several, **about_the_world)
         made = prepare.planned(document, facts, "dsengine")
     else:
-        decided = {"--set": overrides, **about_the_world}
-        idle = [f"--{name.strip('-')}".replace("_", "-") for name, flag in decided.items() if flag]
-        if idle:
-            raise UsageError(f"{', '.join(idle)}: {file} is a plan, decided already; plan again")
+        prepare.insist_on_no_flags(file, {"set": overrides, **about_the_world})
         ranks = (nodes or made.nodes) * (gpus or made.mesh.world_size // made.nodes)
         if ranks != made.mesh.world_size:
             raise UsageError(
@@ -110,20 +103,6 @@ def plan_of(
         print(f"{file}: this asks for what dsengine refuses:{lines}", file=sys.stderr)
         raise typer.Exit(prepare.FOUND)
     return made
-
-
-def _plan_in(file: str) -> "Plan | None":
-    """The plan that a file holds, None where it holds something else."""
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
-    if not plans.is_plan(text):
-        return None
-    try:
-        return plans.Plan.from_json(text)
-    except ValueError as error:
-        raise UsageError(f"{file}: {error}") from None
 
 
 def launch(made: "Plan", script: list[str], folder: Path) -> "subprocess.Popen[bytes]":

@@ -56,11 +56,12 @@ USUAL_TFLOPS = 312.0
 """Dense 16-bit rate where the card is not known: an A100's (NVIDIA's data sheet)."""
 
 EFFICIENCY = 0.45
-"""Share of the dense rate that a tuned decoder reaches on one node; 0.38 to 0.50 are published
-(Narayanan et al. 2021, arXiv:2104.04473, table 1; MosaicML's and torchtitan's tables)."""
+"""Share of the dense rate that a tuned decoder reaches. Assumed, in the middle of what is
+published: 0.33 to 0.39 (torchtitan, Llama-3.1-8B), 0.40 (DeepSpeed ZeRO-3, Granite-7B), 0.46 on
+H100 and 0.57 on A100 (fms-fsdp, 7B)."""
 
 SMALL_BATCH_TOKENS = 2048
-"""Tokens per pass at which half of that efficiency is reached."""
+"""Tokens per pass at which half of that efficiency is reached. Assumed."""
 
 USUAL_MEMORY_GB = 1555.0
 """GB/s of device memory where the card is not known: an A100-40GB's (NVIDIA's data sheet)."""
@@ -73,7 +74,8 @@ PINNED_SHARE = 12 / 15.75
 Best Practices Guide, Pinned Memory)."""
 
 COLLECTIVE_SHARE = 0.7
-"""Of a link's data sheet, what collectives reach: 0.7 to 0.8 over NVLink (nccl-tests)."""
+"""Of a link's data sheet, what collectives reach. Assumed: no measurement that was read stands
+behind it."""
 
 ADAPTER_GB = 25.0
 """GB/s per device between nodes: one 200 Gbit/s adapter each (a DGX A100's)."""
@@ -83,8 +85,8 @@ NVME_READ_GB, NVME_WRITE_GB = 3.69, 3.18
 DeepNVMe tutorial, ``ds_nvme_tune``)."""
 
 HOST_ADAM_ELEMENTS = 4.0e9
-"""Elements per second and node of a vectorised Adam in main memory: 1e10 take about 2.6 s on a
-DGX-2 (Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840)."""
+"""Elements per second and node of a vectorised Adam in main memory. Assumed: 28 bytes for each at a
+little more than 100 GB/s, about half of what the memory of a server with two sockets delivers."""
 
 UPDATE_BYTES = 28
 """Adam reads gradient, master weight and two moments and writes all but the gradient, in fp32."""

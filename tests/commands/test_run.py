@@ -108,3 +108,35 @@ def test_a_config_is_planned_once_for_all_ranks(config: Path, script: Path) -> N
     result = dsconfig("run", config, "--gpus", 2, "--set", "gradient_clipping=0.5", "--", script)
     assert result.returncode == 0, result.stderr
     assert "0.5 2" in result.stdout
+
+
+def test_a_plan_file_is_shown_as_it_is(plan: Path, tmp_path: Path) -> None:
+    shown = dsconfig("plan", plan, "--output-format", "json")
+    assert Plan.from_json(shown.stdout) == Plan.from_json(plan.read_text())
+    copy = tmp_path / "copy.json"
+    people = dsconfig("plan", plan, "-o", copy)
+    assert "2 on 1 node" in people.stdout and "DeepSpeed 0.16.4" in people.stdout
+    assert copy.read_text() == plan.read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--gpus", 4), "--gpus"),
+        (("--set", "fp16.enabled=true"), "--set"),
+        (("--tensor-parallel", 2), "flags about facts"),
+        (("--deepspeed-version", "0.19.8"), "--deepspeed-version"),
+    ],
+)
+def test_a_plan_file_that_is_shown_is_not_decided_again(
+    plan: Path, flags: tuple[Any, ...], told: str
+) -> None:
+    done = dsconfig("plan", plan, *flags)
+    assert done.returncode == 2
+    assert told in done.stderr and "plan again" in done.stderr
+
+
+def test_a_plan_that_was_changed_is_not_shown(plan: Path) -> None:
+    plan.write_text(plan.read_text().replace('"nodes": 1', '"nodes": 2'))
+    done = dsconfig("plan", plan)
+    assert done.returncode == 2 and "was changed" in done.stderr

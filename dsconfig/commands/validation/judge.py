@@ -1,8 +1,6 @@
 """One target to a report: read, override, validate, select."""
 
-import os
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import dsconfig
@@ -54,10 +52,9 @@ class Judge(NamedTuple):
     def judge(self, document: Document) -> Report:
         """The findings that count. Raises UsageError for an unknown runtime or version."""
         try:
-            with without_plugins():
-                report = dsconfig.validate(
-                    document, self.facts, runtime=self.runtime, version=self.version
-                )
+            report = dsconfig.validate(
+                document, self.facts, runtime=self.runtime, version=self.version
+            )
         except ValueError as error:
             raise UsageError(str(error)) from None
         kept = tuple(found for found in report.diagnostics if self.selection.keeps(found))
@@ -67,24 +64,3 @@ class Judge(NamedTuple):
 
     def report(self, document: Document) -> FileReport:
         return FileReport(document.name, document.text, self.judge(document))
-
-
-SWITCH = "PYDANTIC_DISABLE_PLUGINS"
-
-
-@contextmanager
-def without_plugins() -> Generator[None]:
-    """Keep pydantic from looking for plugins, as Typer does for its own models.
-
-    The search opens the metadata of every package installed, and no plugin has a say in what
-    a ds_config is. What the user set counts; the variable is gone again afterwards, so that
-    programs started later do not inherit it.
-    """
-    if SWITCH in os.environ:
-        yield
-        return
-    os.environ[SWITCH] = "__all__"
-    try:
-        yield
-    finally:
-        del os.environ[SWITCH]
