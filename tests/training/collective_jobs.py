@@ -10,9 +10,9 @@ import torch.distributed as dist
 import dsengine
 from training import jobs, models
 
-ASKED = ("dsengine.sharding.fully_sharded.can_exchange", "dsengine.sharding.at_rest.can_exchange")
+ASKED = "dsengine.sharding.fully_sharded.can_exchange"
 EXCHANGES = (
-    "dsengine.sharding.at_rest.start_gather",
+    "dsengine.sharding.fully_sharded.start_gather",
     "dsengine.communication.exchange.Reductions.start",
 )
 
@@ -25,8 +25,7 @@ def _refused(*_: Any, **__: Any) -> NoReturn:
 def collectives_only() -> Iterator[None]:
     """Let engines that are built inside find no direct exchange."""
     with ExitStack() as stack:
-        for name in ASKED:
-            stack.enter_context(patch(name, lambda *_: False))
+        stack.enter_context(patch(ASKED, lambda *_: False))
         for name in EXCHANGES:
             stack.enter_context(patch(name, _refused))
         yield

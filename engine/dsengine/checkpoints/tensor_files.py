@@ -1,4 +1,7 @@
-"""The tensors of a checkpoint, through torch.distributed.checkpoint."""
+"""The tensors of a checkpoint, through torch.distributed.checkpoint.
+
+It is imported where it is used: 60 modules that a run waits for at its first save, not before.
+"""
 
 import warnings
 from collections.abc import Iterator
@@ -7,20 +10,17 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
-from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
 from dsengine.communication.peers import failed_rank, is_communication_error
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path, group: CheckpointGroup) -> None:
     """Write every rank's parts under ``path``, one file per rank, synced to the disk."""
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
     with _told_plainly(f"writing {path.parent}"):
         save(
             tensors,
@@ -32,6 +32,10 @@ def write_tensors(tensors: dict[str, Tensor], path: Path, group: CheckpointGroup
 
 def read_tensors(targets: dict[str, Tensor], path: Path, group: CheckpointGroup) -> None:
     """Fill ``targets`` in place, resharding as they ask."""
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
+
     with _told_plainly(f"reading {path}"):
         load(
             targets,
@@ -43,6 +47,10 @@ def read_tensors(targets: dict[str, Tensor], path: Path, group: CheckpointGroup)
 
 def saved_tensors(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """Return shape and dtype of every tensor in the checkpoint at ``path``."""
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
+
     metadata = SafeFileSystemReader(path).read_metadata()
     return {
         key: (item.size, item.properties.dtype)
@@ -53,6 +61,8 @@ def saved_tensors(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 @contextmanager
 def _told_plainly(what: str) -> Iterator[None]:
+    from torch.distributed.checkpoint.api import CheckpointException
+
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")

@@ -65,8 +65,11 @@ class Gather(dist.Work):
         return True
 
 
-def start_gather(output: Tensor, own: Tensor, group: dist.ProcessGroup) -> Gather:
+def start_gather(
+    output: Tensor, own: Tensor, group: dist.ProcessGroup, async_op: bool = True
+) -> Gather:
     """Fill ``output`` (ranks * n,) with the ranks' ``own`` (n,), which may rest in it."""
+    del async_op  # it never waits; the argument is that of torch's all-gather
     rank, pieces = group.rank(), list(output.view(group.size(), -1))
     works: list[Any] = []
     for each, piece in enumerate(pieces):

@@ -8,7 +8,7 @@ part of it, and rest nowhere else.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from dsengine.communication.exchange import can_exchange, start_gather
-from dsengine.torch_private import ShardedParameter, all_gather_flat, collect, foreach_copy_
+from dsengine.torch_private import ShardedParameter, collect, foreach_copy_
 
 MEBI = 1024**2
 
@@ -43,11 +42,20 @@ class _Part:
 
 
 class UnitsAtRest:
-    """``units`` are gathered, and stay it; ``group`` shares their shards, None for one rank."""
+    """``units`` are gathered, and stay it; ``group`` shares their shards, None for one rank.
 
-    def __init__(self, units: Sequence[FSDPModule], group: dist.ProcessGroup | None) -> None:
+    ``all_gather(whole, own, group=..., async_op=True)`` begins a gather of flat tensors.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[FSDPModule],
+        group: dist.ProcessGroup | None,
+        all_gather: Callable[..., Any],
+    ) -> None:
         self._units = units
         self._group = group
+        self._all_gather = all_gather
         self._rank = group.rank() if group is not None else 0
         self._ranks = group.size() if group is not None else 1
         self._parts: list[_Part] = []
@@ -103,7 +111,4 @@ class UnitsAtRest:
         torch.split_with_sizes_copy(flat, sizes, dim=1, out=wholes)
 
     def _start_gather(self, whole: Tensor, own: Tensor) -> Any:
-        group = self._group
-        if group is not None and can_exchange(group, whole.device):
-            return start_gather(whole, own, group)
-        return all_gather_flat(whole, own, group=group, async_op=True)
+        return self._all_gather(whole, own, group=self._group, async_op=True)

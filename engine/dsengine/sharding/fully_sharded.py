@@ -24,6 +24,7 @@ from dsengine.communication.exchange import (
     UnitAllGather,
     UnitReduceScatter,
     can_exchange,
+    start_gather,
 )
 from dsengine.optimizers.precision import Policy
 from dsengine.parameters.shards import as_shard, part_of
@@ -45,6 +46,7 @@ from dsengine.tiers.mapped import rest_in_files
 from dsengine.tiers.masters import move_masters_to_host
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.torch_private import (
+    all_gather_flat,
     foreach_copy_,
     gather_asynchronously,
     reduce_again,
@@ -106,6 +108,7 @@ class FullySharded(Sharding):
         self._rest_in_files()
         self.masters = dict(module.named_parameters())
         remember(module, self.originals, self.masters)
+        self._exchanges = can_exchange(self.norm_group, device)
         self._all_gather = UnitAllGather()
         self._reductions = Reductions()
         self._set_collectives(Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate))
@@ -115,9 +118,10 @@ class FullySharded(Sharding):
             and (plan.batch.accumulation > 1 or policy.wire is not policy.accumulation)
         )
         _set_prefetch(plan.units, heads)
-        self._at_rest = UnitsAtRest(self.whole, self.norm_group)
+        gather = start_gather if self._exchanges else all_gather_flat
+        self._at_rest = UnitsAtRest(self.whole, self.norm_group, gather)
         self._gather()
-        if can_exchange(self.norm_group, device):
+        if self._exchanges:
             gather_asynchronously(self.root)
         self._direct_use = self._watch_direct_use()
 
@@ -130,15 +134,14 @@ class FullySharded(Sharding):
 
     def _set_collectives(self, averaging: Averaging) -> None:
         """Exchange pieces over gloo; elsewhere see to what is not a plain mean."""
-        exchanges = can_exchange(self.norm_group, self._device)
         wire = self.policy.wire
-        if averaging.is_plain_mean and not exchanges and self._reduce_dtype is wire:
+        if averaging.is_plain_mean and not self._exchanges and self._reduce_dtype is wire:
             return
         for unit in self._units():
             unit.set_gradient_divide_factor(1.0)
             unit.set_force_sum_reduction_for_comms(True)
             reduce: Any = ScaledReduceScatter(averaging, wire)
-            if exchanges:
+            if self._exchanges:
                 factor, may_wait = averaging.before * averaging.after, partial(self._may_wait, unit)
                 reduce = UnitReduceScatter(self._reductions, factor, wire, may_wait)
                 unit.set_custom_all_gather(cast(Any, self._all_gather))
