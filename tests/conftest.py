@@ -1,6 +1,25 @@
 """For every test."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from training.ranks import Ranks, SharedRanks
 
 settings.register_profile("suite", deadline=None)  # tests do not look at the clock
 settings.load_profile("suite")
+
+
+@pytest.fixture(scope="session")
+def ranks_of() -> Iterator[SharedRanks]:
+    """Training processes by their number, for all tests that leave them as they find them."""
+    shared = SharedRanks()
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def ranks(ranks_of: SharedRanks) -> Ranks:
+    """Two training processes that most tests share."""
+    return ranks_of(2)

@@ -3,7 +3,6 @@
 Each real run is held against the estimate, and against the dry run of the same model.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,12 +20,6 @@ LEAN = {
     "stage3_prefetch_bucket_size": 0,
 }
 """Every unit is gathered around its use and freed after it."""
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 def config(stage: int, precision: str, accumulation: int, **zero: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from training.ranks import Ranks
+from training.ranks import Ranks, SharedRanks
 
 
 @pytest.fixture(scope="module")
@@ -14,6 +14,5 @@ def deepspeed() -> Iterator[Ranks]:
 
 
 @pytest.fixture(scope="module")
-def ours() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
+def ours(ranks_of: SharedRanks) -> Ranks:
+    return ranks_of(2)

@@ -1,7 +1,5 @@
 """A window's gradients are summed in the dtype the config names, at every stage."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from training.jobs import config
@@ -11,12 +9,6 @@ pytestmark = pytest.mark.engine
 
 JOB = "training.accumulation_jobs:norm"
 BY_HAND = "training.accumulation_jobs:norm_by_hand"
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 @pytest.mark.parametrize("branches", [False, True])

@@ -3,7 +3,6 @@
 Streams and the GPU itself are not tried here; dtypes, places and factors are the same.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,12 +33,6 @@ OFFLOADED: list[dict[str, Any]] = [
     {"stage": 3, "offload_param": ON_HOST, "offload_optimizer": ON_HOST},
     {"stage": 3, "stage3_param_persistence_threshold": 100, "offload_param": ON_HOST},
 ]
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 def agree(ranks: Ranks, settings: dict[str, Any], tolerance: float = 1e-6) -> None:

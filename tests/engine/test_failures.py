@@ -1,6 +1,5 @@
 """What is wrong is said on every rank, at once, in words a person can act on."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,12 +7,6 @@ import pytest
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,11 @@
 """Sizes and schedules change when something happens, never what is computed."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from training.jobs import config
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 def curve(ranks: Ranks, stage: int, **zero: object) -> list[float]:

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -299,12 +299,6 @@ OTHERS = [
 CASES = [*BATCH, *PRECISION, *ZERO, *TIERS, *REPORTS, *OTHERS]
 ELSEWHERE = ("optimizer.params.", "scheduler.params.", "wandb.", "comet.")
 """``test_arguments.py`` and ``engine_storage/test_monitors.py``, which need no ranks."""
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 def honoured() -> set[str]:

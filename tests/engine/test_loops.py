@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,6 @@ from training.ranks import Ranks
 pytestmark = pytest.mark.engine
 STAGES = [0, 1, 2, 3]
 JOB = "training.loop_jobs:run_loop"
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 def told(ranks: Ranks, script: str, *arguments: str) -> list[dict[str, Any]]:

@@ -1,19 +1,11 @@
 """States leave the device for a while, and training goes on as if they had stayed."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from training.jobs import config
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 @pytest.mark.parametrize("bf16", [False, True])

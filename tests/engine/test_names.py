@@ -5,7 +5,6 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -294,12 +293,6 @@ def test_frozen_parameters_are_left_out_when_saving_not_when_reading() -> None:
 
 
 # On ranks
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 @pytest.mark.engine

@@ -1,6 +1,5 @@
 """A run from a plan file equals the run from its config, to the bit."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,6 @@ from training.jobs import config
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 def plan_file(settings: dict[str, Any], folder: Path, version: str | None = None) -> str:

@@ -1,6 +1,5 @@
 """All stages train the same model to the same numbers, and go on after a restart."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,6 @@ from training.jobs import config
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 def largest_gap(curve: list[float], reference: list[float]) -> float:

@@ -1,6 +1,5 @@
 """What training scripts call, beside the plain loop."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,6 @@ from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
 STAGES = [0, 1, 2, 3]
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks(2) as running:
-        yield running
 
 
 def close(curve: list[float], reference: list[float], tolerance: float = 1e-6) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from dsengine.checkpoints import CheckpointError
 from dsengine.checkpoints.deepspeed_layout import is_deepspeed_directory, read_checkpoint
-from engine_storage.ranks import run_ranks
+from training.ranks import SharedRanks
 
 RECORDINGS = Path(__file__).parents[1] / "oracle" / "deepspeed_checkpoints"
 EQUAL_TO_EACH_OTHER = ["z1_fp32", "z2_round_robin", "z3_fp32"]
@@ -91,8 +91,9 @@ def test_directories_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
-def test_runs_go_on_as_deepspeed_did(tmp_path: Path) -> None:
-    (said,) = run_ranks("takeover", 1, tmp_path, recordings=str(RECORDINGS))
+def test_runs_go_on_as_deepspeed_did(ranks_of: SharedRanks, tmp_path: Path) -> None:
+    job = "engine_storage.jobs.takeover:taken_over"
+    (said,) = ranks_of(1).run(job, recordings=str(RECORDINGS), folder=str(tmp_path))
     runs = {name: run for name, run in said.items() if " at " in name}
     assert len(runs) == 22
     for name, run in runs.items():

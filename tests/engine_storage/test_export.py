@@ -8,15 +8,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine_storage.ranks import run_ranks
+from training.ranks import SharedRanks
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
-    base = tmp_path_factory.mktemp("export")
-    return base / "files", run_ranks("export", 2, base / "run", dir=str(base / "files"))
+def exported(
+    ranks_of: SharedRanks, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[Any]]:
+    folder = tmp_path_factory.mktemp("export") / "files"
+    return folder, ranks_of(2).run("engine_storage.jobs.export:exported", directory=str(folder))
 
 
 def test_every_sharding_exports_and_reads_the_same_weights(

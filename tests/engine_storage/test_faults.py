@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from engine_storage.ranks import run_ranks
+from training.ranks import SharedRanks
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    base = tmp_path_factory.mktemp("faults")
-    return run_ranks("faults", 2, base / "run", dir=str(base / "saved"))
+def told(ranks_of: SharedRanks, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = str(tmp_path_factory.mktemp("faults") / "saved")
+    return ranks_of(2).run("engine_storage.jobs.faults:told", folder=folder)
 
 
 @pytest.mark.parametrize(

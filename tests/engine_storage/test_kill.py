@@ -1,14 +1,11 @@
 """A rank killed at any moment of a save never costs the newest complete checkpoint."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from engine_storage.ranks import ROOT, WORKERS
+from engine_storage.scripts import run_script
 
 pytestmark = pytest.mark.engine
 
@@ -17,14 +14,7 @@ pytestmark = pytest.mark.engine
     "seed", ["0", *(pytest.param(str(seed), marks=pytest.mark.deep) for seed in range(1, 31))]
 )
 def test_the_newest_complete_checkpoint_loads_after_ten_kills(tmp_path: Path, seed: str) -> None:
-    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT / "engine"), str(ROOT)])
-    run = subprocess.run(
-        [sys.executable, str(WORKERS / "kill.py"), str(tmp_path), "10", seed],
-        env=os.environ | {"PYTHONPATH": path.lstrip(os.pathsep), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    run = run_script("kill", str(tmp_path), "10", seed, seconds=150)
     rounds = [json.loads(line) for line in run.stdout.splitlines()]
     assert len(rounds) == 10, run.stderr[-3000:]
     assert [each for each in rounds if not each["whole"]] == []

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 from dsengine.communication.peers import Farewell, RankFailedError, in_phase
 from dsengine.communication.peers.message import End
 from dsengine.communication.peers.status import HERE
-from engine_storage.ranks import ROOT, WORKERS
+from engine_storage.scripts import run_script
 
 pytestmark = pytest.mark.engine
 
@@ -41,16 +39,8 @@ CASES = {
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Exit codes and output of each rank, by case; and where the cases wrote."""
     folder = tmp_path_factory.mktemp("peers")
-    own = [str(ROOT / "engine"), str(ROOT), str(ROOT / "tests")]
-    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *own])
     cases = [*CASES, "hangs", "ends_well"]
-    ran = subprocess.run(
-        [sys.executable, str(WORKERS / "peers.py"), str(folder), *cases],
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    ran = run_script("peers", str(folder), *cases, seconds=300)
     lines = ran.stdout.splitlines()
     assert len(lines) == len(cases), ran.stderr[-3000:]
     return {"folder": folder} | {
@@ -87,7 +77,7 @@ def test_a_rank_killed_in_a_save_costs_no_checkpoint(runs: dict[str, Any]) -> No
     assert (saved / "latest").read_text() == "global_step1"
     assert [path.name for path in saved.glob("global_step*")] == ["global_step1"]
     from dsengine.checkpoints import Checkpointer, TrainingState
-    from engine_storage.workers.toy import ToyModel
+    from engine_storage.jobs.toy import ToyModel
 
     model = ToyModel()
     path, _ = Checkpointer().load(TrainingState(module=model), saved)

@@ -7,7 +7,7 @@ import sys
 import pytest
 from dsengine.comm import usable_backend
 
-from engine_storage.ranks import ROOT
+from engine_storage.scripts import ROOT
 from ports import reserved_port
 
 REPORT = """

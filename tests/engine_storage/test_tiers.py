@@ -8,7 +8,9 @@ import torch
 
 from dsengine.tiers.files import ALIGNMENT, Buffer, FileIO, TileFile, fresh_directory, wait
 from dsengine.tiers.tiles import Tile, divide_into_tiles, host_share
-from engine_storage.ranks import run_ranks
+from training.ranks import Ranks, SharedRanks
+
+JOBS = "engine_storage.jobs.tiers"
 
 
 def test_tiles_hold_whole_parameters_up_to_a_size() -> None:
@@ -49,8 +51,9 @@ def test_too_little_space_is_said_before_anything_is_written(tmp_path: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run_ranks("tiers", 2, tmp_path_factory.mktemp("tiers"))[0]
+def said(ranks_of: SharedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = str(tmp_path_factory.mktemp("tiers"))
+    return ranks_of(2).run(f"{JOBS}:optimizer_on_every_tier", folder=folder)[0]
 
 
 @pytest.mark.engine
@@ -65,7 +68,8 @@ def test_losses_are_those_without_offload(said: dict[str, Any]) -> None:
 
 
 @pytest.mark.engine
-def test_parameters_below_the_device_change_nothing(said: dict[str, Any]) -> None:
+def test_parameters_below_the_device_change_nothing(ranks: Ranks, tmp_path: Path) -> None:
+    said = ranks.run(f"{JOBS}:parameters_below_the_device", folder=str(tmp_path))[0]
     device, *others = said["parameters"]
     assert len(others) == 4
     for other in others:
@@ -79,5 +83,6 @@ def test_files_vanish_by_themselves(said: dict[str, Any]) -> None:
 
 
 @pytest.mark.engine
-def test_an_optimizer_that_cannot_be_divided_is_refused(said: dict[str, Any]) -> None:
-    assert "Adafactor and Muon cannot be divided into tiles" in said["refused"]
+def test_an_optimizer_that_cannot_be_divided_is_refused(ranks: Ranks) -> None:
+    for message in ranks.run(f"{JOBS}:refused"):
+        assert "Adafactor and Muon cannot be divided into tiles" in message

@@ -1,19 +1,18 @@
 """zero.Init builds the same weights in a fraction of the memory; GatheredParameters shows them."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine_storage.ranks import run_ranks
+from training.ranks import Ranks, SharedRanks
 
 pytestmark = pytest.mark.engine
 MEBI = 2**20
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_ranks("partition", 2, tmp_path_factory.mktemp("partition"))
+def said(ranks_of: SharedRanks) -> list[dict[str, Any]]:
+    return ranks_of(2).run("engine_storage.jobs.partition:told")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,9 @@ def test_calling_a_divided_model_says_what_to_do(said: list[dict[str, Any]]) -> 
     assert "dsengine.initialize" in said[0]["called"]
 
 
-def test_a_rank_holds_its_share_and_one_module(tmp_path: Path) -> None:
+def test_a_rank_holds_its_share_and_one_module() -> None:
+    """In processes that have freed nothing yet: what is taken shows in full."""
     ranks = 4
-    for rank in run_ranks("partition_memory", ranks, tmp_path):
-        assert rank["rise"] <= rank["model"] / ranks + rank["largest"] + 64 * MEBI
+    with Ranks(ranks) as fresh:
+        for rank in fresh.run("engine_storage.jobs.partition_memory:measured"):
+            assert rank["rise"] <= rank["model"] / ranks + rank["largest"] + 64 * MEBI

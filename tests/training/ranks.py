@@ -1,8 +1,10 @@
 """A group of real training processes that serve many jobs, so that start-up is paid once."""
 
+import gc
 import importlib
 import multiprocessing
 import os
+import sys
 import traceback
 from multiprocessing.connection import Connection, wait
 from time import monotonic
@@ -14,6 +16,9 @@ SECONDS = 120.0
 """What one job may take before the ranks are given up."""
 GRACE = 5.0
 """What the others have left when one rank has failed."""
+PRELOADED = ["torch", "torch.distributed.fsdp", "torch._dynamo"]
+"""Imported once, in the process that all ranks are forked from. Nothing of our own: that process
+does not see this one's ``sys.path``."""
 
 
 class RankError(RuntimeError):
@@ -28,10 +33,13 @@ class Ranks:
     """
 
     def __init__(self, size: int = 2) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
         port = reserved_port()
+        self.closed = False
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
+        self._known: dict[str, list[Any]] = {}
         for rank in range(size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, rank, size, port), daemon=True)
@@ -53,23 +61,41 @@ class Ranks:
                 break
             for pipe in ready:
                 rank = self._pipes.index(pipe)
-                answers[rank] = self._pipes[rank].recv()
+                answers[rank] = self._received(rank)
                 if answers[rank][0]:
                     end = min(end, monotonic() + GRACE)
         return self._judged(job, answers)
 
+    def once(self, job: str, **arguments: Any) -> list[Any]:
+        """The answers of an equal request, if there was one: runs that many are held against."""
+        request = repr((job, sorted(arguments.items())))
+        if request not in self._known:
+            self._known[request] = self.run(job, **arguments)
+        return self._known[request]
+
+    def _received(self, rank: int) -> tuple[bool, Any]:
+        try:
+            return self._pipes[rank].recv()
+        except (EOFError, ConnectionError):
+            self._processes[rank].join(GRACE)
+            return True, f"--- rank {rank}\nended, exit code {self._processes[rank].exitcode}"
+
     def _judged(self, job: str, answers: dict[int, tuple[bool, Any]]) -> list[Any]:
         failures = [value for failed, value in answers.values() if failed]
         missing = sorted(set(range(len(self._pipes))) - answers.keys())
-        if missing:
-            self.close()
+        if missing or 0 < len(failures) < len(self._pipes) or not self._alive():
+            self.close()  # some may wait for the others, or be a collective ahead of them
         if failures:
             raise RankError("\n".join(failures))
         if missing:
             raise TimeoutError(f"ranks {missing} did not finish {job}")
         return [answers[rank][1] for rank in range(len(self._pipes))]
 
+    def _alive(self) -> bool:
+        return all(process.is_alive() for process in self._processes)
+
     def close(self) -> None:
+        self.closed = True
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -82,6 +108,25 @@ class Ranks:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class SharedRanks:
+    """Ranks by their number: started when a test first asks, and anew where a job has ended them.
+
+    Not for jobs that change a process for good: those need ranks of their own.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[int, Ranks] = {}
+
+    def __call__(self, size: int = 2) -> Ranks:
+        if size not in self._running or self._running[size].closed:
+            self._running[size] = Ranks(size)
+        return self._running[size]
+
+    def close(self) -> None:
+        for ranks in self._running.values():
+            ranks.close()
 
 
 def _serve(pipe: Connection, rank: int, size: int, port: int) -> None:
@@ -99,14 +144,32 @@ def _serve(pipe: Connection, rank: int, size: int, port: int) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=size)
+    environment, modules = dict(os.environ), 0
     while True:
         try:
             job, arguments, test = pipe.recv()
         except EOFError:
             break
         _name_to_coverage(test)
+        torch.manual_seed(0)
         pipe.send(_answer(job, arguments, rank))
+        _leave_clean(environment)
+        if len(sys.modules) > modules:  # what is imported stays: no collection need look at it
+            modules = len(sys.modules)
+            gc.freeze()
     dist.destroy_process_group()
+
+
+def _leave_clean(environment: dict[str, str]) -> None:
+    """Let the next job find what the first one found."""
+    import torch
+
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_default_dtype(torch.float32)
+    torch.set_num_threads(1)
+    gc.enable()
+    gc.collect()
 
 
 def _name_to_coverage(test: str) -> None:

@@ -7,6 +7,7 @@ reaches the top of the interpreter. The output of rank r goes to DIRECTORY/CASE/
 JSON line for each case: the exit code of each rank, None for one that did not end.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -18,12 +19,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from toy import ToyModel, batch_of, loss_of
 
 import dsconfig
 import dsengine
 from dsengine.communication.peers import abort as insist
 from dsengine.loop import initialization
+from engine_storage.jobs.toy import ToyModel, batch_of, loss_of
 from ports import reserved_port
 
 RANKS = 3
@@ -233,6 +234,7 @@ def load_what_ranks_need() -> None:
 
 
 load_what_ranks_need()
+gc.freeze()  # ranks need not look through it when they collect garbage
 # Not in a function: what a rank raises has to reach the top of its interpreter.
 for case in sys.argv[2:]:
     folder = Path(sys.argv[1], case)

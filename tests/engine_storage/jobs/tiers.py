@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from dsengine.zero import GatheredParameters
-from engine_run import config, train
-from toy import ToyModel, finish, start
 
 import dsengine
 from dsengine.tiers import HostBinding, NvmeBinding
+from engine_storage.jobs.engine_run import config, train
+from engine_storage.jobs.toy import ToyModel
 
 
 def started(stage: int, offload: dict[str, Any] | None, **more: Any) -> Any:
@@ -38,14 +37,16 @@ def tiers(nvme: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def run(engine: Any, saved: str) -> list[float]:
-    """Four steps, a save, a change from outside, three steps more."""
+    """Four steps, a save, two steps, a change from outside, two steps more; ends the engine."""
     losses = train(engine, 4)
     engine.save_checkpoint(saved)
     losses += train(engine, 2)
     weight = engine.module.blocks[0].up.weight
     with GatheredParameters(weight, modifier_rank=0), torch.no_grad():
         weight.mul_(0.5)
-    return losses + train(engine, 2)
+    losses += train(engine, 2)
+    engine.destroy()
+    return losses
 
 
 def resumed(
@@ -57,21 +58,14 @@ def resumed(
 ) -> Any:
     engine = started(stage, offload, zero=zero, **precision)
     engine.load_checkpoint(saved)
-    return train(engine, 2)
+    losses = train(engine, 2)
+    engine.destroy()
+    return losses
 
 
-def engine_with_mapped_shards(zero: dict[str, Any]) -> int:
-    """How many bytes of the process are mappings of shard files (which have no name any more)."""
-    engine = started(3, None, zero=zero)
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    regions = [line.split()[0].split("-") for line in maps if "/parameters/rank" in line]
-    del engine
-    return sum(int(end, 16) - int(start, 16) for start, end in regions)
-
-
-def main() -> None:
-    options = start()
-    out = Path(options["out"])
+def optimizer_on_every_tier(folder: str) -> dict[str, Any]:
+    """Pairs of curves, expected and got, by case; the last two steps follow a change."""
+    out = Path(folder)
     said: dict[str, Any] = {"runs": {}}
     for stage, precision in ((2, {}), (3, {}), (3, {"bf16": {"enabled": True}})):
         saved = str(out / f"saved{stage}{len(precision)}")
@@ -90,7 +84,6 @@ def main() -> None:
             got = run(engine, saved_here)
             case = f"{name}, stage {stage}{', bf16' if precision else ''}"
             said["runs"][case] = [expected, got]
-            engine.destroy()
             if name in ("cpu in part", "nvme with pipelines") and stage == 3:
                 # From a tier to no tier, and from no tier to a tier.
                 said["runs"][f"{case} to device"] = [
@@ -103,27 +96,48 @@ def main() -> None:
                 ]
     files = sorted(p.name for p in (out / "nvme").rglob("*"))
     said["left on disk"] = [f for f in files if f.startswith("tile")]
+    return said
+
+
+def parameters_below_the_device(folder: str) -> dict[str, Any]:
+    """Curves with parameters on the device, on the host and in files; bytes mapped from files."""
     on_host: dict[str, Any] = {"offload_param": {"device": "cpu"}}
-    nvme = {"device": "nvme", "nvme_path": str(out / "nvme")}
+    nvme = {"device": "nvme", "nvme_path": str(Path(folder) / "nvme")}
     mapped = {"offload_param": nvme | {"max_in_cpu": 300, "buffer_size": 10_000}}
-    said["parameters"] = [
-        train(engine, 4)
-        for engine in (
-            started(3, None),
-            started(3, None, zero=on_host),
-            started(3, {"device": "cpu"}, zero=on_host),
-            started(3, None, zero=mapped),
-            started(3, nvme, zero=mapped),
-        )
-    ]
-    said["bytes in files"] = engine_with_mapped_shards(mapped)
+    curves = []
+    for offload, zero in (
+        (None, {}),
+        (None, on_host),
+        ({"device": "cpu"}, on_host),
+        (None, mapped),
+        (nvme, mapped),
+    ):
+        engine = started(3, offload, zero=zero)
+        curves.append(train(engine, 4))
+        engine.destroy()
+    return {"parameters": curves, "bytes in files": _bytes_mapped(mapped)}
+
+
+def _bytes_mapped(zero: dict[str, Any]) -> int:
+    """How many bytes of the process are mappings of shard files (which have no name any more)."""
+    before = _mapped_now()
+    engine = started(3, None, zero=zero)
+    bytes_mapped = _mapped_now() - before
+    engine.destroy()
+    return bytes_mapped
+
+
+def _mapped_now() -> int:
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    regions = [line.split()[0].split("-") for line in maps if "/parameters/rank" in line]
+    return sum(int(end, 16) - int(start, 16) for start, end in regions)
+
+
+def refused() -> str:
+    """What is said to an optimizer that cannot be divided."""
+    factored = {"type": "Adafactor", "params": {"lr": 0.02}}
     try:
-        factored = {"type": "Adafactor", "params": {"lr": 0.02}}
         started(2, {"device": "cpu"}, optimizer=factored)
     except ValueError as error:
-        said["refused"] = str(error)
-    dist.barrier()
-    finish(options, said)
-
-
-main()
+        return str(error)
+    return ""

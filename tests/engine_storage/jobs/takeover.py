@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from toy import finish, start
 
 import dsengine
 from dsengine.checkpoints import CheckpointError
@@ -75,35 +74,47 @@ def next_losses(engine: Any) -> list[float]:
     return losses
 
 
-def main() -> None:
-    options = start()
-    recordings, out = Path(options["recordings"]), Path(options["out"])
+def taken_over(recordings: str, folder: str) -> dict[str, Any]:
+    """How each recorded run went on at each stage, and what was written for DeepSpeed."""
     said: dict[str, Any] = {}
-    for recording in sorted(recordings.iterdir()):
-        precision = recording.name.split("_")[1]
-        expected = json.loads((recording / "losses.json").read_text())[3:]
-        for stage in (0, 1, 2, 3) if precision == "fp32" else (2, 3):
-            engine = started(stage, "bf16" if precision == "bf16" else "fp32")
-            path, client = engine.load_checkpoint(str(recording))
-            said[f"{recording.name} at {stage}"] = {
-                "losses": next_losses(engine),
-                "expected": expected,
-                "client": client,
-                "path": Path(path).name,
-                "steps": engine.global_steps,
-            }
-    group, state = CheckpointGroup(), training_state(engine)
-    write_model_states(state, out / "written", "global_step6", group=group)
-    write_whole_weights(state, out / "written", group=group)
-    back = read_checkpoint(out / "written")
-    whole = torch.load(out / "written" / "pytorch_model.bin", weights_only=True)
-    said["written"] = sorted(back.weights) == sorted(Recorded().state_dict())
-    said["same weights"] = all(torch.equal(back.weights[n], t) for n, t in whole.items())
+    for recording in sorted(Path(recordings).iterdir()):
+        for stage in (0, 1, 2, 3) if _precision(recording) == "fp32" else (2, 3):
+            engine, run = _gone_on(recording, stage)
+            engine.destroy()
+            said[f"{recording.name} at {stage}"] = run
+    engine, _ = _gone_on(recording, 3)
+    said |= _written(engine, Path(folder) / "written")
     try:
-        engine.load_checkpoint(str(recordings.parent), tag="nothing")
+        engine.load_checkpoint(str(Path(recordings).parent), tag="nothing")
     except CheckpointError as error:
         said["missing"] = str(error)
-    finish(options, said)
+    engine.destroy()
+    return said
 
 
-main()
+def _precision(recording: Path) -> str:
+    return recording.name.split("_")[1]
+
+
+def _gone_on(recording: Path, stage: int) -> tuple[Any, dict[str, Any]]:
+    engine = started(stage, "bf16" if _precision(recording) == "bf16" else "fp32")
+    path, client = engine.load_checkpoint(str(recording))
+    return engine, {
+        "losses": next_losses(engine),
+        "expected": json.loads((recording / "losses.json").read_text())[3:],
+        "client": client,
+        "path": Path(path).name,
+        "steps": engine.global_steps,
+    }
+
+
+def _written(engine: Any, target: Path) -> dict[str, bool]:
+    group, state = CheckpointGroup(), training_state(engine)
+    write_model_states(state, target, "global_step6", group=group)
+    write_whole_weights(state, target, group=group)
+    back = read_checkpoint(target)
+    whole = torch.load(target / "pytorch_model.bin", weights_only=True)
+    return {
+        "written": sorted(back.weights) == sorted(Recorded().state_dict()),
+        "same weights": all(torch.equal(back.weights[n], t) for n, t in whole.items()),
+    }

@@ -5,7 +5,6 @@ from pathlib import Path
 import torch
 from dsengine.zero import Init
 from torch import nn
-from toy import finish, start
 
 WIDTH = 1024
 
@@ -15,8 +14,9 @@ def peak_resident_bytes() -> int:
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
-def main() -> None:
-    options = start()
+def measured() -> dict[str, int]:
+    """Bytes: of the rise, of the whole model, of its largest parameter."""
+    torch.manual_seed(0)
     with Init():
         nn.Linear(64, 64)  # the first collective sets up connections
     Path("/proc/self/clear_refs").write_text("5")
@@ -28,8 +28,4 @@ def main() -> None:
     rise = peak_resident_bytes() - before
     elements = sum(p.numel() for p in model.parameters())
     largest = max(p.numel() for p in model.parameters())
-    finish(options, {"rise": rise, "model": 4 * elements, "largest": 4 * largest})
-
-
-torch.manual_seed(0)
-main()
+    return {"rise": rise, "model": 4 * elements, "largest": 4 * largest}

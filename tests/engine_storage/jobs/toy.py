@@ -1,10 +1,6 @@
-"""A small model, data and training loop that workers share."""
+"""A small model, data and training loop that jobs share."""
 
-import json
 import os
-import sys
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -111,16 +107,3 @@ def rank() -> int:
 
 def world_size() -> int:
     return int(os.environ["WORLD_SIZE"])
-
-
-def start() -> dict[str, Any]:
-    """Join the process group and return this worker's options."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    return json.loads(sys.argv[1])
-
-
-def finish(options: dict[str, Any], result: Any) -> None:
-    Path(options["out"], f"rank{rank()}.json").write_text(json.dumps(result))
-    dist.barrier()
-    dist.destroy_process_group()

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from toy import ToyModel, bare, finish, shard, start
 
 from dsengine.checkpoints import CheckpointMismatchError, TrainingState
 from dsengine.checkpoints.export import load_weights, save_weights, whole_state_dict
 from dsengine.checkpoints.group import CheckpointGroup
+from engine_storage.jobs.toy import ToyModel, bare, shard
 
 
 def built(stage: int, seed: int) -> TrainingState:
@@ -17,9 +17,9 @@ def built(stage: int, seed: int) -> TrainingState:
     return TrainingState(module=bare(shard(ToyModel(), stage)))
 
 
-def main() -> None:
-    options = start()
-    out, group = Path(options["dir"]), CheckpointGroup()
+def exported(directory: str) -> dict[str, Any]:
+    """What comes back where it was written by two shardings, and what is said to another model."""
+    out, group = Path(directory), CheckpointGroup()
     result: dict[str, Any] = {"equal": [], "wrong": ""}
     torch.manual_seed(5)
     expected = ToyModel().state_dict()
@@ -43,7 +43,4 @@ def main() -> None:
         load_weights(wrong, out / "stage0", group=group)
     except CheckpointMismatchError as error:
         result["wrong"] = str(error)
-    finish(options, result)
-
-
-main()
+    return result

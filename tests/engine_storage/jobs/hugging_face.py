@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from toy import finish, start
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import dsengine
@@ -41,13 +40,13 @@ def losses(**more: Any) -> tuple[list[float], Any]:
     return found, engine
 
 
-def main() -> None:
-    options = start()
+def exported(folder: str) -> dict[str, Any]:
+    """What transformers finds in the export, and what the engine does."""
     said: dict[str, Any] = {}
     plain, _ = losses()
     recomputed, engine = losses(activation_checkpointing={"cpu_checkpointing": True})
     said["recomputed"] = recomputed == plain
-    out = Path(options["out"]) / "exported"
+    out = Path(folder) / "exported"
     engine.save_16bit_model(out, max_file_bytes=20_000)
     trained = engine._zero3_consolidated_16bit_state_dict()
     read, info = AutoModelForCausalLM.from_pretrained(
@@ -63,8 +62,4 @@ def main() -> None:
     again = other._zero3_consolidated_16bit_state_dict()
     if trained is not None and again is not None:
         said["into shards"] = all(torch.equal(trained[n], t) for n, t in again.items())
-    finish(options, said)
-
-
-if __name__ == "__main__":
-    main()
+    return said

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from toy import ToyModel, bare, finish, named_parameters_for, shard, start, train_step
 
 from dsengine.checkpoints import (
     Checkpointer,
@@ -20,6 +20,7 @@ from dsengine.checkpoints import (
     checkpoints,
     directory,
 )
+from engine_storage.jobs.toy import ToyModel, bare, named_parameters_for, shard, train_step
 
 
 class Malice:
@@ -61,9 +62,9 @@ def shorten(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def main() -> None:
-    options = start()
-    root, rank = Path(options["dir"]), dist.get_rank()
+def told(folder: str) -> dict[str, Any]:
+    """What is said to each fault, by its name."""
+    root, rank = Path(folder), dist.get_rank()
     checkpointer = Checkpointer()
     state = trained()
     good = checkpointer.save(state, root, "global_step1")
@@ -114,15 +115,15 @@ def main() -> None:
     )
     said["client state back"] = client_state_back(checkpointer, state, root)
     said["bad tag"] = message_of(lambda: checkpointer.save(state, root, "../x"))
-    directory.SIGHT_SECONDS = 0.2
-    said["own disks"] = message_of(
-        lambda: checkpointer.save(state, root / f"disk{rank}", "global_step1")
-    )
+    with mock.patch.object(directory, "SIGHT_SECONDS", 0.2):
+        said["own disks"] = message_of(
+            lambda: checkpointer.save(state, root / f"disk{rank}", "global_step1")
+        )
     said["tags differ"] = message_of(
         lambda: Checkpointer(tag_validation="fail").save(state, root, f"step{rank}")
     )
     said |= asynchronous(state, root / "later") | retained(state, root / "few") | frozen(root)
-    finish(options, said)
+    return said
 
 
 def plant(directory: Path, proof: Path) -> None:
@@ -192,6 +193,3 @@ def frozen(root: Path) -> dict[str, Any]:
     checkpointer.save(state, root / "slim", "global_step1", exclude_frozen=True)
     strict = message_of(lambda: checkpointer.load(trained(stage=0), root / "slim"))
     return {"without frozen": strict}
-
-
-main()

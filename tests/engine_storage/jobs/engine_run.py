@@ -1,0 +1,81 @@
+"""What a user's script does: initialize, train, save, export; the same from other beginnings."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from dsengine.zero import GatheredParameters, Init
+
+import dsengine
+from engine_storage.jobs.toy import ToyModel, batch_of, loss_of, mean
+
+
+def config(stage: int, **more: Any) -> dict[str, Any]:
+    return {
+        "train_batch_size": 12,
+        "gradient_accumulation_steps": 1,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.02, "weight_decay": 0.1}},
+        "scheduler": {
+            "type": "WarmupLR",
+            "params": {"warmup_num_steps": 6, "warmup_max_lr": 0.02, "warmup_min_lr": 0.0},
+        },
+        "zero_optimization": {
+            "stage": stage,
+            "stage3_gather_16bit_weights_on_model_save": True,
+            "stage3_param_persistence_threshold": 0,
+        },
+    } | more
+
+
+def train(engine: Any, steps: int) -> list[float]:
+    losses = []
+    for _ in range(steps):
+        loss = loss_of(engine, batch_of(engine.global_steps))
+        engine.backward(loss)
+        engine.step()
+        losses.append(mean(loss.item()))
+    return losses
+
+
+def started(stage: int, seed: int, under_init: bool = False, **more: Any) -> Any:
+    torch.manual_seed(seed)
+    with Init(enabled=under_init):
+        model = ToyModel()
+    return dsengine.initialize(model=model, config=config(stage, **more))[0]
+
+
+def saved(directory: str) -> dict[str, Any]:
+    """Train at stage 3, save, export and go on; then look into a parameter and change it."""
+    engine = started(3, 5)
+    train(engine, 7)
+    engine.save_checkpoint(directory, client_state={"epoch": 2})
+    engine.save_16bit_model(directory + "/export")
+    said: dict[str, Any] = {"losses": train(engine, 10)}
+    weight = engine.module.blocks[0].up.weight
+    with GatheredParameters(weight, modifier_rank=0):
+        said["gathered"] = list(weight.data.shape)
+        if dist.get_rank() == 0:
+            torch.nn.init.zeros_(weight)
+    said["changed"] = bool((weight.detach().full_tensor() == 0).all())
+    engine.destroy()
+    return said
+
+
+def resumed(directory: str, stage: int) -> dict[str, Any]:
+    """Go on from what was saved, in a model that began otherwise."""
+    engine = started(stage, 6)
+    path, client = engine.load_checkpoint(directory)
+    said = {"losses": train(engine, 10), "client": client, "path": path}
+    said |= {"steps": engine.global_steps, "calls": int(engine.module.calls)}
+    engine.destroy()
+    return said
+
+
+def under_init(stage: int) -> list[list[float]]:
+    """The curve of a model built as usual, and of the same model built under zero.Init."""
+    curves = []
+    for divided in (False, True):
+        engine = started(stage, 5, under_init=divided)
+        curves.append(train(engine, 4))
+        engine.destroy()
+    return curves
