@@ -9,19 +9,16 @@ from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
 
 
-@rule(
-    "DSC608",
-    "adam-is-adamw",
-    Effect.INERT,
-    wakes="optimizer",
-    bad='{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": '
-    '{"lr": 0.001, "weight_decay": 0.1}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
-    '{"lr": 0.001, "weight_decay": 0.1}}}',
-)
+@rule("DSC608", "adam-is-adamw", Effect.INERT, wakes="optimizer")
 def adam_is_adamw(config: Context) -> Iterator[Finding]:
     """Type Adam makes no difference to AdamW, unless `adam_w_mode` is false: the decay is decoupled
-    from the gradient."""
+    from the gradient.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 0.001,
+        "weight_decay": 0.1}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001,
+        "weight_decay": 0.1}}}
+    """
     decay = config.number(*PARAMS, "weight_decay")
     if config.is_optimizer("Adam") and decay and not config.has(*PARAMS, "adam_w_mode"):
         yield Finding(
@@ -32,18 +29,15 @@ def adam_is_adamw(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC609",
-    "adam-w-mode-ignored",
-    Effect.INERT,
-    wakes="optimizer",
-    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
-    '{"lr": 0.001, "adam_w_mode": false}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": '
-    '{"lr": 0.001, "adam_w_mode": false}}}',
-)
+@rule("DSC609", "adam-w-mode-ignored", Effect.INERT, wakes="optimizer")
 def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
-    """adam_w_mode false on type AdamW has no effect; type Adam reads it."""
+    """adam_w_mode false on type AdamW has no effect; type Adam reads it.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001,
+        "adam_w_mode": false}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 0.001,
+        "adam_w_mode": false}}}
+    """
     if config.is_optimizer("AdamW") and config.get(*PARAMS, "adam_w_mode") is False:
         yield Finding(
             path=(*PARAMS, "adam_w_mode"),
@@ -58,14 +52,16 @@ def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="optimizer",
     late=True,
-    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
-    '{"lr": 0.001, "amsgrad": true}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
-    '{"lr": 0.001, "amsgrad": true, "torch_adam": true}}}',
     holds=in_deepspeed,
 )
 def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
-    """DeepSpeed's own Adam and Lamb kernels have no AMSGrad; torch's Adam has it."""
+    """DeepSpeed's own Adam and Lamb kernels have no AMSGrad; torch's Adam has it.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "amsgrad":
+        true}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "amsgrad":
+        true, "torch_adam": true}}}
+    """
     target = what_is_built(config)
     if target is None or target.name not in ("FusedAdam", "DeepSpeedCPUAdam", "FusedLamb"):
         return
@@ -83,14 +79,16 @@ def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="optimizer",
     late=True,
-    bad='{"train_batch_size": 8, "optimizer": {"type": "Lamb", "params": {"lr": 0.001}}, '
-    '"fp16": {"enabled": true, "loss_scale": 128}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "Lamb", "params": {"lr": 0.001}}, '
-    '"fp16": {"enabled": true, "loss_scale": 0}}',
     holds=in_deepspeed,
 )
 def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
-    """Lamb works with dynamic loss scaling only."""
+    """Lamb works with dynamic loss scaling only.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "Lamb", "params": {"lr": 0.001}}, "fp16":
+        {"enabled": true, "loss_scale": 128}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "Lamb", "params": {"lr": 0.001}}, "fp16":
+        {"enabled": true, "loss_scale": 0}}
+    """
     scale = config.read(("fp16",), "loss_scale", 0.0)
     if config.is_optimizer("Lamb") and scale != 0:
         yield Finding(
@@ -111,18 +109,15 @@ LIMITS = {
 
 
 @rule(
-    "DSC614",
-    "optimizer-argument-range",
-    Effect.ALTERED,
-    also=(Effect.REFUSED,),
-    wakes="optimizer",
-    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": -0.001}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
+    "DSC614", "optimizer-argument-range", Effect.ALTERED, also=(Effect.REFUSED,), wakes="optimizer"
 )
 def optimizer_argument_range(config: Context) -> Iterator[Finding]:
     """An argument outside the range it makes sense in.
 
     torch's classes check and stop; DeepSpeed's own kernels do not and train on.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": -0.001}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
     """
     target = what_is_built(config)
     stops = target is not None and target.kind.is_torch

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, Holds, Path, before_deepspeed, in_deepspeed
+from dsconfig.checks.rule import Finding, Holds, Path, before_deepspeed, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AutoFate, Runtime
 
@@ -50,22 +50,17 @@ def _spoken(names: list[str]) -> str:
     return " and ".join(names)
 
 
-@rule(
-    "DSC101",
-    "auto-unresolved",
-    Effect.ALTERED,
-    also=(Effect.REFUSED,),
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"reduce_bucket_size": 500000000}}',
-    holds=in_deepspeed,
-)
+@rule("DSC101", "auto-unresolved", Effect.ALTERED, also=(Effect.REFUSED,), holds=in_deepspeed)
 def auto_unresolved(config: Context) -> Iterator[Finding]:
     """No program that is going to read this file puts a value in place of "auto".
 
     DeepSpeed itself knows no "auto": in its checked blocks the key is dropped and the default
     applies (`stage: "auto"` switches ZeRO off), elsewhere the text reaches code that wants a
     number. `dsconfig resolve` writes the values, with a reason for each.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_bucket_size":
+        500000000}}
     """
     for path, fates in config.autos.items():
         if AutoFate.FILLED in fates.values() or config.is_native_auto(path):
@@ -87,16 +82,6 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
     "auto-needs-resolve",
     Effect.INERT,
     also=(Effect.REFUSED, Effect.ALTERED),
-    bad=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-        '"allgather_bucket_size": "auto"}}',
-        runtime=None,
-    ),
-    good=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-        '"allgather_bucket_size": 500000000}}',
-        runtime=None,
-    ),
     holds=in_deepspeed,
 )
 def auto_needs_resolve(config: Context) -> Iterator[Finding]:
@@ -104,6 +89,11 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
 
     In other programs it has no effect where they drop the key, and the default applies; a text
     that is kept where a switch is expected counts as true (`altered`), and at a number they stop.
+
+    with: runtime=None
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "allgather_bucket_size": "auto"}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "allgather_bucket_size":
+        500000000}}
     """
     if len(config.runtimes) == 1:
         return
@@ -122,18 +112,15 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC103",
-    "auto-filled-by-trainer",
-    Effect.NOTE,
-    bad=Example(config='{"train_batch_size": "auto"}', runtime=None),
-    good=Example(config='{"train_batch_size": 8}', runtime=None),
-    holds=_fills,
-)
+@rule("DSC103", "auto-filled-by-trainer", Effect.NOTE, holds=_fills)
 def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
     """transformers or accelerate fill this "auto"; a plain DeepSpeed script does not.
 
     A note to those it works for; with `--runtime deepspeed` it is DSC101.
+
+    with: runtime=None
+    bad: {"train_batch_size": "auto"}
+    good: {"train_batch_size": 8}
     """
     if len(config.runtimes) == 1:
         return
@@ -157,15 +144,6 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     also=(Effect.NOTE,),
     late=True,
-    bad=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, '
-        '"pipeline": {"stages": "auto"}}',
-        runtime="accelerate",
-    ),
-    good=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "pipeline": {}}',
-        runtime="accelerate",
-    ),
     holds=before_deepspeed,
 )
 def auto_native_refused(config: Context) -> Iterator[Finding]:
@@ -173,6 +151,10 @@ def auto_native_refused(config: Context) -> Iterator[Finding]:
 
     accelerate refuses every "auto" it has no value for, also where DeepSpeed gives the word a
     meaning. Leaving the key out means the same.
+
+    with: runtime="accelerate"
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "pipeline": {"stages": "auto"}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "pipeline": {}}
     """
     for path, fates in config.autos.items():
         stopping = [each.name for each, fate in fates.items() if fate in REFUSALS]

@@ -15,20 +15,16 @@ AUTOCAST = ("torch_autocast",)
 HALF_DTYPES = (*DTYPES["fp16"], *DTYPES["bf16"])
 
 
-@rule(
-    "DSC302",
-    "autocast-with-half",
-    Effect.ALTERED,
-    wakes="torch_autocast",
-    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, '
-    '"bf16": {"enabled": true}}',
-    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',
-)
+@rule("DSC302", "autocast-with-half", Effect.ALTERED, wakes="torch_autocast")
 def autocast_with_half(config: Context) -> Iterator[Finding]:
     """torch_autocast is on beside fp16 or bf16.
 
     Autocast expects fp32 weights and casts single operations; fp16 and bf16 cast the whole
     model. With both on, the weights are 16-bit and autocast has nothing left to protect.
+
+    bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, "bf16":
+        {"enabled": true}}
+    good: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}
     """
     if not config.switch("torch_autocast", "enabled"):
         return
@@ -42,17 +38,14 @@ def autocast_with_half(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC303",
-    "autocast-dtype-missing",
-    Effect.NOTE,
-    wakes="torch_autocast",
-    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true}}',
-    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',
-)
+@rule("DSC303", "autocast-dtype-missing", Effect.NOTE, wakes="torch_autocast")
 def autocast_dtype_missing(config: Context) -> Iterator[Finding]:
     """torch_autocast is on and no dtype is chosen: torch takes its own default of the device
-    (float16 on CUDA, bfloat16 on the CPU), without loss scaling."""
+    (float16 on CUDA, bfloat16 on the CPU), without loss scaling.
+
+    bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true}}
+    good: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}
+    """
     if config.switch("torch_autocast", "enabled") and config.get("torch_autocast", "dtype") is None:
         yield Finding(
             path=AUTOCAST,
@@ -63,17 +56,14 @@ def autocast_dtype_missing(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC304",
-    "autocast-dtype-unusable",
-    Effect.ALTERED,
-    wakes="torch_autocast",
-    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "int8"}}',
-    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}',
-)
+@rule("DSC304", "autocast-dtype-unusable", Effect.ALTERED, wakes="torch_autocast")
 def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
     """The dtype is one DeepSpeed knows and torch cannot autocast to: torch switches autocast
-    off with a warning, and training runs in fp32."""
+    off with a warning, and training runs in fp32.
+
+    bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "int8"}}
+    good: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}
+    """
     dtype = config.get("torch_autocast", "dtype")
     path = ("torch_autocast", "dtype")
     if not config.switch("torch_autocast", "enabled") or not isinstance(dtype, str):
@@ -92,16 +82,17 @@ def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="torch_autocast",
     late=True,
-    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16", '
-    '"lower_precision_safe_modules": ["torch.nn.Linaer"]}}',
-    good='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16", '
-    '"lower_precision_safe_modules": ["torch.nn.Linear"]}}',
     holds=in_deepspeed,
 )
 def autocast_module_unknown(config: Context) -> Iterator[Finding]:
     """An entry of lower_precision_safe_modules names no class that can be imported.
 
     Each entry is `package.Class`. A bare text in place of the list is taken letter by letter.
+
+    bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16",
+        "lower_precision_safe_modules": ["torch.nn.Linaer"]}}
+    good: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16",
+        "lower_precision_safe_modules": ["torch.nn.Linear"]}}
     """
     path = ("torch_autocast", "lower_precision_safe_modules")
     modules = config.get(*path)
@@ -138,18 +129,16 @@ def _suggestion(config: Context, name: str) -> str:
 
 
 @rule(
-    "DSC306",
-    "autocast-with-quantized-weights",
-    Effect.REFUSED,
-    wakes="torch_autocast",
-    late=True,
-    bad='{"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, '
-    '"zero_optimization": {"stage": 3, "zero_quantized_weights": true}}',
-    good='{"train_batch_size": 8, "bf16": {"enabled": true}, '
-    '"zero_optimization": {"stage": 3, "zero_quantized_weights": true}}',
+    "DSC306", "autocast-with-quantized-weights", Effect.REFUSED, wakes="torch_autocast", late=True
 )
 def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:
-    """torch_autocast does not go with zero_quantized_weights; the engine is not built."""
+    """torch_autocast does not go with zero_quantized_weights; the engine is not built.
+
+    bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"},
+        "zero_optimization": {"stage": 3, "zero_quantized_weights": true}}
+    good: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3,
+        "zero_quantized_weights": true}}
+    """
     quantized = config.read(ZERO, "zero_quantized_weights", False)
     if config.switch("torch_autocast", "enabled") and quantized:
         yield Finding(

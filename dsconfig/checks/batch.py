@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from dsconfig.batch import GLOBAL, KEYS, MICRO, Contradiction, Triple, ranks_sharing, solve
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, in_deepspeed
+from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.schema.markers import whole
 
@@ -42,20 +42,16 @@ def _triple(config: Context) -> Triple | None:
     return Triple(*values)
 
 
-@rule(
-    "DSC201",
-    "batch-missing",
-    Effect.REFUSED,
-    bad='{"gradient_accumulation_steps": 4}',
-    good='{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}',
-    holds=in_deepspeed,
-)
+@rule("DSC201", "batch-missing", Effect.REFUSED, holds=in_deepspeed)
 def batch_missing(config: Context) -> Iterator[Finding]:
     """Neither the global nor the micro batch is given.
 
     DeepSpeed derives the third of the three batch numbers from the other two and takes 1
     for a missing accumulation, but it has to be told either `train_batch_size` or
     `train_micro_batch_size_per_gpu`. Without both it stops with an AssertionError.
+
+    bad: {"gradient_accumulation_steps": 4}
+    good: {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
     """
     if config.get(GLOBAL) is None and config.get(MICRO) is None:
         yield Finding(
@@ -65,16 +61,13 @@ def batch_missing(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC202",
-    "batch-not-positive",
-    Effect.REFUSED,
-    wakes=" ".join(KEYS),
-    bad='{"train_micro_batch_size_per_gpu": 0}',
-    good='{"train_micro_batch_size_per_gpu": 1}',
-)
+@rule("DSC202", "batch-not-positive", Effect.REFUSED, wakes=" ".join(KEYS))
 def batch_not_positive(config: Context) -> Iterator[Finding]:
-    """A batch number is zero or negative. All three must be at least 1."""
+    """A batch number is zero or negative. All three must be at least 1.
+
+    bad: {"train_micro_batch_size_per_gpu": 0}
+    good: {"train_micro_batch_size_per_gpu": 1}
+    """
     for key in KEYS:
         value = config.get(key)
         if isinstance(value, (int, float)) and not value > 0:
@@ -85,18 +78,7 @@ def batch_not_positive(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC203",
-    "batch-mismatch",
-    Effect.REFUSED,
-    wakes=GLOBAL,
-    bad=Example(
-        config='{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 3}', world_size=8
-    ),
-    good=Example(
-        config='{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}', world_size=8
-    ),
-)
+@rule("DSC203", "batch-mismatch", Effect.REFUSED, wakes=GLOBAL)
 def batch_mismatch(config: Context) -> Iterator[Finding]:
     """The batch numbers contradict each other.
 
@@ -106,6 +88,10 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
     does not divide is refused with numbers nobody wrote. With a known world size
     (`--world-size`) the check is exact; without one only what fails on every number of
     ranks is reported.
+
+    with: world_size=8
+    bad: {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 3}
+    good: {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}
     """
     given, world = _triple(config), _world(config)
     if given is None or given.global_batch is None or min(given.given.values()) <= 0:
@@ -145,21 +131,16 @@ def _impossible(given: Triple) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC204",
-    "batch-not-whole",
-    Effect.ALTERED,
-    also=(Effect.REFUSED,),
-    wakes=" ".join(KEYS),
-    bad='{"train_micro_batch_size_per_gpu": 2.5}',
-    good='{"train_micro_batch_size_per_gpu": 2}',
-)
+@rule("DSC204", "batch-not-whole", Effect.ALTERED, also=(Effect.REFUSED,), wakes=" ".join(KEYS))
 def batch_not_whole(config: Context) -> Iterator[Finding]:
     """A batch number has a fraction, or is a bool.
 
     DeepSpeed does not check the type. A fraction is kept and takes part in the arithmetic:
     an accumulation of 1.5 divides the loss by 1.5 and steps every third micro batch; `true`
     counts as 1.
+
+    bad: {"train_micro_batch_size_per_gpu": 2.5}
+    good: {"train_micro_batch_size_per_gpu": 2}
     """
     for key in KEYS:
         value = config.get(key)
@@ -176,16 +157,13 @@ def _shown(value: object) -> str:
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
 
 
-@rule(
-    "DSC205",
-    "batch-huge",
-    Effect.COSTLY,
-    wakes=MICRO,
-    bad='{"train_micro_batch_size_per_gpu": 1000000000000}',
-    good='{"train_micro_batch_size_per_gpu": 16}',
-)
+@rule("DSC205", "batch-huge", Effect.COSTLY, wakes=MICRO)
 def batch_huge(config: Context) -> Iterator[Finding]:
-    """A micro batch so large that no device holds its activations."""
+    """A micro batch so large that no device holds its activations.
+
+    bad: {"train_micro_batch_size_per_gpu": 1000000000000}
+    good: {"train_micro_batch_size_per_gpu": 16}
+    """
     value = config.number(MICRO)
     if value is not None and value >= HUGE_MICRO_BATCH:
         yield Finding(
@@ -196,17 +174,14 @@ def batch_huge(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC206",
-    "batch-fixes-world-size",
-    Effect.NOTE,
-    wakes=GLOBAL,
-    bad='{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, '
-    '"gradient_accumulation_steps": 4}',
-    good='{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}',
-)
+@rule("DSC206", "batch-fixes-world-size", Effect.NOTE, wakes=GLOBAL)
 def batch_fixes_world_size(config: Context) -> Iterator[Finding]:
-    """All three batch numbers are given, so the file runs on one number of ranks only."""
+    """All three batch numbers are given, so the file runs on one number of ranks only.
+
+    bad: {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 4}
+    good: {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}
+    """
     given = _triple(config)
     if given is None or not _world(config).assumed or len(given.given) < 3:
         return

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
+from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 
@@ -16,10 +16,6 @@ ACTIVATIONS: Path = ("activation_checkpointing",)
     "contiguous-activations",
     Effect.INERT,
     wakes="activation_checkpointing",
-    bad='{"train_batch_size": 8, "activation_checkpointing": '
-    '{"contiguous_memory_optimization": true}}',
-    good='{"train_batch_size": 8, "activation_checkpointing": {"partition_activations": true, '
-    '"contiguous_memory_optimization": true, "number_checkpoints": 24}}',
     holds=in_deepspeed,
 )
 def contiguous_activations(config: Context) -> Iterator[Finding]:
@@ -27,6 +23,11 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
 
     A script that calls `deepspeed.checkpointing.configure()` stops there without them; in one
     that never calls it the block does nothing.
+
+    bad: {"train_batch_size": 8, "activation_checkpointing": {"contiguous_memory_optimization":
+        true}}
+    good: {"train_batch_size": 8, "activation_checkpointing": {"partition_activations": true,
+        "contiguous_memory_optimization": true, "number_checkpoints": 24}}
     """
     if not config.switch(*ACTIVATIONS, "contiguous_memory_optimization"):
         return
@@ -54,14 +55,16 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="zero_optimization.pipeline_loading_checkpoint",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"pipeline_loading_checkpoint": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"pipeline_loading_checkpoint": true}}',
     holds=in_deepspeed,
 )
 def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
-    """pipeline_loading_checkpoint is for stage 3; below, loading a checkpoint stops."""
+    """pipeline_loading_checkpoint is for stage 3; below, loading a checkpoint stops.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "pipeline_loading_checkpoint":
+        true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "pipeline_loading_checkpoint":
+        true}}
+    """
     if config.read(ZERO, "pipeline_loading_checkpoint", False) and config.stage in (1, 2):
         yield Finding(
             path=(*ZERO, "pipeline_loading_checkpoint"),
@@ -71,18 +74,15 @@ def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC903",
-    "universal-without-zero",
-    Effect.NOTE,
-    wakes="checkpoint",
-    bad='{"train_batch_size": 8, "checkpoint": {"load_universal": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "checkpoint": '
-    '{"load_universal": true}}',
-)
+@rule("DSC903", "universal-without-zero", Effect.NOTE, wakes="checkpoint")
 def universal_without_zero(config: Context) -> Iterator[Finding]:
     """load_universal reads converted checkpoints of ZeRO or pipeline runs; a plain run has
-    nothing to convert."""
+    nothing to convert.
+
+    bad: {"train_batch_size": 8, "checkpoint": {"load_universal": true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "checkpoint":
+        {"load_universal": true}}
+    """
     if config.switch("checkpoint", "load_universal") and config.stage == 0 and not config.bf16:
         yield Finding(
             path=("checkpoint", "load_universal"),
@@ -92,20 +92,13 @@ def universal_without_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC904",
-    "gds-not-on-device",
-    Effect.REFUSED,
-    wakes="aio",
-    bad=Example(
-        config='{"train_batch_size": 8, "aio": {"use_gds": true}}', device="cpu", world_size=8
-    ),
-    good=Example(
-        config='{"train_batch_size": 8, "aio": {"use_gds": false}}', device="cpu", world_size=8
-    ),
-    holds=in_deepspeed,
-)
+@rule("DSC904", "gds-not-on-device", Effect.REFUSED, wakes="aio", holds=in_deepspeed)
 def gds_not_on_device(config: Context) -> Iterator[Finding]:
-    """aio.use_gds, reads past the CPU, is for NVIDIA cards (`--device`); others stop."""
+    """aio.use_gds, reads past the CPU, is for NVIDIA cards (`--device`); others stop.
+
+    with: device="cpu", world_size=8
+    bad: {"train_batch_size": 8, "aio": {"use_gds": true}}
+    good: {"train_batch_size": 8, "aio": {"use_gds": false}}
+    """
     for breach in config.unmet_condition("gds-not-on-device"):
         yield Finding(path=breach.path, message=f"{breach.said}: DeepSpeed stops", help="delete it")

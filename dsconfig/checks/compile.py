@@ -27,14 +27,16 @@ def _passes(config: Context) -> list[str]:
     Effect.REFUSED,
     wakes="compile",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": '
-    '{"deepcompile": true, "offload_activation": true, "offload_parameters": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": '
-    '{"deepcompile": true, "offload_activation": true}}',
     holds=in_deepspeed,
 )
 def compile_offload_targets(config: Context) -> Iterator[Finding]:
-    """DeepCompile offloads one thing per run, and not what ZeRO offloads already."""
+    """DeepCompile offloads one thing per run, and not what ZeRO offloads already.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": {"deepcompile": true,
+        "offload_activation": true, "offload_parameters": true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": {"deepcompile":
+        true, "offload_activation": true}}
+    """
     chosen = [name for name in TARGETS if _on(config, name)]
     if len(chosen) > 1:
         yield Finding(
@@ -50,20 +52,15 @@ def compile_offload_targets(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC472",
-    "compile-passes",
-    Effect.REFUSED,
-    wakes="compile",
-    late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": '
-    '{"deepcompile": true, "passes": ["autotp", "z1"]}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": '
-    '{"deepcompile": true, "passes": ["z1"]}}',
-    holds=in_deepspeed,
-)
+@rule("DSC472", "compile-passes", Effect.REFUSED, wakes="compile", late=True, holds=in_deepspeed)
 def compile_passes(config: Context) -> Iterator[Finding]:
-    """The pass autotp runs alone."""
+    """The pass autotp runs alone.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": {"deepcompile": true,
+        "passes": ["autotp", "z1"]}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": {"deepcompile":
+        true, "passes": ["z1"]}}
+    """
     passes = _passes(config)
     if "autotp" in passes and len(set(passes)) > 1:
         yield Finding(
@@ -73,21 +70,16 @@ def compile_passes(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC473",
-    "compile-falls-back",
-    Effect.INERT,
-    wakes="compile",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 0}, "compile": '
-    '{"deepcompile": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": '
-    '{"deepcompile": true}}',
-    holds=in_deepspeed,
-)
+@rule("DSC473", "compile-falls-back", Effect.INERT, wakes="compile", holds=in_deepspeed)
 def compile_falls_back(config: Context) -> Iterator[Finding]:
     """DeepCompile cannot work here, and engine.compile() uses plain torch.compile.
 
     DeepCompile needs ZeRO, the pass autosp stage 0 or 1, the pass autotp an autotp_size.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 0}, "compile": {"deepcompile":
+        true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": {"deepcompile":
+        true}}
     """
     passes = _passes(config)
     split = config.read(("tensor_parallel",), "autotp_size", 0)
@@ -113,15 +105,17 @@ def _fallback(name: str, why: str) -> Finding:
     Effect.REFUSED,
     wakes="compile",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": '
-    '{"autoep_non_moe": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "compile": '
-    '{"autoep_non_moe": true}}',
     holds=in_deepspeed,
 )
 def compile_around_experts(config: Context) -> Iterator[Finding]:
     """autoep_non_moe compiles with torch.compile around expert layers; it goes with neither
-    DeepCompile, tensor or sequence parallelism, stage 3, nor offload."""
+    DeepCompile, tensor or sequence parallelism, stage 3, nor offload.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": {"autoep_non_moe":
+        true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "compile": {"autoep_non_moe":
+        true}}
+    """
     if not _on(config, "autoep_non_moe"):
         return
     reasons = {
@@ -142,18 +136,14 @@ def compile_around_experts(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC475",
-    "compile-only-on-call",
-    Effect.NOTE,
-    wakes="compile",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": '
-    '{"deepcompile": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}}',
-    holds=in_deepspeed,
-)
+@rule("DSC475", "compile-only-on-call", Effect.NOTE, wakes="compile", holds=in_deepspeed)
 def compile_only_on_call(config: Context) -> Iterator[Finding]:
-    """deepcompile does nothing until the script calls engine.compile()."""
+    """deepcompile does nothing until the script calls engine.compile().
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": {"deepcompile":
+        true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}}
+    """
     if _on(config, "deepcompile") and config.stage:
         yield Finding(
             path=(*COMPILE, "deepcompile"),

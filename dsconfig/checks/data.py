@@ -27,14 +27,16 @@ NEEDED_BY_SCHEDULE = {
     "curriculum-without-metrics",
     Effect.REFUSED,
     wakes="data_efficiency",
-    bad='{"train_batch_size": 8, "data_efficiency": {"data_sampling": {"curriculum_learning": '
-    '{"enabled": true}}}}',
-    good='{"train_batch_size": 8, "data_efficiency": {"data_sampling": {"curriculum_learning": '
-    '{"enabled": false}}}}',
     holds=in_deepspeed,
 )
 def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
-    """Curriculum learning is enabled and curriculum_metrics is missing; DeepSpeed stops."""
+    """Curriculum learning is enabled and curriculum_metrics is missing; DeepSpeed stops.
+
+    bad: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"curriculum_learning":
+        {"enabled": true}}}}
+    good: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"curriculum_learning":
+        {"enabled": false}}}}
+    """
     for breach in config.unmet_condition("curriculum-without-metrics"):
         yield Finding(
             path=breach.path,
@@ -43,20 +45,16 @@ def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC912",
-    "switched-off-above",
-    Effect.INERT,
-    wakes="data_efficiency",
-    bad='{"train_batch_size": 8, "data_efficiency": {"enabled": false, "data_sampling": '
-    '{"enabled": false, "curriculum_learning": {"enabled": true, "curriculum_metrics": {}}}}}',
-    good='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": '
-    '{"enabled": true, "curriculum_learning": {"enabled": true, "curriculum_metrics": {}}}}}',
-    holds=in_deepspeed,
-)
+@rule("DSC912", "switched-off-above", Effect.INERT, wakes="data_efficiency", holds=in_deepspeed)
 def switched_off_above(config: Context) -> Iterator[Finding]:
     """A part is enabled inside a block that is not: the outer switches have no effect, and the
-    part runs."""
+    part runs.
+
+    bad: {"train_batch_size": 8, "data_efficiency": {"enabled": false, "data_sampling": {"enabled":
+        false, "curriculum_learning": {"enabled": true, "curriculum_metrics": {}}}}}
+    good: {"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": {"enabled":
+        true, "curriculum_learning": {"enabled": true, "curriculum_metrics": {}}}}}
+    """
     for part, parents in (
         (CURRICULUM, (SAMPLING, SAMPLING[:1])),
         (BATCHING, (SAMPLING, SAMPLING[:1])),
@@ -80,14 +78,16 @@ def switched_off_above(config: Context) -> Iterator[Finding]:
     "dynamic-batching-without-tokens",
     Effect.REFUSED,
     wakes="data_efficiency",
-    bad='{"train_batch_size": 8, "data_efficiency": {"data_sampling": {"dynamic_batching": '
-    '{"enabled": true}}}}',
-    good='{"train_batch_size": 8, "data_efficiency": {"data_sampling": {"dynamic_batching": '
-    '{"enabled": true, "max_tokens": 4096}}}}',
     holds=in_deepspeed,
 )
 def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
-    """dynamic_batching is enabled without max_tokens, or with one that is no number."""
+    """dynamic_batching is enabled without max_tokens, or with one that is no number.
+
+    bad: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"dynamic_batching":
+        {"enabled": true}}}}
+    good: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"dynamic_batching":
+        {"enabled": true, "max_tokens": 4096}}}}
+    """
     for breach in config.unmet_condition("dynamic-batching-without-tokens"):
         yield Finding(
             path=breach.path,
@@ -102,16 +102,17 @@ def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="data_efficiency",
     late=True,
-    bad='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_routing": '
-    '{"enabled": true, "random_ltd": {"enabled": true}}}}',
-    good='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_routing": '
-    '{"enabled": true, "random_ltd": {"enabled": false}}}}',
     holds=in_deepspeed,
 )
 def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
     """random_ltd is enabled and lacks what its scheduler reads; the engine is not built.
 
     `layer_token_lr_schedule` must be there, with enabled false: the feature was never finished.
+
+    bad: {"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_routing": {"enabled":
+        true, "random_ltd": {"enabled": true}}}}
+    good: {"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_routing": {"enabled":
+        true, "random_ltd": {"enabled": false}}}}
     """
     if not config.switch(*RANDOM_LTD, "enabled"):
         return
@@ -137,18 +138,20 @@ def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="data_efficiency",
     late=True,
-    bad='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": '
-    '{"enabled": true, "curriculum_learning": {"enabled": true, "curriculum_metrics": '
-    '{"seqlen": {"schedule_type": "fixed_linear"}}}}}}',
-    good='{"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": '
-    '{"enabled": true, "curriculum_learning": {"enabled": true, "curriculum_metrics": '
-    '{"seqlen": {"schedule_type": "fixed_linear", "min_difficulty": 8, "max_difficulty": 1024, '
-    '"schedule_config": {"total_curriculum_step": 100, "difficulty_step": 8}}}}}}}',
     holds=in_deepspeed,
 )
 def curriculum_metric_incomplete(config: Context) -> Iterator[Finding]:
     """A curriculum metric lacks its difficulties, its schedule, or what the schedule needs; the
-    data loader stops when it is built."""
+    data loader stops when it is built.
+
+    bad: {"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": {"enabled":
+        true, "curriculum_learning": {"enabled": true, "curriculum_metrics": {"seqlen":
+        {"schedule_type": "fixed_linear"}}}}}}
+    good: {"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": {"enabled":
+        true, "curriculum_learning": {"enabled": true, "curriculum_metrics": {"seqlen":
+        {"schedule_type": "fixed_linear", "min_difficulty": 8, "max_difficulty": 1024,
+        "schedule_config": {"total_curriculum_step": 100, "difficulty_step": 8}}}}}}}
+    """
     if not config.switch(*CURRICULUM, "enabled"):
         return
     for name, metric in config.block(*CURRICULUM, "curriculum_metrics").items():
@@ -191,18 +194,15 @@ def _metric(path: Path, metric: dict[str, Any]) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC917",
-    "vocabulary-not-aligned",
-    Effect.COSTLY,
-    wakes="vocabulary_size",
-    bad='{"train_batch_size": 8, "vocabulary_size": 50257}',
-    good='{"train_batch_size": 8, "vocabulary_size": 50264}',
-    holds=in_deepspeed,
+    "DSC917", "vocabulary-not-aligned", Effect.COSTLY, wakes="vocabulary_size", holds=in_deepspeed
 )
 def vocabulary_not_aligned(config: Context) -> Iterator[Finding]:
     """vocabulary_size is no multiple of 8, which tensor cores want; DeepSpeed warns and goes on.
 
     Nothing else reads the key.
+
+    bad: {"train_batch_size": 8, "vocabulary_size": 50257}
+    good: {"train_batch_size": 8, "vocabulary_size": 50264}
     """
     value = config.number("vocabulary_size")
     if value and math.isfinite(value) and value % 8:

@@ -23,18 +23,13 @@ def named_dtype(config: Context, name: str) -> str | None:
     return DTYPE_OF_NAME.get(value) if isinstance(value, str) else None
 
 
-@rule(
-    "DSC331",
-    "param-dtype-conflict",
-    Effect.REFUSED,
-    wakes="data_types",
-    late=True,
-    bad='{"train_batch_size": 8, "bf16": {"enabled": true}, "data_types": {"param_dtype": "fp16"}}',
-    good='{"train_batch_size": 8, "bf16": {"enabled": true}, "data_types": {"param_dtype": '
-    '"bf16"}}',
-)
+@rule("DSC331", "param-dtype-conflict", Effect.REFUSED, wakes="data_types", late=True)
 def param_dtype_conflict(config: Context) -> Iterator[Finding]:
-    """data_types.param_dtype names another format than fp16 or bf16 switch on."""
+    """data_types.param_dtype names another format than fp16 or bf16 switch on.
+
+    bad: {"train_batch_size": 8, "bf16": {"enabled": true}, "data_types": {"param_dtype": "fp16"}}
+    good: {"train_batch_size": 8, "bf16": {"enabled": true}, "data_types": {"param_dtype": "bf16"}}
+    """
     wanted, dtype = named_dtype(config, "param_dtype"), model_dtype(config)
     if wanted and dtype and wanted != dtype:
         yield Finding(
@@ -51,14 +46,16 @@ def param_dtype_conflict(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="data_types",
     late=True,
-    bad='{"train_batch_size": 8, "bf16": {"enabled": true}, '
-    '"data_types": {"grad_accum_dtype": "fp32"}}',
-    good='{"train_batch_size": 8, "bf16": {"enabled": true}, '
-    '"zero_optimization": {"stage": 1}, "data_types": {"grad_accum_dtype": "fp32"}}',
     holds=in_deepspeed,
 )
 def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
-    """Without ZeRO gradients are summed in the format of the weights, and in no other."""
+    """Without ZeRO gradients are summed in the format of the weights, and in no other.
+
+    bad: {"train_batch_size": 8, "bf16": {"enabled": true}, "data_types": {"grad_accum_dtype":
+        "fp32"}}
+    good: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 1},
+        "data_types": {"grad_accum_dtype": "fp32"}}
+    """
     wanted, dtype = named_dtype(config, "grad_accum_dtype"), model_dtype(config)
     if config.stage == 0 and config.stage_is_known and wanted and dtype and wanted != dtype:
         yield Finding(
@@ -76,15 +73,16 @@ def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
     also=(Effect.INERT,),
     wakes="data_types",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, '
-    '"data_types": {"grad_accum_dtype": "int8"}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, '
-    '"data_types": {"grad_accum_dtype": "fp32"}}',
 )
 def integer_accumulation(config: Context) -> Iterator[Finding]:
     """int8 is a name DeepSpeed knows, and no format for gradients: the first step stops.
 
     dsengine sums in the format of the model.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "data_types":
+        {"grad_accum_dtype": "int8"}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "data_types":
+        {"grad_accum_dtype": "fp32"}}
     """
     if config.stage and named_dtype(config, "grad_accum_dtype") == "int8":
         stops = config.ends_in_deepspeed

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import MODEL, rule
-from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
+from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.checks.values import VALUE_KINDS
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
@@ -22,14 +22,16 @@ NOW = "DeepSpeed stops when the engine is built"
     Effect.REFUSED,
     wakes="expert_parallel",
     late=True,
-    bad='{"train_batch_size": 8, "expert_parallel": {"enabled": true, "num_expert_groups": 2, '
-    '"num_limited_groups": 4}}',
-    good='{"train_batch_size": 8, "expert_parallel": {"enabled": true, "num_expert_groups": 4, '
-    '"num_limited_groups": 2}}',
     holds=in_deepspeed,
 )
 def expert_parallel_values(config: Context) -> Iterator[Finding]:
-    """What expert_parallel refuses when it is enabled: sizes and pairs that do not fit."""
+    """What expert_parallel refuses when it is enabled: sizes and pairs that do not fit.
+
+    bad: {"train_batch_size": 8, "expert_parallel": {"enabled": true, "num_expert_groups": 2,
+        "num_limited_groups": 4}}
+    good: {"train_batch_size": 8, "expert_parallel": {"enabled": true, "num_expert_groups": 4,
+        "num_limited_groups": 2}}
+    """
     block = config.block("expert_parallel")
     if not config.switch("expert_parallel", "enabled"):
         return
@@ -139,29 +141,17 @@ LEAVES_KNOWN = ("mixtral", "qwen2_moe", "qwen3_moe")
 """Families whose blocks of experts are leaves by default, since 0.18.0."""
 
 
-@rule(
-    "DSC468",
-    "moe-at-stage-3",
-    Effect.NOTE,
-    wakes=MODEL,
-    bad=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}',
-        model="mixtral-8x7b",
-        version="0.17.6",
-    ),
-    good=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}',
-        model="mixtral-8x7b",
-        version="0.17.6",
-    ),
-    holds=in_deepspeed,
-)
+@rule("DSC468", "moe-at-stage-3", Effect.NOTE, wakes=MODEL, holds=in_deepspeed)
 def moe_at_stage_3(config: Context) -> Iterator[Finding]:
     """A mixture of experts at stage 3 needs each block of experts to be one unit.
 
     Otherwise ranks run different experts, fetch different weights, and wait for each other for
     ever. `leaf_module` (since 0.18.0; earlier `set_z3_leaf_modules` in the script) makes a block
     a unit; three families are units by default, and so are experts that one module computes.
+
+    with: model="mixtral-8x7b", version="0.17.6"
+    bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+    good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
     """
     model = config.facts.model
     if config.stage != 3 or model is None or model.architecture is None:
@@ -178,23 +168,15 @@ def moe_at_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC469",
-    "leaf-module-matches-nothing",
-    Effect.INERT,
-    wakes=MODEL,
-    bad=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, '
-        '"leaf_module": {"names": ["no.such.module"]}}}',
-        model="gpt2",
-    ),
-    good=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}',
-        model="gpt2",
-    ),
-)
+@rule("DSC469", "leaf-module-matches-nothing", Effect.INERT, wakes=MODEL)
 def leaf_module_matches_nothing(config: Context) -> Iterator[Finding]:
-    """No module of the model (`--model`) has a name that leaf_module lists."""
+    """No module of the model (`--model`) has a name that leaf_module lists.
+
+    with: model="gpt2"
+    bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "leaf_module":
+        {"names": ["no.such.module"]}}}
+    good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+    """
     model = config.facts.model
     block: Path = (*ZERO, "leaf_module")
     if model is None or model.root is None or config.stage != 3 or not config.has(*block):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, before_deepspeed
+from dsconfig.checks.rule import Finding, before_deepspeed
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
@@ -28,16 +28,17 @@ def _wants_zero(runtime: Runtime) -> bool:
     "not-strict-json",
     Effect.REFUSED,
     also=(Effect.NOTE,),
-    bad=Example(config='{"train_batch_size": 8,}', runtime="transformers"),
-    good=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}', runtime="transformers"
-    ),
     holds=_reads_strict_json,
     on_templates=True,
 )
 def not_strict_json(config: Context) -> Iterator[Finding]:
     """transformers and accelerate read the file as strict JSON and stop at comments, unquoted
-    keys, missing or trailing commas and a byte order mark; DeepSpeed reads HJSON."""
+    keys, missing or trailing commas and a byte order mark; DeepSpeed reads HJSON.
+
+    with: runtime="transformers"
+    bad: {"train_batch_size": 8,}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
+    """
     departure = config.document.departure
     if departure is None or config.document.is_broken:
         return
@@ -58,14 +59,15 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     also=(Effect.NOTE,),
     late=True,
-    bad=Example(config='{"train_batch_size": 8}', runtime="accelerate"),
-    good=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}', runtime="accelerate"
-    ),
     holds=_wants_zero,
 )
 def zero_block_missing(config: Context) -> Iterator[Finding]:
-    """accelerate, and so the Trainer, wants a zero_optimization block, if only with stage 0."""
+    """accelerate, and so the Trainer, wants a zero_optimization block, if only with stage 0.
+
+    with: runtime="accelerate"
+    bad: {"train_batch_size": 8}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
+    """
     if config.has("zero_optimization"):
         return
     alone = all(_wants_zero(runtime) for runtime in config.runtimes)
@@ -77,32 +79,16 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC703",
-    "sources-disagree",
-    Effect.REFUSED,
-    also=(Effect.ALTERED,),
-    late=True,
-    bad=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
-        '"gradient_clipping": 0.5}',
-        runtime="transformers",
-        training_args={"max_grad_norm": 1.0},
-        world_size=1,
-    ),
-    good=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
-        '"gradient_clipping": 1.0}',
-        runtime="transformers",
-        training_args={"max_grad_norm": 1.0},
-        world_size=1,
-    ),
-)
+@rule("DSC703", "sources-disagree", Effect.REFUSED, also=(Effect.ALTERED,), late=True)
 def sources_disagree(config: Context) -> Iterator[Finding]:
     """The config, TrainingArguments (`--training-args`) and the accelerate config say different
     things about one setting.
 
     transformers compares most of them and stops; accelerate lets one win without a word.
+
+    with: runtime="transformers", training_args={"max_grad_norm": 1.0}, world_size=1
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "gradient_clipping": 0.5}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}
     """
     facts = config.facts
     if facts.training is None and not facts.launch:
@@ -120,33 +106,19 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC704",
-    "integration-stops",
-    Effect.REFUSED,
-    late=True,
-    bad=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
-        '"optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
-        runtime="transformers",
-        training_args={"per_device_train_batch_size": 8},
-        world_size=1,
-    ),
-    good=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
-        '"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}',
-        runtime="transformers",
-        training_args={"per_device_train_batch_size": 8},
-        world_size=1,
-    ),
-    holds=before_deepspeed,
-)
+@rule("DSC704", "integration-stops", Effect.REFUSED, late=True, holds=before_deepspeed)
 def integration_stops(config: Context) -> Iterator[Finding]:
     """transformers or accelerate stops over what no other rule tells: its own code meets a value
     that it cannot handle, or a value of the run that differs.
 
     Judged where one program and its run (`--training-args`) are known, by going through what it
     does with the file.
+
+    with: runtime="transformers", training_args={"per_device_train_batch_size": 8}, world_size=1
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW",
+        "params": {"lr": 0.001}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW",
+        "params": {"lr": "auto"}}}
     """
     (runtime, *others), training = config.runtimes, config.facts.training
     if config.is_refused or others or not before_deepspeed(runtime) or training is None:

@@ -99,21 +99,16 @@ def _consequence(config: Context, path: Path, otherwise: str) -> str:
     return otherwise
 
 
-@rule(
-    "DSC021",
-    "unknown-key",
-    Effect.ALTERED,
-    also=(Effect.REFUSED,),
-    bad='{"train_batch_size": 8, "gradient_cliping": 0.5}',
-    good='{"train_batch_size": 8, "gradient_clipping": 0.5}',
-    on_templates=True,
-)
+@rule("DSC021", "unknown-key", Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
 def unknown_key(config: Context) -> Iterator[Finding]:
     """No release of DeepSpeed, transformers or accelerate reads this key.
 
     At the top level and in blocks such as `optimizer`, `activation_checkpointing` or `aio`
     DeepSpeed ignores it without a word, so the run is not the one the file asks for; in
     `zero_optimization`, `fp16`, `bf16` and other checked blocks it stops.
+
+    bad: {"train_batch_size": 8, "gradient_cliping": 0.5}
+    good: {"train_batch_size": 8, "gradient_clipping": 0.5}
     """
     for path, error in _unknown(config):
         if (
@@ -141,19 +136,14 @@ def unknown_key(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC029",
-    "documented-and-unread",
-    Effect.REFUSED,
-    also=(Effect.INERT,),
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "grad_hooks": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
-    on_templates=True,
-)
+@rule("DSC029", "documented-and-unread", Effect.REFUSED, also=(Effect.INERT,), on_templates=True)
 def documented_and_unread(config: Context) -> Iterator[Finding]:
     """DeepSpeed's documentation has this key, and no release reads it.
 
     In a checked block DeepSpeed stops at it; elsewhere it does nothing.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "grad_hooks": true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     """
     for path in config.paths:
         if config.is_unread(path) and not renamed(config, path):
@@ -169,17 +159,13 @@ def documented_and_unread(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC022",
-    "misplaced-key",
-    Effect.ALTERED,
-    also=(Effect.REFUSED,),
-    bad='{"train_batch_size": 8, "reduce_bucket_size": 5e7}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e7}}',
-    on_templates=True,
-)
+@rule("DSC022", "misplaced-key", Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
 def misplaced_key(config: Context) -> Iterator[Finding]:
-    """The key exists, but in another block; here nothing reads it."""
+    """The key exists, but in another block; here nothing reads it.
+
+    bad: {"train_batch_size": 8, "reduce_bucket_size": 5e7}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e7}}
+    """
     for path, error in _unknown(config):
         if is_comment(path[-1]) or renamed(config, path):
             continue
@@ -211,17 +197,13 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC023",
-    "renamed-key",
-    Effect.ALTERED,
-    also=(Effect.REFUSED,),
-    bad='{"train_batch_size": 8, "aio": {"thread_count": 4}}',
-    good='{"train_batch_size": 8, "aio": {"intra_op_parallelism": 4}}',
-    on_templates=True,
-)
+@rule("DSC023", "renamed-key", Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
 def renamed_key(config: Context) -> Iterator[Finding]:
-    """The key has a new name; the old one is ignored or refused."""
+    """The key has a new name; the old one is ignored or refused.
+
+    bad: {"train_batch_size": 8, "aio": {"thread_count": 4}}
+    good: {"train_batch_size": 8, "aio": {"intra_op_parallelism": 4}}
+    """
     for path in config.paths:
         old = renamed(config, path)
         if old is None or config.version < old.since:
@@ -323,9 +305,6 @@ DEPRECATED: Mapping[Path, Deprecated] = {
     Effect.DEPRECATED,
     also=(Effect.INERT,),
     wakes="zero_optimization bfloat16",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"offload_optimizer": {"device": "cpu"}}}',
     on_templates=True,
 )
 def deprecated_key(config: Context) -> Iterator[Finding]:
@@ -333,6 +312,10 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
 
     Most still work. Where the value does nothing any more (`cpu_offload: false`), the effect is
     `inert`.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu"}}}
     """
     for path, key in config.keys:
         since = key.declared.deprecated
@@ -357,14 +340,16 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
     "key-under-two-names",
     Effect.REFUSED,
     wakes="zero_optimization tensor_parallel",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"stage3_prefetch_bucket_size": 100, "prefetch_bucket_size": 200}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"stage3_prefetch_bucket_size": 100}}',
     on_templates=True,
 )
 def key_under_two_names(config: Context) -> Iterator[Finding]:
-    """A key is given under both of its names; DeepSpeed calls the short one an extra input."""
+    """A key is given under both of its names; DeepSpeed calls the short one an extra input.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size":
+        100, "prefetch_bucket_size": 200}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size":
+        100}}
+    """
     for path, entry in config.reading.entries.items():
         if entry.outcome is Outcome.TWICE and entry.field is not None:
             yield Finding(
@@ -383,14 +368,16 @@ def key_under_two_names(config: Context) -> Iterator[Finding]:
     "deprecated-and-replacement",
     Effect.REFUSED,
     wakes="zero_optimization",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true, '
-    '"offload_optimizer": {"device": "cpu"}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"offload_optimizer": {"device": "cpu"}}}',
     holds=everywhere,
 )
 def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
-    """A deprecated key stands beside the key that replaced it; DeepSpeed stops."""
+    """A deprecated key stands beside the key that replaced it; DeepSpeed stops.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true,
+        "offload_optimizer": {"device": "cpu"}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu"}}}
+    """
     for breach in config.unmet_condition("deprecated-and-replacement"):
         yield Finding(
             path=breach.path,
@@ -401,21 +388,16 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC027",
-    "comment-key",
-    Effect.REFUSED,
-    also=(Effect.NOTE,),
-    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "_comment": "V100"}}',
-    good='{"train_batch_size": 8, "fp16": {"enabled": true}}',
-    on_templates=True,
-)
+@rule("DSC027", "comment-key", Effect.REFUSED, also=(Effect.NOTE,), on_templates=True)
 def comment_key(config: Context) -> Iterator[Finding]:
     """A key that is a remark.
 
     At the top level and in blocks that ignore unknown keys it does no harm. In a checked
     block DeepSpeed refuses it, and among the arguments of an optimizer or scheduler it
     reaches the constructor, which stops with a TypeError.
+
+    bad: {"train_batch_size": 8, "fp16": {"enabled": true, "_comment": "V100"}}
+    good: {"train_batch_size": 8, "fp16": {"enabled": true}}
     """
     for error in config.schema_errors:
         path = split(error.pointer)
@@ -442,18 +424,14 @@ def comment_key(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC028",
-    "swallowed-key",
-    Effect.INERT,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "strict": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
-    holds=in_deepspeed,
-)
+@rule("DSC028", "swallowed-key", Effect.INERT, holds=in_deepspeed)
 def swallowed_key(config: Context) -> Iterator[Finding]:
     """`strict` in a checked block is an argument of DeepSpeed's own model class.
 
     It does not end up in the config; true means that "auto" is not dropped but refused.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "strict": true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     """
     for path, entry in config.reading.entries.items():
         if entry.outcome is Outcome.SWALLOWED:

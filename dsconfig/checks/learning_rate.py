@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding
+from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 from dsconfig.schema.optimizers import optimizer_type
 from dsconfig.schema.schedules import SCHEDULES, ScheduleType
@@ -21,22 +21,18 @@ def _warms_up(config: Context) -> bool:
     return found is not None and found.warms_up
 
 
-@rule(
-    "DSC641",
-    "schedule-overrides-lr",
-    Effect.ALTERED,
-    wakes="scheduler",
-    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 5e-5}}, '
-    '"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.01}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 5e-5}}, '
-    '"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 5e-5}}}',
-)
+@rule("DSC641", "schedule-overrides-lr", Effect.ALTERED, wakes="scheduler")
 def schedule_overrides_lr(config: Context) -> Iterator[Finding]:
     """The schedule sets another learning rate than the optimizer block says.
 
     WarmupLR and WarmupDecayLR go to `warmup_max_lr`, whatever `optimizer.params.lr` is.
     WarmupDecayLR without it goes to 1e-3, which is often twenty times too much; so did WarmupLR
     before 0.17.2.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 5e-5}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.01}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 5e-5}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 5e-5}}}
     """
     lr = config.number("optimizer", "params", "lr")
     schedule = _schedule(config)
@@ -59,22 +55,17 @@ def schedule_overrides_lr(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC642",
-    "warmup-longer-than-training",
-    Effect.INERT,
-    also=(Effect.NOTE,),
-    wakes="scheduler",
-    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params": '
-    '{"total_num_steps": 5, "warmup_num_steps": 100}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params": '
-    '{"total_num_steps": 1000, "warmup_num_steps": 100}}}',
-)
+@rule("DSC642", "warmup-longer-than-training", Effect.INERT, also=(Effect.NOTE,), wakes="scheduler")
 def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
     """Warmup does not end before training does; the rate never reaches its top, and a decay after
     it never comes.
 
     Without `total_num_steps` in the file the steps of `--training-args` count.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params":
+        {"total_num_steps": 5, "warmup_num_steps": 100}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params":
+        {"total_num_steps": 1000, "warmup_num_steps": 100}}}
     """
     if not _warms_up(config):
         return
@@ -96,18 +87,15 @@ def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC643",
-    "total-steps-not-positive",
-    Effect.ALTERED,
-    wakes="scheduler",
-    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params": '
-    '{"total_num_steps": -5, "warmup_num_steps": 2}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params": '
-    '{"total_num_steps": 500, "warmup_num_steps": 2}}}',
-)
+@rule("DSC643", "total-steps-not-positive", Effect.ALTERED, wakes="scheduler")
 def total_steps_not_positive(config: Context) -> Iterator[Finding]:
-    """total_num_steps is zero or negative: after warmup the rate is 0 at once."""
+    """total_num_steps is zero or negative: after warmup the rate is 0 at once.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params":
+        {"total_num_steps": -5, "warmup_num_steps": 2}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params":
+        {"total_num_steps": 500, "warmup_num_steps": 2}}}
+    """
     value = config.number(*PARAMS, "total_num_steps")
     if value is not None and value <= 0 and _warms_up(config):
         yield Finding(
@@ -118,19 +106,15 @@ def total_steps_not_positive(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC644",
-    "rate-out-of-range",
-    Effect.ALTERED,
-    wakes="scheduler",
-    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_min_lr": -1.0}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_min_lr": 0}}}',
-)
+@rule("DSC644", "rate-out-of-range", Effect.ALTERED, wakes="scheduler")
 def rate_out_of_range(config: Context) -> Iterator[Finding]:
     """A learning rate of the schedule is negative (the model unlearns), or a ratio outside
-    0 to 1."""
+    0 to 1.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr":
+        -1.0}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0}}}
+    """
     rates = ("warmup_min_lr", "warmup_max_lr", "cycle_min_lr", "cycle_max_lr")
     for name in (*rates, "lr_range_test_min_lr"):
         value = config.number(*PARAMS, name)
@@ -150,19 +134,16 @@ def rate_out_of_range(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC645",
-    "schedule-upside-down",
-    Effect.ALTERED,
-    wakes="scheduler",
-    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_min_lr": 0.1, "warmup_max_lr": 0.001}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_min_lr": 0.001, "warmup_max_lr": 0.1}}}',
-)
+@rule("DSC645", "schedule-upside-down", Effect.ALTERED, wakes="scheduler")
 def schedule_upside_down(config: Context) -> Iterator[Finding]:
     """The lower end of the schedule is above its upper end: the rate falls where it should
-    rise."""
+    rise.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0.1,
+        "warmup_max_lr": 0.001}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr":
+        0.001, "warmup_max_lr": 0.1}}}
+    """
     pairs = (("warmup_min_lr", "warmup_max_lr"), ("cycle_min_lr", "cycle_max_lr"))
     for low, high in (*pairs, ("cycle_min_mom", "cycle_max_mom")):
         bottom, top = config.number(*PARAMS, low), config.number(*PARAMS, high)
@@ -174,18 +155,15 @@ def schedule_upside_down(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC646",
-    "unknown-warmup-type",
-    Effect.ALTERED,
-    wakes="scheduler",
-    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_type": "cosine"}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_type": "linear"}}}',
-)
+@rule("DSC646", "unknown-warmup-type", Effect.ALTERED, wakes="scheduler")
 def unknown_warmup_type(config: Context) -> Iterator[Finding]:
-    """warmup_type is log or linear; anything else is taken for log with a warning."""
+    """warmup_type is log or linear; anything else is taken for log with a warning.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_type":
+        "cosine"}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_type":
+        "linear"}}}
+    """
     path = (*PARAMS, "warmup_type")
     if not _warms_up(config) or not config.has(*path):
         return
@@ -198,19 +176,16 @@ def unknown_warmup_type(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC647",
-    "warmup-of-one-step",
-    Effect.NOTE,
-    wakes="scheduler",
-    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_num_steps": 1}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_num_steps": 2}}}',
-)
+@rule("DSC647", "warmup-of-one-step", Effect.NOTE, wakes="scheduler")
 def warmup_of_one_step(config: Context) -> Iterator[Finding]:
     """A warmup of one step counts as two: with warmup_type log the rates are the same, with linear
-    the second step has half the rate."""
+    the second step has half the rate.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps":
+        1}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps":
+        2}}}
+    """
     value = config.number(*PARAMS, "warmup_num_steps")
     if _warms_up(config) and value == 1:
         yield Finding(
@@ -220,19 +195,16 @@ def warmup_of_one_step(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC648",
-    "cycle-without-momentum",
-    Effect.INERT,
-    wakes="scheduler",
-    bad='{"train_batch_size": 8, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, '
-    '"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.01, "cycle_max_lr": 0.1}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, '
-    '"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.01, "cycle_max_lr": 0.1, '
-    '"cycle_momentum": false}}}',
-)
+@rule("DSC648", "cycle-without-momentum", Effect.INERT, wakes="scheduler")
 def cycle_without_momentum(config: Context) -> Iterator[Finding]:
-    """OneCycle moves Adam's betas; an optimizer without betas has no momentum to move."""
+    """OneCycle moves Adam's betas; an optimizer without betas has no momentum to move.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "scheduler":
+        {"type": "OneCycle", "params": {"cycle_min_lr": 0.01, "cycle_max_lr": 0.1}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "scheduler":
+        {"type": "OneCycle", "params": {"cycle_min_lr": 0.01, "cycle_max_lr": 0.1, "cycle_momentum":
+        false}}}
+    """
     moves = config.get(*PARAMS, "cycle_momentum") is not False
     if (
         config.scheduler != "OneCycle"
@@ -248,18 +220,13 @@ def cycle_without_momentum(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC649",
-    "learning-rate-zero",
-    Effect.INERT,
-    wakes="optimizer",
-    bad=Example(
-        config='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0}}}'
-    ),
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}',
-)
+@rule("DSC649", "learning-rate-zero", Effect.INERT, wakes="optimizer")
 def learning_rate_zero(config: Context) -> Iterator[Finding]:
-    """The learning rate is 0 and no schedule raises it: nothing is trained."""
+    """The learning rate is 0 and no schedule raises it: nothing is trained.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
+    """
     schedule = _schedule(config)
     raised = schedule is not None and schedule.sets_rate
     if config.number("optimizer", "params", "lr") == 0 and not raised:
@@ -270,19 +237,15 @@ def learning_rate_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC650",
-    "scheduler-without-optimizer",
-    Effect.NOTE,
-    wakes="scheduler",
-    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, '
-    '"scheduler": {"type": "WarmupLR", "params": {}}}',
-)
+@rule("DSC650", "scheduler-without-optimizer", Effect.NOTE, wakes="scheduler")
 def scheduler_without_optimizer(config: Context) -> Iterator[Finding]:
     """The file has a schedule and no optimizer: the script has to pass one.
 
     transformers refuses the other way round only by its own optimizer; see its documentation.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "scheduler": {"type": "WarmupLR", "params": {}}}
     """
     alone = not config.has("optimizer") and config.facts.client_optimizer is None
     if config.scheduler and alone:

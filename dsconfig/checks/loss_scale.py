@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, in_deepspeed
+from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes import conditions
 
@@ -29,8 +29,6 @@ def _is_dynamic(config: Context) -> bool:
     Effect.REFUSED,
     also=(Effect.ALTERED,),
     wakes="fp16",
-    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 0}}',
-    good='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 1000}}',
     holds=in_deepspeed,
 )
 def loss_scale_limits(config: Context) -> Iterator[Finding]:
@@ -38,6 +36,9 @@ def loss_scale_limits(config: Context) -> Iterator[Finding]:
 
     DeepSpeed 0.19.3 and later stop. Before, a window of 0 divided by zero at the first good
     step and a minimum of 0 let the scale fall to nothing.
+
+    bad: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 0}}
+    good: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 1000}}
     """
     checked = config.since("0.19.3")
     for breach in conditions.unusable_scale_limits(config):
@@ -52,20 +53,16 @@ def loss_scale_limits(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC322",
-    "fractional-min-loss-scale",
-    Effect.NOTE,
-    wakes="fp16",
-    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "min_loss_scale": 1e-10}}',
-    good='{"train_batch_size": 8, "fp16": {"enabled": true, "min_loss_scale": 1}}',
-)
+@rule("DSC322", "fractional-min-loss-scale", Effect.NOTE, wakes="fp16")
 def fractional_min_loss_scale(config: Context) -> Iterator[Finding]:
     """The well-known `min_loss_scale: 1e-10`.
 
     It was handed around as a cure for "Current loss scale already at minimum". DeepSpeed
     0.17.1 and later refuse a fraction here; dsengine takes it. A scale below 1 makes small
     gradients smaller still: what helps is bf16, a lower learning rate or clipping.
+
+    bad: {"train_batch_size": 8, "fp16": {"enabled": true, "min_loss_scale": 1e-10}}
+    good: {"train_batch_size": 8, "fp16": {"enabled": true, "min_loss_scale": 1}}
     """
     value = config.number("fp16", "min_loss_scale")
     if value is not None and 0 < value < 1:
@@ -78,22 +75,18 @@ def fractional_min_loss_scale(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC323",
-    "loss-scale-starts-below-minimum",
-    Effect.NOTE,
-    wakes="fp16",
-    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 4, '
-    '"min_loss_scale": 1024}}',
-    good='{"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 16, '
-    '"min_loss_scale": 1}}',
-)
+@rule("DSC323", "loss-scale-starts-below-minimum", Effect.NOTE, wakes="fp16")
 def starts_below_minimum(config: Context) -> Iterator[Finding]:
     """The scale starts at or below its minimum, so overflows cannot lower it.
 
     Under ZeRO DeepSpeed raises it to the minimum at the first overflow that counts (see
     `hysteresis`) and stops at the next with "Current loss scale already at minimum"; without ZeRO
     it goes on skipping steps.
+
+    bad: {"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 4,
+        "min_loss_scale": 1024}}
+    good: {"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 16,
+        "min_loss_scale": 1}}
     """
     if not config.fp16 or not _is_dynamic(config):
         return
@@ -108,16 +101,13 @@ def starts_below_minimum(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC324",
-    "hysteresis-not-positive",
-    Effect.ALTERED,
-    wakes="fp16",
-    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "hysteresis": -5}}',
-    good='{"train_batch_size": 8, "fp16": {"enabled": true, "hysteresis": 2}}',
-)
+@rule("DSC324", "hysteresis-not-positive", Effect.ALTERED, wakes="fp16")
 def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
-    """hysteresis counts the overflows before the scale falls; below 1 it counts nothing."""
+    """hysteresis counts the overflows before the scale falls; below 1 it counts nothing.
+
+    bad: {"train_batch_size": 8, "fp16": {"enabled": true, "hysteresis": -5}}
+    good: {"train_batch_size": 8, "fp16": {"enabled": true, "hysteresis": 2}}
+    """
     value = config.read(FP16, "hysteresis", 2)
     if value < 1:
         yield Finding(
@@ -135,9 +125,6 @@ def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
     also=(Effect.ALTERED,),
     wakes="fp16",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
-    '"fp16": {"enabled": true, "initial_scale_power": 200}}',
-    good='{"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 16}}',
 )
 def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
     """The scale starts at 2 to this power.
@@ -145,6 +132,10 @@ def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
     Above 62 the first step under ZeRO stops with an OverflowError. Without ZeRO every step is
     skipped until the scale has come down, and below 0 the loss is divided instead of multiplied,
     so that small gradients are lost: both are `altered`.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "fp16": {"enabled": true,
+        "initial_scale_power": 200}}
+    good: {"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 16}}
     """
     power = config.read(FP16, "initial_scale_power", 16)
     if 0 <= power <= LARGEST_POWER or not _is_dynamic(config):
@@ -165,16 +156,13 @@ def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC326",
-    "loss-scale-too-large",
-    Effect.ALTERED,
-    wakes="fp16",
-    bad='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 1e30}}',
-    good='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 0}}',
-)
+@rule("DSC326", "loss-scale-too-large", Effect.ALTERED, wakes="fp16")
 def loss_scale_too_large(config: Context) -> Iterator[Finding]:
-    """A fixed loss scale so large that every step overflows and is skipped."""
+    """A fixed loss scale so large that every step overflows and is skipped.
+
+    bad: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 1e30}}
+    good: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 0}}
+    """
     scale = config.read(FP16, "loss_scale", 0.0)
     if config.fp16 and scale >= UNUSABLE_SCALE:
         yield Finding(
@@ -185,20 +173,15 @@ def loss_scale_too_large(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC327",
-    "fixed-loss-scale",
-    Effect.NOTE,
-    also=(Effect.INERT,),
-    wakes="fp16",
-    bad=Example(config='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 8}}'),
-    good='{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 0}}',
-)
+@rule("DSC327", "fixed-loss-scale", Effect.NOTE, also=(Effect.INERT,), wakes="fp16")
 def fixed_loss_scale(config: Context) -> Iterator[Finding]:
     """A fixed loss scale does not adapt to overflows.
 
     The keys of the dynamic one (`initial_scale_power`, `loss_scale_window`, `hysteresis`,
     `min_loss_scale`) are `inert` beside it.
+
+    bad: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 8}}
+    good: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 0}}
     """
     scale = config.read(FP16, "loss_scale", 0.0)
     if not config.fp16 or not 0 < scale < UNUSABLE_SCALE:

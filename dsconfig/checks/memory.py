@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import MODEL, rule
-from dsconfig.checks.rule import Example, Finding, Path
+from dsconfig.checks.rule import Finding, Path
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 
@@ -16,27 +16,18 @@ GRADIENT_BYTES = 4
 BUCKET = "reduce_bucket_size"
 
 
-@rule(
-    "DSC501",
-    "bucket-larger-than-model",
-    Effect.COSTLY,
-    wakes=MODEL,
-    bad=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, '
-        '"reduce_bucket_size": 5e8}}',
-        model="gpt2",
-    ),
-    good=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, '
-        '"reduce_bucket_size": 2e7}}',
-        model="gpt2",
-    ),
-)
+@rule("DSC501", "bucket-larger-than-model", Effect.COSTLY, wakes=MODEL)
 def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
     """The bucket of the reduction holds more elements than the model has (`--model`).
 
     The buffer is allocated at its full size, and nothing overlaps: the whole model is one
     bucket.
+
+    with: model="gpt2"
+    bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
+        "reduce_bucket_size": 5e8}}
+    good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
+        "reduce_bucket_size": 2e7}}
     """
     model = config.facts.model
     if model is None or config.stage == 0:
@@ -57,32 +48,19 @@ def _round(number: int) -> int:
     return number // 10**digits * 10**digits or 1
 
 
-@rule(
-    "DSC502",
-    "host-memory-too-small",
-    Effect.REFUSED,
-    wakes=MODEL,
-    late=True,
-    bad=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, '
-        '"offload_optimizer": {"device": "cpu"}}}',
-        model="llama-2-13b",
-        world_size=8,
-        host_memory="64GiB",
-    ),
-    good=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, '
-        '"offload_optimizer": {"device": "cpu"}}}',
-        model="llama-2-13b",
-        world_size=8,
-        host_memory="1024GiB",
-    ),
-)
+@rule("DSC502", "host-memory-too-small", Effect.REFUSED, wakes=MODEL, late=True)
 def host_memory_too_small(config: Context) -> Iterator[Finding]:
     """Offloaded optimizer states alone are more than the memory of a node (`--host-memory`).
 
     A lower bound: 12 bytes of Adam states and master weight, and 4 of gradient, for each
     trainable parameter, shared by all nodes. `dsconfig estimate` counts everything.
+
+    with: model="llama-2-13b", world_size=8, host_memory="64GiB"
+    bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
+        "offload_optimizer": {"device": "cpu"}}}
+    with: model="llama-2-13b", world_size=8, host_memory="1024GiB"
+    good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
+        "offload_optimizer": {"device": "cpu"}}}
     """
     model, host = config.facts.model, config.facts.host
     if model is None or host is None or host.memory_bytes is None or config.stage == 0:
@@ -101,27 +79,16 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC503",
-    "buffer-smaller-than-tensor",
-    Effect.REFUSED,
-    wakes=MODEL,
-    late=True,
-    bad=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, '
-        '"offload_param": {"device": "nvme", "nvme_path": "/nvme", "buffer_size": 1e6}}}',
-        model="llama-2-7b",
-        world_size=8,
-    ),
-    good=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, '
-        '"offload_param": {"device": "nvme", "nvme_path": "/nvme", "buffer_size": 2e8}}}',
-        model="llama-2-7b",
-        world_size=8,
-    ),
-)
+@rule("DSC503", "buffer-smaller-than-tensor", Effect.REFUSED, wakes=MODEL, late=True)
 def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
-    """A buffer of NVMe offload must hold one rank's share of the largest tensor of the model."""
+    """A buffer of NVMe offload must hold one rank's share of the largest tensor of the model.
+
+    with: model="llama-2-7b", world_size=8
+    bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "offload_param":
+        {"device": "nvme", "nvme_path": "/nvme", "buffer_size": 1e6}}}
+    good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "offload_param":
+        {"device": "nvme", "nvme_path": "/nvme", "buffer_size": 2e8}}}
+    """
     model, world = config.facts.model, config.facts.world_size
     path: Path = (*ZERO, "offload_param")
     if model is None or model.largest_tensor is None or config.stage != 3:

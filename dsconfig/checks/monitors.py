@@ -10,16 +10,13 @@ from dsconfig.report import Effect
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
 
 
-@rule(
-    "DSC921",
-    "monitor-package",
-    Effect.NOTE,
-    wakes="tensorboard wandb comet",
-    bad='{"train_batch_size": 8, "wandb": {"enabled": true}}',
-    good='{"train_batch_size": 8, "csv_monitor": {"enabled": true}}',
-)
+@rule("DSC921", "monitor-package", Effect.NOTE, wakes="tensorboard wandb comet")
 def monitor_package(config: Context) -> Iterator[Finding]:
-    """A monitor needs its package; without it the engine is not built."""
+    """A monitor needs its package; without it the engine is not built.
+
+    bad: {"train_batch_size": 8, "wandb": {"enabled": true}}
+    good: {"train_batch_size": 8, "csv_monitor": {"enabled": true}}
+    """
     for block, package in PACKAGES.items():
         if config.read((block,), "enabled", False):
             yield Finding(
@@ -29,20 +26,15 @@ def monitor_package(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC922",
-    "datastates-block",
-    Effect.INERT,
-    wakes="datastates_ckpt",
-    bad='{"train_batch_size": 8, "datastates_ckpt": {}}',
-    good='{"train_batch_size": 8}',
-    holds=in_deepspeed,
-)
+@rule("DSC922", "datastates-block", Effect.INERT, wakes="datastates_ckpt", holds=in_deepspeed)
 def datastates_block(config: Context) -> Iterator[Finding]:
     """datastates_ckpt asks for a checkpoint engine by its mere presence, unless it is false.
 
     The engine needs the package datastates; without it DeepSpeed logs an error and writes
     checkpoints as ever.
+
+    bad: {"train_batch_size": 8, "datastates_ckpt": {}}
+    good: {"train_batch_size": 8}
     """
     if config.get("datastates_ckpt") is not False:
         yield Finding(
@@ -54,16 +46,13 @@ def datastates_block(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC923",
-    "profiler-on",
-    Effect.COSTLY,
-    wakes="wall_clock_breakdown memory_breakdown",
-    bad='{"train_batch_size": 8, "wall_clock_breakdown": true}',
-    good='{"train_batch_size": 8, "wall_clock_breakdown": false}',
-)
+@rule("DSC923", "profiler-on", Effect.COSTLY, wakes="wall_clock_breakdown memory_breakdown")
 def profiler_on(config: Context) -> Iterator[Finding]:
-    """Breakdowns wait for the device at every timer, which costs speed."""
+    """Breakdowns wait for the device at every timer, which costs speed.
+
+    bad: {"train_batch_size": 8, "wall_clock_breakdown": true}
+    good: {"train_batch_size": 8, "wall_clock_breakdown": false}
+    """
     for name in ("wall_clock_breakdown", "memory_breakdown"):
         if config.get(name) is True:
             yield Finding(

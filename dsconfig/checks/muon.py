@@ -16,15 +16,17 @@ from dsconfig.runtimes.read_config import ZERO
     Effect.REFUSED,
     wakes="optimizer",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, '
-    '"optimizer": {"type": "Muon", "params": {"lr": 0.02}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_scatter": false}, '
-    '"optimizer": {"type": "Muon", "params": {"lr": 0.02}}}',
     holds=in_deepspeed,
 )
 def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Muon at stage 3 needs whole gradients: reduce_scatter, which is on by default, and
-    quantised gradients must be off."""
+    quantised gradients must be off.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "optimizer": {"type": "Muon",
+        "params": {"lr": 0.02}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_scatter": false},
+        "optimizer": {"type": "Muon", "params": {"lr": 0.02}}}
+    """
     if not config.is_optimizer("Muon") or config.stage != 3:
         return
     scatters = config.read(ZERO, "reduce_scatter", True)
@@ -40,19 +42,15 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC622",
-    "muon-method",
-    Effect.REFUSED,
-    wakes="optimizer",
-    late=True,
-    bad='{"train_batch_size": 8, "optimizer": {"type": "Muon", "params": '
-    '{"lr": 0.02, "ns_method": "fast"}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "Muon", "params": '
-    '{"lr": 0.02, "ns_method": "gram"}}}',
-)
+@rule("DSC622", "muon-method", Effect.REFUSED, wakes="optimizer", late=True)
 def muon_method(config: Context) -> Iterator[Finding]:
-    """ns_method, the way Muon orthogonalises, is gram or standard."""
+    """ns_method, the way Muon orthogonalises, is gram or standard.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02, "ns_method":
+        "fast"}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02, "ns_method":
+        "gram"}}}
+    """
     path = ("optimizer", "params", "ns_method")
     if not config.is_optimizer("Muon") or not config.has(*path):
         return

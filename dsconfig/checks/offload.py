@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, in_deepspeed
+from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import is_block
@@ -19,15 +19,16 @@ BLOCKS = ("offload_param", "offload_optimizer")
     Effect.ALTERED,
     also=(Effect.INERT,),
     wakes="zero_optimization",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"offload_optimizer": {"pin_memory": true}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"offload_optimizer": {"device": "cpu", "pin_memory": true}}}',
 )
 def offload_without_device(config: Context) -> Iterator[Finding]:
     """An offload block without `device`: the default is none, and nothing is offloaded.
 
     The documentation gives cpu as the default; up to 0.5.6 it was.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer":
+        {"pin_memory": true}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device":
+        "cpu", "pin_memory": true}}}
     """
     for name in BLOCKS:
         block = config.get(*ZERO, name)
@@ -42,19 +43,15 @@ def offload_without_device(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC432",
-    "nvme-without-path",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"offload_param": {"device": "nvme"}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"offload_param": {"device": "nvme", "nvme_path": "/local_nvme"}}}',
-)
+@rule("DSC432", "nvme-without-path", Effect.REFUSED, wakes="zero_optimization", late=True)
 def nvme_without_path(config: Context) -> Iterator[Finding]:
-    """device is nvme and there is no nvme_path; the engine is not built."""
+    """device is nvme and there is no nvme_path; the engine is not built.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device":
+        "nvme"}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device":
+        "nvme", "nvme_path": "/local_nvme"}}}
+    """
     if config.stage != 3:
         return
     for name in BLOCKS:
@@ -68,19 +65,15 @@ def nvme_without_path(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC433",
-    "nvme-below-stage-3",
-    Effect.ALTERED,
-    wakes="zero_optimization",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"offload_optimizer": {"device": "nvme", "nvme_path": "/local_nvme"}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"offload_optimizer": {"device": "nvme", "nvme_path": "/local_nvme"}}}',
-    holds=in_deepspeed,
-)
+@rule("DSC433", "nvme-below-stage-3", Effect.ALTERED, wakes="zero_optimization", holds=in_deepspeed)
 def nvme_below_stage_3(config: Context) -> Iterator[Finding]:
-    """At stages 1 and 2 nvme is taken for cpu: the states fill host memory instead."""
+    """At stages 1 and 2 nvme is taken for cpu: the states fill host memory instead.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "nvme", "nvme_path": "/local_nvme"}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device":
+        "nvme", "nvme_path": "/local_nvme"}}}
+    """
     if config.stage in (1, 2) and config.offload("offload_optimizer") == "nvme":
         yield Finding(
             path=(*ZERO, "offload_optimizer", "device"),
@@ -90,18 +83,15 @@ def nvme_below_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC434",
-    "nvme-path-unused",
-    Effect.INERT,
-    wakes="zero_optimization",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"offload_param": {"device": "cpu", "nvme_path": "/local_nvme"}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"offload_param": {"device": "nvme", "nvme_path": "/local_nvme"}}}',
-)
+@rule("DSC434", "nvme-path-unused", Effect.INERT, wakes="zero_optimization")
 def nvme_path_unused(config: Context) -> Iterator[Finding]:
-    """nvme_path is set and the device is another one."""
+    """nvme_path is set and the device is another one.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device":
+        "cpu", "nvme_path": "/local_nvme"}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device":
+        "nvme", "nvme_path": "/local_nvme"}}}
+    """
     for name in BLOCKS:
         block = config.block(*ZERO, name)
         if block.get("nvme_path") is None or block.get("device") in ("nvme", "auto"):
@@ -115,17 +105,14 @@ def nvme_path_unused(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC435",
-    "aio-without-nvme",
-    Effect.INERT,
-    wakes="aio",
-    bad='{"train_batch_size": 8, "aio": {"block_size": 1048576}}',
-    good='{"train_batch_size": 8, "aio": {"block_size": 1048576}, "zero_optimization": '
-    '{"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/local_nvme"}}}',
-)
+@rule("DSC435", "aio-without-nvme", Effect.INERT, wakes="aio")
 def aio_without_nvme(config: Context) -> Iterator[Finding]:
-    """aio tunes reads and writes of NVMe offload, and nothing is offloaded to NVMe."""
+    """aio tunes reads and writes of NVMe offload, and nothing is offloaded to NVMe.
+
+    bad: {"train_batch_size": 8, "aio": {"block_size": 1048576}}
+    good: {"train_batch_size": 8, "aio": {"block_size": 1048576}, "zero_optimization": {"stage": 3,
+        "offload_param": {"device": "nvme", "nvme_path": "/local_nvme"}}}
+    """
     devices = [config.get(*ZERO, name, "device") for name in BLOCKS]
     fast_writer = config.get("checkpoint", "writer") is not None
     if config.block("aio") and not fast_writer and not {"nvme", "auto"} & set(map(str, devices)):
@@ -137,18 +124,15 @@ def aio_without_nvme(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC436",
-    "partial-offload-needs-stage-3",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"offload_optimizer": {"device": "cpu", "ratio": 0.5}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"offload_optimizer": {"device": "cpu", "ratio": 0.5}}}',
-)
+@rule("DSC436", "partial-offload-needs-stage-3", Effect.REFUSED, wakes="zero_optimization")
 def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
-    """offload_optimizer.ratio below 1 is for stage 3. Checked since 0.15.0."""
+    """offload_optimizer.ratio below 1 is for stage 3. Checked since 0.15.0.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu", "ratio": 0.5}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device":
+        "cpu", "ratio": 0.5}}}
+    """
     for breach in config.unmet_condition("partial-offload-needs-stage-3"):
         yield Finding(
             path=breach.path,
@@ -163,14 +147,16 @@ def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="zero_optimization",
     late=True,
-    bad='{"train_batch_size": 8, "optimizer": {"type": "Adagrad", "params": {"lr": 0.01}}, '
-    '"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}, '
-    '"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}',
     holds=in_deepspeed,
 )
 def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
-    """Partial offload works with DeepSpeed's CPU Adam only."""
+    """Partial offload works with DeepSpeed's CPU Adam only.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "Adagrad", "params": {"lr": 0.01}},
+        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
+        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}
+    """
     ratio = config.read((*ZERO, "offload_optimizer"), "ratio", 1.0)
     offloaded = config.offload("offload_optimizer") != "none"
     if config.stage != 3 or ratio >= 1 or not offloaded or config.optimizer is None:
@@ -200,10 +186,6 @@ def _has_amsgrad(config: Context) -> bool:
     Effect.REFUSED,
     wakes="zero_optimization",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"offload_optimizer": {"device": "none", "super_offload": true}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"offload_optimizer": {"device": "cpu", "super_offload": true}}}',
     holds=in_deepspeed,
 )
 def super_offload_without_device(config: Context) -> Iterator[Finding]:
@@ -213,6 +195,11 @@ def super_offload_without_device(config: Context) -> Iterator[Finding]:
     It hands the optimizer's `amsgrad` to a CPU Adam in a process of its own: other optimizers have
     none, nor has the fused Adam that is built without offload. torch's Adam has, and gets as far as
     the first step, which asks where each group was offloaded to.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device":
+        "none", "super_offload": true}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device":
+        "cpu", "super_offload": true}}}
     """
     path = (*ZERO, "offload_optimizer")
     if not config.read(path, "super_offload", False) or config.stage != 3:
@@ -242,19 +229,17 @@ def super_offload_without_device(config: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC439",
-    "slow-optimizer-under-offload",
-    Effect.COSTLY,
-    wakes="optimizer",
-    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"torch_adam": true}}, '
-    '"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}, '
-    '"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}',
-    holds=in_deepspeed,
+    "DSC439", "slow-optimizer-under-offload", Effect.COSTLY, wakes="optimizer", holds=in_deepspeed
 )
 def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     """The optimizer runs on the CPU, and torch_adam asks for torch's own loop there instead of
-    DeepSpeed's vectorised kernel."""
+    DeepSpeed's vectorised kernel.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"torch_adam": true}},
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    """
     offloaded = config.offload("offload_optimizer") != "none" and config.stage > 0
     adam = config.is_optimizer("Adam", "AdamW")
     if offloaded and adam and config.switch("optimizer", "params", "torch_adam"):
@@ -272,16 +257,6 @@ def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="zero_optimization",
     late=True,
-    bad=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-        '"offload_optimizer": {"device": "cpu"}}}',
-        client_optimizer="AdamW",
-    ),
-    good=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-        '"offload_optimizer": {"device": "cpu"}}, "zero_force_ds_cpu_optimizer": false}',
-        client_optimizer="AdamW",
-    ),
     holds=in_deepspeed,
 )
 def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
@@ -289,6 +264,12 @@ def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
 
     DeepSpeed takes DeepSpeedCPUAdam and DeepSpeedCPULion then, and no other unless
     `zero_force_ds_cpu_optimizer` is false.
+
+    with: client_optimizer="AdamW"
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu"}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu"}}, "zero_force_ds_cpu_optimizer": false}
     """
     client = config.facts.client_optimizer
     offloaded = config.offload("offload_optimizer") != "none" and config.stage > 0

@@ -6,7 +6,7 @@ from typing import Any
 from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, in_deepspeed
+from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.checks.values import VALUE_KINDS, literal_of, shown
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
@@ -35,18 +35,15 @@ def what_is_built(config: Context) -> Built | None:
 
 
 @rule(
-    "DSC601",
-    "unknown-optimizer",
-    Effect.REFUSED,
-    wakes="optimizer",
-    late=True,
-    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamWW", "params": {"lr": 0.001}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
-    on_templates=True,
+    "DSC601", "unknown-optimizer", Effect.REFUSED, wakes="optimizer", late=True, on_templates=True
 )
 def unknown_optimizer(config: Context) -> Iterator[Finding]:
     """The type is neither DeepSpeed's own (any letter case) nor a class of torch.optim (exact
-    case); the engine is not built."""
+    case); the engine is not built.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "AdamWW", "params": {"lr": 0.001}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
+    """
     name = config.optimizer
     if name is None or name == AUTO or what_is_built(config):
         return
@@ -70,18 +67,14 @@ def unknown_optimizer(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC602",
-    "optimizer-without-type",
-    Effect.ALTERED,
-    wakes="optimizer",
-    bad='{"train_batch_size": 8, "optimizer": {"name": "AdamW", "params": {"lr": 0.001}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
-)
+@rule("DSC602", "optimizer-without-type", Effect.ALTERED, wakes="optimizer")
 def optimizer_without_type(config: Context) -> Iterator[Finding]:
     """The optimizer block has no type: it counts as no optimizer at all.
 
     Without one passed by the script, stages 1 and 2 stop when the engine is built.
+
+    bad: {"train_batch_size": 8, "optimizer": {"name": "AdamW", "params": {"lr": 0.001}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
     """
     block = config.get("optimizer")
     if not isinstance(block, dict) or config.get("optimizer", "type") is not None:
@@ -103,9 +96,6 @@ def optimizer_without_type(config: Context) -> Iterator[Finding]:
     also=(Effect.ALTERED,),
     wakes="optimizer",
     late=True,
-    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": '
-    '{"learning_rate": 0.001}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
     on_templates=True,
 )
 def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
@@ -115,6 +105,9 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
     its CPU kernel under optimizer offload, and torch's classes with `torch_adam`. An argument
     of torch, such as `foreach`, is unknown to the others, and nothing is wrong with it under
     dsengine, which builds torch's classes. Muon drops what it does not know.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"learning_rate": 0.001}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
     """
     target = what_is_built(config)
     if target is None or target.arguments is None:
@@ -153,13 +146,14 @@ _SYNONYMS = {"learning_rate": "lr", "epsilon": "eps", "wd": "weight_decay", "bet
     also=(Effect.ALTERED,),
     wakes="optimizer",
     late=True,
-    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": "1e-3"}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
 )
 def optimizer_argument_value(config: Context) -> Iterator[Finding]:
     """An argument of a wrong type or outside its range; the constructor stops.
 
     A number in quotes ("1e-5", as YAML writes it) is a text.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": "1e-3"}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
     """
     for error in config.schema_errors:
         path = split(error.pointer)
@@ -193,16 +187,13 @@ def _says_the_default(config: Context, path: tuple[str, ...]) -> bool:
     return config.get(*path) is None and path[2] in ("foreach", "fused")
 
 
-@rule(
-    "DSC605",
-    "params-not-a-block",
-    Effect.REFUSED,
-    wakes="optimizer",
-    bad='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": [0.001]}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}',
-)
+@rule("DSC605", "params-not-a-block", Effect.REFUSED, wakes="optimizer")
 def params_not_a_block(config: Context) -> Iterator[Finding]:
-    """optimizer.params is no block of keys; DeepSpeed stops while it reads the file."""
+    """optimizer.params is no block of keys; DeepSpeed stops while it reads the file.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": [0.001]}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
+    """
     value = config.get(*PARAMS)
     if config.optimizer is None or value is None or isinstance(value, dict) or value == AUTO:
         return
@@ -214,21 +205,17 @@ def params_not_a_block(config: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC606",
-    "untested-optimizer",
-    Effect.REFUSED,
-    wakes="optimizer",
-    late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
-    '"optimizer": {"type": "SGD", "params": {"lr": 0.1}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
-    '"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "zero_allow_untested_optimizer": true}',
-    holds=in_deepspeed,
+    "DSC606", "untested-optimizer", Effect.REFUSED, wakes="optimizer", late=True, holds=in_deepspeed
 )
 def untested_optimizer(config: Context) -> Iterator[Finding]:
     """ZeRO takes a list of tested optimizers; others need `zero_allow_untested_optimizer`.
 
     Tested: Adam and AdamW in all forms, Adagrad, Lion, Muon. Lamb and SGD are not.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "SGD",
+        "params": {"lr": 0.1}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "SGD",
+        "params": {"lr": 0.1}}, "zero_allow_untested_optimizer": true}
     """
     target = what_is_built(config)
     if config.stage == 0 or target is None or target.kind.is_tested:
@@ -248,21 +235,16 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC607",
-    "max-grad-norm-in-params",
-    Effect.REFUSED,
-    wakes="optimizer",
-    late=True,
-    bad='{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": '
-    '{"lr": 0.001, "max_grad_norm": 1.0}}}',
-    good='{"train_batch_size": 8, "gradient_clipping": 1.0, "optimizer": {"type": "Adam", '
-    '"params": {"lr": 0.001}}}',
-)
+@rule("DSC607", "max-grad-norm-in-params", Effect.REFUSED, wakes="optimizer", late=True)
 def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
     """max_grad_norm among the arguments of the optimizer; clipping is `gradient_clipping`.
 
     A value that is no number stops DeepSpeed already while it reads the file.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 0.001,
+        "max_grad_norm": 1.0}}}
+    good: {"train_batch_size": 8, "gradient_clipping": 1.0, "optimizer": {"type": "Adam", "params":
+        {"lr": 0.001}}}
     """
     path = (*PARAMS, "max_grad_norm")
     if not config.has(*path) or config.optimizer is None:
@@ -281,18 +263,14 @@ def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC612",
-    "package-needed",
-    Effect.NOTE,
-    wakes="optimizer",
-    bad='{"train_batch_size": 8, "optimizer": {"type": "MuAdam", "params": {"lr": 0.001}}}',
-    good='{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 0.001}}}',
-    holds=in_deepspeed,
-)
+@rule("DSC612", "package-needed", Effect.NOTE, wakes="optimizer", holds=in_deepspeed)
 def package_needed(config: Context) -> Iterator[Finding]:
     """The optimizer comes from a package of its own; without it DeepSpeed stops with an
-    UnboundLocalError."""
+    UnboundLocalError.
+
+    bad: {"train_batch_size": 8, "optimizer": {"type": "MuAdam", "params": {"lr": 0.001}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 0.001}}}
+    """
     target = what_is_built(config)
     package = target.kind.package if target is not None else None
     if target is not None and package:
@@ -304,22 +282,16 @@ def package_needed(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC613",
-    "no-optimizer",
-    Effect.NOTE,
-    wakes="zero_optimization",
-    bad=Example(config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}'),
-    good=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
-        '"optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}'
-    ),
-)
+@rule("DSC613", "no-optimizer", Effect.NOTE, wakes="zero_optimization")
 def no_optimizer(config: Context) -> Iterator[Finding]:
     """The file has no optimizer, so the script must pass one.
 
     Otherwise stages 1 and 2 stop when the engine is built, and stage 3 at the first backward.
     Told where one program is named (`--runtime`).
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW",
+        "params": {"lr": 0.001}}}
     """
     alone = not config.has("optimizer") and config.facts.client_optimizer is None
     if config.stage and alone and len(config.runtimes) == 1:

@@ -1,6 +1,5 @@
 """Rule pages: one per code, and an index."""
 
-import inspect
 import json
 from collections.abc import Iterator
 
@@ -20,7 +19,7 @@ def page(rule: Rule) -> str:
     lines = [
         f"# {rule.code} {rule.name}",
         "",
-        inspect.cleandoc(rule.doc),
+        rule.doc,
         "",
         f"- Effect: `{effect}`, {effect.meaning}{when}",
         *(f"- Or: `{other}`, {other.meaning}" for other in rule.also),
@@ -100,7 +99,7 @@ def index() -> str:
             continue
         lines += [f"## {digit}xx {family}", "", "| Code | Name | Effect | |", "|---|---|---|---|"]
         for rule in chosen:
-            first = inspect.cleandoc(rule.doc).split("\n\n")[0].replace("\n", " ")
+            first = rule.doc.split("\n\n")[0].replace("\n", " ")
             link = f"[{rule.code}]({rule.code}.md)"
             lines.append(f"| {link} | {rule.name} | {rule.effect.value} | {first} |")
         lines.append("")

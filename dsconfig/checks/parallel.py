@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
+from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.reading import is_block
 
@@ -19,13 +19,15 @@ NOW = "DeepSpeed stops when the engine is built"
     Effect.REFUSED,
     also=(Effect.ALTERED,),
     wakes="sequence_parallel_size data_parallel_size",
-    bad='{"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": -2}',
-    good='{"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}',
     holds=in_deepspeed,
 )
 def sequence_parallel_size(config: Context) -> Iterator[Finding]:
     """The number of ranks is divided by sequence_parallel_size, as a fraction where it does not
-    divide: 2 on one rank makes half a rank, and the batch shrinks without a word."""
+    divide: 2 on one rank makes half a rank, and the batch shrinks without a word.
+
+    bad: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": -2}
+    good: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}
+    """
     degree = config.get("sequence_parallel_size")
     world = config.facts.world_size
     for key in ("sequence_parallel_size", "data_parallel_size"):
@@ -71,18 +73,15 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
     also=(Effect.INERT,),
     wakes="tensor_parallel",
     late=True,
-    bad=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 3}}',
-        world_size=8,
-    ),
-    good=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 4}}',
-        world_size=8,
-    ),
     holds=in_deepspeed,
 )
 def autotp_size(config: Context) -> Iterator[Finding]:
-    """autotp_size must divide the number of ranks (`--world-size`) and agree with tp.tp_size."""
+    """autotp_size must divide the number of ranks (`--world-size`) and agree with tp.tp_size.
+
+    with: world_size=8
+    bad: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 3}}
+    good: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 4}}
+    """
     size = config.read(TP, "autotp_size", 0)
     world = config.facts.world_size
     path: Path = (*TP, "autotp_size")
@@ -117,15 +116,17 @@ def autotp_size(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="tensor_parallel",
     late=True,
-    bad='{"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "partition_config": '
-    '{"layer_specs": [{"patterns": ["o_proj"], "partition_type": "rows"}]}}}',
-    good='{"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "partition_config": '
-    '{"layer_specs": [{"patterns": ["o_proj"], "partition_type": "row"}]}}}',
     holds=in_deepspeed,
 )
 def partition_config(config: Context) -> Iterator[Finding]:
     """A layer_spec of partition_config has an unknown type, a bad shape, or a dimension outside
-    it."""
+    it.
+
+    bad: {"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "partition_config":
+        {"layer_specs": [{"patterns": ["o_proj"], "partition_type": "rows"}]}}}
+    good: {"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "partition_config":
+        {"layer_specs": [{"patterns": ["o_proj"], "partition_type": "row"}]}}}
+    """
     path: Path = (*TP, "partition_config", "layer_specs")
     for index, spec in enumerate(config.items(*path)):
         if not is_block(spec):
@@ -149,18 +150,14 @@ def partition_config(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC466",
-    "pipeline-with-zero",
-    Effect.NOTE,
-    wakes="pipeline",
-    bad='{"train_batch_size": 8, "pipeline": {"stages": 4}, "zero_optimization": {"stage": 2}}',
-    good='{"train_batch_size": 8, "pipeline": {"stages": 4}, "zero_optimization": {"stage": 1}}',
-)
+@rule("DSC466", "pipeline-with-zero", Effect.NOTE, wakes="pipeline")
 def pipeline_with_zero(config: Context) -> Iterator[Finding]:
     """A pipeline model (`PipelineModule`) goes with ZeRO stages 0 and 1; with 2 and 3 it stops.
 
     The block itself says little: `stages`, `partition` and `seed_layers` are not read.
+
+    bad: {"train_batch_size": 8, "pipeline": {"stages": 4}, "zero_optimization": {"stage": 2}}
+    good: {"train_batch_size": 8, "pipeline": {"stages": 4}, "zero_optimization": {"stage": 1}}
     """
     if config.stage >= 2 and config.block("pipeline"):
         yield Finding(
@@ -172,17 +169,13 @@ def pipeline_with_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC467",
-    "pipeline-key-unread",
-    Effect.INERT,
-    wakes="pipeline",
-    bad='{"train_batch_size": 8, "pipeline": {"partition": "uniform"}}',
-    good='{"train_batch_size": 8, "pipeline": {"activation_checkpoint_interval": 1}}',
-    holds=in_deepspeed,
-)
+@rule("DSC467", "pipeline-key-unread", Effect.INERT, wakes="pipeline", holds=in_deepspeed)
 def pipeline_key_unread(config: Context) -> Iterator[Finding]:
-    """DeepSpeed keeps these keys and never reads them; PipelineModule takes them as arguments."""
+    """DeepSpeed keeps these keys and never reads them; PipelineModule takes them as arguments.
+
+    bad: {"train_batch_size": 8, "pipeline": {"partition": "uniform"}}
+    good: {"train_batch_size": 8, "pipeline": {"activation_checkpoint_interval": 1}}
+    """
     for name in ("stages", "partition", "seed_layers"):
         if config.has("pipeline", name) and config.get("pipeline", name) != "auto":
             yield Finding(

@@ -4,23 +4,20 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding
+from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
 from dsconfig.runtimes.conditions import MASTER_KEYS, keeps_masters, stages_with_masters
 from dsconfig.source.edit import as_fix, replace_value
 
 
-@rule(
-    "DSC301",
-    "fp16-with-bf16",
-    Effect.REFUSED,
-    wakes="fp16",
-    bad='{"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}}',
-    good='{"train_batch_size": 8, "fp16": {"enabled": false}, "bf16": {"enabled": true}}',
-)
+@rule("DSC301", "fp16-with-bf16", Effect.REFUSED, wakes="fp16")
 def fp16_with_bf16(config: Context) -> Iterator[Finding]:
-    """fp16 and bf16 are both on. One model has one 16-bit format; DeepSpeed stops."""
+    """fp16 and bf16 are both on. One model has one 16-bit format; DeepSpeed stops.
+
+    bad: {"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}}
+    good: {"train_batch_size": 8, "fp16": {"enabled": false}, "bf16": {"enabled": true}}
+    """
 
     def reads_as_written(runtime: Runtime) -> bool:
         """Who fills an "auto" in has switched one of the two off."""
@@ -42,18 +39,14 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC307",
-    "master-weights-need-zero",
-    Effect.REFUSED,
-    wakes="fp16 bf16 bfloat16",
-    bad='{"train_batch_size": 8, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true}}',
-    good='{"train_batch_size": 8, "bf16": {"enabled": true}}',
-)
+@rule("DSC307", "master-weights-need-zero", Effect.REFUSED, wakes="fp16 bf16 bfloat16")
 def master_weights_need_zero(config: Context) -> Iterator[Finding]:
     """16-bit master weights or optimizer states are kept by the ZeRO optimizers only.
 
     Since 0.18.3 stages 1 to 3 have them; before, fp16 masters were for stage 2 alone.
+
+    bad: {"train_batch_size": 8, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true}}
+    good: {"train_batch_size": 8, "bf16": {"enabled": true}}
     """
     stages = stages_with_masters(config)
     named = "1, 2 or 3" if len(stages) == 3 else "2"
@@ -65,18 +58,15 @@ def master_weights_need_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC308",
-    "bf16-states-need-masters",
-    Effect.REFUSED,
-    wakes="bf16 bfloat16",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true, '
-    '"bf16_optimizer_states": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true, '
-    '"bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}}',
-)
+@rule("DSC308", "bf16-states-need-masters", Effect.REFUSED, wakes="bf16 bfloat16")
 def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
-    """bf16_optimizer_states is on and bf16_master_weights_and_grads is not; DeepSpeed stops."""
+    """bf16_optimizer_states is on and bf16_master_weights_and_grads is not; DeepSpeed stops.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true,
+        "bf16_optimizer_states": true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true,
+        "bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}}
+    """
     for breach in config.unmet_condition("bf16-states-need-masters"):
         yield Finding(
             path=breach.path,
@@ -86,20 +76,17 @@ def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC309",
-    "master-weights-need-offload",
-    Effect.REFUSED,
-    wakes="fp16 bf16 bfloat16",
-    late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true, '
-    '"bf16_master_weights_and_grads": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
-    '{"device": "cpu"}}, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true}}',
+    "DSC309", "master-weights-need-offload", Effect.REFUSED, wakes="fp16 bf16 bfloat16", late=True
 )
 def master_weights_need_offload(config: Context) -> Iterator[Finding]:
     """16-bit master weights want the optimizer on the CPU, with DeepSpeed's own CPU Adam.
 
     The exception: bf16_optimizer_states without any offload.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true,
+        "bf16_master_weights_and_grads": true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu"}}, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true}}
     """
     if config.stage == 0 or not config.since("0.5.0"):
         return
@@ -118,20 +105,16 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC310",
-    "both-master-weights",
-    Effect.REFUSED,
-    wakes="fp16",
-    late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
-    '{"device": "cpu"}}, "fp16": {"enabled": true, "fp16_master_weights_and_grads": true}, '
-    '"bf16": {"bf16_master_weights_and_grads": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
-    '{"device": "cpu"}}, "fp16": {"enabled": true, "fp16_master_weights_and_grads": true}}',
-)
+@rule("DSC310", "both-master-weights", Effect.REFUSED, wakes="fp16", late=True)
 def both_master_weights(config: Context) -> Iterator[Finding]:
-    """fp16 and bf16 master weights are both asked for; the engine is not built."""
+    """fp16 and bf16 master weights are both asked for; the engine is not built.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu"}}, "fp16": {"enabled": true, "fp16_master_weights_and_grads": true}, "bf16":
+        {"bf16_master_weights_and_grads": true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu"}}, "fp16": {"enabled": true, "fp16_master_weights_and_grads": true}}
+    """
     if config.stage and all(keeps_masters(config, path) for path in MASTER_KEYS[:2]):
         yield Finding(
             path=MASTER_KEYS[0],
@@ -141,20 +124,15 @@ def both_master_weights(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC311",
-    "auto-cast-without-fp16",
-    Effect.REFUSED,
-    wakes="fp16",
-    late=True,
-    bad='{"train_batch_size": 8, "fp16": {"enabled": false, "auto_cast": true}}',
-    good='{"train_batch_size": 8, "fp16": {"enabled": true, "auto_cast": true}}',
-)
+@rule("DSC311", "auto-cast-without-fp16", Effect.REFUSED, wakes="fp16", late=True)
 def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     """fp16.auto_cast casts the inputs to fp16 although fp16 is off.
 
     A model that takes numbers with a fraction stops at its first matrix product, whose sides have
     unequal types. One that takes tokens alone has nothing to cast, and does not notice.
+
+    bad: {"train_batch_size": 8, "fp16": {"enabled": false, "auto_cast": true}}
+    good: {"train_batch_size": 8, "fp16": {"enabled": true, "auto_cast": true}}
     """
     if not config.read(("fp16",), "auto_cast", False) or config.fp16:
         return
@@ -175,15 +153,14 @@ def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="fp16 bf16 bfloat16 torch_autocast",
     late=True,
-    bad=Example(
-        config='{"train_batch_size": 8, "bf16": {"enabled": true}}', device="v100", world_size=1
-    ),
-    good=Example(
-        config='{"train_batch_size": 8, "fp16": {"enabled": true}}', device="v100", world_size=1
-    ),
 )
 def precision_not_on_device(config: Context) -> Iterator[Finding]:
-    """The card (`--device`) has no arithmetic in this format; the engine is not built."""
+    """The card (`--device`) has no arithmetic in this format; the engine is not built.
+
+    with: device="v100", world_size=1
+    bad: {"train_batch_size": 8, "bf16": {"enabled": true}}
+    good: {"train_batch_size": 8, "fp16": {"enabled": true}}
+    """
     device = config.facts.device
     if device is None:
         return
@@ -200,17 +177,13 @@ def precision_not_on_device(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC313",
-    "shadowed-bfloat16",
-    Effect.ALTERED,
-    also=(Effect.INERT,),
-    wakes="bfloat16",
-    bad='{"train_batch_size": 8, "bf16": {"enabled": false}, "bfloat16": {"enabled": true}}',
-    good='{"train_batch_size": 8, "bf16": {"enabled": true}}',
-)
+@rule("DSC313", "shadowed-bfloat16", Effect.ALTERED, also=(Effect.INERT,), wakes="bfloat16")
 def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
-    """The old block bfloat16 stands beside bf16 and says something else; only bf16 is read."""
+    """The old block bfloat16 stands beside bf16 and says something else; only bf16 is read.
+
+    bad: {"train_batch_size": 8, "bf16": {"enabled": false}, "bfloat16": {"enabled": true}}
+    good: {"train_batch_size": 8, "bf16": {"enabled": true}}
+    """
     new, old = config.get("bf16"), config.get("bfloat16")
     if new is not None and old is not None:
         same = new == old
@@ -224,25 +197,16 @@ def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC314",
-    "fp16-on-bf16-model",
-    Effect.NOTE,
-    wakes="fp16",
-    bad=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true}}',
-        model="llama-2-7b",
-    ),
-    good=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}',
-        model="llama-2-7b",
-    ),
-)
+@rule("DSC314", "fp16-on-bf16-model", Effect.NOTE, wakes="fp16")
 def fp16_on_bf16_model(config: Context) -> Iterator[Finding]:
     """A model trained in bf16 (`--model`) is trained on in fp16.
 
     Its activations may exceed 65504, the largest number of fp16; then gradients overflow, and the
     loss scale falls to its minimum, where DeepSpeed stops.
+
+    with: model="llama-2-7b"
+    bad: {"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true}}
+    good: {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}
     """
     model = config.facts.model
     if config.fp16 and model is not None and model.trained_in == "bfloat16":

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from importlib import import_module
 
-from dsconfig.checks.rule import Check, Example, Holds, Rule, everywhere
+from dsconfig.checks.rule import Check, Holds, Rule, everywhere
 from dsconfig.report import Effect
 
 MODEL = "@model"
@@ -74,8 +74,6 @@ def rule(
     name: str,
     effect: Effect,
     *,
-    bad: str | Example,
-    good: str | Example,
     wakes: str = "",
     also: tuple[Effect, ...] = (),
     late: bool = False,
@@ -101,16 +99,10 @@ def rule(
             late=late,
             holds=holds,
             on_templates=on_templates,
-            bad=_example(bad),
-            good=_example(good),
         )
         return check
 
     return register
-
-
-def _example(given: str | Example) -> Example:
-    return given if isinstance(given, Example) else Example(config=given)
 
 
 @cache

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
+from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.reading import is_block
@@ -19,20 +19,15 @@ def _removals(config: Context) -> Iterator[tuple[Path, Key, Version]]:
             yield path, key, key.refused_from
 
 
-@rule(
-    "DSC801",
-    "removed-feature",
-    Effect.REFUSED,
-    bad='{"train_batch_size": 8, "amp": {"enabled": false}}',
-    good='{"train_batch_size": 8, "bf16": {"enabled": true}}',
-    holds=in_deepspeed,
-    on_templates=True,
-)
+@rule("DSC801", "removed-feature", Effect.REFUSED, holds=in_deepspeed, on_templates=True)
 def removed_feature(config: Context) -> Iterator[Finding]:
     """The release judged for refuses this key by name, whatever its value.
 
     Even `{"enabled": false}` and null stop the program: the mere presence counts. The block
     worked, or was ignored, up to the release before.
+
+    bad: {"train_batch_size": 8, "amp": {"enabled": false}}
+    good: {"train_batch_size": 8, "bf16": {"enabled": true}}
     """
     for path, key, refused_from in _removals(config):
         if config.version >= refused_from:
@@ -59,15 +54,14 @@ def _is_off(value: object) -> bool:
     return is_block(value) and value.get("enabled") is False
 
 
-@rule(
-    "DSC802",
-    "will-be-removed",
-    Effect.DEPRECATED,
-    bad=Example(config='{"train_batch_size": 8, "amp": {"enabled": true}}', version="0.19.6"),
-    good=Example(config='{"train_batch_size": 8, "bf16": {"enabled": true}}', version="0.19.6"),
-)
+@rule("DSC802", "will-be-removed", Effect.DEPRECATED)
 def will_be_removed(config: Context) -> Iterator[Finding]:
-    """The key works in the release judged for, and a later one refuses it by name."""
+    """The key works in the release judged for, and a later one refuses it by name.
+
+    with: version="0.19.6"
+    bad: {"train_batch_size": 8, "amp": {"enabled": true}}
+    good: {"train_batch_size": 8, "bf16": {"enabled": true}}
+    """
     for path, key, refused_from in _removals(config):
         if config.version < refused_from and not _is_served(config, key):
             yield Finding(
@@ -86,16 +80,14 @@ def _outside_deepspeed(runtime: Runtime) -> bool:
     return not runtime.ends_in_deepspeed
 
 
-@rule(
-    "DSC803",
-    "feature-not-in-engine",
-    Effect.REFUSED,
-    bad=Example(config='{"train_batch_size": 8, "amp": {"enabled": true}}', runtime="dsengine"),
-    good=Example(config='{"train_batch_size": 8, "sparse_gradients": true}', runtime="dsengine"),
-    holds=_outside_deepspeed,
-)
+@rule("DSC803", "feature-not-in-engine", Effect.REFUSED, holds=_outside_deepspeed)
 def feature_not_in_engine(config: Context) -> Iterator[Finding]:
-    """dsengine serves none of DeepSpeed's removed features, except a few it lists."""
+    """dsengine serves none of DeepSpeed's removed features, except a few it lists.
+
+    with: runtime="dsengine"
+    bad: {"train_batch_size": 8, "amp": {"enabled": true}}
+    good: {"train_batch_size": 8, "sparse_gradients": true}
+    """
     if config.ends_in_deepspeed:
         return
     for path, key, _ in _removals(config):

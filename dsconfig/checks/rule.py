@@ -1,5 +1,8 @@
 """What a rule is, and what it finds."""
 
+import ast
+import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,9 +84,51 @@ class Rule(NamedTuple):
     holds: Holds
     on_templates: bool
     """True where the rule looks at keys only, so that placeholders do not mislead it."""
-    bad: Example
-    good: Example
 
     @property
     def doc(self) -> str:
-        return self.check.__doc__ or ""
+        """What its page says, without the examples."""
+        return _LABEL.split(_docstring(self.check), maxsplit=1)[0].strip()
+
+    @property
+    def bad(self) -> Example:
+        return examples_in(_docstring(self.check))["bad"]
+
+    @property
+    def good(self) -> Example:
+        return examples_in(_docstring(self.check))["good"]
+
+
+_LABEL = re.compile(r"^(with|bad|good):", re.MULTILINE)
+
+
+def _docstring(check: Check) -> str:
+    return inspect.cleandoc(check.__doc__ or "")
+
+
+def examples_in(docstring: str) -> dict[str, Example]:
+    """The examples at the end of a rule's docstring, by label.
+
+    ``bad:`` and ``good:`` stand before a config; lines that go on are indented, and joined by a
+    blank, or kept as the lines of a file where the config begins on a line of its own.
+    ``with:`` sets other fields of the examples behind it, as keyword arguments.
+    """
+    found: dict[str, Example] = {}
+    world: dict[str, Any] = {}
+    _, *parts = _LABEL.split(docstring)
+    for label, text in zip(parts[::2], parts[1::2], strict=True):
+        if label == "with":
+            world = _keywords(text)
+        else:
+            lines = text.split("\n")
+            first = lines[0].strip()
+            joined = " ".join(line.strip() for line in lines).strip()
+            config = joined if first else inspect.cleandoc(text) + "\n"
+            found[label] = Example(config, **world)
+    return found
+
+
+def _keywords(text: str) -> dict[str, Any]:
+    call = ast.parse(f"_({text.strip()})", mode="eval").body
+    assert isinstance(call, ast.Call), text
+    return {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}

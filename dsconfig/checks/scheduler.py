@@ -36,19 +36,16 @@ def what_is_built(config: Context) -> Schedule | None:
 
 
 @rule(
-    "DSC631",
-    "unknown-scheduler",
-    Effect.REFUSED,
-    wakes="scheduler",
-    late=True,
-    bad='{"train_batch_size": 8, "scheduler": {"type": "CosineWarmup", "params": {}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR", "params": '
-    '{"total_num_steps": 1000}}}',
-    on_templates=True,
+    "DSC631", "unknown-scheduler", Effect.REFUSED, wakes="scheduler", late=True, on_templates=True
 )
 def unknown_scheduler(config: Context) -> Iterator[Finding]:
     """The type is neither one of DeepSpeed's schedules nor a class of
-    torch.optim.lr_scheduler, letter by letter; the engine is not built."""
+    torch.optim.lr_scheduler, letter by letter; the engine is not built.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "CosineWarmup", "params": {}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR", "params":
+        {"total_num_steps": 1000}}}
+    """
     name = config.get("scheduler", "type")
     known = SCHEDULES.get(name) if isinstance(name, str) else None
     if name is None or name == AUTO or (known and known.is_known_at(config.version)):
@@ -71,16 +68,13 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC632",
-    "scheduler-without-type",
-    Effect.ALTERED,
-    wakes="scheduler",
-    bad='{"train_batch_size": 8, "scheduler": {"name": "WarmupLR", "params": {}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {}}}',
-)
+@rule("DSC632", "scheduler-without-type", Effect.ALTERED, wakes="scheduler")
 def scheduler_without_type(config: Context) -> Iterator[Finding]:
-    """The scheduler block has no type: no schedule is built, and the rate stays as it is."""
+    """The scheduler block has no type: no schedule is built, and the rate stays as it is.
+
+    bad: {"train_batch_size": 8, "scheduler": {"name": "WarmupLR", "params": {}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {}}}
+    """
     block = config.get("scheduler")
     if not is_block(block) or block.get("type") is not None:
         return
@@ -100,10 +94,6 @@ def scheduler_without_type(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="scheduler",
     late=True,
-    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_steps": 100}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_num_steps": 100}}}',
     on_templates=True,
 )
 def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
@@ -111,6 +101,10 @@ def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
 
     WarmupLR has no `total_num_steps`, and WarmupCosineLR works with ratios to the optimizer's
     learning rate in place of `warmup_min_lr` and `warmup_max_lr`.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_steps": 100}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps":
+        100}}}
     """
     target = what_is_built(config)
     if target is None:
@@ -152,19 +146,15 @@ _SYNONYMS = {
 }
 
 
-@rule(
-    "DSC634",
-    "scheduler-argument-missing",
-    Effect.REFUSED,
-    wakes="scheduler",
-    late=True,
-    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params": '
-    '{"warmup_num_steps": 100}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params": '
-    '{"warmup_num_steps": 100, "total_num_steps": 1000}}}',
-)
+@rule("DSC634", "scheduler-argument-missing", Effect.REFUSED, wakes="scheduler", late=True)
 def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
-    """The schedule cannot do without an argument, or without `params` as a whole."""
+    """The schedule cannot do without an argument, or without `params` as a whole.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params":
+        {"warmup_num_steps": 100}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params":
+        {"warmup_num_steps": 100, "total_num_steps": 1000}}}
+    """
     target = what_is_built(config)
     if target is None:
         return
@@ -193,15 +183,17 @@ def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="scheduler",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "scheduler": '
-    '{"type": "StepLR", "params": {"step_size": 2}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "scheduler": '
-    '{"type": "WarmupLR", "params": {}}}',
     holds=in_deepspeed,
 )
 def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
     """torch's schedules want torch's optimizer; ZeRO, fp16 and bf16 put a wrapper in its place,
-    which they refuse."""
+    which they refuse.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "scheduler": {"type": "StepLR",
+        "params": {"step_size": 2}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "scheduler": {"type":
+        "WarmupLR", "params": {}}}
+    """
     target = what_is_built(config)
     if target is None or target.kind.is_own:
         return
@@ -230,15 +222,16 @@ def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
     also=(Effect.ALTERED,),
     wakes="scheduler",
     late=True,
-    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_num_steps": 0}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_num_steps": 10}}}',
 )
 def steps_not_positive(config: Context) -> Iterator[Finding]:
     """Steps of warmup or of a range test must be a positive integer (no float, no text).
 
     Releases before 0.19.3 raised a warmup below 2 to 2 without a word.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps":
+        0}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps":
+        10}}}
     """
     if config.scheduler not in OWN:
         return
@@ -275,13 +268,15 @@ def _is_whole_in_file(config: Context, value: object) -> bool:
     also=(Effect.ALTERED,),
     wakes="scheduler",
     late=True,
-    bad='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_max_lr": "1e-4"}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": '
-    '{"warmup_max_lr": 1e-4}}}',
 )
 def scheduler_argument_value(config: Context) -> Iterator[Finding]:
-    """An argument of a wrong type; the schedule stops when it calculates with it."""
+    """An argument of a wrong type; the schedule stops when it calculates with it.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr":
+        "1e-4"}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr":
+        1e-4}}}
+    """
     for error in config.schema_errors:
         path = split(error.pointer)
         is_value = error.kind in (ErrorKind.TYPE, ErrorKind.BOUND)
@@ -303,19 +298,15 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC638",
-    "one-cycle-steps",
-    Effect.REFUSED,
-    wakes="scheduler",
-    late=True,
-    bad='{"train_batch_size": 8, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": '
-    '1e-5, "cycle_max_lr": 1e-3, "cycle_first_step_size": 0}}}',
-    good='{"train_batch_size": 8, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": '
-    '1e-5, "cycle_max_lr": 1e-3, "cycle_first_step_size": 500}}}',
-)
+@rule("DSC638", "one-cycle-steps", Effect.REFUSED, wakes="scheduler", late=True)
 def one_cycle_steps(config: Context) -> Iterator[Finding]:
-    """The first half of a OneCycle must have steps, the second may not have less than none."""
+    """The first half of a OneCycle must have steps, the second may not have less than none.
+
+    bad: {"train_batch_size": 8, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-5,
+        "cycle_max_lr": 1e-3, "cycle_first_step_size": 0}}}
+    good: {"train_batch_size": 8, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-5,
+        "cycle_max_lr": 1e-3, "cycle_first_step_size": 500}}}
+    """
     if config.scheduler != "OneCycle":
         return
     first = config.number(*PARAMS, "cycle_first_step_size")

@@ -7,168 +7,183 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding
+from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 
-GOOD = '{"train_batch_size": 8}'
 
-
-@rule(
-    "DSC001",
-    "unreadable-input",
-    Effect.REFUSED,
-    bad=Example(config="/no/such/ds_config.json", name="/no/such/ds_config.json"),
-    good=GOOD,
-)
+@rule("DSC001", "unreadable-input", Effect.REFUSED)
 def unreadable_input(config: Context) -> Iterator[Finding]:
     """There is nothing to judge.
 
     The file is missing, a directory, not UTF-8 text, larger than 64 MiB or nested deeper than
     400 levels; or a YAML names a config that is not there. `dsconfig validate` exits with 2.
+
+    with: name="/no/such/ds_config.json"
+    bad: /no/such/ds_config.json
+    with:
+    good: {"train_batch_size": 8}
     """
     yield from ()
 
 
-@rule(
-    "DSC002",
-    "syntax-error",
-    Effect.REFUSED,
-    bad='{\n  "train_batch_size": 8,,\n  "fp16" = {"enabled": true}\n}',
-    good='{\n  "train_batch_size": 8,\n  "fp16": {"enabled": true}\n}',
-)
+@rule("DSC002", "syntax-error", Effect.REFUSED)
 def syntax_error(config: Context) -> Iterator[Finding]:
     """The text is neither JSON nor HJSON.
 
     Judged as DeepSpeed's reader does, which takes comments, unquoted keys, and trailing or
     missing commas. Reading goes on at the next sensible place, so that several mistakes are
     told at once; rules that judge what is missing wait until the text can be read.
+
+    bad:
+        {
+          "train_batch_size": 8,,
+          "fp16" = {"enabled": true}
+        }
+    good:
+        {
+          "train_batch_size": 8,
+          "fp16": {"enabled": true}
+        }
     """
     yield from ()
 
 
-@rule(
-    "DSC003",
-    "duplicate-key",
-    Effect.REFUSED,
-    bad='{"train_batch_size": 8, "train_batch_size": 16}',
-    good='{"train_batch_size": 16}',
-)
+@rule("DSC003", "duplicate-key", Effect.REFUSED)
 def duplicate_key(config: Context) -> Iterator[Finding]:
     """A key stands twice in one object.
 
     DeepSpeed refuses such a file. Plain JSON readers, among them those of transformers and
     accelerate, keep the last value without a word; so does DeepSpeed for base64, and Python
     for a dict literal (there the effect is `altered`).
+
+    bad: {"train_batch_size": 8, "train_batch_size": 16}
+    good: {"train_batch_size": 16}
     """
     yield from ()
 
 
-@rule("DSC004", "empty-config", Effect.REFUSED, bad="\n// nothing yet\n", good=GOOD)
+@rule("DSC004", "empty-config", Effect.REFUSED)
 def empty_config(config: Context) -> Iterator[Finding]:
     """The file holds nothing but blanks and comments.
 
     DeepSpeed reads that as `{}` and stops for want of a batch size; strict JSON readers stop
     at once.
+
+    bad:
+        // nothing yet
+    good: {"train_batch_size": 8}
     """
     yield from ()
 
 
-@rule("DSC005", "not-an-object", Effect.REFUSED, bad='["train_batch_size", 8]\n', good=GOOD)
+@rule("DSC005", "not-an-object", Effect.REFUSED)
 def not_an_object(config: Context) -> Iterator[Finding]:
-    """The root of the config is a list or a single value, where every program wants an object."""
+    """The root of the config is a list or a single value, where every program wants an object.
+
+    bad:
+        ["train_batch_size", 8]
+    good: {"train_batch_size": 8}
+    """
     yield from ()
 
 
-@rule(
-    "DSC006",
-    "swallowed-line",
-    Effect.ALTERED,
-    bad='{\n  "train_batch_size": 8,\n  "prescale_gradients": False,\n  "fp16": {}\n}',
-    good='{\n  "train_batch_size": 8,\n  "prescale_gradients": false,\n  "fp16": {}\n}',
-)
+@rule("DSC006", "swallowed-line", Effect.ALTERED)
 def swallowed_line(config: Context) -> Iterator[Finding]:
     """Text without quotes took punctuation or a comment into the value.
 
     In HJSON a value without quotes that is no number, `true`, `false` or `null` is a text up
     to the end of its line: `False,` is the text "False,", which counts as true.
+
+    bad:
+        {
+          "train_batch_size": 8,
+          "prescale_gradients": False,
+          "fp16": {}
+        }
+    good:
+        {
+          "train_batch_size": 8,
+          "prescale_gradients": false,
+          "fp16": {}
+        }
     """
     yield from ()
 
 
-@rule(
-    "DSC007",
-    "nan-or-infinity",
-    Effect.ALTERED,
-    bad='{\n  "train_batch_size": 8,\n  "gradient_clipping": Infinity\n}',
-    good='{\n  "train_batch_size": 8,\n  "gradient_clipping": 1.0\n}',
-)
+@rule("DSC007", "nan-or-infinity", Effect.ALTERED)
 def nan_or_infinity(config: Context) -> Iterator[Finding]:
     """NaN or Infinity without quotes.
 
     JSON has no such numbers. Python's `json` makes a float of them, DeepSpeed's reader a text,
     so the programs disagree about the file.
+
+    bad:
+        {
+          "train_batch_size": 8,
+          "gradient_clipping": Infinity
+        }
+    good:
+        {
+          "train_batch_size": 8,
+          "gradient_clipping": 1.0
+        }
     """
     yield from ()
 
 
-@rule(
-    "DSC008",
-    "template-file",
-    Effect.NOTE,
-    bad='{\n  "train_batch_size": ${BATCH}\n}',
-    good=GOOD,
-)
+@rule("DSC008", "template-file", Effect.NOTE)
 def template_file(config: Context) -> Iterator[Finding]:
     """The file holds placeholders such as `${BATCH}`, `{{ batch }}` or `BATCH_SIZE`.
 
     Some other program fills them in, so the values in their place are not judged, and rules
     that calculate with values stay silent.
+
+    bad:
+        {
+          "train_batch_size": ${BATCH}
+        }
+    good: {"train_batch_size": 8}
     """
     yield from ()
 
 
-@rule(
-    "DSC009",
-    "no-config-inside",
-    Effect.REFUSED,
-    bad=Example(config="deepspeed: null\n", name="train.yaml"),
-    good=Example(config="deepspeed: {train_batch_size: 8}\n", name="train.yaml"),
-)
+@rule("DSC009", "no-config-inside", Effect.REFUSED)
 def no_config_inside(config: Context) -> Iterator[Finding]:
     """A YAML or Python file neither holds nor names a ds_config.
 
     Looked for are `deepspeed_config_file` (accelerate), `deepspeed`, `deepspeed_config` and
     `ds_config`, and in Python a dict literal with keys of a ds_config. Settings of accelerate's
     own plugin are told as info: accelerate makes the config from them.
+
+    with: name="train.yaml"
+    bad:
+        deepspeed: null
+    good:
+        deepspeed: {train_batch_size: 8}
     """
     yield from ()
 
 
-@rule(
-    "DSC010",
-    "unused-ignore",
-    Effect.INERT,
-    bad=Example(
-        config='{"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC999"]}}', runtime=None
-    ),
-    good=GOOD,
-)
+@rule("DSC010", "unused-ignore", Effect.INERT)
 def unused_ignore(config: Context) -> Iterator[Finding]:
     """A request to ignore a rule that finds nothing here; it would hide a later finding.
 
     Reported when the file is judged for all programs, because one program's view leaves rules
     asleep.
+
+    with: runtime=None
+    bad: {"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC999"]}}
+    with:
+    good: {"train_batch_size": 8}
     """
     yield from ()
 
 
-@rule(
-    "DSC011",
-    "malformed-ignore",
-    Effect.INERT,
-    bad='{"train_batch_size": 8, "$dsconfig": {"ignore": "DSC412"}}',
-    good='{"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC818"]}}',
-)
+@rule("DSC011", "malformed-ignore", Effect.INERT)
 def malformed_ignore(config: Context) -> Iterator[Finding]:
-    """A `$dsconfig` section that is not understood, and so does nothing."""
+    """A `$dsconfig` section that is not understood, and so does nothing.
+
+    bad: {"train_batch_size": 8, "$dsconfig": {"ignore": "DSC412"}}
+    good: {"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC818"]}}
+    """
     yield from ()

@@ -79,20 +79,16 @@ def _unmet(config: Context, path: Path) -> ByHand | None:
     return None
 
 
-@rule(
-    "DSC031",
-    "refused-value",
-    Effect.REFUSED,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 4}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3}}',
-    holds=in_deepspeed,
-)
+@rule("DSC031", "refused-value", Effect.REFUSED, holds=in_deepspeed)
 def refused_value(config: Context) -> Iterator[Finding]:
     """DeepSpeed stops at this value, because it is of another type, outside its limits, or
     none of the words it knows.
 
     Most values are refused while the file is read; some (`gradient_clipping`,
     `steps_per_print`, the names in `data_types`) only when the engine is built or steps.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 4}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
     """
     expected = {path: error.expected for path, error in _faults(config)}
     told: set[Path] = set()
@@ -156,19 +152,15 @@ def literal_of(value: Any) -> Any:
     return int(number) if number.is_integer() else number
 
 
-@rule(
-    "DSC032",
-    "kept-wrong-value",
-    Effect.ALTERED,
-    also=(Effect.REFUSED,),
-    bad='{"train_batch_size": 8, "prescale_gradients": "false"}',
-    good='{"train_batch_size": 8, "prescale_gradients": false}',
-)
+@rule("DSC032", "kept-wrong-value", Effect.ALTERED, also=(Effect.REFUSED,))
 def kept_wrong_value(config: Context) -> Iterator[Finding]:
     """DeepSpeed does not check this value and goes on with it.
 
     A text where a switch is expected counts as on, whatever it says: "false" is true.
     Numbers outside their sensible range are used as they are.
+
+    bad: {"train_batch_size": 8, "prescale_gradients": "false"}
+    good: {"train_batch_size": 8, "prescale_gradients": false}
     """
     for path, error in _faults(config):
         if _is_told(config, path):
@@ -220,20 +212,16 @@ def _what_happens(error: SchemaError) -> str:
     return "it is not checked, and used as it is"
 
 
-@rule(
-    "DSC033",
-    "converted-value",
-    Effect.NOTE,
-    also=(Effect.ALTERED,),
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": "2"}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
-)
+@rule("DSC033", "converted-value", Effect.NOTE, also=(Effect.ALTERED,))
 def converted_value(config: Context) -> Iterator[Finding]:
     """The value is of another type, and DeepSpeed converts it.
 
     "2" becomes 2, "yes" and 1 become true: it trains what was meant. A bool in place of a number
     becomes 0 or 1, which rarely was. Other programs that read the same file (transformers
     compares values with its own arguments) do not convert.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": "2"}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     """
     for path, entry in config.reading.entries.items():
         if entry.outcome is not Outcome.CONVERTED or entry.field is None:
@@ -251,18 +239,13 @@ def converted_value(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC034",
-    "null-block",
-    Effect.INERT,
-    also=(Effect.NOTE,),
-    wakes="bf16 aio",
-    bad='{"train_batch_size": 8, "bf16": null}',
-    good='{"train_batch_size": 8, "bf16": {"enabled": true}}',
-    holds=everywhere,
-)
+@rule("DSC034", "null-block", Effect.INERT, also=(Effect.NOTE,), wakes="bf16 aio", holds=everywhere)
 def null_block(config: Context) -> Iterator[Finding]:
-    """A block is null, which counts as absent: null for bf16 trains in fp32."""
+    """A block is null, which counts as absent: null for bf16 trains in fp32.
+
+    bad: {"train_batch_size": 8, "bf16": null}
+    good: {"train_batch_size": 8, "bf16": {"enabled": true}}
+    """
     for name, effect in (("bf16", None), ("aio", Effect.NOTE)):
         if config.has(name) and config.get(name) is None and (name,) not in config.unmet:
             yield Finding(
@@ -280,14 +263,15 @@ def null_block(config: Context) -> Iterator[Finding]:
     Effect.DEPRECATED,
     also=(Effect.INERT,),
     wakes="zero_optimization allgather_size",
-    bad='{"train_batch_size": 8, "zero_optimization": true, "fp16": {"enabled": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "fp16": {"enabled": true}}',
 )
 def bare_switch(config: Context) -> Iterator[Finding]:
     """`zero_optimization` is a bare true or false, the form of 2020.
 
     true is stage 1 with `allgather_size` as the bucket; nothing else can be set that way. Beside
     a block `allgather_size` is `inert`.
+
+    bad: {"train_batch_size": 8, "zero_optimization": true, "fp16": {"enabled": true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "fp16": {"enabled": true}}
     """
     value = config.get("zero_optimization")
     if isinstance(value, bool):
@@ -316,16 +300,17 @@ def bare_switch(config: Context) -> Iterator[Finding]:
     also=(Effect.NOTE,),
     wakes="zero_optimization",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"reduce_bucket_size": 1000000000000000000000000000000}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"reduce_bucket_size": 500000000}}',
 )
 def number_too_large(config: Context) -> Iterator[Finding]:
     """A size above 2^63 - 1, which no tensor can have.
 
     DeepSpeed takes it. A reduce_bucket_size is allocated, and stops the first step; sizes that
     are only compared with others mean no limit.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size":
+        1000000000000000000000000000000}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size":
+        500000000}}
     """
     for path in config.paths:
         value = config.get(*path)

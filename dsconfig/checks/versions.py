@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, Path, in_deepspeed
+from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.schema.key_index import lives
@@ -46,10 +46,6 @@ def _own(config: Context) -> Iterator[tuple[Path, "Key"]]:
     "key-too-new",
     Effect.ALTERED,
     also=(Effect.REFUSED,),
-    bad=Example(
-        config='{"train_batch_size": 8, "torch_autocast": {"enabled": true}}', version="0.14.4"
-    ),
-    good=Example(config='{"train_batch_size": 8, "bf16": {"enabled": true}}', version="0.14.4"),
     holds=in_deepspeed,
     on_templates=True,
 )
@@ -57,6 +53,10 @@ def key_too_new(config: Context) -> Iterator[Finding]:
     """The release judged for does not know this key yet.
 
     In a checked block it stops; elsewhere the key is ignored without a word.
+
+    with: version="0.14.4"
+    bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true}}
+    good: {"train_batch_size": 8, "bf16": {"enabled": true}}
     """
     if config.version >= NEWEST:
         return
@@ -83,13 +83,15 @@ def key_too_new(config: Context) -> Iterator[Finding]:
     "key-no-longer-read",
     Effect.REFUSED,
     also=(Effect.ALTERED,),
-    bad='{"train_batch_size": 8, "compile": {"enabled": true, "backend": "inductor"}}',
-    good='{"train_batch_size": 8, "compile": {"deepcompile": true}}',
     holds=in_deepspeed,
     on_templates=True,
 )
 def key_no_longer_read(config: Context) -> Iterator[Finding]:
-    """An earlier release read this key; the one judged for does not."""
+    """An earlier release read this key; the one judged for does not.
+
+    bad: {"train_batch_size": 8, "compile": {"enabled": true, "backend": "inductor"}}
+    good: {"train_batch_size": 8, "compile": {"deepcompile": true}}
+    """
     for path, key in _own(config):
         gone = key.until is not None and config.version > key.until
         in_gap = key.gap is not None and key.gap[0] <= config.version <= key.gap[1]
@@ -109,22 +111,14 @@ def key_no_longer_read(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC813",
-    "unknown-key-in-release",
-    Effect.REFUSED,
-    bad=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "mics_shard_size": 1}}',
-        version="0.9.1",
-    ),
-    good=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 3}}', version="0.9.1"
-    ),
-    holds=in_deepspeed,
-    on_templates=True,
-)
+@rule("DSC813", "unknown-key-in-release", Effect.REFUSED, holds=in_deepspeed, on_templates=True)
 def removed_before_it_came(config: Context) -> Iterator[Finding]:
-    """A feature that came and went: the release judged for is older than both."""
+    """A feature that came and went: the release judged for is older than both.
+
+    with: version="0.9.1"
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "mics_shard_size": 1}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
+    """
     for path, entry in config.reading.entries.items():
         known = entry.field
         if entry.outcome is Outcome.NOT_YET and known is not None and known.declared.refused:
@@ -137,23 +131,14 @@ def removed_before_it_came(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC814",
-    "zero-needed-fp16",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    bad=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}}', version="0.3.10"
-    ),
-    good=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
-        '"fp16": {"enabled": true}}',
-        version="0.3.10",
-    ),
-    holds=in_deepspeed,
-)
+@rule("DSC814", "zero-needed-fp16", Effect.REFUSED, wakes="zero_optimization", holds=in_deepspeed)
 def zero_needed_fp16(config: Context) -> Iterator[Finding]:
-    """Up to 0.3.15 ZeRO ran under fp16 only, up to 0.3.16 stage 1 did."""
+    """Up to 0.3.15 ZeRO ran under fp16 only, up to 0.3.16 stage 1 did.
+
+    with: version="0.3.10"
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}
+    """
     for breach in config.unmet_condition("zero-needed-fp16"):
         yield Finding(
             path=breach.path,
@@ -162,21 +147,14 @@ def zero_needed_fp16(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC815",
-    "old-zero-limits",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    bad=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 4}}', version="0.6.7"
-    ),
-    good=Example(
-        config='{"train_batch_size": 8, "zero_optimization": {"stage": 3}}', version="0.6.7"
-    ),
-    holds=in_deepspeed,
-)
+@rule("DSC815", "old-zero-limits", Effect.REFUSED, wakes="zero_optimization", holds=in_deepspeed)
 def old_zero_limits(config: Context) -> Iterator[Finding]:
-    """What releases before 0.7.0 checked in zero_optimization: little, and by hand."""
+    """What releases before 0.7.0 checked in zero_optimization: little, and by hand.
+
+    with: version="0.6.7"
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 4}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
+    """
     for breach in config.unmet_condition("old-zero-limits"):
         yield Finding(
             path=breach.path,
@@ -185,21 +163,14 @@ def old_zero_limits(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC816",
-    "bf16-needed-zero",
-    Effect.REFUSED,
-    wakes="bf16 bfloat16",
-    bad=Example(config='{"train_batch_size": 8, "bf16": {"enabled": true}}', version="0.6.1"),
-    good=Example(
-        config='{"train_batch_size": 8, "bf16": {"enabled": true}, '
-        '"zero_optimization": {"stage": 2}}',
-        version="0.6.1",
-    ),
-    holds=in_deepspeed,
-)
+@rule("DSC816", "bf16-needed-zero", Effect.REFUSED, wakes="bf16 bfloat16", holds=in_deepspeed)
 def bf16_needed_zero(config: Context) -> Iterator[Finding]:
-    """DeepSpeed 0.6.0 and 0.6.1 ran bf16 with ZeRO 1 to 3 only."""
+    """DeepSpeed 0.6.0 and 0.6.1 ran bf16 with ZeRO 1 to 3 only.
+
+    with: version="0.6.1"
+    bad: {"train_batch_size": 8, "bf16": {"enabled": true}}
+    good: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}
+    """
     for breach in config.unmet_condition("bf16-needed-zero"):
         yield Finding(
             path=breach.path,
@@ -208,24 +179,16 @@ def bf16_needed_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC819",
-    "elasticity-with-batch",
-    Effect.REFUSED,
-    wakes="elasticity",
-    bad=Example(
-        config='{"train_batch_size": 8, "elasticity": {"enabled": true, '
-        '"max_train_batch_size": 8, "micro_batch_sizes": [1, 2]}}',
-        version="0.14.4",
-    ),
-    good=Example(
-        config='{"train_batch_size": 8, "elasticity": {"enabled": false}}', version="0.14.4"
-    ),
-    holds=in_deepspeed,
-)
+@rule("DSC819", "elasticity-with-batch", Effect.REFUSED, wakes="elasticity", holds=in_deepspeed)
 def elasticity_with_batch(config: Context) -> Iterator[Finding]:
     """Elasticity chooses the batch numbers itself; up to 0.19.7 it stops where the file has them
-    too, unless `ignore_non_elastic_batch_info` is true."""
+    too, unless `ignore_non_elastic_batch_info` is true.
+
+    with: version="0.14.4"
+    bad: {"train_batch_size": 8, "elasticity": {"enabled": true, "max_train_batch_size": 8,
+        "micro_batch_sizes": [1, 2]}}
+    good: {"train_batch_size": 8, "elasticity": {"enabled": false}}
+    """
     for breach in config.unmet_condition("elasticity-with-batch"):
         yield Finding(
             path=breach.path,
@@ -239,21 +202,16 @@ def elasticity_with_batch(config: Context) -> Iterator[Finding]:
     "wrong-level-name-error",
     Effect.REFUSED,
     wakes="compression_training",
-    bad=Example(
-        config='{"train_batch_size": 8, '
-        '"compression_training": {"shared_parameters": {"enabled": true}}}',
-        version="0.9.0",
-    ),
-    good=Example(
-        config='{"train_batch_size": 8, "compression_training": {"layer_reduction": '
-        '{"enabled": false}}}',
-        version="0.9.0",
-    ),
     holds=in_deepspeed,
 )
 def compression_at_wrong_level(config: Context) -> Iterator[Finding]:
     """`shared_parameters` right below compression_training sends 0.7.0 to 0.19.2 into code
-    that does not exist any more; they stop with a NameError."""
+    that does not exist any more; they stop with a NameError.
+
+    with: version="0.9.0"
+    bad: {"train_batch_size": 8, "compression_training": {"shared_parameters": {"enabled": true}}}
+    good: {"train_batch_size": 8, "compression_training": {"layer_reduction": {"enabled": false}}}
+    """
     for breach in config.unmet_condition("wrong-level-name-error"):
         yield Finding(
             path=breach.path,
@@ -266,18 +224,14 @@ def _changed_default(config: Context, path: Path) -> bool:
     return not config.has(*path)
 
 
-@rule(
-    "DSC818",
-    "clipping-by-default",
-    Effect.NOTE,
-    bad='{"train_batch_size": 8}',
-    good='{"train_batch_size": 8, "gradient_clipping": 1.0}',
-    holds=in_deepspeed,
-)
+@rule("DSC818", "clipping-by-default", Effect.NOTE, holds=in_deepspeed)
 def clipping_by_default(config: Context) -> Iterator[Finding]:
     """Without `gradient_clipping`, releases since 0.19.3 clip at 1.0; earlier ones did not.
 
     Told where one program is named (`--runtime`).
+
+    bad: {"train_batch_size": 8}
+    good: {"train_batch_size": 8, "gradient_clipping": 1.0}
     """
     if (
         len(config.runtimes) == 1

@@ -24,14 +24,15 @@ def _is_on(config: Context) -> bool:
     also=(Effect.ALTERED,),
     wakes="zero_optimization.zenflow",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"zenflow": {"topk_ratio": 0.1}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
-    '{"device": "cpu"}, "zenflow": {"topk_ratio": 0.1}}}',
     holds=in_deepspeed,
 )
 def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
-    """ZenFlow hides the cost of optimizer offload, so it needs ZeRO and an offloaded optimizer."""
+    """ZenFlow hides the cost of optimizer offload, so it needs ZeRO and an offloaded optimizer.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu"}, "zenflow": {"topk_ratio": 0.1}}}
+    """
     if not _is_on(config):
         return
     if config.stage == 0:
@@ -58,10 +59,6 @@ def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="zero_optimization.zenflow",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
-    '{"device": "cpu"}, "zenflow": {"select_strategy": "auto", "select_interval": 4}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
-    '{"device": "cpu"}, "zenflow": {"select_strategy": "step", "select_interval": 4}}}',
     holds=in_deepspeed,
 )
 def zenflow_selection(config: Context) -> Iterator[Finding]:
@@ -69,6 +66,11 @@ def zenflow_selection(config: Context) -> Iterator[Finding]:
 
     Strategy auto sets the interval itself; step and epoch need one that is a number. The
     selection may not change more often than the update that follows it.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu"}, "zenflow": {"select_strategy": "auto", "select_interval": 4}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu"}, "zenflow": {"select_strategy": "step", "select_interval": 4}}}
     """
     if not _is_on(config):
         return
@@ -105,14 +107,16 @@ def _selection(name: str, message: str, *, late: bool = False) -> Finding:
     Effect.REFUSED,
     wakes="zero_optimization.zenflow",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": '
-    '{"device": "cpu"}, "zenflow": {"offload": true}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true, '
-    '"offload_optimizer": {"device": "cpu"}, "zenflow": {"offload": true}}}',
     holds=in_deepspeed,
 )
 def zenflow_offload_needs_overlap(config: Context) -> Iterator[Finding]:
-    """zenflow.offload needs overlap_comm, which is off by default below stage 3."""
+    """zenflow.offload needs overlap_comm, which is off by default below stage 3.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu"}, "zenflow": {"offload": true}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true,
+        "offload_optimizer": {"device": "cpu"}, "zenflow": {"offload": true}}}
+    """
     if not _is_on(config) or not config.read(BLOCK, "offload", False) or config.stage == 0:
         return
     if not config.read(ZERO, "overlap_comm", config.stage == 3):

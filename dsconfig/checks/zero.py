@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.dtypes import model_dtype, named_dtype
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Example, Finding, in_deepspeed
+from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.conditions import sums
 from dsconfig.runtimes.read_config import ZERO
@@ -13,37 +13,30 @@ from dsconfig.source.edit import as_fix, replace_value
 
 
 @rule(
-    "DSC411",
-    "grad-norm-needs-stage",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    bad='{"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 3, '
-    '"compute_grad_norm": false}}',
-    good='{"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2, '
-    '"compute_grad_norm": false}}',
-    holds=in_deepspeed,
+    "DSC411", "grad-norm-needs-stage", Effect.REFUSED, wakes="zero_optimization", holds=in_deepspeed
 )
 def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
-    """compute_grad_norm can be switched off at ZeRO stages 1 and 2 only."""
+    """compute_grad_norm can be switched off at ZeRO stages 1 and 2 only.
+
+    bad: {"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 3,
+        "compute_grad_norm": false}}
+    good: {"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2,
+        "compute_grad_norm": false}}
+    """
     for breach in config.unmet_condition("grad-norm-needs-stage"):
         yield Finding(path=breach.path, message=f"{breach.said}: DeepSpeed stops", help="delete it")
 
 
-@rule(
-    "DSC412",
-    "grad-norm-needed",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "compute_grad_norm": false}}',
-    good='{"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2, '
-    '"compute_grad_norm": false}}',
-)
+@rule("DSC412", "grad-norm-needed", Effect.REFUSED, wakes="zero_optimization", late=True)
 def grad_norm_needed(config: Context) -> Iterator[Finding]:
     """compute_grad_norm is off, and something needs the norm.
 
     Clipping does, and it is on by default (1.0); so do ZenFlow, optimizer offload, and stage 1
     with bf16 weights and fp32 gradients.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "compute_grad_norm": false}}
+    good: {"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2,
+        "compute_grad_norm": false}}
     """
     if config.read(ZERO, "compute_grad_norm", True) or config.stage not in (1, 2):
         return
@@ -80,12 +73,14 @@ def grad_norm_needed(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="zero_optimization",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 1, "legacy_stage1": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}}',
     holds=in_deepspeed,
 )
 def legacy_stage1(config: Context) -> Iterator[Finding]:
-    """legacy_stage1 asks for code that left with 0.5.9; the engine is not built."""
+    """legacy_stage1 asks for code that left with 0.5.9; the engine is not built.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 1, "legacy_stage1": true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}}
+    """
     if config.read(ZERO, "legacy_stage1", False) and config.stage and config.since("0.5.9"):
         yield Finding(
             path=(*ZERO, "legacy_stage1"),
@@ -101,14 +96,15 @@ def legacy_stage1(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="prescale_gradients gradient_predivide_factor",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "prescale_gradients": true}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "prescale_gradients": true}',
     holds=in_deepspeed,
 )
 def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Stages 2 and 3 with reduce_scatter divide gradients after the reduction, all at once.
 
     prescale_gradients and a gradient_predivide_factor other than 1 are for all-reduce.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "prescale_gradients": true}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "prescale_gradients": true}
     """
     if config.stage < 2 or not config.read(ZERO, "reduce_scatter", True):
         return
@@ -135,14 +131,16 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="zero_optimization",
     late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"allgather_bucket_size": 200000001}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"allgather_bucket_size": 200000000}}',
     holds=in_deepspeed,
 )
 def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
-    """Stages 1 and 2 align the all-gather to 4 bytes: an odd number of elements is refused."""
+    """Stages 1 and 2 align the all-gather to 4 bytes: an odd number of elements is refused.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "allgather_bucket_size":
+        200000001}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "allgather_bucket_size":
+        200000000}}
+    """
     size = config.read(ZERO, "allgather_bucket_size", 0)
     if config.stage in (1, 2) and size % 2:
         edits = replace_value(config.document, "/zero_optimization/allgather_bucket_size", size - 1)
@@ -156,18 +154,14 @@ def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC416",
-    "sum-not-supported",
-    Effect.REFUSED,
-    wakes="gradient_allreduce_op",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}, '
-    '"gradient_allreduce_op": "sum"}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2}, '
-    '"gradient_allreduce_op": "sum"}',
-    holds=in_deepspeed,
+    "DSC416", "sum-not-supported", Effect.REFUSED, wakes="gradient_allreduce_op", holds=in_deepspeed
 )
 def sum_not_supported(config: Context) -> Iterator[Finding]:
-    """gradient_allreduce_op sum does not go with stage 3, ZenFlow or DeepCompile."""
+    """gradient_allreduce_op sum does not go with stage 3, ZenFlow or DeepCompile.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "gradient_allreduce_op": "sum"}
+    """
     for breach in config.unmet_condition("sum-not-supported"):
         yield Finding(
             path=breach.path, message=f"{breach.said}: DeepSpeed stops", help='write "mean"'
@@ -180,15 +174,17 @@ def sum_not_supported(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="managed_gradient_accumulation",
     late=True,
-    bad='{"train_batch_size": 8, "managed_gradient_accumulation": false, '
-    '"zero_optimization": {"stage": 1, "overlap_comm": true}}',
-    good='{"train_batch_size": 8, "managed_gradient_accumulation": false, '
-    '"zero_optimization": {"stage": 2, "overlap_comm": true}}',
     holds=in_deepspeed,
 )
 def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
     """managed_gradient_accumulation false goes with overlap_comm from stage 2 on, and never with
-    DeepCompile."""
+    DeepCompile.
+
+    bad: {"train_batch_size": 8, "managed_gradient_accumulation": false, "zero_optimization":
+        {"stage": 1, "overlap_comm": true}}
+    good: {"train_batch_size": 8, "managed_gradient_accumulation": false, "zero_optimization":
+        {"stage": 2, "overlap_comm": true}}
+    """
     value = config.get("managed_gradient_accumulation")
     if not config.has("managed_gradient_accumulation") or value:
         return
@@ -207,18 +203,15 @@ def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC418",
-    "contiguous-gradients-forced",
-    Effect.INERT,
-    wakes="zero_optimization",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"contiguous_gradients": false, "offload_optimizer": {"device": "cpu"}}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"offload_optimizer": {"device": "cpu"}}}',
-)
+@rule("DSC418", "contiguous-gradients-forced", Effect.INERT, wakes="zero_optimization")
 def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
-    """Optimizer offload at stages 1 and 2 copies gradients contiguously, whatever the key says."""
+    """Optimizer offload at stages 1 and 2 copies gradients contiguously, whatever the key says.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "contiguous_gradients": false,
+        "offload_optimizer": {"device": "cpu"}}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
+        "cpu"}}}
+    """
     if config.stage not in (1, 2) or config.offload("offload_optimizer") == "none":
         return
     if not config.read(ZERO, "contiguous_gradients", True):
@@ -236,21 +229,17 @@ def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
     also=(Effect.INERT,),
     wakes="zero_optimization",
     late=True,
-    bad=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, '
-        '"zero_hpz_partition_size": 3}}',
-        world_size=8,
-    ),
-    good=Example(
-        config='{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, '
-        '"zero_hpz_partition_size": 4}}',
-        world_size=8,
-    ),
 )
 def hpz_group(config: Context) -> Iterator[Finding]:
     """The secondary partition must divide the number of ranks (`--world-size`).
 
     A partition larger than the world is cut down to it without a word.
+
+    with: world_size=8
+    bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3,
+        "zero_hpz_partition_size": 3}}
+    good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3,
+        "zero_hpz_partition_size": 4}}
     """
     world = config.facts.world_size
     size = config.read(ZERO, "zero_hpz_partition_size", 1)
@@ -274,20 +263,16 @@ def hpz_group(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC420",
-    "quantized-gradients-group",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    late=True,
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"zero_quantized_gradients": true, "reduce_scatter": false}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"zero_quantized_gradients": true}}',
-)
+@rule("DSC420", "quantized-gradients-group", Effect.REFUSED, wakes="zero_optimization", late=True)
 def quantized_gradients_group(config: Context) -> Iterator[Finding]:
     """Quantised gradients are exchanged in place of a reduce-scatter; without reduce_scatter the
-    engine is not built."""
+    engine is not built.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_gradients": true,
+        "reduce_scatter": false}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_gradients":
+        true}}
+    """
     quantized = config.read(ZERO, "zero_quantized_gradients", False)
     if config.stage == 3 and quantized and not config.read(ZERO, "reduce_scatter", True):
         yield Finding(
@@ -302,17 +287,14 @@ NO_CLIPPING = 1e9
 """No gradient of a model that still trains has a norm like this."""
 
 
-@rule(
-    "DSC421",
-    "clipping-without-effect",
-    Effect.INERT,
-    wakes="gradient_clipping",
-    bad='{"train_batch_size": 8, "gradient_clipping": 1e12}',
-    good='{"train_batch_size": 8, "gradient_clipping": 1.0}',
-)
+@rule("DSC421", "clipping-without-effect", Effect.INERT, wakes="gradient_clipping")
 def clipping_without_effect(config: Context) -> Iterator[Finding]:
     """The clipping norm is so large, or infinite, that nothing is ever clipped; 0 says so
-    plainly."""
+    plainly.
+
+    bad: {"train_batch_size": 8, "gradient_clipping": 1e12}
+    good: {"train_batch_size": 8, "gradient_clipping": 1.0}
+    """
     value = config.number("gradient_clipping")
     if value is not None and value >= NO_CLIPPING:
         yield Finding(

@@ -11,19 +11,14 @@ from dsconfig.runtimes.reading import is_block
 from dsconfig.schema import find
 
 
-@rule(
-    "DSC401",
-    "stage-missing",
-    Effect.ALTERED,
-    also=(Effect.INERT,),
-    wakes="zero_optimization",
-    bad='{"train_batch_size": 8, "zero_optimization": {"overlap_comm": true}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true}}',
-)
+@rule("DSC401", "stage-missing", Effect.ALTERED, also=(Effect.INERT,), wakes="zero_optimization")
 def stage_missing(config: Context) -> Iterator[Finding]:
     """zero_optimization has no `stage`; the default is 0, and ZeRO is off.
 
     Everything else in the block, offload included, then does nothing.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"overlap_comm": true}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true}}
     """
     block = config.get("zero_optimization")
     if not is_block(block) or config.has("zero_optimization", "stage"):
@@ -37,22 +32,18 @@ def stage_missing(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC402",
-    "no-effect-at-stage",
-    Effect.INERT,
-    wakes="zero_optimization",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
-    '"stage3_max_live_parameters": 1e9}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"stage3_max_live_parameters": 1e9}}',
-)
+@rule("DSC402", "no-effect-at-stage", Effect.INERT, wakes="zero_optimization")
 def no_effect_at_stage(config: Context) -> Iterator[Finding]:
     """The key belongs to another ZeRO stage than the one that is set.
 
     `stage3_*`, `sub_group_size`, `offload_param` and ZeRO++ keys need stage 3; bucket sizes of
     the all-gather and `round_robin_gradients` serve stages 1 and 2; at stage 0 nothing in the
     block does anything.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "stage3_max_live_parameters":
+        1e9}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_max_live_parameters":
+        1e9}}
     """
     if not config.stage_is_known:
         return
@@ -94,21 +85,17 @@ def _offload_details(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC403",
-    "placeholder-weights-on-save",
-    Effect.NOTE,
-    wakes="zero_optimization",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"stage3_gather_16bit_weights_on_model_save": true}}',
-)
+@rule("DSC403", "placeholder-weights-on-save", Effect.NOTE, wakes="zero_optimization")
 def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
     """At stage 3 `save_16bit_model` and `save_pretrained` write whole weights only with
     `stage3_gather_16bit_weights_on_model_save`.
 
     Without it a saved model holds placeholders of a few kilobytes; the weights are in the
     checkpoint of all ranks, and `zero_to_fp32.py` puts them together.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3,
+        "stage3_gather_16bit_weights_on_model_save": true}}
     """
     if config.stage != 3:
         return
@@ -127,21 +114,16 @@ def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC404",
-    "odd-sizes",
-    Effect.COSTLY,
-    also=(Effect.INERT,),
-    wakes="zero_optimization",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 0}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 1e9}}',
-)
+@rule("DSC404", "odd-sizes", Effect.COSTLY, also=(Effect.INERT,), wakes="zero_optimization")
 def odd_sizes(config: Context) -> Iterator[Finding]:
     """A size of zero, or below zero, that DeepSpeed takes.
 
     `sub_group_size` then makes a group of every parameter, and the optimizer steps once for each:
     slow, and at the least memory. The other sizes do nothing: torch gathers without a bucket, and
     a granularity or a secondary partition below 1 is off.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 0}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 1e9}}
     """
     for key in config.block("zero_optimization"):
         known = find((*ZERO, key))
@@ -181,10 +163,6 @@ SIZES = NEVER_ZERO | {"module_granularity_threshold"}
     Effect.COSTLY,
     also=(Effect.INERT,),
     wakes="zero_optimization",
-    bad='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"stage3_max_live_parameters": 0}}',
-    good='{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
-    '"stage3_max_live_parameters": 1e9}}',
 )
 def no_parameter_may_live(config: Context) -> Iterator[Finding]:
     """Stage 3 may keep no gathered parameter, or fewer persistent ones than one small one has.
@@ -193,6 +171,10 @@ def no_parameter_may_live(config: Context) -> Iterator[Finding]:
     backward pass. A `stage3_param_persistence_threshold` above
     `stage3_model_persistence_threshold` asks for more than it allows, and what goes beyond is
     `inert`.
+
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_max_live_parameters": 0}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_max_live_parameters":
+        1e9}}
     """
     if config.stage != 3:
         return

@@ -1,6 +1,5 @@
 """A rule, or a finding of the resolver, in words: its page, or its facts."""
 
-from inspect import cleandoc
 from typing import Any
 
 from dsconfig.checks.finding_page import finding_page
@@ -23,7 +22,7 @@ def rule_as_data(rule: Rule) -> dict[str, Any]:
         "effect": rule.effect,
         "severity": rule.effect.severity,
         "late": rule.late,
-        "doc": cleandoc(rule.doc),
+        "doc": rule.doc,
         "bad": rule.bad.config,
         "good": rule.good.config,
         "url": f"{RULE_PAGES}/{rule.code}",
