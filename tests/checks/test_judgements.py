@@ -155,6 +155,7 @@ LEFT_ALONE = [
     (TORCH_SCHEDULE, "DSC635"),
     (zero(0) | TORCH_SCHEDULE, "DSC635"),
     ({"aio": {}}, "DSC435"),
+    ({"aio": {"block_size": 2**20}, "checkpoint": {"writer": {"type": "FAST"}}}, "DSC435"),
     ({"checkpoint": {"load_universal": False}}, "DSC903"),
     ({"checkpoint": {}}, "DSC903"),
 ]

@@ -1,7 +1,5 @@
 """Bytes of offloaded states against each node's main memory."""
 
-from typing import Any
-
 import pytest
 
 import dsconfig
@@ -13,8 +11,8 @@ CONFIG = {
 }
 
 
-def host_findings(nodes: int | None, memory: int, **more: Any) -> list[str]:
-    facts = gather(world_size=8, nodes=nodes, model="llama-2-13b", host_memory=memory, **more)
+def host_findings(nodes: int | None, memory: int, ranks: int | None = 8) -> list[str]:
+    facts = gather(world_size=ranks, nodes=nodes, model="llama-2-13b", host_memory=memory)
     report = dsconfig.validate(CONFIG, facts)
     return [found.message for found in report.diagnostics if found.code == "DSC502"]
 
@@ -28,3 +26,10 @@ def test_states_are_divided_by_the_nodes(nodes: int | None, share: int) -> None:
     assert host_findings(nodes, needed) == []
     [message] = host_findings(nodes, needed - 1)
     assert f"{needed / 2**30:.0f} GiB of each node" in message
+
+
+def test_without_ranks_and_nodes_one_node_is_meant() -> None:
+    model = gather(model="llama-2-13b").model
+    assert model is not None
+    assert host_findings(None, 16 * model.trainable, ranks=None) == []
+    assert len(host_findings(None, 16 * model.trainable - 1, ranks=None)) == 1

@@ -245,6 +245,16 @@ def test_the_limits_fit_and_one_step_further_does_not(runtime: str) -> None:
         assert not any(_fits(each, found.zero, beyond, runtime) for each in USUAL), question
 
 
+def test_where_one_sample_is_as_long_as_can_be_the_largest_micro_batch_is_one() -> None:
+    def answer(question: str, **changes: object) -> int | None:
+        here = facts(model="gpt2", world_size=1, **changes)
+        found = limits(here, usual_config(here, Choice(stage=2)))
+        return next(limit.value for limit in found if limit.question == question)
+
+    longest = answer("longest sequence (tokens)")
+    assert answer("largest micro batch", micro_batch=None, sequence_length=longest) == 1
+
+
 BEYOND: dict[str, Callable[[int, int], Facts]] = {
     "largest micro batch": lambda value, more: facts(micro_batch=value + more),
     "longest sequence (tokens)": lambda value, more: facts(sequence_length=value + 128 * more),
@@ -341,6 +351,20 @@ def test_an_estimate_of_a_broken_config_says_who_tells_the_reason() -> None:
     broken = dsconfig.resolve({"train_batch_size": 2, "zero_optimization": {"stage": "x"}}, world)
     with pytest.raises(ValueError, match="not resolved: validate says what is wrong"):
         dsconfig.estimate(broken, world)
+
+
+def test_on_a_cpu_the_whole_model_is_there_while_it_is_cut_unless_under_zero_init() -> None:
+    """4 bytes of each parameter beside a rank's shards; under zero.Init never as much."""
+    model = facts(model="gpt2").model
+    assert model is not None
+
+    def building(**arguments: object) -> int:
+        training = replace(facts().training or TrainingFacts(), arguments=arguments)
+        here = replace(facts(model="gpt2", device="cpu"), training=training)
+        device = price(usual_config(here, Choice(stage=3)), here).device
+        return next(size for phase, size in device.phase_bytes.items() if str(phase) == "init")
+
+    assert building(zero_init=False) > 4 * model.parameters > building()
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -17,21 +17,13 @@ from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import NAMES
 from dsconfig.cost.limits import limits
 from dsconfig.cost.search import OPTIMIZER, PARAMETERS, STAGE, Candidate, tune
-from dsconfig.facts import Facts, ModelTree, hf_config, parameter_count
+from dsconfig.facts import Facts, parameter_count
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.effective import Tier
+from resolver.strategies import wide
 
 A = "auto"
 CASES = 200
-
-
-def wide(hidden: int) -> ModelTree:
-    """A Llama-like decoder of four layers."""
-    shape = {"model_type": "llama", "hidden_size": hidden, "num_hidden_layers": 4}
-    heads = {"num_attention_heads": hidden // 128, "intermediate_size": 11 * hidden // 4}
-    return hf_config.model(shape | heads | {"vocab_size": 32_000})
-
-
 MODELS = ("gpt2", "llama-3.2-1b", wide(12_032), wide(16_384))
 """1e8, 1e9, 8e9 and 1.4e10 parameters."""
 CARDS = ("v100-16gb", "v100-32gb", "t4", "a100-40gb", "a100-80gb", "h100", "rtx-4090")

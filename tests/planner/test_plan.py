@@ -115,6 +115,17 @@ def test_the_json_shape_is_stable() -> None:
     assert set(data["coverage"][0]) == {"pointer", "status", "by"}
 
 
+def test_the_tiers_of_the_json_say_where_the_states_are() -> None:
+    on_disk = {"device": "nvme", "nvme_path": "/local_nvme", "buffer_count": 5}
+    zero = {"stage": 3, "offload_optimizer": on_disk, "offload_param": {"device": "none"}}
+    world = gather(world_size=8, model="gpt2")
+    plan = dsconfig.plan(dsconfig.resolve(CONFIG | {"zero_optimization": zero}, world), world)
+    tiers = json.loads(plan.to_json())["tiers"]
+    assert tiers["parameters"] == {"tier": "device"}
+    wanted = {"tier": "nvme", "nvme_path": "/local_nvme", "buffer_count": 5}
+    assert wanted.items() <= tiers["optimizer"].items()
+
+
 @pytest.mark.parametrize(
     ("zero", "expected"),
     [

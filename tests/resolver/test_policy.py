@@ -104,6 +104,22 @@ def test_sub_groups_are_smaller_where_states_go_to_disk(device, elements):
     assert resolution.config["zero_optimization"]["sub_group_size"] == elements
 
 
+@pytest.mark.parametrize(("sub_group", "ok"), [(A, True), (100_000_000, True), (10**9, False)])
+def test_a_sub_group_is_judged_by_the_main_memory_that_its_buffers_take(sub_group, ok):
+    """Four fp32 buffers of 1e9 elements on each of 8 ranks are 128 GB; of 1e8, 13 GB."""
+    block = {
+        "stage": A,
+        "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"},
+        "sub_group_size": sub_group,
+    }
+    adam = {"type": "AdamW", "params": {"lr": 1e-4}}
+    config = {"zero_optimization": block, "bf16": {"enabled": True}, "optimizer": adam}
+    node = {"world_size": 8, "device": "a100-80gb", "host_memory": "64GiB"}
+    resolution = resolved(config, model="llama-2-7b", sequence_length=2048, **node)
+    assert resolution.ok is ok
+    assert ok or [found.code for found in resolution.diagnostics] == ["DSC154"]
+
+
 def test_the_cap_leaves_room_for_a_bucket_that_the_file_sets():
     config = {"zero_optimization": {**BUCKETS["zero_optimization"]}}
     config["zero_optimization"]["allgather_bucket_size"] = 300_000_000

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from dsconfig.schema.json_schema import json_schema
 from dsconfig.schema.version import NEWEST, PUBLISHED
 
 FOLDER = Path(__file__).parent.parent.parent / "schemas"
-SCHEMAS = {version: json_schema(version) for version in PUBLISHED}
+published = cache(json_schema)
 
 
 def parts(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -39,36 +40,39 @@ def test_one_file_for_the_newest_patch_of_each_minor_since_0_10() -> None:
 @pytest.mark.parametrize("version", PUBLISHED, ids=str)
 class TestEachRelease:
     def test_is_draft_07(self, version: Version) -> None:
-        jsonschema.Draft7Validator.check_schema(SCHEMAS[version])
-        assert SCHEMAS[version]["$schema"] == "http://json-schema.org/draft-07/schema#"
+        jsonschema.Draft7Validator.check_schema(published(version))
+        assert published(version)["$schema"] == "http://json-schema.org/draft-07/schema#"
 
     def test_has_nothing_beside_a_reference(self, version: Version) -> None:
         references = [
-            part for _, part in parts(SCHEMAS[version]) if isinstance(part.get("$ref"), str)
+            part for _, part in parts(published(version)) if isinstance(part.get("$ref"), str)
         ]
         assert references
         assert [part for part in references if len(part) > 1] == []
 
     def test_speaks_the_words_of_draft_07(self, version: Version) -> None:
         newer = {"$defs", "prefixItems", "dependentRequired", "unevaluatedProperties"}
-        assert [path for path, part in parts(SCHEMAS[version]) if newer & part.keys()] == []
+        assert [path for path, part in parts(published(version)) if newer & part.keys()] == []
 
     def test_has_no_marks_of_its_making(self, version: Version) -> None:
         marks = [
-            path for path, part in parts(SCHEMAS[version]) for name in part if name.startswith("x-")
+            path
+            for path, part in parts(published(version))
+            for name in part
+            if name.startswith("x-")
         ]
         assert marks == []
 
     def test_defines_what_it_refers_to_and_nothing_else(self, version: Version) -> None:
         names = {
             part["$ref"].removeprefix("#/definitions/")
-            for _, part in parts(SCHEMAS[version])
+            for _, part in parts(published(version))
             if isinstance(part.get("$ref"), str)
         }
-        assert names == set(SCHEMAS[version]["definitions"])
+        assert names == set(published(version)["definitions"])
 
     def test_describes_each_key(self, version: Version) -> None:
-        blocks = [SCHEMAS[version], *SCHEMAS[version]["definitions"].values()]
+        blocks = [published(version), *published(version)["definitions"].values()]
         silent = [
             name
             for block in blocks
@@ -79,11 +83,11 @@ class TestEachRelease:
 
 
 def at(version: str) -> dict[str, Any]:
-    return json_schema(Version.parse(version))
+    return published(Version.parse(version))
 
 
 def valid(config: dict[str, Any], version: Version = NEWEST) -> bool:
-    return jsonschema.Draft7Validator(SCHEMAS[version]).is_valid(config)
+    return jsonschema.Draft7Validator(published(version)).is_valid(config)
 
 
 def test_defaults_are_those_of_the_release() -> None:
