@@ -15,7 +15,9 @@ from ports import reserved_port
 SECONDS = 120.0
 """What one job may take before the ranks are given up."""
 GRACE = 5.0
-"""What the others have left when one rank has failed."""
+"""What the others have left when one rank has failed, and each to end."""
+ENDING = 60.0
+"""The latter where they write down which lines they ran."""
 PRELOADED = ["torch", "torch.distributed.fsdp", "torch._dynamo"]
 """Imported once, in the process that all ranks are forked from. Nothing of our own: that process
 does not see this one's ``sys.path``."""
@@ -99,7 +101,7 @@ class Ranks:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
-            process.join(5)
+            process.join(ENDING if os.environ.get("COVERAGE_PROCESS_START") else GRACE)
             if process.is_alive():
                 process.kill()
 
