@@ -68,6 +68,7 @@ def verdicts() -> dict[str, dict[str, object]]:
 def run(chosen: list[Mutant], jobs: int, *, quick: bool) -> None:
     known = verdicts()
     waiting = [m for m in chosen if known.get(m.key, {}).get("outcome") != "killed"]
+    waiting.sort(key=lambda mutant: mutant.key in known)  # who was never tried comes first
     recorded = Recorded(ROOT, STATE)
     courts: queue.SimpleQueue[Court] = queue.SimpleQueue()
     for _ in range(jobs):
