@@ -196,9 +196,11 @@ class FullySharded(Sharding):
 
     def _mixed_precision(self, cast_inputs: bool) -> MixedPrecisionPolicy:
         compute, reduce = self.policy.compute, self._reduce_dtype
+        # Left out it means the dtype of the computation, since torch 2.15 that of the shards.
+        named = self.policy.is_mixed or reduce is not compute
         return MixedPrecisionPolicy(
             param_dtype=compute if self.policy.is_mixed else None,
-            reduce_dtype=reduce if reduce is not compute else None,
+            reduce_dtype=reduce if named else None,
             cast_forward_inputs=cast_inputs,
         )
 
