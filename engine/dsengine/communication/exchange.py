@@ -3,6 +3,17 @@
 gloo has no reduce-scatter, torch makes one of an all-reduce: twice the bytes, and the unit
 copied twice more. Its all-gather takes a detour through a buffer of its own. A direct exchange
 of the pieces moves (n-1)/n of a unit each way, the least there is, from and to where they rest.
+
+[Note: whose buffer it is]
+``fully_shard`` asks a collective for memory (``allocate``), fills it, calls the collective, and
+drops it; nothing tells when. So each side keeps to what it can see. Gather: the output is lent by
+``allocate`` of unit k and belongs to the caller until it has waited for the gather and copied the
+parameters out, which is over when ``allocate`` of unit k+1 comes. Reduce: ``allocate`` is called
+twice, first for what is sent (lent from the pool), then for the result (new: it becomes
+``.grad``). What is sent must not change until ``finish``, so the pool gets it back there, not
+before. One reduction is under way at a time: starting that of unit k-1 finishes that of unit k,
+and ``after_backward`` of the sharding the last one. All of it runs on one thread per rank, in the
+same order on every rank: pieces are matched by rank and tag alone.
 """
 
 import math

@@ -1,4 +1,15 @@
-"""Stages 1 to 3 on ``fully_shard``."""
+"""Stages 1 to 3 on ``fully_shard``.
+
+[Note: order of construction]
+Each step of ``FullySharded.__init__`` needs the one before and rules out the one after. Marks of
+leaves are read while classes have their own names: ``fully_shard`` gives a module another class.
+Pieces of zero.Init leave the module before it is divided (meta parameters take their place) and
+come back right after. Inner units come before the root, or the root would take their parameters.
+Masters move to the host, and shards into files, before the first gather: there torch settles
+dtypes and memory. ``masters`` are read when no shard is replaced any more, collectives are set
+when there is no unit to come, and only then are units gathered that are whole at rest. A watch
+over direct use is last, for it counts on units that are divided.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

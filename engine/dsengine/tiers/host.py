@@ -1,4 +1,15 @@
-"""The optimizer in host memory: fp32 parts, moments and the update; shards are copied back."""
+"""The optimizer in host memory: fp32 parts, moments and the update; shards are copied back.
+
+[Note: what is copied when]
+``gradients`` issues the copies of all reduced gradients to the host and waits for them once,
+because the norm reads them next. ``step`` goes tile by tile: the update reads parts and gradients
+of a tile on the host; its copies to the device are issued without a wait and run while the next
+tile is computed. Nothing waits for the last of them: the next use of a shard is on the same
+stream, behind it. A part may be written again only in the next step, whose wait in ``gradients``
+comes after. Shards can be written to from outside in between (a load, GatheredParameters); a
+shard whose version is not the one that ``_copy_back`` left is taken over before its tile is
+updated.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
