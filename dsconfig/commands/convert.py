@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsconfig.commands import options
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, write
 from dsconfig.lazily import lazily
 from dsconfig.source.pointer import dotted, lookup
 
 with lazily():
-    from dsconfig.commands import prepare, writing
+    from dsconfig.commands import prepare
     from dsconfig.planner.coverage import cover
     from dsconfig.runtimes import effective as settings
 
@@ -58,7 +58,7 @@ def convert(
     if output is None:
         typer.echo(text)
     else:
-        writing.write(output, text + "\n")
+        write(output, text + "\n")
 
 
 def as_json(document: "Document", gpus: int, nodes: int) -> str:

@@ -9,7 +9,6 @@ import typer
 
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
-from dsconfig.commands.releases import release
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 
@@ -29,7 +28,6 @@ FromVersion = Annotated[
 ToVersion = Annotated[
     str | None, typer.Option("--to-version", metavar="X.Y.Z", help="The release to move to.")
 ]
-FORMATS = ("full", "json")
 
 
 def diff(
@@ -38,19 +36,19 @@ def diff(
     from_version: FromVersion = None,
     to_version: ToVersion = None,
     overrides: options.Overrides = None,
-    output_format: options.OutputFormat = "full",
+    output_format: options.FullOrJson = "full",
 ) -> None:
     """Compare by meaning: defaults filled in, aliases and renames undone.
 
     With two files: what trains differently. With one file and two releases of DeepSpeed: what
     the move changes for it. Exit code 1 where there is a difference.
     """
-    if output_format not in FORMATS:
-        raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
     if b is None and from_version is None:
         raise UsageError("name a second file, or --from-version (and --to-version) for one")
-    before = release(from_version, option="--from-version")
-    after = release(to_version, option="--to-version") if to_version or b is None else before
+    before = options.release(from_version, option="--from-version")
+    after = (
+        options.release(to_version, option="--to-version") if to_version or b is None else before
+    )
     first = options.load(a, overrides)
     if b is None:
         changes = differences.between_releases(_mapping(first), first, before, after)

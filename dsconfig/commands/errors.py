@@ -1,5 +1,28 @@
 """The one way a command says that it cannot do what was asked."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class UsageError(Exception):
     """Wrong arguments, or input that cannot be read: exit code 2, one line on stderr."""
+
+
+@contextmanager
+def usage(about: str = "") -> Generator[None]:
+    """What is refused inside is the user's to mend: a UsageError, with ``about`` before it."""
+    before = f"{about}: " if about else ""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(f"{before}{error}") from None
+    except OSError as error:
+        raise UsageError(f"{before or f'{error.filename}: '}{error.strerror}") from None
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text as UTF-8. Raises UsageError where the path cannot be written."""
+    with usage(f"-o {path}"):
+        # A lone surrogate has no UTF-8; as an escape it is at least valid JSON.
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -8,7 +8,7 @@ import typer
 
 import dsconfig
 from dsconfig.commands import memory_options, options
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazily import lazily
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
 
-FORMATS = ("full", "json")
 
 File = Annotated[
     str | None, typer.Argument(metavar="[FILE]", help="A config; without one, all usual choices.")
@@ -73,14 +72,12 @@ def estimate(
     plot: Plot = None,
     html: Html = None,
     fail_if_oom: FailIfOom = False,
-    output_format: options.OutputFormat = "full",
+    output_format: options.FullOrJson = "full",
 ) -> None:
     """How many bytes on each GPU, on the host and on NVMe, and which key causes them.
 
     Exit code 1 when the config has errors, or with --fail-if-oom when it does not fit.
     """
-    if output_format not in FORMATS:
-        raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
     facts = memory_options.with_style(facts, recompute, attention, fused_kernels)
     facts = memory_options.with_trainable(facts, trainable)
     if fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
@@ -113,12 +110,10 @@ def _any_fits(found: "Estimate", facts: "Facts") -> bool:
 
 
 def _estimate(facts: "Facts", effective: "Effective | None", runtime: "Runtime") -> "Estimate":
-    try:
+    with usage():
         if effective is not None:
             return pricing.estimate(effective, facts, runtime=runtime)
         return search.table(facts, runtime=runtime)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def _resolved(
@@ -146,16 +141,12 @@ def _resolved(
 def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
     if len(found.options) != 1:
         raise UsageError("--measured needs the config that was run: give FILE")
-    try:
+    with usage():
         size = given.byte_count(measured, "--measured")
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     if what not in ("allocated", "reserved", "visible"):
         raise UsageError(f"--measured-as: {what!r} is not allocated, reserved or visible")
-    try:
+    with usage("--measured"):
         fitted = calibration.calibrate(found.options[0], size, what=what)
-    except ValueError as error:
-        raise UsageError(f"--measured: {error}") from None
     typer.echo(
         f"measured {size / 2**30:.2f} GiB, estimated {fitted.estimated_bytes / 2**30:.2f} "
         f"GiB: off by {fitted.error:+.1%}. From here on: activations x "
@@ -172,15 +163,11 @@ def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
 
 
 def _write(found: "Estimate", plot: Path | None, html: Path | None) -> None:
-    try:
+    with usage():
         if plot is not None:
             pictures.write_chart(found, plot)
         if html is not None:
             html.write_text(pictures.page(found), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def _show(
@@ -203,10 +190,8 @@ def print_limits(
     facts: "Facts", effective: "Effective | None", runtime: "Runtime", output_format: str
 ) -> None:
     """The inverse: what is the most that fits."""
-    try:
+    with usage():
         found = limits.limits(facts, effective, runtime=runtime)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     if not found:
         raise UsageError("--fit: give --gpus, --model, or both")
     if output_format == "json":

@@ -23,14 +23,11 @@ What = Annotated[
         metavar="KEY|CODE", help="zero_optimization.overlap_comm, overlap_comm, DSC401, ..."
     ),
 ]
-FORMATS = ("full", "json")
 _CODE = re.compile(r"DSC\d{3}", re.IGNORECASE)
 
 
-def explain(what: What, output_format: options.OutputFormat = "full") -> None:
+def explain(what: What, output_format: options.FullOrJson = "full") -> None:
     """Explain a key (type, default by release, memory, "auto", relations) or a rule by its code."""
-    if output_format not in FORMATS:
-        raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
     as_json = output_format == "json"
     if _CODE.fullmatch(what):
         _explain_rule(what.upper(), as_json=as_json)

@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from dsconfig.commands import options
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, usage, write
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.commands import init_template, writing
+    from dsconfig.commands import init_template
     from dsconfig.runtimes import base
 
 Out = Annotated[
@@ -45,10 +45,8 @@ def init(
     they fill in stays "auto". The reasons stand under "$dsconfig", which every program reads
     past; with --runtime deepspeed or dsengine they are // remarks.
     """
-    try:
+    with usage("--runtime"):
         program = base.runtime_of(runtime or "deepspeed")
-    except ValueError as error:
-        raise UsageError(f"--runtime: {error}") from None
     known = (model or params, gpus, device)
     if any(known) and not all(known):
         raise UsageError("name --model (or --params), --gpus and --device together, or none")
@@ -81,6 +79,6 @@ def _emit(text: str, output: Path | None, runtime: str | None, *, force: bool) -
     if output.exists() and not force:
         raise UsageError(f"{output} exists; name another file, or give --force")
 
-    writing.write(output, text)
+    write(output, text)
     flag = f"--runtime {runtime} " if runtime else ""
     typer.echo(f"wrote {output}; judge it with `dsconfig validate {flag}{output}`", err=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, usage
 from dsconfig.cost import search
 from dsconfig.cost.activations import Recompute
 from dsconfig.facts import Facts
@@ -103,10 +103,8 @@ def chosen(facts: Facts, learning_rate: float) -> Starter:
     import dsconfig
 
     config = skeleton(learning_rate, facts)
-    try:
+    with usage():
         found, _ = search.cheapest(search.open_space(facts, "dsengine"))
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     if found is not None and found.choice.recompute is Recompute.FULL:
         config |= RECOMPUTED
     resolution = dsconfig.resolve(config, facts, runtime="dsengine")

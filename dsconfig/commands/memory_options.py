@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.options import FACTS
 from dsconfig.lazily import lazily
 
@@ -65,10 +65,8 @@ def with_trainable(facts: "Facts", trainable: str | None) -> "Facts":
         return facts
     if facts.model is None:
         raise UsageError("--trainable needs the model: give --model or --params")
-    try:
+    with usage():
         count = quantities.count(trainable, "--trainable")
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     if count > facts.model.parameters:
         raise UsageError(
             f"--trainable: {trainable} is more than the model's {facts.model.parameters}"

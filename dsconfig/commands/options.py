@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dsconfig
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazily import lazily
 
 with lazily():
     from dsconfig.facts import gathering
     from dsconfig.runtimes import base
     from dsconfig.schema import installed
-    from dsconfig.schema import version as releases
+    from dsconfig.schema import version as versions
     from dsconfig.source import override
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.runtimes.base import Runtime
+    from dsconfig.schema import Version
     from dsconfig.source import Document
 
 FACTS = "Facts"
@@ -49,6 +50,24 @@ DeepSpeedVersion = Annotated[
 OutputFormat = Annotated[
     str,
     typer.Option("--output-format", envvar="DSCONFIG_OUTPUT_FORMAT", help="How to print."),
+]
+
+
+def full_or_json(form: str) -> str:
+    """Insist on a form that every command but ``validate`` has."""
+    if form not in ("full", "json"):
+        raise UsageError(f"--output-format: {form!r} is not one of full, json")
+    return form
+
+
+FullOrJson = Annotated[
+    str,
+    typer.Option(
+        "--output-format",
+        envvar="DSCONFIG_OUTPUT_FORMAT",
+        help="full or json.",
+        callback=full_or_json,
+    ),
 ]
 WorldSize = Annotated[
     int | None,
@@ -160,10 +179,22 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
     unreadable = [found for found in document.diagnostics if found.code == "DSC001"]
     if unreadable:
         raise UsageError(f"{document.name}: {unreadable[0].message}")
-    try:
+    with usage():
         return override.with_overrides(document, overrides or [])
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+
+
+def release(text: str | None, *, option: str = "--deepspeed-version") -> "Version":
+    """The named release, else the installed one, else the newest known.
+
+    Raises UsageError for what is no release, or one older than any that is known.
+    """
+    if text is None:
+        return installed.installed_or_newest()
+    with usage(option):
+        version = versions.Version.parse(text)
+        if version < versions.OLDEST:
+            raise ValueError(f"nothing is known of releases before {versions.OLDEST}")
+    return version
 
 
 def program(runtime: str | None, version: str | None) -> "Runtime":
@@ -171,13 +202,8 @@ def program(runtime: str | None, version: str | None) -> "Runtime":
 
     Raises UsageError for one that is unknown.
     """
-    try:
-        release = (
-            installed.installed_or_newest() if version is None else releases.Version.parse(version)
-        )
-        return base.runtime_of(runtime or "dsengine", release)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    with usage():
+        return base.runtime_of(runtime or "dsengine", release(version))
 
 
 def every_fact(
@@ -233,7 +259,5 @@ def with_facts(*names: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 def facts_from(**flags: object) -> "Facts":
     """Facts from command-line flags. Raises UsageError with the flag and the remedy."""
-    try:
+    with usage():
         return gathering.gather(**flags)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise UsageError(str(error)) from None

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsconfig.commands import options, prepare
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, usage, write
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.commands import console, idle_flags, plan_tables, writing
+    from dsconfig.commands import console, idle_flags, plan_tables
     from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def plan(
     deepspeed_version: options.DeepSpeedVersion = None,
     simulate: Simulate = False,
     output: Out = None,
-    output_format: options.OutputFormat = "full",
+    output_format: options.FullOrJson = "full",
 ) -> None:
     """Show the whole plan: mesh, units, precision, tiers, memory, traffic, every key's fate.
 
@@ -51,7 +51,7 @@ def plan(
         # A dry run asks for the model and the card, which a plan does not carry.
         prepare.insist_on_no_flags(file, decided, None if simulate else facts)
     if output is not None:
-        writing.write(output, made.to_json() + "\n")
+        write(output, made.to_json() + "\n")
     if simulate:
         show_simulation(made, facts, output_format)
     elif output_format == "json":
@@ -79,11 +79,9 @@ def show_simulation(made: "Plan", facts: "Facts", output_format: str) -> None:
         raise UsageError("--simulate needs torch: pip install 'dsconfig-zero[engine]'") from None
     if made.effective.optimizer is None:
         raise UsageError("--simulate: a step needs an optimizer: --set optimizer.type=AdamW")
-    try:
+    with usage("--simulate"):
         kind = facts.device.kind if facts.device else "cuda"
         result = dsengine.simulate(made, facts.model, device=kind)
-    except ValueError as error:
-        raise UsageError(f"--simulate: {error}") from None
     if output_format == "json":
         typer.echo(json.dumps(result, indent=2))
     else:

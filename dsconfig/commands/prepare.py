@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dsconfig
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazily import lazily
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
@@ -61,10 +61,8 @@ def plan_in(file: str) -> "Plan | None":
         return None
     if not plans.is_plan(text):
         return None
-    try:
+    with usage(file):
         return plans.Plan.from_json(text)
-    except ValueError as error:
-        raise UsageError(f"{file}: {error}") from None
 
 
 def insist_on_no_flags(

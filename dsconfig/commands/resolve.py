@@ -12,7 +12,7 @@ import typer
 
 import dsconfig
 from dsconfig.commands import options
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, usage, write
 from dsconfig.commands.idle_flags import say_idle_flags
 from dsconfig.lazily import lazily
 from dsconfig.report import FileReport, Report
@@ -37,7 +37,6 @@ Out = Annotated[
     Path | None,
     typer.Option("-o", "--output", help="Write the concrete config as JSON here; - is stdout."),
 ]
-FORMATS = ("full", "json")
 MOST_NAMED = 3
 """Keys of one name that are told apart in a message."""
 PIPED_WIDTH = 120
@@ -54,21 +53,19 @@ def resolve(
     deepspeed_version: options.DeepSpeedVersion = None,
     explain: Explain = None,
     output: Out = None,
-    output_format: options.OutputFormat = "full",
+    output_format: options.FullOrJson = "full",
 ) -> None:
     """Replace every "auto" by a value and say why; or show what another program would do.
 
     Exit code 1 when something is left open or contradictory.
     """
-    if output_format not in FORMATS:
-        raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
     document = options.load(file, overrides)
     result = resolved(document, facts, runtime, deepspeed_version)
     if result.effective is not None:
         say_idle_flags(result.effective, facts)
     asked = None if explain is None else asked_for(result, explain)
     if output is not None and str(output) != "-":
-        write(result, output)
+        _write_config(result, output)
     if output is not None and str(output) == "-":
         typer.echo(as_json(result.config))
     elif output_format == "json":
@@ -85,10 +82,8 @@ def resolved(
     document: "Document", facts: "Facts", runtime: str | None, version: str | None
 ) -> "Resolution":
     """Resolve. Raises UsageError for an unknown runtime or version."""
-    try:
+    with usage():
         return dsconfig.resolve(document, facts, runtime=runtime or "dsengine", version=version)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def asked_for(result: "Resolution", name: str) -> str:
@@ -155,15 +150,12 @@ def finite(value: Any, infinity: str | None = "inf") -> Any:
     return infinity if isinstance(value, float) and isinf(value) else value
 
 
-def write(result: "Resolution", path: Path) -> None:
+def _write_config(result: "Resolution", path: Path) -> None:
     """Write the concrete config; a config with errors is not written."""
     if not result.ok:
         typer.echo(f"{path} is not written: the config is not resolved", err=True)
         return
-    try:
-        path.write_text(as_json(result.config) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"-o {path}: {error.strerror}") from None
+    write(path, as_json(result.config) + "\n")
 
 
 def explanation(result: "Resolution", pointer: str) -> str:

@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 from dsconfig.commands import options
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import usage, write
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.commands import releases, writing
     from dsconfig.schema import json_schema as schemas
 
 Out = Annotated[
@@ -32,16 +31,14 @@ def schema(
     Name it in the file, as "$schema", or in the editor's settings.
     """
     if all_to is not None:
-        try:
+        with usage(f"--all {all_to}"):
             write_published(all_to)
-        except OSError as error:
-            raise UsageError(f"--all {all_to}: {error.strerror}") from None
         return
-    text = schemas.to_text(schemas.json_schema(releases.release(deepspeed_version)))
+    text = schemas.to_text(schemas.json_schema(options.release(deepspeed_version)))
     if output is None:
         typer.echo(text, nl=False)
     else:
-        writing.write(output, text)
+        write(output, text)
 
 
 def write_published(folder: Path) -> None:

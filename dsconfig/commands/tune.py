@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsconfig.commands import memory_options, options
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, usage, write
 from dsconfig.lazily import lazily
 
 with lazily():
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from dsconfig.cost.search import Candidate
     from dsconfig.facts import Facts
 
-FORMATS = ("full", "json")
 SHOWN = 12
 
 Out = Annotated[
@@ -38,7 +37,7 @@ def tune(
     deepspeed_version: options.DeepSpeedVersion = None,
     show_all: ShowAll = False,
     output: Out = None,
-    output_format: options.OutputFormat = "full",
+    output_format: options.FullOrJson = "full",
 ) -> None:
     """Rank stage, offload and recomputation by expected time, with the largest batch that fits.
 
@@ -46,17 +45,13 @@ def tune(
 
     Exit code 1 when nothing fits.
     """
-    if output_format not in FORMATS:
-        raise UsageError(f"--output-format: {output_format!r} is not one of {', '.join(FORMATS)}")
     program = options.program(runtime, deepspeed_version)
     if facts.training is None or facts.training.sequence_length is None:
         raise UsageError("tune needs the length of a sample: give --seq-len")
     facts = memory_options.with_style(facts, None, attention, fused_kernels)
     facts = memory_options.with_trainable(facts, trainable)
-    try:
+    with usage():
         found = search.tune(facts, runtime=program)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     won = bool(found) and not found[0].reason
     if won and output is not None:
         _write(found[0], output)
@@ -74,10 +69,7 @@ def _write(winner: "Candidate", path: Path) -> None:
     if str(path) == "-":
         typer.echo(text, nl=False)
         return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"-o {path}: {error.strerror}") from None
+    write(path, text)
 
 
 def _show(found: "tuple[Candidate, ...]", show_all: bool, output_format: str) -> None:

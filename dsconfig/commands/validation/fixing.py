@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import usage
 from dsconfig.commands.validation.judge import Judge
 from dsconfig.commands.validation.output import Output
 from dsconfig.commands.validation.targets import STDIN, Target
@@ -107,7 +107,7 @@ def write(document: Document) -> None:
     """
     path = Path(document.name).resolve()
     text = ("\ufeff" if document.has_mark else "") + (document.text or "")
-    try:
+    with usage(f"--fix {document.name}"):
         mode = path.stat().st_mode
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -118,8 +118,6 @@ def write(document: Document) -> None:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-    except OSError as error:
-        raise UsageError(f"--fix {document.name}: {error.strerror}") from None
 
 
 def repair(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import dsconfig
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import usage
 from dsconfig.commands.validation.selection import Selection
 from dsconfig.commands.validation.settings import settings_for
 from dsconfig.commands.validation.targets import STDIN, Target
@@ -44,19 +44,15 @@ class Judge(NamedTuple):
         document = read(target.source, name=name)
         if document.is_unreadable:
             return document
-        try:
+        with usage():
             return with_overrides(document, self.overrides)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
 
     def judge(self, document: Document) -> Report:
         """The findings that count. Raises UsageError for an unknown runtime or version."""
-        try:
+        with usage():
             report = dsconfig.validate(
                 document, self.facts, runtime=self.runtime, version=self.version
             )
-        except ValueError as error:
-            raise UsageError(str(error)) from None
         kept = tuple(found for found in report.diagnostics if self.selection.keeps(found))
         if self.baseline is not None:
             kept = self.baseline.new(document.name, kept)
