@@ -158,6 +158,7 @@ LEFT_ALONE = [
     ({"aio": {"block_size": 2**20}, "checkpoint": {"writer": {"type": "FAST"}}}, "DSC435"),
     ({"checkpoint": {"load_universal": False}}, "DSC903"),
     ({"checkpoint": {}}, "DSC903"),
+    (experts(autoep_size=2) | zero(1) | {"compile": {"deepcompile": True}}, "DSC465"),
 ]
 
 
@@ -215,9 +216,28 @@ def test_a_verdict_depends_on_the_release(change, version, effect):
     assert effect in {found.effect.value for found in report.diagnostics}
 
 
+@pytest.mark.parametrize(
+    ("change", "code", "release", "before"),
+    [
+        (sampling(dynamic_batching={"enabled": True}), "DSC913", "0.16.5", "0.16.4"),
+        (zero(4), "DSC815", "0.6.7", "0.7.0"),
+    ],
+)
+def test_a_rule_begins_and_ends_with_its_releases(change, code, release, before):
+    config = {"train_batch_size": 8, **change}
+    assert code in codes(config, runtime="deepspeed", version=release)
+    assert code not in codes(config, runtime="deepspeed", version=before)
+
+
+@pytest.mark.parametrize(("version", "refused"), [("0.3.7", True), ("0.3.8", False)])
+def test_stage_3_came_with_a_release(version, refused):
+    found = codes({"train_batch_size": 8} | zero(3), runtime="deepspeed", version=version)
+    assert ("DSC815" in found) is refused
+
+
 def codes(config, **world):
-    runtime = world.pop("runtime", None)
-    report = dsconfig.validate(config, gather(**world), runtime=runtime, version="0.19.8")
+    runtime, version = world.pop("runtime", None), world.pop("version", "0.19.8")
+    report = dsconfig.validate(config, gather(**world), runtime=runtime, version=version)
     return {found.code: found for found in report.diagnostics}
 
 

@@ -6,6 +6,7 @@ Whether the files in docs/rules are these pages is asked in tests/house.
 import json
 import re
 import shlex
+from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,7 +19,7 @@ from validate.test_command import Run, put, run
 
 __all__ = ["run"]
 
-PAGES = pages()
+written_pages = cache(pages)
 CODES = list(rules())
 BLOCK = re.compile(r"^```(?:json)?\n(.*?)\n```$", re.M | re.S)
 COMMAND = re.compile(r"^`dsconfig validate (\S+) ?(.*)`$", re.M)
@@ -39,7 +40,7 @@ class Example(NamedTuple):
 
 
 def section(code: str, title: str) -> str:
-    return PAGES[f"{code}.md"].partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    return written_pages()[f"{code}.md"].partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def written(code: str, title: str) -> Example:
@@ -56,7 +57,7 @@ def written(code: str, title: str) -> Example:
 
 
 def listed(code: str, what: str) -> list[str]:
-    (found,) = re.findall(rf"^- {what}: (.+)$", PAGES[f"{code}.md"], re.M)
+    (found,) = re.findall(rf"^- {what}: (.+)$", written_pages()[f"{code}.md"], re.M)
     return found.split(", ")
 
 
@@ -68,7 +69,7 @@ def test_the_bad_example_meets_with_what_its_page_quotes(code: str, run: Run) ->
     assert (place, message) in said
     one = said[place, message]
     assert HELP.findall(section(code, "Bad")) == ([one["help"]] if one["help"] else [])
-    assert f"- Effect: `{one['effect']}`" in PAGES[f"{code}.md"]
+    assert f"- Effect: `{one['effect']}`" in written_pages()[f"{code}.md"]
     assert one["severity"] in listed(code, "Severity")[0].split(" or ")
 
 

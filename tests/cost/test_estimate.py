@@ -27,6 +27,7 @@ from dsconfig.facts import Facts, TrainingFacts, catalogue
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.base import runtime_of
 from dsconfig.runtimes.effective import Effective, Tier, Zero
+from dsconfig.schema import Key, find
 
 RUNTIMES = ("dsengine", "deepspeed")
 
@@ -204,6 +205,36 @@ def test_two_changes_are_offered_only_where_neither_alone_fits_and_is_as_fast() 
     offered = cheapest_changes(usual_config(here, Choice(stage=2)), here)
     assert offered[0].what == "stage 3" and offered[0].fits
     assert all("stage 3" not in change.parts for change in offered[1:])
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_change_that_is_made_costs_what_was_said(stage: int) -> None:
+    here = facts(model="llama-3.2-1b", device_memory="8GB", device=None, micro_batch=4)
+    config = with_micro_batch(usual_config(here, Choice(stage=stage)), 4, 1)
+    changes = cheapest_changes(config, here, count=50)
+    assert len(changes) > 4
+    for change in changes:
+        written = config_of(config)
+        written.pop("train_batch_size", None)
+        for pointer, value in change.edits.items():
+            *blocks, name = pointer.split("/")[1:]
+            place = written
+            for block in blocks:
+                place = place.setdefault(block, {})
+            place[name] = value
+        made = dsconfig.estimate(dsconfig.resolve(written, here), here).options[0]
+        assert made.device.peak_bytes == change.option.device.peak_bytes, change.what
+        assert made.host.bytes == change.option.host.bytes, change.what
+
+
+def test_buffers_of_nvme_are_as_many_as_by_default() -> None:
+    here = facts(nvme="/local_nvme", nvme_size="10TB")
+    chosen = Choice(stage=3, optimizer=Tier.NVME, parameters=Tier.NVME)
+    zero = config_of(usual_config(here, chosen))["zero_optimization"]
+    for name in ("offload_optimizer", "offload_param"):
+        key = find(["zero_optimization", name, "buffer_count"])
+        assert isinstance(key, Key)
+        assert zero[name].get("buffer_count", key.default) == key.default
 
 
 def test_an_odd_micro_batch_is_divided_too() -> None:

@@ -139,9 +139,10 @@ def test_the_mesh(zero: Zero, expected: tuple[int, int]) -> None:
     assert (mesh.shard, mesh.replicate) == expected
 
 
-def test_a_shard_group_must_divide_the_ranks() -> None:
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_shard_group_must_divide_the_ranks(stage: int) -> None:
     with pytest.raises(PlanError, match="mics_shard_size"):
-        mesh_of(Zero(stage=3, mics_shard_size=3), Facts(world_size=8))
+        mesh_of(Zero(stage=stage, mics_shard_size=3), Facts(world_size=8))
 
 
 def test_a_config_without_a_batch_cannot_be_planned() -> None:

@@ -1,5 +1,7 @@
 """What other programs would do: values with reasons, errors by their class, our own findings."""
 
+import pytest
+
 import dsconfig
 from dsconfig.facts import gather
 from dsconfig.runtimes.accelerate import accelerate
@@ -113,6 +115,13 @@ def test_accelerate_trains_in_fp32_when_the_config_switches_off_and_we_say_so():
     facts = gather(world_size=1, model="gpt2", training_args={**RUN, "bf16": True})
     config = {**FULL, "bf16": {"enabled": False}}
     assert "DSC753" in codes(dsconfig.resolve(config, facts, runtime="accelerate"))
+
+
+@pytest.mark.parametrize("enabled", [A, True])
+def test_precision_that_stays_on_is_no_remark(enabled):
+    facts = gather(world_size=1, model="gpt2", training_args={**RUN, "bf16": True})
+    config = {**FULL, "bf16": {"enabled": enabled}}
+    assert "DSC753" not in codes(dsconfig.resolve(config, facts, runtime="accelerate"))
 
 
 def test_deepspeed_drops_auto_and_we_say_so():

@@ -120,6 +120,16 @@ def test_a_sub_group_is_judged_by_the_main_memory_that_its_buffers_take(sub_grou
     assert ok or [found.code for found in resolution.diagnostics] == ["DSC154"]
 
 
+@pytest.mark.parametrize(("optimizer", "told"), [("none", False), ("cpu", True)])
+def test_main_memory_is_asked_for_only_where_it_is_used(optimizer, told):
+    block = {"stage": A, "offload_optimizer": {"device": optimizer}}
+    adam = {"type": "AdamW", "params": {"lr": 1e-4}}
+    config = {"zero_optimization": block, "bf16": {"enabled": True}, "optimizer": adam}
+    node = {"world_size": 8, "device": "a100-80gb", "sequence_length": 512}
+    resolution = resolved(config, model="gpt2", **node)
+    assert ("DSC153" in {found.code for found in resolution.diagnostics}) is told
+
+
 def test_the_cap_leaves_room_for_a_bucket_that_the_file_sets():
     config = {"zero_optimization": {**BUCKETS["zero_optimization"]}}
     config["zero_optimization"]["allgather_bucket_size"] = 300_000_000
