@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dsengine.communication.peers import Farewell, RankFailedError, in_phase
+from dsengine.communication.peers import Message, RankFailedError, in_phase
 from dsengine.communication.peers.message import End
-from dsengine.communication.peers.status import HERE
+from dsengine.communication.peers.status import STATUS
 from engine_storage.scripts import run_script
 
 pytestmark = pytest.mark.engine
@@ -88,9 +88,9 @@ def test_a_rank_killed_in_a_save_costs_no_checkpoint(runs: dict[str, Any]) -> No
 def test_a_forked_child_holds_no_connection_of_its_parent_open() -> None:
     """A data loader's worker outlives a killed rank for seconds; the others must not wait."""
     from dsengine.communication.peers.links import Hub
-    from dsengine.communication.peers.message import End, Farewell
+    from dsengine.communication.peers.message import End, Message
 
-    hub = Hub(Farewell(0, "here", 1, End.BACK), ["127.0.0.1"], lambda _: None)
+    hub = Hub(Message(0, "here", 1, End.BACK), ["127.0.0.1"], lambda _: None)
     child = os.fork()
     if child == 0:
         hub.forget()
@@ -106,11 +106,11 @@ def test_strangers_are_not_listened_to() -> None:
     import socket
 
     from dsengine.communication.peers.links import Hub
-    from dsengine.communication.peers.message import End, Farewell
+    from dsengine.communication.peers.message import End, Message
 
-    heard: list[Farewell] = []
-    hub = Hub(Farewell(0, "here", 1, End.BACK), ["127.0.0.1"], heard.append)
-    lie = Farewell(1, "there", 2, End.FAILED, "", "a lie").to_line()
+    heard: list[Message] = []
+    hub = Hub(Message(0, "here", 1, End.BACK), ["127.0.0.1"], heard.append)
+    lie = Message(1, "there", 2, End.FAILED, "", "a lie").to_line()
     for greeting in (b"guess " + lie, b"\xff\xfe\n", b"x" * 100_000):
         with socket.create_connection(("127.0.0.1", hub.address.port)) as stranger:
             stranger.sendall(greeting)
@@ -125,16 +125,14 @@ def test_what_a_phase_computed_after_an_abort_is_not_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A wait on the device for a collective that was aborted ends without an error."""
-    farewell = Farewell(rank=1, host="node-b", process=7, end=End.DIED)
-    monkeypatch.setattr(
-        "dsengine.communication.peers.phases.standing_alarm", lambda: farewell.words
-    )
-    monkeypatch.setattr(HERE, "aborted", False)
-    monkeypatch.setattr(HERE, "alarm", None)
+    message = Message(rank=1, host="node-b", process=7, end=End.DIED)
+    monkeypatch.setattr("dsengine.communication.peers.phases.standing_alarm", lambda: message.words)
+    monkeypatch.setattr(STATUS, "aborted", False)
+    monkeypatch.setattr(STATUS, "alarm", None)
 
     @in_phase("step")
     def step(aborts: bool) -> int:
-        HERE.alarm, HERE.aborted = farewell if aborts else None, aborts
+        STATUS.alarm, STATUS.aborted = message if aborts else None, aborts
         return 3
 
     assert step(False) == 3

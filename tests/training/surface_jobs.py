@@ -13,7 +13,7 @@ from torch import nn
 import dsengine
 from dsengine.loop.offload_states import states_of
 from dsengine.observation.memory import LiveBytes
-from dsengine.tiers.offloaded_states import OffloadDeviceEnum, OffloadStateTypeEnum, Parking
+from dsengine.tiers.offloaded_states import OffloadDeviceEnum, OffloadedStates, OffloadStateTypeEnum
 from training import models
 from training.jobs import config, window
 
@@ -412,16 +412,16 @@ def moved_away(settings: dict[str, Any]) -> dict[str, Any]:
     engine.sharding.release()
     live = LiveBytes(engine.device)
     live.start("before")
-    parking, states = Parking(engine.device), states_of(engine)
+    offloaded, states = OffloadedStates(engine.device), states_of(engine)
     live.enter("away")
-    freed = parking.park(states, set(OffloadStateTypeEnum), pin=False)
+    freed = offloaded.offload(states, set(OffloadStateTypeEnum), pin=False)
     live.enter("back")
     empty = [
         kind
         for kind, tensors in states.items()
         if all(dsengine.sharding.local_part(t).untyped_storage().nbytes() == 0 for t in tensors)
     ]
-    parking.restore()
+    offloaded.restore()
     live.stop()
     second = engine(models.batch(1, 1, dist.get_rank()))
     engine.backward(second)
@@ -447,10 +447,10 @@ def single_copy_of_shards(settings: dict[str, Any]) -> tuple[int, int]:
     """Bytes freed when masters leave alone, and when parameters leave after them."""
     engine = started(settings)
     window(engine, 0)
-    parking = Parking(engine.device)
-    first = parking.park(states_of(engine), [OffloadStateTypeEnum.hp_params], pin=False)
-    second = parking.park(states_of(engine), [OffloadStateTypeEnum.lp_params], pin=False)
-    parking.restore()
+    offloaded = OffloadedStates(engine.device)
+    first = offloaded.offload(states_of(engine), [OffloadStateTypeEnum.hp_params], pin=False)
+    second = offloaded.offload(states_of(engine), [OffloadStateTypeEnum.lp_params], pin=False)
+    offloaded.restore()
     engine.destroy()
     return first, second
 

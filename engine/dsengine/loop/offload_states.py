@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from dsengine.loop.state import EngineState
+from dsengine.tiers.offloaded_states import OffloadedStates
 from dsengine.tiers.offloaded_states import OffloadStateTypeEnum as State
-from dsengine.tiers.offloaded_states import Parking
 from dsengine.torch_private import collect, units_of
 
 MODEL = frozenset({State.lp_params})
@@ -22,7 +22,7 @@ EVERYTHING = frozenset(set(State) - {State.contiguous_grad_buffer})
 class OffloadingEngine(EngineState):
     """An engine whose states move between device and host."""
 
-    _parking: Parking | None = None
+    _offloaded: OffloadedStates | None = None
 
     def offload_states(
         self,
@@ -51,26 +51,26 @@ class OffloadingEngine(EngineState):
                 "host already; remove one of the two"
             )
         kinds = set(State) if include is None else {_state(each) for each in include}
-        if self._parking is None:
-            self._parking = Parking(self.device)
+        if self._offloaded is None:
+            self._offloaded = OffloadedStates(self.device)
         self.sharding.release()
         if self.device.type == "cpu":
-            self._parking.states |= kinds
+            self._offloaded.states |= kinds
             return
-        self._parking.park(states_of(self), kinds, pin=pin_memory)
+        self._offloaded.offload(states_of(self), kinds, pin=pin_memory)
         gc.collect()
         torch.cuda.empty_cache()
 
     def reload_states(self, non_blocking: bool = False) -> None:
         """Bring back what ``offload_states`` has taken away; returns when it is there."""
         del non_blocking
-        if self._parking is not None:
-            self._parking.restore()
+        if self._offloaded is not None:
+            self._offloaded.restore()
 
     def need(self, states: frozenset[State], what: str) -> None:
         """Raise RuntimeError when ``what`` cannot be done because states are away."""
-        if self._parking is not None and self._parking.states & states:
-            away = ", ".join(sorted(self._parking.states & states))
+        if self._offloaded is not None and self._offloaded.states & states:
+            away = ", ".join(sorted(self._offloaded.states & states))
             raise RuntimeError(f"{what}: {away} are offloaded; call reload_states() first")
 
     @contextmanager

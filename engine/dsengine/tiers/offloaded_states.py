@@ -1,6 +1,6 @@
 """States that leave the device for a while: ``engine.offload_states`` and ``reload_states``.
 
-[Note: parking]
+[Note: empty storages]
 What leaves is a storage: its bytes are copied to host memory and it is emptied in its place, as
 ``fully_shard`` frees what it has gathered. Every tensor on it (a parameter, its shard, what the
 optimizer or the reducer holds) stays the same object, and is what it was once the bytes are back.
@@ -44,17 +44,17 @@ State = OffloadStateTypeEnum
 Tensors = Mapping[State, Iterable[Tensor]]
 
 
-class Parking:
+class OffloadedStates:
     """The storages that have left the device ``origin``, and which states have been asked to."""
 
     def __init__(self, origin: torch.device) -> None:
         self._origin = origin
         self.states: set[State] = set()
-        self._parked: list[tuple[torch.UntypedStorage, Tensor]] = []
+        self._away: list[tuple[torch.UntypedStorage, Tensor]] = []
         self._buffers: dict[int, list[Tensor]] = {}
         """By bytes: pinned host memory of earlier times. To pin takes longer than to copy."""
 
-    def park(self, tensors: Tensors, include: Iterable[State], *, pin: bool) -> int:
+    def offload(self, tensors: Tensors, include: Iterable[State], *, pin: bool) -> int:
         """Take the storages of these states to the host; return the bytes freed on the device.
 
         A storage that serves two kinds of states (at stage 3 shards are master and parameter)
@@ -66,19 +66,19 @@ class Parking:
         self._synchronize()
         for storage, _ in copies:
             storage.resize_(0)
-        self._parked += copies
+        self._away += copies
         return sum(copy.numel() for _, copy in copies)
 
     def restore(self) -> None:
         """Bring everything back to where it was."""
-        for storage, copy in self._parked:
+        for storage, copy in self._away:
             storage.resize_(copy.numel())
             _bytes_of(storage).copy_(copy, non_blocking=True)
         self._synchronize()
-        for _, copy in self._parked:
+        for _, copy in self._away:
             if copy.is_pinned():
                 self._buffers.setdefault(copy.numel(), []).append(copy)
-        self._parked.clear()
+        self._away.clear()
         self.states.clear()
 
     def _leaving(self, tensors: Tensors) -> list[torch.UntypedStorage]:

@@ -13,12 +13,12 @@ because the transport does not notice, has its accelerator's communicators abort
 """
 
 from dsengine.communication.peers.errors import RankFailedError, is_communication_error
-from dsengine.communication.peers.message import Farewell
+from dsengine.communication.peers.message import Message
 from dsengine.communication.peers.phases import in_phase
 from dsengine.communication.peers.watch import absent, failed_rank, taking_part
 
 __all__ = [
-    "Farewell",
+    "Message",
     "RankFailedError",
     "absent",
     "failed_rank",

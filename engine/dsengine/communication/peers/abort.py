@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from dsengine.communication.peers.status import HERE
+from dsengine.communication.peers.status import STATUS
 from dsengine.torch_private import abort_communicators
 
 GRACE_SECONDS = 5.0
@@ -22,14 +22,14 @@ def end_if_stuck() -> None:
     the communicators makes it return with an error. Gloo's wait can be ended only with the
     process, and needs that only where a third rank, itself well, holds the connection open.
     """
-    if _ends_within(GRACE_SECONDS) or HERE.alarm is None:
+    if _ends_within(GRACE_SECONDS) or STATUS.alarm is None:
         return
     if torch.cuda.is_available():
-        HERE.aborted = True  # first: a phase that waits may go on at once
+        STATUS.aborted = True  # first: a phase that waits may go on at once
         abort_communicators()
         if _ends_within(GRACE_SECONDS):
             return
-    words = f"dsengine: this rank cannot finish {HERE.words}: {HERE.alarm.words}"
+    words = f"dsengine: this rank cannot finish {STATUS.words}: {STATUS.alarm.words}"
     print(words, file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(EXIT_CODE)
@@ -37,7 +37,7 @@ def end_if_stuck() -> None:
 
 def _ends_within(seconds: float) -> bool:
     end = time.monotonic() + seconds
-    while HERE.phase is not None:  # a phase that begins from now on is refused
+    while STATUS.phase is not None:  # a phase that begins from now on is refused
         if time.monotonic() > end:
             return False
         time.sleep(0.1)

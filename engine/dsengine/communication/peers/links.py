@@ -1,6 +1,6 @@
 """The connections by which ranks hear of each other: rank 0 holds one to each other rank.
 
-A line is a farewell in JSON. The first line of a connection proves, with a secret from the
+A line is a message in JSON. The first line of a connection proves, with a secret from the
 process group's store, that it comes from a rank of this run; the first line back, that it went to
 one. Nothing else is ever sent, so an idle connection that ends means a rank that has ended.
 """
@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dsengine.communication.peers.message import End, Farewell
+from dsengine.communication.peers.message import End, Message
 
 CONNECT_SECONDS = 5.0
 LONGEST_LINE = 65536
 SEND_SECONDS = 2.0
 """How long last words wait for a connection that is not there yet."""
 
-Hear = Callable[[Farewell], None]
+Hear = Callable[[Message], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ class _Member:
     """One connection as rank 0 sees it; ``last`` is None until it has proved itself."""
 
     received: bytes = b""
-    last: Farewell | None = None
+    last: Message | None = None
 
 
 class Hub:
     """Rank 0's end: hears every rank and passes on to the others what each one says."""
 
-    def __init__(self, own: Farewell, hosts: list[str], hear: Hear) -> None:
+    def __init__(self, own: Message, hosts: list[str], hear: Hear) -> None:
         self._server = _listen(hosts)
         self._hear = hear
         self._members: dict[socket.socket, _Member] = {}
         self._lock = threading.Lock()
-        self._said: dict[int, Farewell] = {}
+        self._said: dict[int, Message] = {}
         """By rank, the last that is known of it."""
         self.address = Address(
             hosts=hosts,
@@ -75,11 +75,11 @@ class Hub:
         self.thread = threading.Thread(target=self._run, name="dsengine-peers", daemon=True)
         self.thread.start()
 
-    def send(self, farewell: Farewell) -> None:
+    def send(self, message: Message) -> None:
         """Tell all ranks, those too that connect later."""
-        line = farewell.to_line()
+        line = message.to_line()
         with self._lock:
-            self._said[farewell.rank] = farewell
+            self._said[message.rank] = message
             for connection, member in self._members.items():
                 if member.last is not None:
                     _send(connection, line)
@@ -142,24 +142,24 @@ class Hub:
             if not secrets.compare_digest(question, self.address.question.encode()):
                 raise ValueError("not a rank of this run")
             _send(connection, self.address.answer.encode() + b"\n")
-            for farewell in self._said.values():
-                _send(connection, farewell.to_line())
-        member.last = Farewell.from_line(line)
+            for message in self._said.values():
+                _send(connection, message.to_line())
+        member.last = Message.from_line(line)
         self._pass_on(member.last)
 
     def _gone(self, member: _Member) -> None:
         if member.last is not None and member.last.end is End.BACK:
             self._pass_on(replace(member.last, end=End.DIED))
 
-    def _pass_on(self, farewell: Farewell) -> None:
-        self.send(farewell)
-        self._hear(farewell)
+    def _pass_on(self, message: Message) -> None:
+        self.send(message)
+        self._hear(message)
 
 
 class Spoke:
     """Any other rank's end. ``find`` returns rank 0's address, or None while it is not known."""
 
-    def __init__(self, own: Farewell, find: Callable[[], Address | None], hear: Hear) -> None:
+    def __init__(self, own: Message, find: Callable[[], Address | None], hear: Hear) -> None:
         self._own = own
         self._find: Callable[[], Address | None] | None = find
         self._hear = hear
@@ -168,9 +168,9 @@ class Spoke:
         self._closed = False
         threading.Thread(target=self._run, name="dsengine-peers", daemon=True).start()
 
-    def send(self, farewell: Farewell) -> None:
+    def send(self, message: Message) -> None:
         if self._connected.wait(SEND_SECONDS) and self._connection is not None:
-            _send(self._connection, farewell.to_line())
+            _send(self._connection, message.to_line())
 
     def close(self) -> None:
         self._closed = True
@@ -194,10 +194,10 @@ class Spoke:
             return
         self._connection = connection
         self._connected.set()
-        hub = Farewell(0, address.host, address.process, End.DIED)
+        hub = Message(0, address.host, address.process, End.DIED)
         with suppress(OSError, ValueError, TypeError, KeyError):
             while line := reader.readline(LONGEST_LINE):
-                self._hear(Farewell.from_line(line))
+                self._hear(Message.from_line(line))
         if not self._closed:
             self._hear(hub)
 

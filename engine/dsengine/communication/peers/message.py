@@ -1,4 +1,4 @@
-"""How a rank took its leave."""
+"""What a rank tells the others of itself: that it has left, failed, or is back."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -21,8 +21,8 @@ class End(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
-    """``phase``: what the rank was doing. ``cause``: the exception's type and message."""
+class Message:
+    """One rank's word. ``phase``: what it was doing. ``cause``: the exception's type and message."""
 
     rank: int
     host: str

@@ -5,7 +5,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from dsengine.communication.peers.errors import RankFailedError, is_communication_error
-from dsengine.communication.peers.status import HERE
+from dsengine.communication.peers.status import STATUS
 from dsengine.communication.peers.watch import failed_rank, standing_alarm
 
 P = ParamSpec("P")
@@ -23,14 +23,14 @@ def in_phase(name: str, *, even_alone: bool = False) -> Callable[[Callable[P, R]
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
         @wraps(method)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            outer, HERE.phase = HERE.phase, name
-            HERE.counters = getattr(args[0], "counters", None) if args else None
-            HERE.cause = ""
+            outer, STATUS.phase = STATUS.phase, name
+            STATUS.counters = getattr(args[0], "counters", None) if args else None
+            STATUS.cause = ""
             try:
-                if HERE.alarm is not None and not even_alone:
+                if STATUS.alarm is not None and not even_alone:
                     _refuse()
                 result = method(*args, **kwargs)
-                if HERE.aborted and not even_alone:
+                if STATUS.aborted and not even_alone:
                     _refuse()  # the device has gone on, with whatever was in its memory
                 return result
             except RankFailedError:
@@ -38,11 +38,11 @@ def in_phase(name: str, *, even_alone: bool = False) -> Callable[[Callable[P, R]
             except Exception as error:
                 reason = failed_rank() if is_communication_error(error) else None
                 if reason is None:
-                    HERE.note(error)
+                    STATUS.note(error)
                     raise
                 raise RankFailedError(_told(reason)) from error
             finally:
-                HERE.phase = outer
+                STATUS.phase = outer
 
         return run
 
@@ -56,4 +56,4 @@ def _refuse() -> None:
 
 
 def _told(reason: str) -> str:
-    return f"{reason}; meanwhile this rank was in {HERE.words}"
+    return f"{reason}; meanwhile this rank was in {STATUS.words}"

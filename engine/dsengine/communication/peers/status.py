@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from dsengine.communication.peers.message import Farewell, cause_of
+from dsengine.communication.peers.message import Message, cause_of
 
 
-class Here:
+class Status:
     """One object per process. Plain attributes: a phase may cost nothing to note."""
 
     def __init__(self) -> None:
@@ -13,7 +13,7 @@ class Here:
         """The method of the engine that is running; None outside of it."""
         self.counters: Any = None
         """Those of the engine whose phase began last."""
-        self.alarm: Farewell | None = None
+        self.alarm: Message | None = None
         """How the first rank failed, once one has."""
         self.aborted = False
         """Whether communicators were aborted: what a phase has computed since is worth nothing."""
@@ -40,4 +40,4 @@ class Here:
         )
 
 
-HERE = Here()
+STATUS = Status()

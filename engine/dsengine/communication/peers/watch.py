@@ -17,8 +17,8 @@ import torch.distributed as dist
 from dsengine.communication.peers.abort import end_if_stuck
 from dsengine.communication.peers.errors import RankFailedError, stems_from_communication
 from dsengine.communication.peers.links import Address, Hub, Spoke
-from dsengine.communication.peers.message import End, Farewell, cause_of
-from dsengine.communication.peers.status import HERE
+from dsengine.communication.peers.message import End, Message, cause_of
+from dsengine.communication.peers.status import STATUS
 from dsengine.torch_private import default_store
 
 EXPLANATION_SECONDS = 3.0
@@ -36,10 +36,10 @@ class Watch:
         self.group = weakref.ref(group)
         self.engines = 0
         """Engines of this process that are in use, or being built."""
-        self._left: dict[int, Farewell] = {}
+        self._left: dict[int, Message] = {}
         self._news = threading.Condition()
         self._has_ended = False
-        self._own = Farewell(group.rank(), socket.gethostname(), os.getpid(), End.BACK)
+        self._own = Message(group.rank(), socket.gethostname(), os.getpid(), End.BACK)
         key = f"{KEY}/{Watch._count}"
         if self._own.rank == 0:
             self._link: Hub | Spoke = Hub(self._own, _own_names(), self._hear)
@@ -52,38 +52,38 @@ class Watch:
         if not self._has_ended:
             self._has_ended = end is End.FAILED
             own = self._own
-            self._link.send(Farewell(own.rank, own.host, own.process, end, phase, cause))
+            self._link.send(Message(own.rank, own.host, own.process, end, phase, cause))
 
     def close(self) -> None:
         self._link.close()
 
-    def _hear(self, farewell: Farewell) -> None:
+    def _hear(self, message: Message) -> None:
         """Called in the listening thread."""
-        if farewell.rank == self._own.rank:
+        if message.rank == self._own.rank:
             return
         with self._news:
-            if farewell.end is End.LEFT:
-                self._left[farewell.rank] = farewell
-            elif farewell.end is End.BACK:
-                self._left.pop(farewell.rank, None)
-            elif not (farewell.end is End.DIED and farewell.rank in self._left):
-                self._raise_alarm(farewell)
+            if message.end is End.LEFT:
+                self._left[message.rank] = message
+            elif message.end is End.BACK:
+                self._left.pop(message.rank, None)
+            elif not (message.end is End.DIED and message.rank in self._left):
+                self._raise_alarm(message)
             self._news.notify_all()
 
-    def _raise_alarm(self, farewell: Farewell) -> None:
+    def _raise_alarm(self, message: Message) -> None:
         group = self.group()
-        if HERE.alarm is None and group is not None and group is dist.group.WORLD:
-            HERE.alarm = farewell
+        if STATUS.alarm is None and group is not None and group is dist.group.WORLD:
+            STATUS.alarm = message
             threading.Thread(target=end_if_stuck, name="dsengine-end", daemon=True).start()
 
     def reason(self, seconds: float) -> str | None:
         """Wait for the rank that failed first; else name one that has left."""
         with self._news:
-            self._news.wait_for(lambda: HERE.alarm is not None or self._left, seconds)
-            if HERE.alarm is None and self._left:  # its end may be the sequel of another's
-                self._news.wait_for(lambda: HERE.alarm is not None, seconds / 10)
-            if HERE.alarm is not None:
-                return HERE.alarm.words
+            self._news.wait_for(lambda: STATUS.alarm is not None or self._left, seconds)
+            if STATUS.alarm is None and self._left:  # its end may be the sequel of another's
+                self._news.wait_for(lambda: STATUS.alarm is not None, seconds / 10)
+            if STATUS.alarm is not None:
+                return STATUS.alarm.words
             return next((each.words for each in self._left.values()), None)
 
 
@@ -121,13 +121,13 @@ def failed_rank(seconds: float = EXPLANATION_SECONDS) -> str | None:
 
 def standing_alarm() -> str | None:
     """Return what failed in the group that exists now; forget what failed in an earlier one."""
-    if HERE.alarm is None:
+    if STATUS.alarm is None:
         return None
     group = dist.group.WORLD if dist.is_initialized() else None
     if _watch is None or group is None or _watch.group() is not group:
-        HERE.alarm, HERE.aborted = None, False
+        STATUS.alarm, STATUS.aborted = None, False
         return None
-    return HERE.alarm.words
+    return STATUS.alarm.words
 
 
 def _current() -> Watch | None:
@@ -141,7 +141,7 @@ def _current() -> Watch | None:
             _install()
         else:
             _watch.close()
-        HERE.alarm, HERE.aborted = None, False
+        STATUS.alarm, STATUS.aborted = None, False
         _watch = Watch(group, default_store())
     return _watch
 
@@ -157,7 +157,7 @@ def _own_names() -> list[str]:
 
 
 def _install() -> None:
-    """Have the process say farewell, however Python ends it."""
+    """Have the process tell the others of its end, however Python ends it."""
     previous = sys.excepthook
 
     def hook(kind: Any, error: BaseException, traceback: Any) -> None:
@@ -182,9 +182,9 @@ def _last_words(error: BaseException) -> None:
         return  # said already
     if reason is not None:
         print(f"dsengine: {reason}", file=sys.stderr, flush=True)
-    elif HERE.alarm is None:
+    elif STATUS.alarm is None:
         cause = cause_of(error)
-        _watch.say(End.FAILED, HERE.failed_in if HERE.cause == cause else "", cause)
+        _watch.say(End.FAILED, STATUS.failed_in if STATUS.cause == cause else "", cause)
 
 
 def _record_for_launcher(error: BaseException) -> None:
@@ -203,8 +203,8 @@ def _goodbye() -> None:
     """At the end of the process: a failure that something else has caught counts as one."""
     if _watch is None:
         return
-    if HERE.cause and HERE.alarm is None:
-        _watch.say(End.FAILED, HERE.failed_in, HERE.cause)
+    if STATUS.cause and STATUS.alarm is None:
+        _watch.say(End.FAILED, STATUS.failed_in, STATUS.cause)
     else:
         _watch.say(End.LEFT)
 
