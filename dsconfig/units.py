@@ -15,6 +15,7 @@ call has taken, and gathers them when one of the given modules is called. Three 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dsconfig.facts.model import ModelTree, ModuleFact, TensorFact
 from dsconfig.runtimes.effective import Zero
@@ -72,11 +73,37 @@ def order_of_use(tree: ModelTree, divided: Sequence[Unit]) -> list[int]:
     )
 
 
-def persistent_units(divided: Sequence[Unit], sizes: Mapping[str, int], zero: Zero) -> set[int]:
+class Place(NamedTuple):
+    """One unit at stage 3: whole for the whole run, from forward to backward, or around its use."""
+
+    persistent: bool
+    kept_until_backward: bool
+    ahead: tuple[int, ...]
+    """Indices of the units that are gathered while it computes."""
+
+    @property
+    def freed_after_forward(self) -> bool:
+        return not (self.persistent or self.kept_until_backward)
+
+
+def placed(
+    divided: Sequence[Unit], sizes: Mapping[str, int], zero: Zero, used: Sequence[int]
+) -> tuple[Place, ...]:
+    """The place of each unit, by index.
+
+    ``sizes`` are elements by full parameter name, ``used`` indices in the order of use in forward.
+    """
+    persistent, kept = _persistent(divided, sizes, zero), _kept_until_backward(divided, used, zero)
+    return tuple(
+        Place(index in persistent, index in kept, _ahead(divided, used, index, zero))
+        for index in range(len(divided))
+    )
+
+
+def _persistent(divided: Sequence[Unit], sizes: Mapping[str, int], zero: Zero) -> set[int]:
     """Units that stay gathered for the whole run at stage 3, smallest first, up to the cap.
 
-    A unit qualifies when each of its parameters is within the threshold. ``sizes`` are
-    elements by full parameter name.
+    A unit qualifies when each of its parameters is within the threshold.
     """
     chosen: set[int] = set()
     room = zero.model_persistence_threshold
@@ -89,11 +116,8 @@ def persistent_units(divided: Sequence[Unit], sizes: Mapping[str, int], zero: Ze
     return chosen
 
 
-def kept_until_backward(divided: Sequence[Unit], used: Sequence[int], zero: Zero) -> set[int]:
-    """Units used again within ``max_reuse_distance`` elements of the turn.
-
-    ``used`` are indices in the order of use in forward.
-    """
+def _kept_until_backward(divided: Sequence[Unit], used: Sequence[int], zero: Zero) -> set[int]:
+    """Units used again within ``max_reuse_distance`` elements of the turn."""
     kept: set[int] = set()
     between = 0
     for index in reversed(used):
@@ -104,9 +128,7 @@ def kept_until_backward(divided: Sequence[Unit], used: Sequence[int], zero: Zero
     return kept
 
 
-def gathered_ahead(
-    divided: Sequence[Unit], used: Sequence[int], index: int, zero: Zero
-) -> tuple[int, ...]:
+def _ahead(divided: Sequence[Unit], used: Sequence[int], index: int, zero: Zero) -> tuple[int, ...]:
     """Units gathered while ``index`` computes: the next ones in the order of use ``used``."""
     room = min(
         zero.prefetch_bucket_size, max(0, zero.max_live_parameters - divided[index].elements)

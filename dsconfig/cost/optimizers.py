@@ -1,9 +1,16 @@
 """What the optimizer in force keeps for each element that a rank owns, and needs in a step."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from dsconfig.runtimes.effective import Named
+from dsconfig.facts.facts import Facts
+from dsconfig.facts.model import ModelTree
+from dsconfig.runtimes.effective import Effective, Named, Tier
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, OptimizerClass, optimizer_type
+
+if TYPE_CHECKING:
+    from dsconfig.cost.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +66,70 @@ _BY_LOWER_NAME = {
 def _class_named(client: str) -> OptimizerClass:
     """The class of an optimizer that a script passes, whatever its spelling; Adam if unknown."""
     return _BY_LOWER_NAME.get(client.lower().replace("_", ""), OPTIMIZER_CLASSES["FusedAdam"])
+
+
+def cost_in_force(
+    effective: Effective, facts: Facts, model: ModelTree, *, in_engine: bool
+) -> OptimizerCost:
+    """The cost of one run's optimizer; Muon has Adam's second moment for what is not a matrix."""
+    zero, named = effective.zero, effective.optimizer
+    offloaded = zero.optimizer_tier is not Tier.DEVICE
+    cost = optimizer_cost(named, facts.client_optimizer, offloaded=offloaded, in_engine=in_engine)
+    if named is None or not cost.leaves_to_adam:
+        return cost
+    states = cost.states + _share_of_adam(model, cost.leaves_to_adam)
+    if in_engine or (zero.stage < 3 and offloaded):
+        return replace(cost, states=states)
+    # DeepSpeed's momentum has the dtype of the gradients that it is mixed with: read from
+    # `_muon_momentum_buffer` (stage_1_and_2.py) and `_create_momentum_buffer` (stage3.py) of
+    # 0.19.8, and seen in runs of it: 16 bits in bf16, on the device and, at stage 3, on the host;
+    # fp32 where stages 1 and 2 offload.
+    width = effective.numerics.communication_dtype.bytes
+    of_adam = states - 1  # one momentum for every element, a second for Adam's
+    return replace(cost, states=2 * of_adam, other_bytes=width * (1 - of_adam))
+
+
+def _share_of_adam(model: ModelTree, tables: tuple[str, ...]) -> float:
+    """The share of trainable elements that Muon leaves to Adam; 0 where names are not known."""
+    if model.root is None:
+        return 0.0
+    matrices = others = 0
+    seen: set[str] = set()
+    for name, tensor in model.root.named_parameters():
+        storage = tensor.storage or name
+        if storage in seen or not tensor.trainable:
+            continue
+        seen.add(storage)
+        if len(tensor.shape) > 1 and not any(part in name.lower() for part in tables):
+            matrices += tensor.elements
+        else:
+            others += tensor.elements
+    return others / max(1, matrices + others)
+
+
+_CHOOSE_KERNELS = frozenset(("fused", "foreach", "differentiable"))
+
+
+def temporary_bytes(job: "Workload", elements: int, largest: int) -> int:
+    """Bytes beside gradients and states in dsengine's update of ``elements``, ``largest`` in one
+    tensor.
+
+    Kernels are fused where PyTorch has them and the parameters do not choose otherwise; elsewhere a
+    whole list of tensors is updated at once (``foreach``, torch's default on CUDA, and Lion's own
+    way), on a CPU one tensor after the other (``dsengine.optimizers.build``).
+    """
+    named = job.effective.optimizer
+    chosen: Mapping[str, Any] = named.params if named is not None else {}
+    found = optimizer_type(named.type if named is not None else "AdamW")
+    ours = found.class_in_engine(chosen) if found is not None else None
+    if ours is None:
+        return (largest if job.on_cpu else elements) * 4 * job.optimizer.temporaries
+    kind = OPTIMIZER_CLASSES[ours]
+    fused = kind.is_torch_fused_on("cpu" if job.on_cpu else "cuda")
+    if chosen.get("fused") or (fused and not _CHOOSE_KERNELS & chosen.keys()):
+        return 0
+    whole_list = not job.on_cpu if kind.is_torch else kind.is_elementwise
+    if not whole_list:
+        return largest * 4 * kind.temporaries
+    of_lists = kind.temporaries_of_lists
+    return elements * 4 * (kind.temporaries if of_lists is None else of_lists)

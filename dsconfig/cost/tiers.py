@@ -16,7 +16,12 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     With DeepSpeed the model it was given has left for the device before any state is made; in
     dsengine the fp32 masters are made beside it.
     """
-    found = deepspeed.on_host(job) if is_deepspeed else dsengine.on_host(job)
+    program = deepspeed if is_deepspeed else dsengine
+    zero, found = job.effective.zero, list[Component]()
+    if zero.offload_optimizer is not None:
+        found += program.optimizer_on_host(job, zero.offload_optimizer)
+    if zero.offload_param is not None:
+        found += program.parameters_on_host(job, zero.offload_param)
     if job.activations.on_host:
         pointer = "/activation_checkpointing/cpu_checkpointing"
         found.append(

@@ -178,6 +178,11 @@ def stretches(weights: Sequence[Weight]) -> Iterator[tuple[int, list[int]]]:
         yield current, indices
 
 
+def trained_backwards(job: Workload, indices: Sequence[int]) -> Iterator[int]:
+    """Indices of the weights of a stretch whose gradients appear, in that order."""
+    return (index for index in reversed(indices) if job.weights[index].trainable)
+
+
 class ActivationParts:
     """The parts under which a run's activations are counted, with this run's formulas."""
 

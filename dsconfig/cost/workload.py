@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dsconfig.cost.activations import Activations, activations_of
-from dsconfig.cost.optimizers import OptimizerCost, optimizer_cost
+from dsconfig.cost.optimizers import OptimizerCost, cost_in_force
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import ModelTree
 from dsconfig.mesh import Mesh, ranks_per_node
-from dsconfig.runtimes.effective import Effective, Precision, Tier
+from dsconfig.runtimes.effective import Effective, Precision
 from dsconfig.schema.version import NEWEST, Version
 
 OUTSIDE = -1
@@ -147,7 +147,7 @@ def workload(
         weights=weights_of(facts.model, degree),
         mesh=ranks,
         ranks_per_node=ranks_per_node(facts.world_size, facts.nodes),
-        optimizer=_cost(effective, facts, facts.model, in_engine=in_engine),
+        optimizer=cost_in_force(effective, facts, facts.model, in_engine=in_engine),
         accumulation=batch.accumulation if batch else 1,
         activations=activations_of(effective, facts),
         model=facts.model,
@@ -156,37 +156,6 @@ def workload(
         built_width=_built_width(facts),
         on_cpu=facts.device is not None and facts.device.kind == "cpu",
     )
-
-
-def _cost(
-    effective: Effective, facts: Facts, model: ModelTree, *, in_engine: bool
-) -> OptimizerCost:
-    """Of the configured optimizer; Muon has Adam's second moment for what is not a matrix."""
-    offloaded = effective.zero.optimizer_tier is not Tier.DEVICE
-    cost = optimizer_cost(
-        effective.optimizer, facts.client_optimizer, offloaded=offloaded, in_engine=in_engine
-    )
-    if effective.optimizer is None or not cost.leaves_to_adam:
-        return cost
-    return replace(cost, states=cost.states + _share_of_adam(model, cost.leaves_to_adam))
-
-
-def _share_of_adam(model: ModelTree, tables: tuple[str, ...]) -> float:
-    """The share of trainable elements that Muon leaves to Adam; 0 where names are not known."""
-    if model.root is None:
-        return 0.0
-    matrices = others = 0
-    seen: set[str] = set()
-    for name, tensor in model.root.named_parameters():
-        storage = tensor.storage or name
-        if storage in seen or not tensor.trainable:
-            continue
-        seen.add(storage)
-        if len(tensor.shape) > 1 and not any(part in name.lower() for part in tables):
-            matrices += tensor.elements
-        else:
-            others += tensor.elements
-    return others / max(1, matrices + others)
 
 
 def _uses_zero_init(facts: Facts) -> bool:

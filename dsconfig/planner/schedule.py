@@ -21,12 +21,11 @@ from dsconfig.mesh import Mesh
 from dsconfig.planner.plan import UnitSchedule
 from dsconfig.runtimes.effective import Effective, Zero
 from dsconfig.units import (
+    Place,
     Unit,
     cap_of,
-    gathered_ahead,
-    kept_until_backward,
     order_of_use,
-    persistent_units,
+    placed,
     units,
 )
 
@@ -58,23 +57,21 @@ def schedule(
             )
             for unit in units
         )
-    used = list(order) if order is not None else list(range(len(units)))
-    persistent = persistent_units(units, sizes, zero)
-    kept = kept_until_backward(units, used, zero)
+    places = placed(units, sizes, zero, order if order is not None else range(len(units)))
     return tuple(
         UnitSchedule(
             modules=unit.modules,
             elements=unit.elements,
-            gather=index not in persistent,
-            reshard_after_forward=_reshard(index in persistent or index in kept, zero),
-            prefetch=gathered_ahead(units, used, index, zero),
+            gather=not place.persistent,
+            reshard_after_forward=_reshard(place, zero),
+            prefetch=place.ahead,
         )
-        for index, unit in enumerate(units)
+        for unit, place in zip(units, places, strict=True)
     )
 
 
-def _reshard(stays: bool, zero: Zero) -> bool | int:
-    if stays:
+def _reshard(place: Place, zero: Zero) -> bool | int:
+    if not place.freed_after_forward:
         return False
     return zero.hpz_partition_size if zero.hpz_partition_size > 1 else True
 

@@ -1,7 +1,6 @@
 """What DeepSpeed allocates, replayed: one module for each way it holds its states."""
 
 from dsconfig.cost.deepspeed import stage0, stage3, stage12
-from dsconfig.cost.deepspeed.muon import with_muon_momentum
 from dsconfig.cost.timeline import Trace
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Precision, Tier
@@ -9,7 +8,6 @@ from dsconfig.runtimes.effective import Precision, Tier
 
 def simulate(job: Workload) -> Trace:
     """One rank of a DeepSpeed run, as its engine chooses the wrapper of the optimizer."""
-    job = with_muon_momentum(job)
     zero, numerics = job.effective.zero, job.effective.numerics
     if zero.stage == 0:
         return stage0.simulate(job)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from dsconfig.cost.deepspeed.buckets import Partition
-from dsconfig.cost.deepspeed.muon import with_muon_momentum
 from dsconfig.cost.estimate import Component, below_device
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
@@ -15,19 +14,7 @@ PARAMETERS = "/zero_optimization/offload_param"
 _ACCUMULATION = "/gradient_accumulation_steps"
 
 
-def on_host(job: Workload) -> list[Component]:
-    job = with_muon_momentum(job)
-    zero = job.effective.zero
-    found: list[Component] = []
-    if zero.offload_optimizer is not None and zero.optimizer_tier is not Tier.DEVICE:
-        found += _optimizer(job, zero.offload_optimizer)
-    if zero.offload_param is not None and zero.parameter_tier is not Tier.DEVICE:
-        found += _parameters(job, zero.offload_param)
-    return found
-
-
 def on_nvme(job: Workload) -> list[Component]:
-    job = with_muon_momentum(job)
     zero, own = job.effective.zero, job.owned
     found: list[Component] = []
     if zero.optimizer_tier is Tier.NVME and is_swapped(job):
@@ -52,7 +39,7 @@ def is_swapped(job: Workload) -> bool:
     return group * 4 >= max(MEBI, int(cast(int, block)))
 
 
-def _optimizer(job: Workload, offload: Offload) -> list[Component]:
+def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     """Master, gradient, 16-bit staging and moments; a pool before NVMe."""
     if offload.tier is Tier.NVME:
         return [*_unswapped(job, offload.pin_memory), *_pool(job, offload)]
@@ -102,7 +89,7 @@ def _pool(job: Workload, offload: Offload) -> list[Component]:
     ]
 
 
-def _parameters(job: Workload, offload: Offload) -> list[Component]:
+def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     shards = job.shard(job.elements)
     if offload.tier is Tier.HOST:
         amount, formula = shards * job.width, "w per owned element"

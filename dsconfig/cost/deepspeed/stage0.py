@@ -2,7 +2,7 @@
 
 from dsconfig.cost.deepspeed import parts
 from dsconfig.cost.estimate import Phase
-from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward
+from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, trained_backwards
 from dsconfig.cost.workload import Workload
 
 ALL_REDUCE_ELEMENTS = 500_000_000
@@ -22,11 +22,8 @@ def simulate(job: Workload) -> Trace:
     kept = line.held(parts.GRADIENTS)
 
     def differentiate(_: int, indices: list[int]) -> None:
-        for index in reversed(indices):
-            weight = job.weights[index]
-            if not weight.trainable:
-                continue
-            amount = weight.elements * job.width
+        for index in trained_backwards(job, indices):
+            amount = job.weights[index].elements * job.width
             if kept:
                 line.blink(parts.GRADIENTS, amount)
             else:

@@ -10,7 +10,7 @@ from dsconfig.cost.deepspeed.buckets import (
 )
 from dsconfig.cost.deepspeed.releases import Release
 from dsconfig.cost.estimate import Phase
-from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward
+from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, trained_backwards
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier
 
@@ -28,9 +28,8 @@ def simulate(job: Workload) -> Trace:
     buckets = Buckets(job, line, partition)
 
     def differentiate(_: int, indices: list[int]) -> None:
-        for index in reversed(indices):
-            if job.weights[index].trainable:
-                buckets.gradient(index)
+        for index in trained_backwards(job, indices):
+            buckets.gradient(index)
 
     run_backward(job, line, differentiate)
     buckets.finish()
@@ -123,11 +122,8 @@ def simulate_fp32_sums(job: Workload) -> Trace:
     standing = line.held(parts.GRADIENTS) > 0
 
     def differentiate(_: int, indices: list[int]) -> None:
-        for index in reversed(indices):
-            weight = job.weights[index]
-            if not weight.trainable:
-                continue
-            amount = weight.elements * job.width
+        for index in trained_backwards(job, indices):
+            amount = job.weights[index].elements * job.width
             if immediate or standing:
                 line.blink(parts.GRADIENTS, amount)
             else:

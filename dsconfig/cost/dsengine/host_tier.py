@@ -14,16 +14,6 @@ OPTIMIZER = "/zero_optimization/offload_optimizer"
 PARAMETERS = "/zero_optimization/offload_param"
 
 
-def on_host(job: Workload) -> list[Component]:
-    zero = job.effective.zero
-    found: list[Component] = []
-    if zero.offload_optimizer is not None and zero.optimizer_tier is not Tier.DEVICE:
-        found += _optimizer(job, zero.offload_optimizer)
-    if zero.offload_param is not None and zero.parameter_tier is not Tier.DEVICE:
-        found += _parameters(job, zero.offload_param)
-    return found
-
-
 def built_beside(job: Workload) -> int:
     """Bytes of one rank made on the host while the model is still there: all fp32 parts."""
     return 0 if job.effective.zero.optimizer_tier is Tier.DEVICE else sum(tiles(job)[1]) * 4
@@ -43,7 +33,7 @@ def on_nvme(job: Workload) -> list[Component]:
     return found
 
 
-def _optimizer(job: Workload, offload: Offload) -> list[Component]:
+def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     sizes, pin = tiles(job)[1], offload.pin_memory
     own = sum(sizes)
     # Where they were moved there at once, the device's tiles have theirs too.
@@ -64,7 +54,7 @@ def _optimizer(job: Workload, offload: Offload) -> list[Component]:
     return [gradients, below_device("tile buffers", held, f"{OPTIMIZER}/buffer_count", formula)]
 
 
-def _parameters(job: Workload, offload: Offload) -> list[Component]:
+def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     trained = job.owned * job.width
     kept, pin = _kept(job, offload), offload.pin_memory and offload.tier is Tier.HOST
     formula, late = "w per owned element", (Phase.BACKWARD, Phase.STEP)

@@ -2,9 +2,9 @@
 
 from dsconfig.cost.dsengine import parts
 from dsconfig.cost.dsengine.collectives import broadcast_bytes
-from dsconfig.cost.dsengine.optimizers import temporary_bytes
 from dsconfig.cost.estimate import Phase
-from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward
+from dsconfig.cost.optimizers import temporary_bytes
+from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, trained_backwards
 from dsconfig.cost.workload import Workload
 
 MASTER_WIDTH = 4
@@ -28,18 +28,15 @@ def simulate(job: Workload) -> Trace:
     line.enter(Phase.BACKWARD)
 
     def differentiate(_: int, indices: list[int]) -> None:
-        for index in reversed(indices):
-            weight = job.weights[index]
-            if not weight.trainable:
-                continue
-            amount = weight.elements * job.width
+        for index in trained_backwards(job, indices):
+            amount = job.weights[index].elements * job.width
             line.blink(parts.GRADIENTS, amount)
             if job.ranks == 1 and job.accumulation == 1:
                 line.hold(parts.KEPT_GRADIENTS, amount)
             elif job.accumulation > 1 and job.ranks > 1:
                 line.free(parts.KEPT_GRADIENTS, amount)  # from here on a view of the bucket
             if job.accumulation == 1:
-                line.hold(parts.SUMS, weight.elements * sums)
+                line.hold(parts.SUMS, job.weights[index].elements * sums)
 
     run_backward(job, line, differentiate)
     line.enter(Phase.STEP)

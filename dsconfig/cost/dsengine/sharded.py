@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from dsconfig.cost.dsengine import parts, replicated
 from dsconfig.cost.dsengine.collectives import Collectives, Exchange, broadcast_bytes, held_width
-from dsconfig.cost.dsengine.optimizers import temporary_bytes
 from dsconfig.cost.dsengine.sharding import Group, groups_of, moves_masters, padded, tiles
 from dsconfig.cost.estimate import Phase
+from dsconfig.cost.optimizers import temporary_bytes
 from dsconfig.cost.timeline import ActivationParts, Timeline, Trace
 from dsconfig.cost.workload import OUTSIDE, Workload
 from dsconfig.runtimes.effective import Precision, Tier

@@ -8,10 +8,8 @@ from dsconfig.cost.workload import Weight, Workload
 from dsconfig.units import (
     Unit,
     cap_of,
-    gathered_ahead,
-    kept_until_backward,
     order_of_use,
-    persistent_units,
+    placed,
     units,
 )
 
@@ -56,19 +54,14 @@ def groups_of(job: Workload) -> tuple[Group, ...]:
     divided, used = layout.divided, layout.used
     if zero.stage != 3:
         return tuple(layout.groups[index] for index in used)
-    persistent = persistent_units(divided, layout.sizes, zero)
-    kept = kept_until_backward(divided, used, zero)
-    place = {index: place for place, index in enumerate(used)}
+    places = placed(divided, layout.sizes, zero, used)
+    turn = {index: turn for turn, index in enumerate(used)}
     return tuple(
         replace(
             layout.groups[index],
-            gathered=index not in persistent,
-            freed_after_forward=index not in persistent and index not in kept,
-            ahead=tuple(
-                place[each]
-                for each in gathered_ahead(divided, used, index, zero)
-                if each not in persistent
-            ),
+            gathered=not places[index].persistent,
+            freed_after_forward=places[index].freed_after_forward,
+            ahead=tuple(turn[each] for each in places[index].ahead if not places[each].persistent),
         )
         for index in used
     )
