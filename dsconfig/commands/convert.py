@@ -94,7 +94,8 @@ def as_fsdp2(document: "Document", gpus: int, nodes: int) -> str:
     ]
     left = [row.pointer for row in cover.coverage(settled) if row.pointer not in FSDP_KEYS]
     lines += ["# Not expressed here; set these in the training script:"] if left else []
-    lines += [f"#   {_dotted(pointer)} = {_value(document, pointer)}" for pointer in left]
+    values = {dotted(pointer): lookup(document.value, pointer) for pointer in left}
+    lines += [f"#   {path} = {json.dumps(value)}" for path, value in values.items()]
     return "\n".join(lines)
 
 
@@ -138,14 +139,6 @@ def _head(kind: str, gpus: int, nodes: int) -> list[str]:
         f"num_machines: {nodes}",
         f"num_processes: {gpus}",
     ]
-
-
-def _dotted(pointer: str) -> str:
-    return dotted(pointer)
-
-
-def _value(document: "Document", pointer: str) -> str:
-    return json.dumps(lookup(document.value, pointer))
 
 
 def _yaml(value: object) -> str:

@@ -2,20 +2,22 @@
 
 import json
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
+from dsconfig.report.diagnostic import RULE_PAGES
 
 with lazily():
-    from dsconfig.checks import registry
-    from dsconfig.commands.explained import key as keys
-    from dsconfig.commands.explained import names
-    from dsconfig.commands.explained import rule as rules
+    from dsconfig.checks import finding_page, page, registry
+    from dsconfig.commands import key_words as keys
     from dsconfig.resolver import codes
+
+if TYPE_CHECKING:
+    from dsconfig.checks.rule import Rule
 
 What = Annotated[
     str,
@@ -36,24 +38,51 @@ def explain(what: What, output_format: options.FullOrJson = "full") -> None:
 
 
 def _explain_rule(code: str, *, as_json: bool) -> None:
+    """What ``validate`` says, or ``resolve``, whose findings depend on facts and programs."""
     rule = registry.rule_of(code)
-    if rule is None:
-        _explain_finding(code, as_json=as_json)
-        return
-    typer.echo(_dump({"rule": rules.rule_as_data(rule)}) if as_json else rules.rule_as_text(rule))
-
-
-def _explain_finding(code: str, *, as_json: bool) -> None:
-    """What ``resolve`` finds and ``validate`` cannot: it depends on facts and programs."""
-    if code not in codes.CODES:
+    if rule is not None:
+        data, text = {"rule": rule_as_data(rule)}, page.page(rule)
+    elif code in codes.CODES:
+        data, text = {"finding": finding_as_data(code)}, finding_page.finding_page(code)
+    else:
         raise UsageError(f"there is no rule {code}")
-    typer.echo(
-        _dump({"finding": rules.finding_as_data(code)}) if as_json else rules.finding_as_text(code)
-    )
+    typer.echo(_dump(data) if as_json else text.rstrip("\n"))
+
+
+def rule_as_data(rule: "Rule") -> dict[str, Any]:
+    """The explanation of a rule, for programs."""
+    return {
+        "code": rule.code,
+        "name": rule.name,
+        "effect": rule.effect,
+        "severity": rule.effect.severity,
+        "late": rule.late,
+        "doc": rule.doc,
+        "bad": rule.bad.config,
+        "good": rule.good.config,
+        "url": f"{RULE_PAGES}/{rule.code}",
+    }
+
+
+def finding_as_data(code: str) -> dict[str, Any]:
+    """The explanation of a code that the resolver finds, for programs."""
+    found = codes.CODES[code]
+    config, flags = found.example or (None, None)
+    return {
+        "code": code,
+        "name": found.name,
+        "effect": found.effect,
+        "severity": found.effect.severity,
+        "doc": found.doc,
+        "help": found.remedy,
+        "example": config,
+        "flags": flags,
+        "url": f"{RULE_PAGES}/{code}",
+    }
 
 
 def _explain_key(name: str, *, as_json: bool) -> None:
-    found = names.keys_named(name)
+    found = keys.keys_named(name)
     if as_json:
         typer.echo(_dump({"keys": [keys.key_as_data(key) for key in found]}))
     elif len(found) == 1:

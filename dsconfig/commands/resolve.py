@@ -19,8 +19,7 @@ from dsconfig.report import FileReport, Report
 from dsconfig.source.pointer import dotted, from_dotted, lookup
 
 with lazily():
-    from dsconfig.commands import ledger_table
-    from dsconfig.commands.explained import names
+    from dsconfig.commands import key_words, ledger_table
     from dsconfig.report import render
     from dsconfig.report.render import as_json as machine_form
 
@@ -99,7 +98,7 @@ def asked_for(result: "Resolution", name: str) -> str:
 
     if is_here(name):
         return from_dotted(name)
-    found = [key.path for key in names.keys_named(name)]
+    found = [key.path for key in key_words.keys_named(name)]
     meant = [path for path in found if is_here(path)] or found
     if len(meant) == 1:
         return from_dotted(meant[0])

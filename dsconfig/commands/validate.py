@@ -20,7 +20,6 @@ with lazily():
     from dsconfig.commands.validation import fixing, settings
 
 if TYPE_CHECKING:
-    from dsconfig.commands.validation.baseline import Baseline
     from dsconfig.facts import Facts
     from dsconfig.report import FileReport
 
@@ -120,7 +119,7 @@ def validate(
         version=deepspeed_version,
         overrides=overrides or (),
         selection=Selection(selectors("--select", select), selectors("--ignore", ignore)),
-        baseline=_baseline(baseline),
+        baseline=baselines.Baseline.load(baseline) if baseline else None,
     )
     chosen = _targets(files, stdin_filename)
     if fix or unsafe_fixes or diff:
@@ -136,10 +135,6 @@ def _facts(**flags: object) -> "Facts | None":
     """The facts the flags give; None where there are none, so that nothing is imported."""
     given = {name: flag for name, flag in flags.items() if flag is not None}
     return options.facts_from(**given) if given else None
-
-
-def _baseline(path: Path | None) -> "Baseline | None":
-    return None if path is None else baselines.Baseline.load(path)
 
 
 def _targets(files: Sequence[str] | None, stdin_name: str | None) -> list[Target]:

@@ -1,13 +1,44 @@
-"""A key in words: everything that its declaration and the runtimes know."""
+"""Keys in words: all that a declaration and the runtimes know of one, and the page of all."""
 
 import json
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
+from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
 from dsconfig.planner.coverage.cover import rule_of as fate_in_engine
 from dsconfig.resolver.policy import POLICY
 from dsconfig.runtimes import AutoFate, Runtime, every_runtime
-from dsconfig.schema import NEWEST, Key, KeyStatus, Version, keys, strict_since
+from dsconfig.schema import NEWEST, Key, KeyStatus, Version, key, keys, strict_since
+from dsconfig.source.pointer import dotted
+
+with lazily():
+    from dsconfig.checks import spelling
+
+
+def keys_named(name: str) -> list[Key]:
+    """The key at a dotted path or JSON Pointer, else all keys whose last part is the name.
+
+    Raises UsageError, with the nearest name, when there is none.
+    """
+    path = dotted(name) if name.startswith("/") else name
+    exact = key(path)
+    if exact is not None:
+        return [exact]
+    found = [each for each in keys() if path in (each.name, *each.aliases)]
+    if not found:
+        raise UsageError(f"no release of DeepSpeed has a key {name!r}{_nearest(path)}")
+    return found
+
+
+def _nearest(path: str) -> str:
+    known = [each.path for each in keys()]
+    near = spelling.closest(path, known) or spelling.closest(
+        path, {each.rpartition(".")[2] for each in known}
+    )
+    return f"; did you mean {near}?" if near else ""
+
 
 WIDTH = 11
 """Columns of the left side."""
@@ -183,3 +214,58 @@ def key_as_data(one: Key) -> dict[str, Any]:
 
 def _text(version: Version | None) -> str | None:
     return None if version is None else str(version)
+
+
+TITLE = f"""# Every key of a ds_config
+
+Generated from the declarations in `dsconfig/schema`: `make generate`.
+`dsconfig explain KEY` says more about one key: what it does to memory, what becomes of "auto",
+when DeepSpeed checks it. First what DeepSpeed {NEWEST} reads, block by block; at the end what it
+reads no more.
+"""
+COLUMNS = "| key | type | default | releases | meaning |\n|---|---|---|---|---|"
+
+
+def reference_page() -> str:
+    """``docs/keys.md``, the table of all keys."""
+    known = list(keys())
+    live = [key for key in known if key.status is KeyStatus.LIVE]
+    others = [key for key in known if key.status is not KeyStatus.LIVE]
+    plain = [key for key in live if "." not in key.path and not key.is_block]
+    sections = [_section("At the top level", plain)]
+    for block, members in groupby(live, key=lambda key: key.path.partition(".")[0]):
+        below = list(members)
+        if below[0].is_block:
+            sections.append(_section(f"`{block}`", below[1:], below[0].doc))
+    sections.append(_section("Not read by this release", others))
+    return "\n".join([TITLE, *sections])
+
+
+def _section(title: str, members: list[Key], doc: str = "") -> str:
+    remark = f"{doc}\n\n" if doc else ""
+    return f"## {title}\n\n{remark}{COLUMNS}\n" + "\n".join(map(_row, members)) + "\n"
+
+
+def _row(key: Key) -> str:
+    cells = (
+        f"`{key.path}`",
+        key.expected,
+        "<br>".join(defaults(key)),
+        life(key),
+        " ".join(_sentences(key)),
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _sentences(key: Key) -> Iterator[str]:
+    yield key.doc
+    if key.unit:
+        yield f"Unit: {key.unit}."
+    if key.memory:
+        yield f"Memory: {key.memory}."
+    if key.applies_to and len(key.applies_to) <= 8:
+        yield f"For {', '.join(key.applies_to)}."
+    if key.aliases:
+        yield f"Also named {', '.join(f'`{name}`' for name in key.aliases)}."
+    if key.replaced_by:
+        yield f"Use `{key.replaced_by}`."

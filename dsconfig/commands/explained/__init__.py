@@ -1,1 +1,0 @@
-"""What ``dsconfig explain`` says, and the reference pages that say the same."""
