@@ -1,15 +1,17 @@
-"""Rule pages: one per code, and an index."""
+"""Pages: one per code, of a rule or of what ``dsconfig resolve`` finds, and an index."""
 
 import json
+import textwrap
 from collections.abc import Iterator
 
 from dsconfig.checks.examples import flags_of, judge
-from dsconfig.checks.finding_page import finding_page
 from dsconfig.checks.registry import FAMILIES, rules
 from dsconfig.checks.rule import Example, Rule
 from dsconfig.report import Effect
 from dsconfig.resolver.codes import CODES
 from dsconfig.runtimes.base import every_runtime
+
+WIDTH = 96
 
 
 def page(rule: Rule) -> str:
@@ -88,6 +90,30 @@ def _said(rule: Rule) -> Iterator[str]:
                 yield ">"
                 yield f"> help: {found.help}"
             return
+
+
+def finding_page(code: str) -> str:
+    """The page of a code of the resolver, in Markdown."""
+    found = CODES[code]
+    lines = [
+        f"# {code} {found.name}",
+        "",
+        textwrap.fill(found.doc, WIDTH),
+        "",
+        f"- Effect: `{found.effect}`, {found.effect.meaning}",
+        f"- Severity: {found.effect.severity}",
+        "- Found by: `dsconfig resolve`, and by estimate, tune, plan and run, which resolve first",
+        "",
+        "## What to do",
+        "",
+        textwrap.fill(found.remedy, WIDTH),
+    ]
+    if found.example is not None:
+        config, flags = found.example
+        pretty = json.dumps(json.loads(config), indent=2)
+        lines += ["", "## Example", "", "```json", pretty, "```", ""]
+        lines += [f"`dsconfig resolve ds.json {flags}`"]
+    return "\n".join(lines) + "\n"
 
 
 def index() -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from dsconfig.lazily import lazily
 from dsconfig.report.diagnostic import RULE_PAGES
 
 with lazily():
-    from dsconfig.checks import finding_page, page, registry
+    from dsconfig.checks import page, registry
     from dsconfig.commands import key_words as keys
     from dsconfig.resolver import codes
 
@@ -43,7 +44,7 @@ def _explain_rule(code: str, *, as_json: bool) -> None:
     if rule is not None:
         data, text = {"rule": rule_as_data(rule)}, page.page(rule)
     elif code in codes.CODES:
-        data, text = {"finding": finding_as_data(code)}, finding_page.finding_page(code)
+        data, text = {"finding": finding_as_data(code)}, page.finding_page(code)
     else:
         raise UsageError(f"there is no rule {code}")
     typer.echo(_dump(data) if as_json else text.rstrip("\n"))
@@ -93,5 +94,5 @@ def _explain_key(name: str, *, as_json: bool) -> None:
             typer.echo(f"  {key.path}\n      {key.doc}")
 
 
-def _dump(data: dict[str, object]) -> str:
+def _dump(data: Mapping[str, Any]) -> str:
     return json.dumps({"format_version": "1.0", **data}, indent=2, ensure_ascii=False)
