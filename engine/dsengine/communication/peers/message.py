@@ -22,7 +22,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One rank's word. ``phase``: what it was doing. ``cause``: the exception's type and message."""
+    """One rank's word. ``phase``: what it did. ``cause``: an exception's type and message."""
 
     rank: int
     host: str
