@@ -146,9 +146,11 @@ def test_no_plugin_of_pydantic_is_looked_for_and_programs_started_later_look_aga
 
 
 ENGINE = {
+    "CheckpointError",
     "DeepSpeedEngine",
     "Engine",
     "Progress",
+    "RankFailedError",
     "RepeatingLoader",
     "accelerator",
     "add_config_arguments",
