@@ -1,5 +1,7 @@
 """One line per judgement the examples of the rules leave out: config, world, finding."""
 
+import json
+
 import pytest
 
 import dsconfig
@@ -158,6 +160,8 @@ LEFT_ALONE = [
     ({"aio": {"block_size": 2**20}, "checkpoint": {"writer": {"type": "FAST"}}}, "DSC435"),
     ({"checkpoint": {"load_universal": False}}, "DSC903"),
     ({"checkpoint": {}}, "DSC903"),
+    ({"managed_gradient_accumulation": False} | zero(1), "DSC417"),
+    ({"optimizer": {"type": "AdamW", "params": {"lr": "x"}}}, "DSC031"),  # DSC604 tells it
     (experts(autoep_size=2) | zero(1) | {"compile": {"deepcompile": True}}, "DSC465"),
 ]
 
@@ -227,6 +231,37 @@ def test_a_rule_begins_and_ends_with_its_releases(change, code, release, before)
     config = {"train_batch_size": 8, **change}
     assert code in codes(config, runtime="deepspeed", version=release)
     assert code not in codes(config, runtime="deepspeed", version=before)
+
+
+def test_a_sum_of_gradients_is_refused_since_deepspeed_knows_the_key():
+    config = {"train_batch_size": 8, "gradient_allreduce_op": "sum"} | zero(3)
+    assert "DSC416" in codes(config, runtime="deepspeed", version="0.19.6")
+    assert "DSC416" not in codes(config, runtime="deepspeed", version="0.19.5")
+
+
+@pytest.mark.parametrize(("steps", "told"), [("100.0", False), ("1e2", False), ("100.5", True)])
+def test_a_file_may_write_steps_as_a_whole_float_and_a_dict_may_not(steps, told):
+    text = f"""{{"train_batch_size": 8, "scheduler":
+        {{"type": "WarmupLR", "params": {{"warmup_num_steps": {steps}}}}}}}"""
+    assert ("DSC636" in codes(text, world_size=8)) is told
+    assert "DSC636" in codes(json.loads(text), world_size=8)
+
+
+@pytest.mark.parametrize(
+    ("written", "safe"),
+    [
+        ('"amp": false', True),
+        ('"amp": {"enabled": false}', True),
+        ('"amp": null', True),
+        ('"amp": {"enabled": true}', False),
+        ('"zero_optimization": {"stage": 2, "cpu_offload": false}', True),
+        ('"zero_optimization": {"stage": 2, "cpu_offload": null}', True),
+    ],
+)
+def test_what_was_off_is_deleted_without_asking(written, safe):
+    found = codes(f'{{"train_batch_size": 8, {written}}}', runtime="deepspeed", world_size=8)
+    fixes = [each.fix for code, each in found.items() if code in ("DSC801", "DSC024")]
+    assert [fix is not None and fix.applicability.value == "safe" for fix in fixes] == [safe]
 
 
 @pytest.mark.parametrize(("version", "refused"), [("0.3.7", True), ("0.3.8", False)])

@@ -337,6 +337,13 @@ def test_the_winner_of_the_search_fits_and_every_loser_has_a_reason(runtime: str
     assert losers and all(loser.reason for loser in losers)
 
 
+def test_nothing_need_be_known_of_the_training_to_choose() -> None:
+    here = gather(model="gpt2", world_size=1, device="h100")
+    assert here.training is None
+    winner = tune(here)[0]
+    assert not winner.reason and winner.choice.stage == 0
+
+
 def test_the_winning_config_is_accepted_and_priced_alike() -> None:
     import dsconfig
 

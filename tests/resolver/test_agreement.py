@@ -92,6 +92,12 @@ def test_auto_and_equal_values_agree():
     assert not disagreements(config, training_args=arguments, world_size=2)
 
 
+def test_settings_of_a_launch_that_the_config_shares_or_lacks_agree(files):
+    shared = {"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}
+    for config in ({"zero_optimization": {}}, shared, {"gradient_clipping": 0.5}):
+        assert not disagreements({"train_batch_size": 8, **config}, accelerate_config=files[2])
+
+
 def test_one_format_asked_for_and_the_other_one_on_disagree():
     facts = {"training_args": {"bf16": True, "fp16": False}, "world_size": 2}
     on = disagreements({"train_batch_size": 8, "fp16": {"enabled": True}}, **facts)

@@ -120,6 +120,14 @@ def test_a_sub_group_is_judged_by_the_main_memory_that_its_buffers_take(sub_grou
     assert ok or [found.code for found in resolution.diagnostics] == ["DSC154"]
 
 
+@pytest.mark.parametrize(("total", "warmup"), [(500, 50), (5, 1), (100_000, 1000), (None, 1000)])
+def test_warmup_is_deepspeeds_default_and_at_most_a_tenth(total, warmup):
+    params = {"warmup_num_steps": A, "warmup_max_lr": 1e-3, "warmup_min_lr": 0}
+    config = {"scheduler": {"type": "WarmupLR", "params": params}}
+    resolution = resolved(config, total_steps=total)
+    assert resolution.config["scheduler"]["params"]["warmup_num_steps"] == warmup
+
+
 @pytest.mark.parametrize(("optimizer", "told"), [("none", False), ("cpu", True)])
 def test_main_memory_is_asked_for_only_where_it_is_used(optimizer, told):
     block = {"stage": A, "offload_optimizer": {"device": optimizer}}

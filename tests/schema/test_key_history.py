@@ -68,6 +68,19 @@ def test_defaults_of_earlier_releases() -> None:
         assert key.default_at(changed) == change["to"], key.path
 
 
+def test_defaults_of_the_newest_release() -> None:
+    """Of keys that are alive; those of bfloat16 are recorded under the name bf16."""
+    recorded = {
+        path: row["default_latest"]
+        for path, row in HISTORY.items()
+        if row["default_known"] and row["until"] is None and not path.startswith("bfloat16")
+    }
+    declared = {path: DECLARED[path].default for path in recorded if not DECLARED[path].is_block}
+    assert len(declared) > 250
+    # A free mapping stands as absent with us, as {} in the record.
+    assert declared == {path: recorded[path] if recorded[path] != {} else None for path in declared}
+
+
 @pytest.mark.parametrize(
     ("path", "changed", "was"),
     [
