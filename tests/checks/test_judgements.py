@@ -161,8 +161,13 @@ LEFT_ALONE = [
     ({"checkpoint": {"load_universal": False}}, "DSC903"),
     ({"checkpoint": {}}, "DSC903"),
     ({"managed_gradient_accumulation": False} | zero(1), "DSC417"),
-    ({"optimizer": {"type": "AdamW", "params": {"lr": "x"}}}, "DSC031"),  # DSC604 tells it
-    (experts(autoep_size=2) | zero(1) | {"compile": {"deepcompile": True}}, "DSC465"),
+    ({"optimizer": {"type": "AdamW", "params": {"lr": "x"}}}, "DSC032"),  # DSC604 tells it
+    (
+        experts(autoep_size=2)
+        | zero(1)
+        | {"compile": {"deepcompile": True}, "tensor_parallel": {"autotp_size": 1}},
+        "DSC466",
+    ),
 ]
 
 
@@ -231,6 +236,13 @@ def test_a_rule_begins_and_ends_with_its_releases(change, code, release, before)
     config = {"train_batch_size": 8, **change}
     assert code in codes(config, runtime="deepspeed", version=release)
     assert code not in codes(config, runtime="deepspeed", version=before)
+
+
+def test_of_a_template_only_the_keys_are_judged():
+    text = """{"train_batch_size": {{ batch }}, "zero_optimisation": {"stage": 2},
+        "gradient_clipping": -1, "fp16": {"enabled": "x"}}"""
+    found = dsconfig.validate(text, version="0.19.8").diagnostics
+    assert {each.code for each in found} == {"DSC008", "DSC021", "DSC701"}
 
 
 def test_a_sum_of_gradients_is_refused_since_deepspeed_knows_the_key():

@@ -28,6 +28,15 @@ def test_states_are_divided_by_the_nodes(nodes: int | None, share: int) -> None:
     assert f"{needed / 2**30:.0f} GiB of each node" in message
 
 
+@pytest.mark.parametrize(("stage", "told"), [(2, False), (3, True)])
+def test_a_buffer_of_parameters_is_judged_where_they_can_be_on_disk(stage: int, told: bool) -> None:
+    block = {"device": "nvme", "nvme_path": "/local_nvme", "buffer_size": 1000}
+    zero = {"stage": stage, "offload_param": block}
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero}
+    report = dsconfig.validate(config, gather(world_size=8, model="llama-2-7b"))
+    assert ("DSC503" in {found.code for found in report.diagnostics}) is told
+
+
 def test_without_ranks_and_nodes_one_node_is_meant() -> None:
     model = gather(model="llama-2-13b").model
     assert model is not None

@@ -225,16 +225,17 @@ def test_a_change_that_is_made_costs_what_was_said(stage: int) -> None:
         made = dsconfig.estimate(dsconfig.resolve(written, here), here).options[0]
         assert made.device.peak_bytes == change.option.device.peak_bytes, change.what
         assert made.host.bytes == change.option.host.bytes, change.what
+        assert made.bucket_rule_bytes == change.option.bucket_rule_bytes, change.what
 
 
 def test_buffers_of_nvme_are_as_many_as_by_default() -> None:
     here = facts(nvme="/local_nvme", nvme_size="10TB")
     chosen = Choice(stage=3, optimizer=Tier.NVME, parameters=Tier.NVME)
-    zero = config_of(usual_config(here, chosen))["zero_optimization"]
-    for name in ("offload_optimizer", "offload_param"):
-        key = find(["zero_optimization", name, "buffer_count"])
-        assert isinstance(key, Key)
-        assert zero[name].get("buffer_count", key.default) == key.default
+    zero = usual_config(here, chosen).zero
+    for name, block in (("optimizer", zero.offload_optimizer), ("param", zero.offload_param)):
+        key = find(["zero_optimization", f"offload_{name}", "buffer_count"])
+        assert isinstance(key, Key) and block is not None
+        assert block.buffer_count == key.default
 
 
 def test_an_odd_micro_batch_is_divided_too() -> None:
@@ -335,6 +336,15 @@ def test_the_winner_of_the_search_fits_and_every_loser_has_a_reason(runtime: str
     assert not winner.reason and all(fit.fits for fit in winner.option.fits)
     assert winner.choice.micro_batch * winner.choice.accumulation * 8 == 64
     assert losers and all(loser.reason for loser in losers)
+
+
+@pytest.mark.parametrize("asked", ["none", "full"])
+def test_recomputation_that_the_script_settles_is_not_searched(asked: str) -> None:
+    training = replace(
+        facts().training or TrainingFacts(), arguments={"gradient_checkpointing": asked}
+    )
+    found = tune(replace(facts(model="gpt2"), training=training))
+    assert {str(each.choice.recompute) for each in found} == {asked}
 
 
 def test_nothing_need_be_known_of_the_training_to_choose() -> None:

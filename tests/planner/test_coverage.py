@@ -56,6 +56,16 @@ def test_a_feature_of_another_engine_is_inert_while_off_and_refused_when_on() ->
     assert on["/hybrid_engine/enabled"][0] is Status.REFUSED
 
 
+def test_tensor_parallelism_of_one_is_none() -> None:
+    fates = [
+        fate({"tensor_parallel": {"autotp_size": size, "tp_overlap_comm": True}})
+        for size in (0, 1, 2)
+    ]
+    key = "/tensor_parallel/tp_overlap_comm"
+    assert fates[0][key][0] is fates[1][key][0] is Status.INERT
+    assert fates[2][key][0] is Status.REFUSED
+
+
 def test_a_key_nobody_knows_is_refused() -> None:
     assert fate({"no_such_key": 1})["/no_such_key"][0] is Status.REFUSED
 

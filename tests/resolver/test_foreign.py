@@ -117,6 +117,20 @@ def test_accelerate_trains_in_fp32_when_the_config_switches_off_and_we_say_so():
     assert "DSC753" in codes(dsconfig.resolve(config, facts, runtime="accelerate"))
 
 
+def test_one_step_of_warmup_is_a_step_and_not_the_whole_run():
+    for given, steps in ((1, 1), (0.1, 100), (500, 500)):
+        facts = gather(world_size=8, model="gpt2", training_args={**RUN, "warmup_steps": given})
+        resolution = dsconfig.resolve(SCHEDULED, facts, runtime="transformers")
+        assert resolution.config["scheduler"]["params"]["warmup_num_steps"] == steps
+
+
+@pytest.mark.parametrize(("card", "sums"), [("h100", None), ("mi300x", "fp32")])
+def test_accelerate_sums_bf16_in_fp32_on_rocm(card, sums):
+    facts = gather(world_size=1, device=card, model="gpt2", training_args=RUN | {"bf16": True})
+    resolution = dsconfig.resolve(FULL, facts, runtime="accelerate")
+    assert resolution.config.get("communication_data_type") == sums
+
+
 @pytest.mark.parametrize("enabled", [A, True])
 def test_precision_that_stays_on_is_no_remark(enabled):
     facts = gather(world_size=1, model="gpt2", training_args={**RUN, "bf16": True})
