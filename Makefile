@@ -7,7 +7,7 @@ STAMPS := .stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-deep test-torch mutants bench bench-engine lint format generate clean help
+.PHONY: run test test-all test-deep test-torch mutants bench bench-engine gpu lint format generate clean help
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -66,6 +66,10 @@ bench: $(STAMPS)/interop ## start-up and throughput beside the alternatives
 
 bench-engine: $(STAMPS)/interop ## the engine beside DDP, fully_shard and DeepSpeed
 	$(BIN)/python benchmarks/engine.py
+
+# What was measured for this commit and card is kept in runs/gpu, and not measured again.
+gpu: $(STAMPS)/setup ## what only a card can show, measured on one: docs/gpu.md
+	PYTHONPATH=tests $(BIN)/python -m gpu
 
 lint: $(STAMPS)/setup ## ruff and pyright
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ Memory: the peak resident set of fresh processes, less what they hold before the
 
 import argparse
 import gc
+import importlib.util
 import os
 import resource
 import statistics
@@ -18,32 +19,40 @@ from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
-os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 WARM, TIMED = 2, 4
 
 
-def timed(mode: str, steps: int = TIMED) -> float:
-    """Tokens per second over both ranks; runs on every rank."""
-    import torch
+def timed(mode: str, steps: int = TIMED, **workload: Any) -> float:
+    """Tokens per second over all ranks; runs on every rank. ``workload``: see Workload."""
     import torch.distributed as dist
-    from engine_modes import CONTEXT, MICRO_BATCH, MODES, VOCABULARY
+    from engine_modes import MODES, Workload
 
-    step, destroy = MODES[mode]()
-    generator = torch.Generator().manual_seed(dist.get_rank())
-    batch = torch.randint(VOCABULARY, (MICRO_BATCH, CONTEXT + 1), generator=generator)
+    work = Workload(**workload)
+    step, destroy = MODES[mode](work)
+    batch = work.batch(seed=dist.get_rank())
     for _ in range(WARM):
         step(batch)
-    dist.barrier()
+    _all_done(work.device)
     start = time.perf_counter()
     for _ in range(steps):
         step(batch)
-    dist.barrier()
+    _all_done(work.device)
     seconds = time.perf_counter() - start
     destroy()
     del step, destroy
     gc.collect()
-    return dist.get_world_size() * steps * MICRO_BATCH * CONTEXT / seconds
+    return dist.get_world_size() * steps * work.tokens / seconds
+
+
+def _all_done(device: str) -> None:
+    """Wait for this rank's device, then for the other ranks."""
+    import torch
+    import torch.distributed as dist
+
+    if device != "cpu":
+        torch.cuda.synchronize()
+    dist.barrier()
 
 
 def peak(mode: str) -> float:
@@ -75,9 +84,17 @@ def speeds(modes: list[str], rounds: int) -> dict[str, list[float]]:
         for number in range(rounds):
             for mode in modes:
                 ranks = foreign if mode.startswith("deepspeed") else plain
-                results[mode].append(ranks.run("engine:timed", mode=mode)[0])
+                results[mode].append(measured(ranks, "engine:timed", mode)[0])
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
     return results
+
+
+def measured(ranks: Any, job: str, mode: str) -> list[float]:
+    """What each rank measures; a first run of DeepSpeed may compile for minutes."""
+    from compiling import LONGEST, saying_what_compiles
+
+    with saying_what_compiles():
+        return ranks.run(job, seconds=LONGEST, mode=mode)
 
 
 def memory(modes: list[str]) -> dict[str, float]:
@@ -86,7 +103,7 @@ def memory(modes: list[str]) -> dict[str, float]:
     peaks = {}
     for mode in modes:
         with Ranks(2) as fresh:
-            peaks[mode] = max(fresh.run("engine:peak", mode=mode))
+            peaks[mode] = max(measured(fresh, "engine:peak", mode))
     return peaks
 
 
@@ -106,6 +123,7 @@ def table(results: dict[str, list[float]], peaks: dict[str, float]) -> list[str]
 def main() -> None:
     from engine_modes import FP32, MODES
 
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--modes", default=",".join(FP32))
@@ -115,6 +133,9 @@ def main() -> None:
     unknown = [mode for mode in modes if mode not in MODES]
     if unknown:
         parser.error(f"unknown modes {unknown}; there are {', '.join(MODES)}")
+    if importlib.util.find_spec("deepspeed") is None:
+        modes = [mode for mode in modes if not mode.startswith("deepspeed")]
+        print("deepspeed is not installed: its modes are left out", file=sys.stderr)
     peaks = memory(modes) if chosen.memory else {}
     print("\n".join(table(speeds(modes, chosen.rounds), peaks)))
 

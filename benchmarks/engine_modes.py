@@ -7,7 +7,8 @@ settings are the same everywhere: AdamW, no clipping, fp32 unless said otherwise
 import math
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,76 +19,114 @@ from torch.nn.parallel import DistributedDataParallel
 
 warnings.filterwarnings("ignore", category=FutureWarning)
 
-DIM, LAYERS, HEADS, VOCABULARY, CONTEXT, MICRO_BATCH = 512, 8, 8, 8192, 128, 2
 LEARNING_RATE = 1e-4
 BUCKET_ELEMENTS = 5_000_000
 
+
+@dataclass(frozen=True)
+class Workload:
+    """A GPT, its micro batch on one rank, and where it is trained: 33.7M parameters by default."""
+
+    dim: int = 512
+    layers: int = 8
+    heads: int = 8
+    vocabulary: int = 8192
+    context: int = 128
+    micro_batch: int = 2
+    device: str = "cpu"
+    compiled: bool = False
+    """Whether torch.compile makes the forward."""
+
+    def model(self) -> "GPT":
+        """The same weights on every rank, in host memory."""
+        torch.manual_seed(0)
+        built = GPT(self)
+        for parameter in built.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.5 / math.sqrt(self.dim))
+        return built
+
+    def batch(self, seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        shape = (self.micro_batch, self.context + 1)
+        return torch.randint(self.vocabulary, shape, generator=generator).to(self.device)
+
+    @property
+    def tokens(self) -> int:
+        """Of one rank's micro batch."""
+        return self.micro_batch * self.context
+
+    @property
+    def flops_per_token(self) -> float:
+        """Of forward and backward: 6 for each weight that multiplies, and causal attention."""
+        weights = self.layers * 12 * self.dim**2 + self.vocabulary * self.dim
+        return 6.0 * (weights + self.layers * self.context * self.dim)
+
+
 Step = Callable[[Tensor], None]
-Build = Callable[[], tuple[Step, Callable[[], None]]]
+Build = Callable[[Workload], tuple[Step, Callable[[], None]]]
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, work: Workload) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(DIM)
-        self.qkv = nn.Linear(DIM, 3 * DIM)
-        self.proj = nn.Linear(DIM, DIM)
-        self.norm2 = nn.LayerNorm(DIM)
-        self.up = nn.Linear(DIM, 4 * DIM)
-        self.down = nn.Linear(4 * DIM, DIM)
+        self.heads = work.heads
+        self.norm1 = nn.LayerNorm(work.dim)
+        self.qkv = nn.Linear(work.dim, 3 * work.dim)
+        self.proj = nn.Linear(work.dim, work.dim)
+        self.norm2 = nn.LayerNorm(work.dim)
+        self.up = nn.Linear(work.dim, 4 * work.dim)
+        self.down = nn.Linear(4 * work.dim, work.dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        samples, length, _ = x.shape
-        heads = self.qkv(self.norm1(x)).view(samples, length, 3, HEADS, DIM // HEADS)
+        samples, length, dim = x.shape
+        heads = self.qkv(self.norm1(x)).view(samples, length, 3, self.heads, dim // self.heads)
         q, k, v = heads.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(mixed.transpose(1, 2).reshape(samples, length, DIM))
+        x = x + self.proj(mixed.transpose(1, 2).reshape(samples, length, dim))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
 class GPT(nn.Module):
-    """33.7M parameters."""
-
-    def __init__(self) -> None:
+    def __init__(self, work: Workload) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, DIM)
-        self.positions = nn.Embedding(CONTEXT, DIM)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(DIM)
-        self.head = nn.Linear(DIM, VOCABULARY, bias=False)
+        self.tokens = nn.Embedding(work.vocabulary, work.dim)
+        self.positions = nn.Embedding(work.context, work.dim)
+        self.blocks = nn.ModuleList(Block(work) for _ in range(work.layers))
+        self.norm = nn.LayerNorm(work.dim)
+        self.head = nn.Linear(work.dim, work.vocabulary, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         inputs, targets = ids[:, :-1], ids[:, 1:]
-        x = self.tokens(inputs) + self.positions(torch.arange(inputs.shape[1]))
+        places = torch.arange(inputs.shape[1], device=ids.device)
+        x = self.tokens(inputs) + self.positions(places)
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x)).float()
-        return F.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
+        return F.cross_entropy(logits.flatten(0, 1), targets.reshape(-1))
 
 
-def model() -> GPT:
-    torch.manual_seed(0)
-    built = GPT()
-    for parameter in built.parameters():
-        if parameter.dim() > 1:
-            nn.init.normal_(parameter, std=0.5 / math.sqrt(DIM))
-    return built
-
-
-def _plain(net: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+def _plain(
+    net: nn.Module, optimizer: torch.optim.Optimizer, autocast: torch.autocast | None = None
+) -> Step:
     def step(batch: Tensor) -> None:
-        net(batch).backward()
+        with autocast or nullcontext():
+            loss = net(batch)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return step
 
 
-def ddp(fused: bool) -> Build:
-    def build() -> tuple[Step, Callable[[], None]]:
-        net = DistributedDataParallel(model())
+def ddp(fused: bool, precision: str = "fp32") -> Build:
+    def build(work: Workload) -> tuple[Step, Callable[[], None]]:
+        net = DistributedDataParallel(work.model().to(work.device))
+        if work.compiled:
+            net.compile()
         optimizer = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE, fused=fused)
-        return _plain(net, optimizer), lambda: None
+        narrow = torch.autocast(work.device, torch.bfloat16) if precision == "bf16" else None
+        return _plain(net, optimizer, narrow), lambda: None
 
     return build
 
@@ -95,13 +134,15 @@ def ddp(fused: bool) -> Build:
 def sharded(reshard: bool, precision: str = "fp32") -> Build:
     """``fully_shard`` by hand: one unit per block, one for what is left."""
 
-    def build() -> tuple[Step, Callable[[], None]]:
+    def build(work: Workload) -> tuple[Step, Callable[[], None]]:
         from torch.distributed.fsdp import MixedPrecisionPolicy
 
         dtype = torch.bfloat16 if precision == "bf16" else None
         policy = MixedPrecisionPolicy(param_dtype=dtype)
-        net = model()
+        net = work.model().to(work.device)
         for block in net.blocks:
+            if work.compiled:
+                block.compile()
             fully_shard(block, reshard_after_forward=reshard, mp_policy=policy)
         fully_shard(net, reshard_after_forward=reshard, mp_policy=policy)
         optimizer = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE, fused=True)
@@ -110,9 +151,9 @@ def sharded(reshard: bool, precision: str = "fp32") -> Build:
     return build
 
 
-def _config(stage: int, precision: str) -> dict[str, Any]:
+def config(stage: int, precision: str, micro_batch: int) -> dict[str, Any]:
     return {
-        "train_micro_batch_size_per_gpu": MICRO_BATCH,
+        "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_clipping": 0.0,
         "optimizer": {"type": "AdamW", "params": {"lr": LEARNING_RATE, "torch_adam": True}},
         "bf16": {"enabled": precision == "bf16"},
@@ -137,23 +178,27 @@ def _engine_step(engine: Any) -> Step:
 
 
 def ours(stage: int, precision: str = "fp32") -> Build:
-    def build() -> tuple[Step, Callable[[], None]]:
+    def build(work: Workload) -> tuple[Step, Callable[[], None]]:
         import dsengine
 
-        engine, *_ = dsengine.initialize(model=model(), config=_config(stage, precision))
+        settings = config(stage, precision, work.micro_batch)
+        engine, *_ = dsengine.initialize(model=work.model(), config=settings)
+        if work.compiled:
+            engine.compile()
         return _engine_step(engine), engine.destroy
 
     return build
 
 
 def deepspeed(stage: int, precision: str = "fp32") -> Build:
-    def build() -> tuple[Step, Callable[[], None]]:
+    def build(work: Workload) -> tuple[Step, Callable[[], None]]:
         import deepspeed as real  # type: ignore[import-untyped]
 
-        net = model()
-        engine, *_ = real.initialize(
-            model=net, model_parameters=net.parameters(), config=_config(stage, precision)
-        )
+        net = work.model()
+        settings = config(stage, precision, work.micro_batch)
+        engine, *_ = real.initialize(model=net, model_parameters=net.parameters(), config=settings)
+        if work.compiled:
+            engine.compile()
 
         def destroy() -> None:
             with suppress(AttributeError):
@@ -169,6 +214,8 @@ MODES: dict[str, Build] = {
     "ddp fused": ddp(fused=True),
     "fully_shard kept": sharded(reshard=False),
     "fully_shard": sharded(reshard=True),
+    "ddp fused bf16": ddp(fused=True, precision="bf16"),
+    "fully_shard bf16": sharded(reshard=True, precision="bf16"),
     **{f"dsengine {stage}": ours(stage) for stage in range(4)},
     **{f"deepspeed {stage}": deepspeed(stage) for stage in range(4)},
     **{f"dsengine {stage} bf16": ours(stage, "bf16") for stage in range(4)},

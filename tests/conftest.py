@@ -1,5 +1,6 @@
 """For every test."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,8 +14,11 @@ settings.load_profile("suite")
 
 @pytest.fixture(scope="session")
 def ranks_of() -> Iterator[SharedRanks]:
-    """Training processes by their number, for all tests that leave them as they find them."""
-    shared = SharedRanks()
+    """Training processes by their number, for all tests that leave them as they find them.
+
+    On the host, or where RANKS_DEVICE says.
+    """
+    shared = SharedRanks(os.environ.get("RANKS_DEVICE", "cpu"))
     yield shared
     shared.close()
 

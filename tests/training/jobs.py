@@ -76,7 +76,8 @@ def at_rest(config: dict[str, Any]) -> dict[str, Any]:
         state = engine.module.state_dict()
         seen["shapes"] = {name: tuple(tensor.shape) for name, tensor in state.items()}
         seen["plain"] = all(type(tensor) is torch.Tensor for tensor in state.values())
-        inputs = torch.ones(1, models.WIDTH, dtype=engine.module.scale.dtype)
+        scale = engine.module.scale
+        inputs = torch.ones(1, models.WIDTH, dtype=scale.dtype, device=scale.device)
         seen["block"] = engine.module.blocks[0](inputs).shape[-1]
         seen["data"] = engine.module.head.weight.data.sum().item()
         seen["sum"] = float(sum(tensor.double().sum() for tensor in state.values()))

@@ -28,15 +28,15 @@ class RankError(RuntimeError):
 
 
 class Ranks:
-    """``size`` processes joined by gloo, one thread each.
+    """``size`` processes joined by gloo, one thread each; with ``cuda``, by NCCL, on a card each.
 
+    Where there are fewer cards than processes, these share them, and gloo moves their tensors.
     ``run("training.jobs:train", ...)`` calls the function on every rank with the keyword
     arguments and returns their results in order of rank.
     """
 
-    def __init__(self, size: int = 2) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+    def __init__(self, size: int = 2, device: str = "cpu") -> None:
+        context = _context(device)
         port = reserved_port()
         self.closed = False
         self._pipes: list[Connection] = []
@@ -44,7 +44,9 @@ class Ranks:
         self._known: dict[str, list[Any]] = {}
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank, size, port), daemon=True)
+            process = context.Process(
+                target=_serve, args=(theirs, rank, size, port, device), daemon=True
+            )
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -118,12 +120,13 @@ class SharedRanks:
     Not for jobs that change a process for good: those need ranks of their own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
         self._running: dict[int, Ranks] = {}
 
     def __call__(self, size: int = 2) -> Ranks:
         if size not in self._running or self._running[size].closed:
-            self._running[size] = Ranks(size)
+            self._running[size] = Ranks(size, self._device)
         return self._running[size]
 
     def close(self) -> None:
@@ -131,7 +134,15 @@ class SharedRanks:
             ranks.close()
 
 
-def _serve(pipe: Connection, rank: int, size: int, port: int) -> None:
+def _context(device: str) -> Any:
+    if device != "cpu":
+        return multiprocessing.get_context("spawn")  # CUDA does not work in a forked process
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def _serve(pipe: Connection, rank: int, size: int, port: int, device: str) -> None:
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -141,11 +152,13 @@ def _serve(pipe: Connection, rank: int, size: int, port: int) -> None:
         MASTER_PORT=str(port),
         OMP_NUM_THREADS="1",
     )
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # or the engine would take a card that is there
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=size)
+    dist.init_process_group(_backend(device, rank, size), rank=rank, world_size=size)
     environment, modules = dict(os.environ), 0
     while True:
         try:
@@ -160,6 +173,16 @@ def _serve(pipe: Connection, rank: int, size: int, port: int) -> None:
             modules = len(sys.modules)
             gc.freeze()
     dist.destroy_process_group()
+
+
+def _backend(device: str, rank: int, size: int) -> str:
+    if device == "cpu":
+        return "gloo"
+    import torch
+
+    cards = torch.cuda.device_count()
+    torch.cuda.set_device(rank % cards)
+    return "cpu:gloo,cuda:nccl" if size <= cards else "cpu:gloo,cuda:gloo"
 
 
 def _leave_clean(environment: dict[str, str]) -> None:

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from training.models import place
+
 GLOBAL_BATCH = 12
 VOCABULARY = 31
 WIDTH = 12
@@ -54,7 +56,7 @@ def batch_of(step: int) -> Tensor:
     generator = torch.Generator().manual_seed(1000 + step)
     tokens = torch.randint(VOCABULARY, (GLOBAL_BATCH, 9), generator=generator)
     per_rank = GLOBAL_BATCH // world_size()
-    return tokens[rank() * per_rank : (rank() + 1) * per_rank]
+    return tokens[rank() * per_rank : (rank() + 1) * per_rank].to(place())
 
 
 def shard(model: ToyModel, stage: int) -> nn.Module:

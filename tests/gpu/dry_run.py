@@ -1,0 +1,118 @@
+"""What a dry run says of each phase, beside the peak that torch has counted on the card."""
+
+import gc
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import dsconfig
+import dsengine
+from benchmarks.engine_modes import Workload
+from dsengine.observation.memory import LiveBytes
+from gpu.cases import Row, rows
+from gpu.setting import Setting
+from training.ranks import Ranks, SharedRanks
+
+PHASES = ("init", "forward", "backward", "step")
+TIERS: dict[str, dict[str, Any]] = {"": {}, ", offloaded": {"offload_optimizer": {"device": "cpu"}}}
+
+
+def dry_run(setting: Setting, seconds: float) -> list[Row]:
+    """By phase: bytes of the card, bytes of the dry run."""
+    shared = SharedRanks(setting.device)
+
+    def beside(settings: dict[str, Any]) -> Row:
+        ranks: Ranks = shared(setting.cards)
+        real = ranks.run("gpu.dry_run:peaks", config=settings, workload=setting.workload)[0]
+        said = simulated(settings, setting)
+        return {phase: [real[phase], said[phase]] for phase in PHASES}
+
+    try:
+        return rows(_cases(setting, beside), seconds)
+    finally:
+        shared.close()
+
+
+def _cases(setting: Setting, beside: Callable[[dict[str, Any]], Row]) -> dict[str, Any]:
+    return {
+        f"stage {stage}, {precision}{tier}": partial(beside, _config(stage, precision, zero))
+        for precision in setting.precisions
+        for stage in setting.stages
+        for tier, zero in TIERS.items()
+        if stage > 0 or not zero
+    }
+
+
+def _config(stage: int, precision: str, zero: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "zero_optimization": {"stage": stage, **zero},
+        **({} if precision == "fp32" else {precision: {"enabled": True}}),
+    }
+
+
+def simulated(settings: dict[str, Any], setting: Setting) -> dict[str, int]:
+    """By phase, on the same device; what is offloaded is counted there too."""
+    work = Workload(**setting.workload | {"micro_batch": 1, "device": "cpu"})
+    facts = dsconfig.Facts(
+        world_size=setting.cards,
+        nodes=1,
+        device=dsconfig.DeviceFacts(name=setting.card, kind=setting.device),
+        model=dsengine.describe(work.model()),
+        training=dsconfig.TrainingFacts(arguments={"zero_init": False}),
+    )
+    plan = dsconfig.plan(dsconfig.resolve(settings, facts), facts)
+    batch = torch.zeros(1, work.context + 1, dtype=torch.long)
+    answer = dsengine.simulate(
+        plan, work.model, loss=lambda engine: engine(batch), device=setting.device
+    )
+    return answer["phases"]
+
+
+def peaks(config: dict[str, Any], workload: dict[str, Any]) -> dict[str, int]:
+    """Bytes over what was there before, of the second step; runs on every rank."""
+    work = Workload(**workload | {"micro_batch": 1})
+    batch = work.batch(seed=dist.get_rank())
+    meter: Any = Allocated() if work.device != "cpu" else LiveBytes(torch.device("cpu"))
+    model = work.model()
+    gc.collect()
+    meter.start("init")
+    engine, *_ = dsengine.initialize(model=model, config=config)
+    for step in range(2):
+        meter.enter("forward" if step else "before")
+        loss = engine(batch)
+        meter.enter("backward" if step else "before")
+        engine.backward(loss)
+        del loss
+        meter.enter("step" if step else "before")
+        engine.step()
+    meter.stop()
+    engine.destroy()
+    return {phase: meter.peaks[phase] for phase in PHASES}
+
+
+class Allocated:
+    """What LiveBytes counts on the host, from the counters of torch's allocator for CUDA."""
+
+    def __init__(self) -> None:
+        self.peaks: dict[str, int] = {}
+
+    def start(self, phase: str) -> None:
+        torch.cuda.empty_cache()
+        self._before = torch.cuda.memory_allocated()
+        self._phase = phase
+        torch.cuda.reset_peak_memory_stats()
+
+    def enter(self, phase: str) -> None:
+        self.stop()
+        self._phase = phase
+        torch.cuda.reset_peak_memory_stats()
+
+    def stop(self) -> None:
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - self._before
+        self.peaks[self._phase] = max(peak, self.peaks.get(self._phase, 0))

@@ -1,0 +1,45 @@
+"""What was measured: one file for each part, which is good for one commit and one card."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from gpu.cases import Row
+from gpu.setting import Setting
+
+Part = Callable[[Setting, float], list[Row]]
+
+
+def measure(part: Part, setting: Setting, seconds: float, folder: Path, commit: str) -> bool:
+    """Run a part and keep what it found, unless that is there already; return whether it ran."""
+    target = folder / f"{part.__name__}.json"
+    ours = {"commit": commit, "card": setting.card, "cards": setting.cards}
+    if target.exists() and ours.items() <= json.loads(target.read_text()).items():
+        return False
+    began = monotonic()
+    found = part(setting, seconds)
+    took = {"seconds": round(monotonic() - began), "date": str(date.today())}
+    folder.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps({**ours, **took, "rows": found}, indent=1))
+    return True
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Records by part."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def commit_of(tree: Path) -> str:
+    """Of the tree's sources; one that was changed since stands for itself alone."""
+    said = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=12", "--dirty"],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return said.stdout.strip()

@@ -1,0 +1,87 @@
+"""On what is measured, and how much."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+LARGE = {"dim": 1024, "layers": 24, "heads": 16, "vocabulary": 50304, "context": 1024}
+"""A GPT of 0.35 billion parameters (its positions included)."""
+TINY = {"dim": 16, "layers": 2, "heads": 2, "vocabulary": 64, "context": 8}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """``workload``: what Workload of benchmarks/engine_modes.py takes, besides the device."""
+
+    device: str
+    card: str
+    cards: int
+    peak_tflops: float | None
+    """Dense, in 16 bits, of one card; None: unknown."""
+    workload: dict[str, Any]
+    stages: tuple[int, ...] = (0, 1, 2, 3)
+    precisions: tuple[str, ...] = ("fp32", "bf16", "fp16")
+    steps: int = 20
+    tile_elements: int = 20_000_000
+    modes: tuple[str, ...] = ()
+    compiled: tuple[bool, ...] = (False, True)
+    tests: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Runs of pytest by name."""
+
+
+MODES = (
+    "ddp fused bf16",
+    "fully_shard bf16",
+    *(f"dsengine {stage} bf16" for stage in range(4)),
+    *(f"deepspeed {stage} bf16" for stage in range(4)),
+)
+TESTS = {
+    name: (f"tests/{name}.py",)
+    for name in (
+        "engine/test_stages",
+        "engine/test_invariance",
+        "engine/test_accumulation",
+        "engine/test_collectives",
+        "engine/test_moving",
+        "engine/test_plans",
+        "engine/test_keys",
+        "engine_storage/test_export",
+        "engine_storage/test_resume",
+        "engine_storage/test_tiers",
+    )
+}
+
+
+def on_card() -> Setting:
+    """All of it, on the cards of this machine."""
+    import dsconfig
+
+    device = dsconfig.gather().device
+    return Setting(
+        device="cuda",
+        card=torch.cuda.get_device_name(0),
+        cards=torch.cuda.device_count(),
+        peak_tflops=device.tflops_16bit if device else None,
+        workload={**LARGE, "micro_batch": 4, "device": "cuda"},
+        modes=MODES,
+        tests=TESTS,
+    )
+
+
+def on_host() -> Setting:
+    """A little of everything, in seconds and without a card."""
+    return Setting(
+        device="cpu",
+        card="none",
+        cards=1,
+        peak_tflops=0.1,
+        workload={**TINY, "micro_batch": 1, "device": "cpu"},
+        stages=(0, 3),
+        precisions=("bf16",),
+        steps=2,
+        tile_elements=2000,
+        modes=("ddp fused bf16", "dsengine 3 bf16"),
+        compiled=(False,),
+        tests={"one": ("tests/engine/test_plans.py", "-k", "launchers")},
+    )

@@ -1,0 +1,117 @@
+"""Every part runs on the host, a little; what it finds makes a page, and is kept."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpu.cases import LEFT_OUT, rows
+from gpu.copies import copies
+from gpu.dry_run import PHASES, dry_run
+from gpu.page import NOT_YET, PARTS, page
+from gpu.records import measure, read
+from gpu.setting import on_host
+from gpu.speed import speed
+from gpu.training import training
+
+ROOT = Path(__file__).parents[2]
+PATHS = (ROOT, ROOT / "engine", ROOT / "tests")
+ON_HOST = on_host()
+
+
+def whole(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, none of which failed, as they are read back."""
+    assert [row for row in found if "failed" in row] == []
+    return json.loads(json.dumps(found))
+
+
+@pytest.mark.engine
+def test_training_holds_curves_against_the_hosts_and_runs_tests() -> None:
+    *curves, tested = whole(training(ON_HOST, 300))
+    assert len(curves) == 4
+    assert {row["largest gap"] for row in curves} == {0.0}
+    assert tested == {"case": "one", "passed": 1, "skipped": 0, "wrong": []}
+
+
+@pytest.mark.engine
+def test_a_dry_run_stands_beside_what_was_held() -> None:
+    found = whole(dry_run(ON_HOST, 300))
+    assert [row["case"] for row in found] == [
+        "stage 0, bf16",
+        "stage 3, bf16",
+        "stage 3, bf16, offloaded",
+    ]
+    for row in found:
+        for phase in PHASES:
+            real, said = row[phase]
+            assert said == pytest.approx(real, rel=0.02), (row["case"], phase)
+
+
+@pytest.mark.engine
+def test_copies_are_timed_tile_by_tile() -> None:
+    for row in whole(copies(ON_HOST, 300)):
+        assert row["tiles"] > 1
+        assert row["parts pinned"].startswith("0 of ")
+        assert row["step"] >= row["updating"] >= row["copying"] > 0
+        assert 0 <= row["hidden"] <= 1
+
+
+@pytest.mark.engine
+def test_speed_is_told_by_mode() -> None:
+    found = whole(speed(ON_HOST, 300))
+    assert [row["case"] for row in found] == list(ON_HOST.modes)
+    assert all(row["tokens/s"] > 0 and row["MFU"] > 0 for row in found)
+
+
+# The report
+
+
+def test_a_case_that_fails_costs_no_other_one() -> None:
+    found = rows({"bad": lambda: {"x": 1 // 0}, "good": lambda: {"x": 1}}, 60)
+    assert found[0]["failed"].startswith("ZeroDivisionError")
+    assert found[1] == {"case": "good", "x": 1}
+    assert rows({"late": dict}, -1.0) == [{"case": "late", "failed": LEFT_OUT}]
+
+
+def test_a_part_is_measured_once_for_a_commit_and_a_card(tmp_path: Path) -> None:
+    calls: list[float] = []
+
+    def speed(setting: Any, seconds: float) -> list[dict[str, Any]]:
+        calls.append(seconds)
+        return [{"case": "a", "tokens/s": 1.5}]
+
+    assert [measure(speed, ON_HOST, 9.0, tmp_path, commit) for commit in ("x", "x", "y")] == [
+        True,
+        False,
+        True,
+    ]
+    assert calls == [9.0, 9.0]
+    record = read(tmp_path)["speed"]
+    assert record["commit"] == "y" and record["rows"] == [{"case": "a", "tokens/s": 1.5}]
+    assert "| a | 1.5 |" in page({"speed": record})
+
+
+def test_the_page_says_that_nothing_was_measured_until_something_was() -> None:
+    text = (ROOT / "docs" / "gpu.md").read_text("utf-8")
+    assert text == page({}) or "Measured on" in text
+    assert NOT_YET in page({}) and all(title in page({}) for title, _ in PARTS.values())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
+def test_without_a_card_it_says_so_and_ends() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpu"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, PATHS))},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "make gpu needs a machine with a CUDA device: torch sees none here"
+    ]
