@@ -15,13 +15,13 @@ BY_HAND = "training.accumulation_jobs:norm_by_hand"
 @pytest.mark.parametrize(("summed", "sent"), [("bf16", "bf16"), ("fp32", "bf16"), ("fp32", "fp32")])
 def test_stage_0_sums_as_by_hand(ranks: Ranks, summed: str, sent: str, branches: bool) -> None:
     types = {"summed_in": summed, "sent_in": sent, "branches": branches}
-    expected = ranks.run(BY_HAND, **types)[0]
+    expected = ranks.once(BY_HAND, **types)[0]
     assert ranks.run(JOB, stage=0, **types)[0] == pytest.approx(expected, rel=1e-6)
 
 
 def test_stage_1_sums_a_whole_window_in_fp32_before_it_is_sent(ranks: Ranks) -> None:
     def gap(summed: str, sent: str) -> float:
-        exact = ranks.run(BY_HAND, summed_in="fp32", sent_in="fp32")[0]
+        exact = ranks.once(BY_HAND, summed_in="fp32", sent_in="fp32")[0]
         return abs(ranks.run(JOB, stage=1, summed_in=summed, sent_in=sent)[0] / exact - 1)
 
     # torch 2.15 adds what one backward leaves in a tied weight in fp32 too, which is more exact.
@@ -32,7 +32,7 @@ def test_stage_1_sums_a_whole_window_in_fp32_before_it_is_sent(ranks: Ranks) -> 
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_reduced_gradients_are_summed_in_fp32(ranks: Ranks, stage: int) -> None:
-    exact = ranks.run(BY_HAND, summed_in="fp32", sent_in="fp32")[0]
+    exact = ranks.once(BY_HAND, summed_in="fp32", sent_in="fp32")[0]
     got = ranks.run(JOB, stage=stage, summed_in="fp32", sent_in="fp32")[0]
     assert got == pytest.approx(exact, rel=1e-6)
 

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.engine
 
 
 def curve(ranks: Ranks, stage: int, **zero: object) -> list[float]:
-    return ranks.run("training.jobs:losses", config=config(stage, 2, zero=zero), steps=5)[0]
+    return ranks.once("training.jobs:losses", config=config(stage, 2, zero=zero), steps=5)[0]
 
 
 SIZES = [

@@ -322,7 +322,7 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_states_are_told_whole_and_alike_at_every_stage(ranks: Ranks, name: str) -> None:
     job, reference = "training.name_jobs:whole_states", config(0, 2)
-    expected = ranks.run(job, settings=reference)[0]
+    expected = ranks.once(job, settings=reference)[0]
     assert len(expected["masters"]) > 5
     for told in ranks.run(job, settings=SETTINGS[name]):
         for kind in ("masters", "moments"):
@@ -360,7 +360,7 @@ def test_ranks_may_take_different_experts(
     ranks: Ranks, stage: int, accumulation: int, marked: bool
 ) -> None:
     job, steps = "training.name_jobs:routed", {"gradient_accumulation_steps": accumulation}
-    whole = ranks.run(job, settings=config(0, **steps), marked=marked)
+    whole = ranks.once(job, settings=config(0, **steps), marked=marked)
     divided = ranks.run(job, settings=config(stage, **steps), marked=marked)
     for (leaves, curve), (_, expected) in zip(divided, whole, strict=True):
         assert leaves == (2 if marked else 0)
