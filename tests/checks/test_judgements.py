@@ -154,6 +154,12 @@ def test_a_fault_is_found_at_its_place(change, code, pointer):
 TORCH_SCHEDULE = {"scheduler": {"type": "StepLR", "params": {"step_size": 2}}}
 
 LEFT_ALONE = [
+    (
+        experts(autoep_size=2)
+        | zero(3, offload_optimizer=CPU, offload_param=CPU)
+        | {"tensor_parallel": {"autotp_size": 1}},
+        "DSC465",
+    ),
     (TORCH_SCHEDULE, "DSC635"),
     (zero(0) | TORCH_SCHEDULE, "DSC635"),
     ({"aio": {}}, "DSC435"),
@@ -166,7 +172,7 @@ LEFT_ALONE = [
         experts(autoep_size=2)
         | zero(1)
         | {"compile": {"deepcompile": True}, "tensor_parallel": {"autotp_size": 1}},
-        "DSC466",
+        "DSC465",
     ),
 ]
 

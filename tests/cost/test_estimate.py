@@ -164,6 +164,13 @@ def test_calibration_meets_the_measurement_and_says_by_how_much_it_was_off() -> 
     assert after == pytest.approx(visible * 1.1, rel=1e-6)
 
 
+def test_a_measurement_of_another_run_is_refused_with_both_sizes() -> None:
+    option = price(usual_config(facts(), Choice(stage=3)), facts())
+    said = f"0.25 GiB, where {option.device.visible_bytes / 2**30:.2f} GiB are estimated"
+    with pytest.raises(ValueError, match=said):
+        calibrate(option, 2**28)
+
+
 def test_a_calibrated_estimate_meets_the_measurement_also_when_another_phase_becomes_the_peak() -> (
     None
 ):

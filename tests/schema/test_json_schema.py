@@ -11,6 +11,7 @@ import pytest
 
 from dsconfig import schema
 from dsconfig.schema import Version
+from dsconfig.schema import keys as every_key
 from dsconfig.schema.json_schema import json_schema
 from dsconfig.schema.version import NEWEST, PUBLISHED
 
@@ -106,6 +107,13 @@ def test_keys_are_those_of_the_release() -> None:
     assert not valid({"amp": {"enabled": True}})
     assert valid({"expert_parallel": {"enabled": True}})
     assert not valid({"expert_parallel": {"enabled": True}}, Version(0, 18, 9))
+
+
+def test_keys_that_others_read_are_known_in_every_release() -> None:
+    others = {key.path for key in every_key() if key.status == "external" and "." not in key.path}
+    assert others
+    for version in (PUBLISHED[0], NEWEST):
+        assert others <= published(version)["properties"].keys()
 
 
 def test_optimizers_are_those_of_the_release() -> None:

@@ -70,6 +70,23 @@ def test_arguments_are_taken_by_classes_that_the_type_leads_to(name: str) -> Non
             assert any(one is None or argument in one for one in taken)
 
 
+@pytest.mark.parametrize(
+    ("name", "mode", "built"),
+    [
+        ("Adam", True, "torch.AdamW"),
+        ("Adam", False, "torch.Adam"),
+        ("AdamW", True, "torch.AdamW"),
+        ("AdamW", False, "torch.AdamW"),
+    ],
+)
+def test_the_name_adamw_decouples_decay_whatever_adam_w_mode_says(
+    name: str, mode: bool, built: str
+) -> None:
+    params = {"torch_adam": True, "adam_w_mode": mode}
+    found = optimizer_built(name, params, NEWEST, offloaded=False)
+    assert found is not None and found.kind.name == built
+
+
 RELEASES = ("0.3.0", "0.5.4", "0.5.5", "0.10.1", "0.11.0", "0.16.4", "0.17.6", "0.19.6", "0.19.8")
 
 
@@ -285,3 +302,13 @@ def test_the_tested_classes_are_deepspeeds() -> None:
         each.name.removeprefix("torch.") for each in OPTIMIZER_CLASSES.values() if each.is_tested
     }
     assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["Lion", "Muon"])
+def test_a_step_of_our_own_optimizers_returns_what_its_closure_does(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    from dsengine.optimizers import build_optimizer, split_for_muon
+
+    groups: Any = [{"params": [torch.nn.Parameter(torch.ones(4, 4))]}]
+    built = build_optimizer(name, {}, split_for_muon(groups, {}, {}) if name == "Muon" else groups)
+    assert built.step(lambda: 0.5) == 0.5
