@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python -m mutation record light|engine [TESTS]   who runs which line
     PYTHONPATH=tests python -m mutation run [--count 200]             goes on where it stopped
-    PYTHONPATH=tests python -m mutation page                          writes docs/mutants.md
+    PYTHONPATH=tests python -m mutation page [COMMIT]                 writes docs/mutants.md
 
 A mutant is killed when a test fails. Style checks and pages that are written from the sources do
 not count: they see that something changed, not that it is wrong.
@@ -13,6 +13,7 @@ import json
 import os
 import queue
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -94,6 +95,13 @@ def run(chosen: list[Mutant], jobs: int, *, quick: bool) -> None:
             courts.get().close()
 
 
+def newest_commit() -> str:
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(
+        asked, cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=("record", "run", "list", "page"))
@@ -119,7 +127,8 @@ def main() -> None:
         for mutant in chosen:
             print(f"{mutant.where}  {mutant.kind}: {mutant.diff}")
     else:
-        (ROOT / "docs" / "mutants.md").write_text(page(chosen, verdicts()), "utf-8")
+        commit = given.more[0] if given.more else newest_commit()
+        (ROOT / "docs" / "mutants.md").write_text(page(chosen, verdicts(), commit), "utf-8")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ ARGUED = Path(__file__).parent / "argued.json"
 WIDTH = 110
 
 
-def page(sample: Iterable[Mutant], verdicts: Mapping[str, Mapping[str, Any]]) -> str:
-    """The sample by room, then each survivor, then who killed the others."""
+def page(sample: Iterable[Mutant], verdicts: Mapping[str, Mapping[str, Any]], commit: str) -> str:
+    """The sample of a commit by room, then each survivor, then who killed the others."""
     argued: dict[str, str] = json.loads(ARGUED.read_text("utf-8"))
     rooms: dict[str, list[str]] = defaultdict(list)
     alive: list[str] = []
@@ -37,7 +37,8 @@ def page(sample: Iterable[Mutant], verdicts: Mapping[str, Mapping[str, Any]]) ->
         "written from the sources do not count as witnesses: they see that something changed, not "
         "that it is wrong.",
         "",
-        f"**{killed} of {len(outcomes)} are killed ({killed / len(outcomes):.1%}).**",
+        f"**{killed} of {len(outcomes)} are killed ({killed / len(outcomes):.1%}).** Lines are "
+        f"those of commit {commit}.",
         "",
         "| Room | Mutants | Killed |",
         "|---|---:|---:|",
