@@ -6,11 +6,12 @@ test, run with a new release of torch, is the list of what has to be looked at.
 
 Patched for the whole process, while a ``with`` lasts: ``UntypedStorage.resize_`` (``resizes``),
 ``torch.distributed.get_backend`` and ``torch.cuda.is_available`` (``fake_process_group``).
-Changed on a model, as long as it is under an engine: the table of parameters of a module
+Changed on a model that comes under an engine, for good: the table of parameters of a module
 (``replace_parameter_table``), its ``__deepcopy__`` (``make_copyable``), the hooks by which
 ``fully_shard`` swaps shards into state dicts (``release_state_dict_hooks``).
 """
 
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -152,6 +153,20 @@ def sharded_parameters(unit: FSDPModule) -> Iterator[ShardedParameter]:
     """Yield what ``unit`` gathers itself, not what units below it do."""
     for group in parameter_groups(unit):
         yield from map(ShardedParameter, group.fsdp_params)
+
+
+def collect(units: Iterable[FSDPModule]) -> list[ShardedParameter]:
+    """Return the parameters of ``units``, in their order, each once.
+
+    Several modules can be one unit; torch gives each of them all parameters of it.
+    """
+    records = {
+        id(record): record
+        for unit in units
+        for group in parameter_groups(unit)
+        for record in group.fsdp_params
+    }
+    return [ShardedParameter(record) for record in records.values()]
 
 
 def units_of(root: nn.Module) -> list[FSDPModule]:
@@ -319,8 +334,16 @@ def children_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def parameter_table(module: nn.Module) -> dict[str, Any]:
-    """What ``module.weight`` is looked up in. No hook is run where a parameter is read."""
+    """What ``module.weight`` is looked up in. No hook is run where a parameter is read.
+
+    Writing here registers nothing: no hook of zero.Init, no ``__setattr__`` of a script's class.
+    """
     return module._parameters
+
+
+def buffer_table(module: nn.Module) -> dict[str, Tensor | None]:
+    """Where the buffers of ``module`` itself are. Setting one as an attribute may register it."""
+    return module._buffers
 
 
 def replace_parameter_table(module: nn.Module, table: dict[str, Any]) -> None:
@@ -522,8 +545,14 @@ def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
 # Files that torch has written, read without running code: what their pickles name
 
 
+_LAYOUTS = {str(each): each for each in vars(torch).values() if isinstance(each, torch.layout)}
+
+
 def _layout(name: str) -> torch.layout:
-    return getattr(torch, name.removeprefix("torch."))
+    """Look among layouts alone: whatever else of torch a file named could be called by it."""
+    if name not in _LAYOUTS:
+        raise pickle.UnpicklingError(f"{name!r} is no layout of a tensor")
+    return _LAYOUTS[name]
 
 
 def _rebuild_plain(rebuild: Any, kind: Any, arguments: tuple[Any, ...], state: Any) -> Any:
@@ -569,8 +598,3 @@ def named_in_checkpoint_metadata() -> dict[tuple[str, str], Any]:
 def metadata_path(reader: Any, rank: Any) -> Any:
     """Where a ``FileSystemReader`` finds its metadata."""
     return reader._get_metadata_path(rank)
-
-
-def collect(units: Iterable[FSDPModule]) -> list[ShardedParameter]:
-    """Return the parameters of all ``units``, in their order."""
-    return [each for unit in units for each in sharded_parameters(unit)]

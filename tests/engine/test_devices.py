@@ -27,10 +27,11 @@ from dsengine.optimizers import build_optimizer, rebind
 from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding
 from dsengine.optimizers.gradients import global_norm, scale_gradients
-from dsengine.parameters.shards import as_shard, copy_whole, part_of, whole_of
+from dsengine.parameters.shards import copy_whole, part_of, whole_of
 from dsengine.simulation.fakes import Values
 from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
 from dsengine.tiers.host import _to_part
+from dsengine.torch_private import as_shard
 
 RANK, WORLD = 5, 8
 

@@ -1,6 +1,6 @@
 """The names that scripts import from deepspeed: what each of them is here, and what is refused."""
 
-import importlib
+import importlib.util
 import logging
 import re
 import subprocess
@@ -411,3 +411,30 @@ def test_optimizers_of_ops_train_alike_at_every_stage(ranks: Ranks, name: str) -
     assert curves[0][-1] < curves[0][0]
     for curve in curves[1:]:
         assert curve == pytest.approx(curves[0], rel=1e-5)
+
+
+def test_a_path_of_deepspeed_is_one_module_under_both_names() -> None:
+    import dsengine.ops.adam as there
+    import dsengine.schedules as schedules
+
+    import dsengine.deepspeed.ops.adam as here
+
+    assert here is there
+    assert schedules.WarmupLR is dsengine.schedules.WarmupLR
+    spec = importlib.util.find_spec("dsengine.ops")
+    assert spec is not None and spec.submodule_search_locations
+
+
+def test_the_package_can_be_imported_anew() -> None:
+    """In notebooks; and paths are found once, whoever imports how often."""
+    program = (
+        "import sys, importlib, dsengine\n"
+        "finders = len(sys.meta_path)\n"
+        "importlib.reload(dsengine)\n"
+        "assert len(sys.meta_path) == finders\n"
+        "for name in [n for n in sys.modules if n.split('.')[0] == 'dsengine']:\n"
+        "    del sys.modules[name]\n"
+        "import dsengine.ops.adam\n"
+        "assert len(sys.meta_path) == finders\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)

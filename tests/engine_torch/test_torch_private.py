@@ -89,6 +89,12 @@ class TestUnits:
             "a unit yields parameters of the units below it"
         )
 
+    def test_modules_that_share_a_unit_give_each_parameter_once(self) -> None:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        mesh = init_device_mesh("cpu", (1,))
+        fully_shard(list(model), mesh=mesh)
+        assert len(private.collect(private.units_of(model))) == 4
+
     def test_the_flat_memory_is_that_of_the_shard_and_of_the_whole(self) -> None:
         unit = unit_of(Tied())
         (parameter,) = private.sharded_parameters(unit)
@@ -534,6 +540,26 @@ class TestFiles:
     def test_a_layout_is_what_torch_writes(self) -> None:
         rebuild = private.named_in_tensor_files()["torch.serialization", "_get_layout"]
         assert rebuild("torch.strided") is torch.strided
+        for name in ("torch.save", "torch.load", "torch.os", "torch.hub"):
+            with pytest.raises(pickle.UnpicklingError):
+                rebuild(name)
+
+    def test_no_file_reaches_code_by_way_of_a_layout(self, tmp_path: Path) -> None:
+        """A pickle that asks for ``_get_layout("torch.os")`` and goes on from there."""
+        from dsengine.checkpoints import CheckpointError
+        from dsengine.checkpoints.deepspeed_layout.unpickle import read_file
+        from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
+
+        class Asking:
+            def __reduce__(self) -> Any:
+                return torch.serialization._get_layout, ("torch.os",)
+
+        torch.save({"innocent": Asking()}, tmp_path / "states.pt")
+        (tmp_path / ".metadata").write_bytes(pickle.dumps(Asking()))
+        with pytest.raises(CheckpointError):
+            read_file(tmp_path / "states.pt")
+        with pytest.raises(CheckpointError):
+            SafeFileSystemReader(tmp_path).read_metadata()
 
     @pytest.mark.usefixtures("alone")
     def test_a_checkpoint_names_what_is_known(self, tmp_path: Path) -> None:

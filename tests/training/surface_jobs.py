@@ -14,6 +14,7 @@ import dsengine
 from dsengine.loop.offload_states import states_of
 from dsengine.observation.memory import LiveBytes
 from dsengine.tiers.offloaded_states import OffloadDeviceEnum, OffloadedStates, OffloadStateTypeEnum
+from dsengine.torch_private import local_part
 from training import models
 from training.jobs import config, window
 
@@ -206,7 +207,7 @@ def failure(settings: dict[str, Any], kind: str) -> tuple[str, str, bool, str]:
     except Exception as error:  # what is raised is the result
         outcome = (type(error).__name__, str(error))
     same = all(
-        torch.equal(dsengine.sharding.local_part(before[n]), dsengine.sharding.local_part(t))
+        torch.equal(local_part(before[n]), local_part(t))
         for n, t in engine.sharding.masters.items()
     )
     engine.destroy()
@@ -419,7 +420,7 @@ def moved_away(settings: dict[str, Any]) -> dict[str, Any]:
     empty = [
         kind
         for kind, tensors in states.items()
-        if all(dsengine.sharding.local_part(t).untyped_storage().nbytes() == 0 for t in tensors)
+        if all(local_part(t).untyped_storage().nbytes() == 0 for t in tensors)
     ]
     offloaded.restore()
     live.stop()
@@ -428,11 +429,11 @@ def moved_away(settings: dict[str, Any]) -> dict[str, Any]:
     engine.step()
     curve += [_mean((loss.item() + second.item()) / 2), window(engine, 2)]
     kept = {
-        dsengine.sharding.local_part(tensor).untyped_storage()._cdata: tensor
+        local_part(tensor).untyped_storage()._cdata: tensor
         for tensors in states_of(engine).values()
         for tensor in tensors
     }
-    total = sum(dsengine.sharding.local_part(t).untyped_storage().nbytes() for t in kept.values())
+    total = sum(local_part(t).untyped_storage().nbytes() for t in kept.values())
     engine.destroy()
     return {
         "curve": curve,

@@ -1,8 +1,8 @@
 """What one rank of dsengine keeps in main memory and on NVMe.
 
 fp32 parts, gradients and moments of the tiles that are not on the device; no 16-bit copy. On NVMe
-the parts and moments of a tile are one file (``dsengine.offload.nvme``); parameters are mapped
-files that the kernel pages (``dsengine.offload.mapped``).
+the parts and moments of a tile are one file (``dsengine.tiers.nvme``); parameters are mapped
+files that the kernel pages (``dsengine.tiers.mapped``).
 """
 
 from dsconfig.cost.dsengine.sharding import moves_masters, tiles

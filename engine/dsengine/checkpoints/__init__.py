@@ -12,7 +12,6 @@ from dsengine.checkpoints.checkpointer import Checkpointer
 from dsengine.checkpoints.errors import CheckpointError, CheckpointMismatchError
 from dsengine.checkpoints.retention import checkpoints
 from dsengine.checkpoints.state import Stateful, TrainingState
-from dsengine.parameters.names import named_shards, regathered
 
 __all__ = [
     "CheckpointError",
@@ -21,6 +20,4 @@ __all__ = [
     "Stateful",
     "TrainingState",
     "checkpoints",
-    "named_shards",
-    "regathered",
 ]

@@ -17,7 +17,7 @@ from dsengine.checkpoints.load import load
 from dsengine.checkpoints.save import Snapshot, collect, write
 from dsengine.checkpoints.state import TrainingState
 
-logger = getLogger("dsengine.checkpoints")
+logger = getLogger("dsengine.checkpoint")
 
 
 def _thread() -> ThreadPoolExecutor:

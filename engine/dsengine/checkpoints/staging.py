@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from dsengine.parameters.shards import as_shard
+from dsengine.torch_private import as_shard
 
 
 @torch.no_grad()

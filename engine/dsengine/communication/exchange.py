@@ -35,7 +35,11 @@ def can_exchange(group: dist.ProcessGroup | None, device: torch.device) -> bool:
 
 
 class Buffers:
-    """Takes and gives flat tensors on the CPU; holds what nobody uses until ``clear``."""
+    """Takes and gives flat tensors on the CPU; holds what nobody uses until ``clear``.
+
+    There a fresh allocation of some MiB is a run of page faults, which cost more than the copy
+    that fills it. (CUDA's caching allocator has no such cost.)
+    """
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []

@@ -9,32 +9,50 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
+from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 from dsengine.deepspeed.refusals import refusal
 
 PACKAGE = "dsengine"
 ROOM = f"{PACKAGE}.deepspeed"
-_FOLDER = Path(__file__).parent
 _OWN = ("importing", "refusals")
 """Files of this room that are no modules of DeepSpeed."""
+_ELSEWHERE = {"schedules": f"{PACKAGE}.optimizers.schedules"}
+"""A path below ``dsengine`` that is older than this room."""
 
 
 def module_of(name: str) -> str | None:
     """Return the module that stands for ``deepspeed.<name>``, None where there is none."""
-    place = _FOLDER.joinpath(*name.split("."))
-    if name in _OWN or not (place.with_suffix(".py").exists() or place.is_dir()):
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
+    if not name or name in _OWN or _spec(f"{ROOM}.{name}") is None:
         return None
     return f"{ROOM}.{name}"
 
 
+def _spec(full: str) -> ModuleSpec | None:
+    try:
+        return find_spec(full)
+    except ModuleNotFoundError:  # its package is not there either
+        return None
+
+
 class _Standing(Loader):
-    """Puts the module of this room where one of the other name was asked for."""
+    """Puts the module ``real`` where one of another name was asked for."""
+
+    def __init__(self, real: ModuleSpec) -> None:
+        self.real = real
 
     def exec_module(self, module: ModuleType) -> None:
-        name = module.__name__.removeprefix(f"{PACKAGE}.")
-        sys.modules[module.__name__] = import_module(f"{ROOM}.{name}")
+        sys.modules[module.__name__] = import_module(self.real.name)
+
+    def get_code(self, name: str) -> Any:
+        """For ``python -m dsengine.utils.zero_to_fp32``."""
+        del name
+        loader: Any = self.real.loader
+        return loader.get_code(self.real.name)
 
 
 class _Names(MetaPathFinder):
@@ -46,9 +64,12 @@ class _Names(MetaPathFinder):
         package, _, name = fullname.partition(".")
         if package != PACKAGE or fullname.startswith(ROOM):
             return None
-        if module_of(name) is not None:
-            return ModuleSpec(fullname, _Standing())
-        return None
+        real = None if (place := module_of(name)) is None else _spec(place)
+        if real is None:
+            return None
+        spec = ModuleSpec(fullname, _Standing(real), origin=real.origin)
+        spec.submodule_search_locations = real.submodule_search_locations
+        return spec
 
 
 class _Refusals(MetaPathFinder):
@@ -66,5 +87,8 @@ class _Refusals(MetaPathFinder):
 
 def install() -> None:
     """From now on, let DeepSpeed's paths below ``dsengine`` be imported, or refused in words."""
+    earlier = [each for each in sys.meta_path if type(each).__module__ == __name__]
+    for each in earlier:  # this module was imported before, and forgotten
+        sys.meta_path.remove(each)
     sys.meta_path.insert(0, _Names())
     sys.meta_path.append(_Refusals())

@@ -151,7 +151,7 @@ def _on_host(settings: Settings) -> AbstractContextManager[Any]:
 
 
 def _profiled(settings: Settings) -> AbstractContextManager[Any]:
-    return record_function("dsengine.checkpoints") if settings.profile else nullcontext()
+    return record_function("dsengine.checkpoint") if settings.profile else nullcontext()
 
 
 def _synchronize(settings: Settings) -> None:

@@ -10,7 +10,7 @@ import gc
 import resource
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
@@ -94,18 +94,18 @@ class _StorageTracker(TorchDispatchMode):
         self.live = 0
         self.peak = 0
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._resizes = resizes(self._resized)
+        self._resizes = ExitStack()
 
     def __enter__(self) -> "_StorageTracker":
         for tensor in _existing_tensors():
             self._see(tensor, counted=self._existing)
-        self._resizes.__enter__()
+        self._resizes.enter_context(resizes(self._resized))
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self._resizes.__exit__(None, None, None)
+        self._resizes.close()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from dsconfig import OPTIMIZER_CLASSES
 from dsengine.optimizers.lion import Lion
-from dsengine.parameters.shards import as_shard, local_part
+from dsengine.torch_private import as_shard, local_part
 
 ELEMENTWISE = frozenset(
     {

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dsconfig import Architecture, ModelTree, ModuleFact, TensorFact, architecture_of
 from dsengine.parameters.names import own_parameters
-from dsengine.torch_private import children_of
+from dsengine.torch_private import buffer_table, children_of
 
 STACKS = (nn.ModuleList, nn.Sequential)
 """Containers whose children, when alike, are the layers of a model."""
@@ -68,7 +68,7 @@ def _fact(module: nn.Module, name: str, blocks: set[nn.Module]) -> ModuleFact:
         name=name,
         type=_type_name(module),
         parameters=_tensors(dict(own_parameters(module))),
-        buffers=_tensors(dict(module.named_buffers(recurse=False, remove_duplicate=False))),
+        buffers=_tensors(buffer_table(module)),
         children=tuple(
             _fact(child, prefix + child_name, blocks) for child_name, child in children_of(module)
         ),

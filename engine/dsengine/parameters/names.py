@@ -6,7 +6,14 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from dsengine.torch_private import WRAPPERS, collect, is_gathered, persistent_buffers, units_of
+from dsengine.torch_private import (
+    WRAPPERS,
+    collect,
+    is_gathered,
+    parameter_table,
+    persistent_buffers,
+    units_of,
+)
 
 
 def clean_name(name: str) -> str:
@@ -16,7 +23,9 @@ def clean_name(name: str) -> str:
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield the parameters of ``module`` itself, each under each of its names."""
-    return module.named_parameters(recurse=False, remove_duplicate=False)
+    for name, parameter in parameter_table(module).items():  # named_parameters can be overridden
+        if parameter is not None:
+            yield name, parameter
 
 
 def named_shards(

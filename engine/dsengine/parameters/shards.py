@@ -36,6 +36,3 @@ def whole_of(shard: DTensor) -> Tensor:
 def copy_whole(target: Tensor, whole: Tensor) -> None:
     """Copy into ``target`` its part of ``whole``; no communication."""
     local_part(target).copy_(part_of(whole, target) if isinstance(target, DTensor) else whole)
-
-
-__all__ = ["as_shard", "copy_whole", "local_part", "part_of", "whole_of"]

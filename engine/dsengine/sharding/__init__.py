@@ -5,7 +5,7 @@ from torch import nn
 
 from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
-from dsengine.sharding.base import Sharding, local_part
+from dsengine.sharding.base import Sharding
 from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.sharding.mesh import device_mesh
 from dsengine.sharding.replicated import Replicated
@@ -13,7 +13,7 @@ from dsengine.sharding.to_device import broadcast_from_first_rank, move_and_agre
 from dsengine.sharding.whole import WholeAtRest
 from dsengine.sharding.zero.adoption import is_partitioned, restore_whole
 
-__all__ = ["FullySharded", "Replicated", "Sharding", "WholeAtRest", "distribute", "local_part"]
+__all__ = ["FullySharded", "Replicated", "Sharding", "WholeAtRest", "distribute"]
 
 
 def distribute(module: nn.Module, plan: Plan, policy: Policy, device: torch.device) -> Sharding:

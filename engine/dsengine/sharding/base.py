@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dsengine.parameters.shards import local_part
-from dsengine.torch_private import persistent_buffers
+from dsengine.torch_private import local_part, persistent_buffers
 
 
 class LoadResult(NamedTuple):

@@ -38,7 +38,7 @@ from dsengine.communication.exchange import (
     start_gather,
 )
 from dsengine.optimizers.precision import Policy
-from dsengine.parameters.shards import as_shard, part_of
+from dsengine.parameters.shards import part_of
 from dsengine.sharding.at_rest import UnitsAtRest
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
@@ -58,6 +58,7 @@ from dsengine.tiers.masters import move_masters_to_host
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.torch_private import (
     all_gather_flat,
+    as_shard,
     foreach_copy_,
     gather_asynchronously,
     reduce_again,

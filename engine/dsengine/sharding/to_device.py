@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from dsengine.sharding.zero.partitioned import is_piece
-from dsengine.torch_private import broadcast_coalesced
+from dsengine.torch_private import broadcast_coalesced, buffer_table
 
 BROADCAST_BYTES = 256 * 1024**2
 """Most bytes of one flattened broadcast."""
@@ -26,8 +26,10 @@ def move_and_agree(module: nn.Module, device: torch.device) -> None:
 
 def move_buffers(module: nn.Module, device: torch.device) -> None:
     for owner in module.modules():
-        for name, buffer in owner.named_buffers(recurse=False, remove_duplicate=False):
-            setattr(owner, name, buffer.to(device))
+        table = buffer_table(owner)
+        for name, buffer in table.items():
+            if buffer is not None:
+                table[name] = buffer.to(device)
 
 
 @contextmanager

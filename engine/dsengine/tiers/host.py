@@ -21,10 +21,9 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dsengine.optimizers.binding import Binding, is_elementwise
-from dsengine.parameters.shards import as_shard, local_part
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.tiers.tiles import Tile, divide_into_tiles, host_share, stepping_only
-from dsengine.torch_private import version_of
+from dsengine.torch_private import as_shard, local_part, version_of
 
 
 class HostBinding(Binding):

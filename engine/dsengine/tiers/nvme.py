@@ -20,11 +20,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dsengine.parameters.shards import local_part
 from dsengine.tiers.files import Buffer, FileIO, TileFile, fresh_directory, wait
 from dsengine.tiers.host import HostBinding
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.tiers.tiles import Tile, state_entries
+from dsengine.torch_private import local_part
 
 ELEMENT_BYTES = 4
 

@@ -13,8 +13,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from dsengine.parameters.shards import local_part
-from dsengine.torch_private import storage_key
+from dsengine.torch_private import local_part, storage_key
 
 
 class OffloadStateTypeEnum(StrEnum):

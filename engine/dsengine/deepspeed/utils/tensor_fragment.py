@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from dsengine.parameters.names import clean_name
-from dsengine.parameters.shards import as_shard, whole_of
+from dsengine.parameters.shards import whole_of
+from dsengine.torch_private import as_shard
 
 if TYPE_CHECKING:
     from dsengine.loop.engine import Engine

@@ -15,17 +15,17 @@ from dsengine.parameters.names import own_parameters
 from dsengine.parameters.shards import part_of
 from dsengine.sharding.zero.external import inherit
 from dsengine.sharding.zero.partitioned import PartitionedParameter, gather, restore, retire
-from dsengine.torch_private import collect, units_of
+from dsengine.torch_private import collect, parameter_table, units_of
 
 
 def is_partitioned(module: nn.Module) -> bool:
     """Whether ``module`` was built under zero.Init."""
-    return any(isinstance(p, PartitionedParameter) for p in _entries(module).values())
+    return any(isinstance(p, PartitionedParameter) for p in _owned(module).values())
 
 
 def restore_whole(module: nn.Module) -> None:
     """Make every parameter whole again, the same objects; collective."""
-    for parameter in {id(p): p for p in _entries(module).values()}.values():
+    for parameter in {id(p): p for p in _owned(module).values()}.values():
         if isinstance(parameter, PartitionedParameter):
             restore(parameter)
 
@@ -37,14 +37,14 @@ def take_pieces(module: nn.Module) -> dict[str, PartitionedParameter]:
     """
     replaced: dict[int, nn.Parameter] = {}
     taken = {n: p for n, p in module.named_parameters() if isinstance(p, PartitionedParameter)}
-    for (owner, name), parameter in _entries(module).items():
+    for (owner, name), parameter in _owned(module).items():
         if not isinstance(parameter, PartitionedParameter):
             continue
         if id(parameter) not in replaced:
             meta = nn.Parameter(torch.empty_like(parameter._like), parameter.requires_grad)
             inherit(meta, parameter)
             replaced[id(parameter)] = meta
-        setattr(owner, name, replaced[id(parameter)])
+        parameter_table(owner)[name] = replaced[id(parameter)]
     return taken
 
 
@@ -75,7 +75,7 @@ def _local_piece(source: PartitionedParameter, target: DTensor, device: torch.de
     return piece.to(device=device, dtype=target.dtype)
 
 
-def _entries(module: nn.Module) -> dict[tuple[nn.Module, str], nn.Parameter]:
+def _owned(module: nn.Module) -> dict[tuple[nn.Module, str], nn.Parameter]:
     return {
         (owner, name): parameter
         for owner in module.modules()
