@@ -217,12 +217,13 @@ def checkpointed(settings: dict[str, Any]) -> dict[str, int]:
         counts["waits"] += 1
 
     engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
+    inputs = models.batch(0, 0, 0)
     with (
         mock.patch.object(checkpointing, "save_on_cpu", save_on_cpu),
         mock.patch.object(checkpointing.torch.cuda, "is_available", lambda: True),
         mock.patch.object(checkpointing.torch.cuda, "synchronize", synchronize),
     ):
-        loss = engine.module(models.batch(0, 0, 0))
+        loss = engine.module(inputs)
     del loss
     engine.destroy()
     return counts
