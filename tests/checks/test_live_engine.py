@@ -39,6 +39,7 @@ NOT_SHOWN = {
 GOOD_NEEDS_MORE = {
     "DSC306": "quantised weights have no kernel for a CPU",
     "DSC432": "NVMe offload has a kernel",
+    "DSC438": "SuperOffload runs on cards alone",
     "DSC451": "ZenFlow reads the arguments of the optimizer in the file",
     "DSC452": "ZenFlow reads the arguments of the optimizer in the file",
     "DSC453": "ZenFlow reads the arguments of the optimizer in the file",
