@@ -43,7 +43,7 @@ def train(*options: object) -> None:
         "run",
         "examples/gpt_zero3.json",
         *("--gpus", 2, "--device", "cpu", "--model", "examples/gpt.json"),
-        *("--micro-batch", 8, "--global-batch", 32),
+        *("--micro-batch", 8, "--global-batch", 32, "--seq-len", 128),
         "--",
         "examples/train_gpt.py",
         *("--steps", STEPS, "--folder", "runs/gpt"),
