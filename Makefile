@@ -50,9 +50,11 @@ test-torch: ## the engine's tests with another torch: make test-torch VERSION=2.
 		$(TORCH)/bin/python -m pip install --quiet --constraint constraints.txt \
 			"torch==$(VERSION)" --editable ".[engine,dev,yaml,plot]" && touch $(TORCH)/ready; }
 	mkdir -p runs/torch
-	-$(TORCH)/bin/python -m pytest -m "(engine or torch) and not live and not deep" \
-		--junitxml=runs/torch/$(VERSION).xml
-	$(BIN)/python -m tests.torch_releases runs/torch/$(VERSION).xml $(VERSION)
+	rm -f runs/torch/$(VERSION).xml
+	$(TORCH)/bin/python -m pytest -m "(engine or torch) and not live and not deep" \
+		--junitxml=runs/torch/$(VERSION).xml; tested=$$?; \
+		$(TORCH)/bin/python -m tests.torch_releases runs/torch/$(VERSION).xml $(VERSION) && \
+		exit $$tested
 
 # Which test runs which line is recorded once; delete runs/mutants to begin anew.
 mutants: $(STAMPS)/setup ## 200 small mistakes in the core rooms: which of them would the suite notice?

@@ -62,33 +62,22 @@ _HOMES = {
     "logger": "deepspeed.utils.logging",
     "measure": "observation.measurement",
     "print_measurement": "observation.measurement",
-    "schedules": "optimizers",
     "simulate": "simulation.dry_run",
 }
 """By name, the module below ``dsengine`` that has it."""
-_OTHER_NAMES = {
-    "DeepSpeedEngine": ("loop.engine", "Engine"),
-    "checkpointing": ("loop", "activation_checkpointing"),
-}
+_OTHER_NAMES = {"DeepSpeedEngine": "Engine"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES or name in _OTHER_NAMES:
-        module, attribute = _OTHER_NAMES.get(name) or (_HOMES[name], name)
-        value = _attribute(import_module(f"dsengine.{module}"), attribute)
+    own = _OTHER_NAMES.get(name, name)
+    if own in _HOMES:
+        value = getattr(import_module(f"dsengine.{_HOMES[own]}"), own)
     elif name in __all__ and (place := module_of(name)):
         value = import_module(place)
     else:
         raise AttributeError(refusal(name) or f"module 'dsengine' has no attribute {name!r}")
     globals()[name] = value
     return value
-
-
-def _attribute(module: Any, name: str) -> Any:
-    """An attribute of a module, or a module in it that may not be loaded yet."""
-    if not hasattr(module, name):
-        return import_module(f"{module.__name__}.{name}")
-    return getattr(module, name)
 
 
 install()

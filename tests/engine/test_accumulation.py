@@ -1,6 +1,8 @@
 """A window's gradients are summed in the dtype the config names, at every stage."""
 
 import pytest
+import torch
+from torch.torch_version import TorchVersion
 
 from training.jobs import config
 from training.ranks import Ranks
@@ -24,10 +26,11 @@ def test_stage_1_sums_a_whole_window_in_fp32_before_it_is_sent(ranks: Ranks) -> 
         exact = ranks.once(BY_HAND, summed_in="fp32", sent_in="fp32")[0]
         return abs(ranks.run(JOB, stage=1, summed_in=summed, sent_in=sent)[0] / exact - 1)
 
-    # torch 2.15 adds what one backward leaves in a tied weight in fp32 too, which is more exact.
-    assert gap("fp32", "fp32") < 1e-5
+    # torch 2.15 adds what one backward leaves in a tied weight in fp32 too, unlike the reference.
+    newer = TorchVersion(torch.__version__) >= (2, 15)
+    assert gap("fp32", "fp32") < (1e-5 if newer else 1e-6)
     # What is left of the error is that of casting once, not of eight sums.
-    assert gap("fp32", "bf16") < 0.75 * gap("bf16", "bf16")
+    assert gap("fp32", "bf16") < gap("bf16", "bf16") * (0.75 if newer else 0.5)
 
 
 @pytest.mark.parametrize("stage", [2, 3])

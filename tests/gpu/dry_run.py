@@ -77,7 +77,8 @@ def peaks(config: dict[str, Any], workload: dict[str, Any]) -> dict[str, int]:
     """Bytes over what was there before, of the second step; runs on every rank."""
     work = Workload(**workload | {"micro_batch": 1})
     batch = work.batch(seed=dist.get_rank())
-    meter: Any = Allocated() if work.device != "cpu" else LiveBytes(torch.device("cpu"))
+    # On the host the model is in the same memory, and is counted; on a card it arrives.
+    meter = LiveBytes(torch.device(work.device), existing=work.device == "cpu")
     model = work.model()
     gc.collect()
     meter.start("init")
@@ -93,26 +94,3 @@ def peaks(config: dict[str, Any], workload: dict[str, Any]) -> dict[str, int]:
     meter.stop()
     engine.destroy()
     return {phase: meter.peaks[phase] for phase in PHASES}
-
-
-class Allocated:
-    """What LiveBytes counts on the host, from the counters of torch's allocator for CUDA."""
-
-    def __init__(self) -> None:
-        self.peaks: dict[str, int] = {}
-
-    def start(self, phase: str) -> None:
-        torch.cuda.empty_cache()
-        self._before = torch.cuda.memory_allocated()
-        self._phase = phase
-        torch.cuda.reset_peak_memory_stats()
-
-    def enter(self, phase: str) -> None:
-        self.stop()
-        self._phase = phase
-        torch.cuda.reset_peak_memory_stats()
-
-    def stop(self) -> None:
-        torch.cuda.synchronize()
-        peak = torch.cuda.max_memory_allocated() - self._before
-        self.peaks[self._phase] = max(peak, self.peaks.get(self._phase, 0))

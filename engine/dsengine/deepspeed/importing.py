@@ -19,8 +19,11 @@ PACKAGE = "dsengine"
 ROOM = f"{PACKAGE}.deepspeed"
 _OWN = ("importing", "refusals")
 """Files of this room that are no modules of DeepSpeed."""
-_ELSEWHERE = {"schedules": f"{PACKAGE}.optimizers.schedules"}
-"""A path below ``dsengine`` that is older than this room."""
+_ELSEWHERE = {
+    "checkpointing": f"{PACKAGE}.loop.activation_checkpointing",
+    "schedules": f"{PACKAGE}.optimizers.schedules",
+}
+"""Modules that scripts reach by these names and the engine itself is built on."""
 
 
 def module_of(name: str) -> str | None:

@@ -23,7 +23,7 @@ from dsengine.torch_private import resizes, storage_key
 class LiveBytes:
     """Peak and remaining bytes of each phase between ``start`` and ``stop``.
 
-    ``existing`` False leaves out what was there before ``start`` (on the CPU only).
+    ``existing`` False leaves out what was there before ``start``.
     """
 
     def __init__(self, device: torch.device, *, existing: bool = True) -> None:
@@ -33,6 +33,9 @@ class LiveBytes:
         self.rests: dict[str, int] = {}
         """Bytes held when each phase was last left."""
         self._phase: str | None = None
+        self._existing = existing
+        self._before = 0
+        """On CUDA, the bytes that are left out."""
         self._tracker = (
             None if device.type == "cuda" else _StorageTracker(device, existing=existing)
         )
@@ -41,6 +44,8 @@ class LiveBytes:
         """Begin to measure."""
         if self._tracker is not None:
             self._tracker.__enter__()
+        elif not self._existing:
+            self._before = torch.cuda.memory_allocated(self.device)
         self._begin(phase)
 
     def enter(self, phase: str) -> None:
@@ -74,8 +79,8 @@ class LiveBytes:
         if self._tracker is not None:
             peak, live = self._tracker.peak, self._tracker.live
         else:
-            peak = torch.cuda.max_memory_allocated(self.device)
-            live = torch.cuda.memory_allocated(self.device)
+            peak = torch.cuda.max_memory_allocated(self.device) - self._before
+            live = torch.cuda.memory_allocated(self.device) - self._before
         self.peaks[self._phase] = max(peak, self.peaks.get(self._phase, 0))
         self.rests[self._phase] = live
         self._phase = None
@@ -177,15 +182,6 @@ def _existing_tensors() -> list[torch.Tensor]:
         except (ReferenceError, RuntimeError):
             continue  # a dead weak proxy, or a grad that may not be asked for
     return found
-
-
-def against_estimate(live: LiveBytes, expected: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """(phase, estimated, measured) in bytes, for the phases that both know."""
-    return [
-        (phase, expected[phase], measured)
-        for phase, measured in live.peaks.items()
-        if phase in expected
-    ]
 
 
 GIB = 1024**3
