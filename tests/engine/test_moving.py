@@ -1,11 +1,21 @@
 """States leave the device for a while, and training goes on as if they had stayed."""
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 from training.jobs import config
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    """Processes without a past: bytes are compared exactly, and what is left of a run may die."""
+    with Ranks(2, os.environ.get("RANKS_DEVICE", "cpu")) as running:
+        yield running
 
 
 @pytest.mark.parametrize("bf16", [False, True])
