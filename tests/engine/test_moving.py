@@ -10,6 +10,9 @@ from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
 
+SCALARS = 16
+"""Bytes that gloo's two worker threads may hold a moment longer: the scalar each reduced last."""
+
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
@@ -27,7 +30,9 @@ def test_states_that_were_away_are_what_they_were(ranks: Ranks, stage: int, bf16
         assert rank["curve"] == pytest.approx(stayed, rel=1e-6)
         assert set(rank["empty"]) >= {"optim_states", "hp_params", "lp_params", "lp_grads"}
         # Host copies are as large as what was freed for them: were it not freed, more would live.
-        assert rank["rests"]["away"] == rank["rests"]["before"] == rank["rests"]["back"]
+        rests = rank["rests"]
+        assert rests["away"] == pytest.approx(rests["before"], abs=SCALARS)
+        assert rests["back"] == pytest.approx(rests["before"], abs=SCALARS)
         # Between steps no gradients are held; then as much is freed as there is.
         assert rank["freed"] >= rank["held"] > 0
 
