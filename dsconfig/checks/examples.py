@@ -33,7 +33,7 @@ def judge(example: Example) -> tuple[Diagnostic, ...]:
 def flags_of(example: Example) -> str:
     """The options of ``dsconfig validate`` that set the world of an example."""
     flags = {
-        "--runtime": example.runtime,
+        "--runtime": example.runtime or "all",
         "--deepspeed-version": example.version,
         "--world-size": example.world_size,
         "--device": example.device,

@@ -1,6 +1,7 @@
 """What transformers and accelerate do with the file before DeepSpeed sees it."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
@@ -13,6 +14,7 @@ from dsconfig.source.pointer import copied
 with lazily():
     from dsconfig.resolver import agreement
     from dsconfig.runtimes.behaviour import replay as replays
+    from dsconfig.source import strict
 
 
 def _reads_strict_json(runtime: Runtime) -> bool:
@@ -47,8 +49,9 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
         path=(),
         message=f"{departure.message} is no strict JSON: transformers and accelerate stop while "
         "they read the file",
-        help="write strict JSON if the file is for them",
+        help="write strict JSON if the file is for them: `dsconfig convert --to json`",
         effect=None if alone else Effect.NOTE,
+        fix=strict.strict_fix(config.document) if alone else None,
         range=departure.range,
     )
 
@@ -95,9 +98,13 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
         return
 
     compared = all(runtime.compares_arguments for runtime in config.runtimes)
+    runtime, *others = config.runtimes
+    follows = partial(agreement.holder, runtime=runtime)
     for found in agreement.disagreements(config.config, facts):
         stops = compared and found.stops_trainer
-        consequence = "transformers stops before training" if stops else agreement.DEPENDS
+        consequence = agreement.DEPENDS if others else follows(found)
+        if stops:
+            consequence = "transformers stops before training"
         yield Finding(
             path=tuple(found.path.split(".")),
             message=agreement.said(config.document.name, found, config.config, facts, consequence),

@@ -8,7 +8,9 @@ from dsconfig.report import Diagnostic, Effect
 from dsconfig.runtimes.base import Runtime, every_runtime, runtime_of
 from dsconfig.runtimes.dsengine import DsEngine
 from dsconfig.schema.version import NEWEST, Version
+from dsconfig.source import findings
 from dsconfig.source.document import Document
+from dsconfig.source.kinds import another_kind
 from dsconfig.source.pointer import join
 
 
@@ -41,7 +43,22 @@ def check(
             if diagnostic is not None:
                 found.append(diagnostic)
                 context.is_refused |= diagnostic.effect is Effect.REFUSED
-    return tuple(found)
+    return _of_another_kind(context, names, found) or tuple(found)
+
+
+def _of_another_kind(
+    context: Context, names: tuple[str, ...], found: list[Diagnostic]
+) -> tuple[Diagnostic, ...]:
+    """One finding in the place of all, for a file that is no ds_config; else none.
+
+    It is as grave as the gravest, so that the verdict of the program stays what it is.
+    """
+    kind = another_kind(context.config)
+    if kind is None or not found:
+        return ()
+    gravest = min(found, key=lambda each: (list(Effect).index(each.effect), each.late))
+    told = findings.another_kind(kind.name, gravest.effect, kind.help)
+    return (told._replace(runtimes=names, late=gravest.late),)
 
 
 def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:

@@ -10,7 +10,7 @@ from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.checks.values import VALUE_KINDS, literal_of, shown
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
-from dsconfig.runtimes.base import AUTO
+from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.runtimes.built import Built, engine_takes, optimizer_built
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema.optimizers import OPTIMIZERS, optimizer_type
@@ -282,12 +282,23 @@ def package_needed(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC613", "no-optimizer", Effect.NOTE, wakes="zero_optimization")
+def _may_come_from_the_file(runtime: Runtime) -> bool:
+    return not runtime.brings_optimizer
+
+
+@rule(
+    "DSC613",
+    "no-optimizer",
+    Effect.NOTE,
+    wakes="zero_optimization",
+    holds=_may_come_from_the_file,
+)
 def no_optimizer(config: Context) -> Iterator[Finding]:
     """The file has no optimizer, so the script must pass one.
 
     Otherwise stages 1 and 2 stop when the engine is built, and stage 3 at the first backward.
-    Told where one program is named (`--runtime`).
+    Told where one program is asked about; the Trainer always has one, and who writes a script for
+    accelerate hands one to `prepare`.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW",

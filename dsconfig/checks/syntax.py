@@ -164,6 +164,20 @@ def no_config_inside(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
+@rule("DSC012", "another-kind-of-file", Effect.REFUSED, also=tuple(Effect))
+def another_kind_of_file(config: Context) -> Iterator[Finding]:
+    """The file is of another program: a GPT-NeoX or Megatron config, TrainingArguments, the config
+    of a model, an accelerate config or a JSON Schema.
+
+    One finding says what it is, in the place of one for each of its keys, and with the effect of
+    the gravest of those.
+
+    bad: {"output_dir": "out", "num_train_epochs": 3, "per_device_train_batch_size": 4}
+    good: {"train_micro_batch_size_per_gpu": 4}
+    """
+    yield from ()
+
+
 @rule("DSC010", "unused-ignore", Effect.INERT)
 def unused_ignore(config: Context) -> Iterator[Finding]:
     """A request to ignore a rule that finds nothing here; it would hide a later finding.

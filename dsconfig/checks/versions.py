@@ -8,6 +8,7 @@ from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.report import Effect
+from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.schema.key_index import lives
 from dsconfig.schema.version import NEWEST, OLDEST
@@ -224,11 +225,16 @@ def _changed_default(config: Context, path: Path) -> bool:
     return not config.has(*path)
 
 
-@rule("DSC818", "clipping-by-default", Effect.NOTE, holds=in_deepspeed)
+def _says_nothing_of_clipping(runtime: Runtime) -> bool:
+    """The Trainer's own max_grad_norm is 1.0, whoever clips."""
+    return runtime.ends_in_deepspeed and not runtime.compares_arguments
+
+
+@rule("DSC818", "clipping-by-default", Effect.NOTE, holds=_says_nothing_of_clipping)
 def clipping_by_default(config: Context) -> Iterator[Finding]:
     """Without `gradient_clipping`, releases since 0.19.3 clip at 1.0; earlier ones did not.
 
-    Told where one program is named (`--runtime`).
+    Told where one program is asked about, and not of the Trainer, whose own `max_grad_norm` is 1.0.
 
     bad: {"train_batch_size": 8}
     good: {"train_batch_size": 8, "gradient_clipping": 1.0}

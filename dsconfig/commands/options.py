@@ -37,7 +37,7 @@ Overrides = Annotated[
 ]
 RuntimeName = Annotated[
     str | None,
-    typer.Option("--runtime", help="dsengine, deepspeed, transformers or accelerate."),
+    typer.Option("--runtime", help="deepspeed, transformers, accelerate or dsengine."),
 ]
 DeepSpeedVersion = Annotated[
     str | None,

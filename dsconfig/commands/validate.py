@@ -14,6 +14,7 @@ from dsconfig.commands.validation.selection import Selection, selectors
 from dsconfig.commands.validation.targets import STDIN, Target, targets
 from dsconfig.lazily import lazily
 from dsconfig.source.findings import UNREADABLE
+from dsconfig.source.pointer import dotted
 
 with lazily():
     from dsconfig.commands.validation import baseline as baselines
@@ -126,7 +127,10 @@ def validate(
         reports, changed = fixing.repair(chosen, judge, output, unsafe=unsafe_fixes, dry=diff)
     else:
         reports, changed = _judge(chosen, judge), False
+        output.heading(reports)
         output.findings(reports)
+        if len(chosen) == 1:
+            _say_what_dsengine_needs(chosen[0], judge, reports[0], output)
     output.summary(reports)
     raise typer.Exit(_exit_code(reports, changed and diff, exit_zero, error_on_warning))
 
@@ -155,8 +159,28 @@ def _judge(chosen: Sequence[Target], judge: Judge) -> list["FileReport"]:
     reports: list[FileReport] = []
     for target in chosen:
         own = judge.for_file(target.name)
-        reports.append(own.report(own.read(target)))
+        document = own.read(target)
+        reports.append(own.settled(document, target.source).report(document))
     return reports
+
+
+def _say_what_dsengine_needs(
+    target: Target, judge: Judge, report: "FileReport", output: Output
+) -> None:
+    """One line about what our own engine would stop at, where another program runs the file."""
+    if target.source == STDIN or report.report.refusals or report.reader is None:
+        return
+    if report.reader.inferred_from is None:
+        return
+    own = judge.for_file(target.name)
+    pointers = dict.fromkeys(own.stops_dsengine(own.read(target)))
+    if pointers:
+        named = ", ".join(dotted(pointer) for pointer in list(pointers)[:MOST_NAMED])
+        more = f" and {len(pointers) - MOST_NAMED} more" if len(pointers) > MOST_NAMED else ""
+        output.note(f"dsengine would stop at {named}{more}: --runtime dsengine says why")
+
+
+MOST_NAMED = 3
 
 
 def _exit_code(

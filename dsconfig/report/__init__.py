@@ -10,7 +10,7 @@ from dsconfig.report.diagnostic import (
     Range,
     Severity,
 )
-from dsconfig.report.report import FileReport, Report
+from dsconfig.report.report import FileReport, Reader, Report
 
 __all__ = [
     "Applicability",
@@ -21,6 +21,7 @@ __all__ = [
     "Fix",
     "Position",
     "Range",
+    "Reader",
     "Report",
     "Severity",
 ]

@@ -5,14 +5,18 @@ from typing import NamedTuple
 
 from dsconfig.report.diagnostic import Diagnostic, Effect, Severity
 
+_GRAVITY = {severity: rank for rank, severity in enumerate(Severity)}
+
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Sort by position (unplaced ones first), then code, then pointer: a stable order."""
+    """The gravest first, then by position (unplaced ones first), code and pointer: a stable
+    order."""
 
-    def key(diagnostic: Diagnostic) -> tuple[int, int, str, str, str]:
+    def key(diagnostic: Diagnostic) -> tuple[int, int, int, str, str, str]:
         place = diagnostic.range.start if diagnostic.range else None
         line, column = (place.line, place.column) if place else (0, 0)
-        return (line, column, diagnostic.code, diagnostic.pointer, diagnostic.message)
+        gravity = _GRAVITY[diagnostic.severity]
+        return (gravity, line, column, diagnostic.code, diagnostic.pointer, diagnostic.message)
 
     return tuple(sorted(diagnostics, key=key))
 
@@ -36,6 +40,10 @@ class Report(NamedTuple):
         return self.at(Severity.WARNING)
 
     @property
+    def notes(self) -> tuple[Diagnostic, ...]:
+        return self.at(Severity.INFO)
+
+    @property
     def refusals(self) -> tuple[Diagnostic, ...]:
         """What stops the program: an engine stops for these alone."""
         return tuple(found for found in self.diagnostics if found.effect is Effect.REFUSED)
@@ -44,9 +52,24 @@ class Report(NamedTuple):
         return tuple(found for found in self.diagnostics if found.severity is severity)
 
 
+class Reader(NamedTuple):
+    """The program that a file was judged for, at which release of DeepSpeed.
+
+    ``runtime`` is "all" where every program was asked; ``inferred_from`` says how it was found,
+    None where the user named it. ``fills`` counts the "auto" that the program fills.
+    """
+
+    runtime: str
+    release: str
+    inferred_from: str | None = None
+    described: str = ""
+    fills: int = 0
+
+
 class FileReport(NamedTuple):
     """A report with the name and text it is about, as the renderers need them."""
 
     file: str
     text: str | None
     report: Report
+    reader: Reader | None = None

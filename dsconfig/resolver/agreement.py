@@ -14,6 +14,7 @@ from dsconfig.facts.training import NAMES_OF
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft
+from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.behaviour.plugin import PATH_OF_SETTING
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops
 from dsconfig.runtimes.behaviour.trainer import TrainerFill, arguments
@@ -63,6 +64,15 @@ def disagreements(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagre
 
 
 DEPENDS = "which of them holds depends on the program"
+
+
+def holder(found: Disagreement, runtime: Runtime) -> str:
+    """Whom a program follows, in words."""
+    sides = ["config" if found.left is None else found.left.file, found.right.file]
+    followed = next((each for each in runtime.believes if each in sides), None)
+    if followed is None:
+        return f"{runtime.name} reads neither"
+    return f"{runtime.name} follows {_TITLES.get(followed, 'the config')}"
 
 
 def said(
@@ -157,7 +167,7 @@ def _report(draft: Draft, found: Disagreement, original: Mapping[str, Any]) -> N
         "files-disagree",
         Effect.INERT,
         found.path,
-        said(draft.document.name, found, original, draft.facts),
+        said(draft.document.name, found, original, draft.facts, holder(found, draft.runtime)),
         'say it in one place: write "auto" in the config and keep the value in the other file',
     )
 

@@ -209,7 +209,7 @@ CODES: Mapping[str, Code] = {
         "files-disagree",
         Effect.INERT,
         "The config, TrainingArguments and the accelerate config say different things about one "
-        "setting. Which of them holds depends on the program, and the message says which does.",
+        "setting. Which of them the program follows stands in the message.",
         'Say it in one place: write "auto" in the config and keep the value in the other file.',
     ),
     "DSC761": Code(

@@ -27,8 +27,11 @@ class Accelerate(Runtime):
     """
 
     name = "accelerate"
+    release: ClassVar[str] = "1.15"
     filled_with: ClassVar[Mapping[str, str]] = BY_ACCELERATE
     reads_hjson: ClassVar[bool] = False
+    brings_optimizer: ClassVar[bool] = True
+    believes: ClassVar[tuple[str, ...]] = ("config", "launch", "training")
 
     def __init__(
         self,

@@ -53,6 +53,8 @@ class Runtime:
     """
 
     name: ClassVar[str]
+    release: ClassVar[str] = ""
+    """Of the program itself, where it is not DeepSpeed's: the one whose behaviour is replayed."""
     reads_hjson: ClassVar[bool] = True
     """False where files go through strict JSON: no comments, no trailing commas, no BOM."""
     fills_by_itself: ClassVar[bool] = True
@@ -61,6 +63,11 @@ class Runtime:
     """The programs in whose memory a config resolved for this one has to fit."""
     filled_with: ClassVar[Mapping[str, str]] = {}
     """What the program itself puts in the place of "auto", in words, by dotted path."""
+    brings_optimizer: ClassVar[bool] = False
+    """True where DeepSpeed is always handed an optimizer, whatever the file says."""
+    believes: ClassVar[tuple[str, ...]] = ("config",)
+    """Whose word holds where files disagree: the config's, then that of ``training`` or ``launch``
+    (TrainingArguments and accelerate's YAML, by their names in ``Facts``)."""
     compares_arguments: ClassVar[bool] = False
     """True where a config that contradicts TrainingArguments is refused."""
     ends_in_deepspeed: ClassVar[bool] = True
@@ -78,6 +85,12 @@ class Runtime:
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({settings})"
+
+    @property
+    def described(self) -> str:
+        """With the releases it is judged at: ``transformers 5.23 with DeepSpeed 0.19.8``."""
+        under = f"DeepSpeed {self.version}"
+        return f"{self.name} {self.release} with {under}" if self.release else under
 
     @property
     def wants_zero_block(self) -> bool:

@@ -12,7 +12,12 @@ class DsEngine(Runtime):
     name = "dsengine"
     fills_by_itself: ClassVar[bool] = False
     must_fit_on: ClassVar[tuple[str, ...]] = ("dsengine", "deepspeed")
+    believes: ClassVar[tuple[str, ...]] = ("config", "training", "launch")
     ends_in_deepspeed: ClassVar[bool] = False
+
+    @property
+    def described(self) -> str:
+        return self.name
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         # An argument of an optimizer or a schedule; to look it up would load them all.

@@ -33,8 +33,11 @@ class Transformers(Runtime):
     """
 
     name = "transformers"
+    release: ClassVar[str] = "5.23"
     filled_with: ClassVar[Mapping[str, str]] = FILLED_WITH
     reads_hjson: ClassVar[bool] = False
+    brings_optimizer: ClassVar[bool] = True
+    believes: ClassVar[tuple[str, ...]] = ("config", "training", "launch")
     compares_arguments: ClassVar[bool] = True
 
     def __init__(

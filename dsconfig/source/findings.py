@@ -1,5 +1,7 @@
 """What the reader itself has to say: one function per code; and how a finding is named."""
 
+import json
+
 from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Position, Range
 
 UNREADABLE = "DSC001"
@@ -13,6 +15,11 @@ def matches(selector: str, found: Diagnostic) -> bool:
     if wanted[:3].upper() == "DSC":
         return found.code.startswith(wanted.upper())
     return wanted.lower() == found.name
+
+
+def quoted(text: str) -> str:
+    """A text as a config spells it."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def unreadable(message: str, help: str) -> Diagnostic:
@@ -99,7 +106,7 @@ def swallowed_line(pointer: str, place: Range, text: str, fix: Fix | None) -> Di
         effect=Effect.ALTERED,
         message=(
             f"a value without quotes takes everything up to the end of its line: "
-            f"the value here is the text {text!r}"
+            f"the value here is the text {quoted(text)}"
         ),
         pointer=pointer,
         range=place,
@@ -145,6 +152,18 @@ def no_config_inside(message: str, help: str, *, harmless: bool = False) -> Diag
         effect=Effect.NOTE if harmless else Effect.REFUSED,
         range=START,
         message=message,
+        help=help,
+    )
+
+
+def another_kind(name: str, effect: Effect, help: str) -> Diagnostic:
+    """A file that is no ds_config; the effect is that of what it would lead to."""
+    return Diagnostic(
+        code="DSC012",
+        name="another-kind-of-file",
+        effect=effect,
+        range=START,
+        message=f"this is {name}, not a ds_config: {effect.meaning}",
         help=help,
     )
 

@@ -15,6 +15,8 @@ MARKED = re.compile(
 """The usual forms: shell, Jinja, ERB, Python's %, CMake."""
 WHOLE = re.compile(rf"(?:{MARKED.pattern}|<[A-Za-z][\w -]*>)")
 CAPITALS = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*,?")
+NAME = re.compile(r"(?!(?:True|False|None),?$)[A-Za-z]\w*_\w*,?")
+"""A bare name with an underscore, which is a placeholder in a file that has others."""
 STATEMENT = re.compile(r"\{[%#].*?[%#]\}", re.DOTALL)
 """Jinja's statements and comments, which leave nothing behind."""
 NO_PLACEHOLDERS = frozenset(
@@ -74,6 +76,10 @@ def placeholders(source: str, parsed: Parsed) -> frozenset[str]:
     for pointer, value in strings(parsed.value):
         if is_placeholder(value, is_bare=False):
             found.add(pointer)
+    if found:
+        # Where one value is filled in, a bare name is no slip of the keyboard either.
+        names = ((each, source[start:end].strip()) for each, start, end in parsed.bare_texts)
+        found |= {each for each, text in names if NAME.fullmatch(text)}
     return frozenset(found)
 
 

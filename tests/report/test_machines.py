@@ -119,7 +119,7 @@ def test_json_has_the_published_shape() -> None:
     data = json.loads(render("json", FILES, COLORED))
     assert list(data) == ["format_version", "files", "summary"]
     assert data["format_version"] == "2.0"
-    assert data["summary"] == {"files": 2, "errors": 2, "warnings": 1}
+    assert data["summary"] == {"files": 2, "errors": 2, "warnings": 1, "notes": 1}
     first, clean = data["files"]
     assert clean == {"file": "clean.json", "valid": True, "diagnostics": []}
     assert first["valid"] is False

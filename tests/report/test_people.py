@@ -41,7 +41,7 @@ def test_full_marks_a_block_up_to_the_end_of_its_first_line() -> None:
 
 def test_full_without_a_place_or_a_text() -> None:
     text = render("full", FILES, PLAIN)
-    assert " --> configs/a b,c:d.json\n  = effect: note" in text
+    assert "info[DSC001]: configs/a b,c:d.json: the file works as written\n" in text
     assert "refused late" in text
     alone = render("full", [FileReport("a.json", None, Report((WRONG,)))], PLAIN)
     assert "|" not in alone

@@ -73,7 +73,10 @@ def codes_of(result: Result) -> list[str]:
 def test_a_clean_file_exits_0_with_a_summary_on_stderr(run: Run) -> None:
     result = run(put("ds.json", GOOD))
     assert result.code == 0
-    assert result.err == "1 file, 0 errors, 0 warnings\n"
+    heading, summary = result.err.splitlines()
+    assert heading.startswith("ds.json: for DeepSpeed 0.19.8")
+    assert summary == "1 file, 0 errors, 0 warnings, 1 note"
+    assert len(result.out.splitlines()) == 1
 
 
 def test_an_error_exits_1_with_findings_on_stdout(run: Run) -> None:

@@ -134,8 +134,9 @@ def repair(
     for target in chosen:
         own = judge.for_file(target.name)
         before = own.read(target)
+        own = own.settled(before, target.source)
         after = fix(before, own, unsafe=unsafe)
-        reports.append(FileReport(after.document.name, after.document.text, after.report))
+        reports.append(own.report(after.document, after.report))
         fixes += after.count
         files += after.count > 0
         if dry:
@@ -146,6 +147,7 @@ def repair(
         elif after.count:
             write(after.document)
     if not dry:
+        output.heading(reports)
         output.findings(reports, aside=aside)
     verb = "would be made" if dry else "made"
     counted = f"{fixes} fix{'' if fixes == 1 else 'es'} {verb} in {files} file"

@@ -1,19 +1,26 @@
-"""One target to a report: read, override, validate, select."""
+"""One target to a report: read, override, infer who runs it, validate, select."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import dsconfig
+from dsconfig.commands import inference
 from dsconfig.commands.errors import usage
 from dsconfig.commands.validation.selection import Selection
 from dsconfig.commands.validation.settings import settings_for
 from dsconfig.commands.validation.targets import STDIN, Target
-from dsconfig.report import FileReport, Report
+from dsconfig.lazily import lazily
+from dsconfig.report import Effect, FileReport, Reader, Report
 from dsconfig.source import Document, read, with_overrides
+
+with lazily():
+    from dsconfig.source import ignores
 
 if TYPE_CHECKING:
     from dsconfig.commands.validation.baseline import Baseline
     from dsconfig.facts import Facts
+    from dsconfig.report import Diagnostic
+    from dsconfig.runtimes.base import Runtime
 
 
 class Judge(NamedTuple):
@@ -22,9 +29,13 @@ class Judge(NamedTuple):
     facts: "Facts | None" = None
     runtime: str | None = None
     version: str | None = None
+    project: str = ""
+    """The file that named the runtime, where the command line did not."""
     overrides: Sequence[str] = ()
     selection: Selection = Selection()
     baseline: Optional["Baseline"] = None
+    program: inference.Program | None = None
+    """Who runs the file in question, once that is settled; None where every program is asked."""
 
     def for_file(self, file: str) -> "Judge":
         """With what the project of a file asks for; the command line wins."""
@@ -34,6 +45,7 @@ class Judge(NamedTuple):
         )
         return self._replace(
             runtime=self.runtime or project.runtime,
+            project=str(project.root / "pyproject.toml") if not self.runtime else "",
             version=self.version or project.version,
             selection=own.also_ignoring(project.ignored_in(file)),
         )
@@ -47,16 +59,47 @@ class Judge(NamedTuple):
         with usage():
             return with_overrides(document, self.overrides)
 
+    def settled(self, document: Document, source: str = "") -> "Judge":
+        """With the program that runs this file, which was called ``source``. Raises UsageError."""
+        if self.runtime == inference.EVERY:
+            return self
+        program = inference.program(
+            self.runtime,
+            self.version,
+            document=document,
+            source=source,
+            facts=self.facts,
+            project=self.project,
+        )
+        return self._replace(program=program)
+
     def judge(self, document: Document) -> Report:
-        """The findings that count. Raises UsageError for an unknown runtime or version."""
+        """The findings that count. Raises UsageError for an unknown release."""
+        runtime = self.program.runtime if self.program else None
         with usage():
-            report = dsconfig.validate(
-                document, self.facts, runtime=self.runtime, version=self.version
-            )
-        kept = tuple(found for found in report.diagnostics if self.selection.keeps(found))
+            found = list(self._found(document, runtime))
+        if runtime is not None and document.may_ignore:
+            # Whether a request is idle shows in the whole view alone.
+            found += [each for each in self._found(document, None) if each.code == ignores.UNUSED]
+        kept = tuple(each for each in found if self.selection.keeps(each))
         if self.baseline is not None:
             kept = self.baseline.new(document.name, kept)
         return Report(kept)
 
-    def report(self, document: Document) -> FileReport:
-        return FileReport(document.name, document.text, self.judge(document))
+    def _found(self, document: Document, runtime: "Runtime | None") -> "tuple[Diagnostic, ...]":
+        version = None if runtime else self.version
+        return dsconfig.validate(document, self.facts, runtime=runtime, version=version).diagnostics
+
+    def report(self, document: Document, report: Report | None = None) -> FileReport:
+        """The findings about a document, or those given, as the renderers need them."""
+        reader = self.program.reader(document.value) if self.program else EVERYBODY
+        report = self.judge(document) if report is None else report
+        return FileReport(document.name, document.text, report, reader)
+
+    def stops_dsengine(self, document: Document) -> list[str]:
+        """Pointers of what dsengine would stop at, for a file that another program runs."""
+        found = dsconfig.validate(document, self.facts, runtime="dsengine", version=self.version)
+        return [each.pointer for each in found.diagnostics if each.effect is Effect.REFUSED]
+
+
+EVERYBODY = Reader(inference.EVERY, "", described="for all programs")

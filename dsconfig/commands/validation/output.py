@@ -4,9 +4,10 @@ import sys
 from collections.abc import Sequence
 
 from dsconfig.commands.errors import UsageError
-from dsconfig.report import FileReport
+from dsconfig.report import Applicability, FileReport, Severity
+from dsconfig.report.causes import by_cause
 from dsconfig.report.render import FOR_PEOPLE, FORMATS, render
-from dsconfig.report.render.terminal import look_of, paint
+from dsconfig.report.render.terminal import look_of, one_line, paint
 
 
 class Output:
@@ -45,14 +46,53 @@ class Output:
         if not self.quiet:
             sys.stderr.write(f"{text}\n")
 
-    def summary(self, reports: Sequence[FileReport]) -> None:
-        """``3 files, 0 errors, 1 warning``."""
+    def heading(self, reports: Sequence[FileReport]) -> None:
+        """Who runs the files, one line for each program, and what it fills in by itself."""
         if self.form not in FOR_PEOPLE:
             return
-        errors = sum(len(file.report.errors) for file in reports)
-        warnings = sum(len(file.report.warnings) for file in reports)
-        counts = (_counted(len(reports), "file"), _counted(errors, "error"))
-        self.note(f"{', '.join(counts)}, {_counted(warnings, 'warning')}")
+        groups: dict[str, list[FileReport]] = {}
+        for file in reports:
+            if file.reader is not None:
+                groups.setdefault(file.reader.described, []).append(file)
+        for described, files in groups.items():
+            name = files[0].file if len(files) == 1 else _counted(len(files), "file")
+            fills = sum(file.reader.fills for file in files if file.reader)
+            filled = f'; {fills} "auto" it fills in' if fills else ""
+            self.note(f"{one_line(name)}: {described}{filled}")
+
+    def summary(self, reports: Sequence[FileReport]) -> None:
+        """``3 files, 0 errors, 1 warning, 2 notes; 1 fixable: dsconfig validate --fix ds.json``."""
+        if self.form not in FOR_PEOPLE:
+            return
+        found = [each.first for file in reports for each in by_cause(file.report.diagnostics)]
+        counted = [_counted(len(reports), "file")]
+        for severity, noun in NOUNS.items():
+            number = sum(each.severity is severity for each in found)
+            if number or severity is not Severity.INFO:
+                counted.append(_counted(number, noun))
+        self.note(", ".join(counted) + _fixable(reports))
+
+
+NOUNS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+
+
+def _fixable(reports: Sequence[FileReport]) -> str:
+    """How many findings a command can mend, and which command."""
+    said = ""
+    for applicability, flag in ((Applicability.SAFE, "--fix"), (Applicability.UNSAFE, UNSAFE)):
+        names = [
+            file.file
+            for file in reports
+            for found in file.report.diagnostics
+            if found.fix is not None and found.fix.applicability is applicability
+        ]
+        if names:
+            where = names[0] if len(set(names)) == 1 else "..."
+            said += f"; {len(names)} fixable: dsconfig validate {flag} {where}"
+    return said
+
+
+UNSAFE = "--unsafe-fixes"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -23,6 +23,7 @@ def as_data(files: Sequence[FileReport]) -> dict[str, Any]:
             {
                 "file": file.file,
                 "valid": file.report.ok,
+                **_judged_for(file),
                 "diagnostics": [diagnostic_data(found) for found in file.report.diagnostics],
             }
             for file in files
@@ -31,7 +32,20 @@ def as_data(files: Sequence[FileReport]) -> dict[str, Any]:
             "files": len(files),
             "errors": sum(len(file.report.errors) for file in files),
             "warnings": sum(len(file.report.warnings) for file in files),
+            "notes": sum(len(file.report.notes) for file in files),
         },
+    }
+
+
+def _judged_for(file: FileReport) -> dict[str, Any]:
+    """Who was taken to run the file, where that was asked."""
+    reader = file.reader
+    if reader is None:
+        return {}
+    return {
+        "runtime": reader.runtime,
+        "release": reader.release,
+        "inferred_from": reader.inferred_from,
     }
 
 

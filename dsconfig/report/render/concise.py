@@ -2,18 +2,24 @@
 
 from collections.abc import Sequence
 
-from dsconfig.report.diagnostic import Diagnostic
+from dsconfig.report.causes import Cause, by_cause
 from dsconfig.report.render.terminal import Look, one_line, paint
 from dsconfig.report.report import FileReport
 
 
 def render(files: Sequence[FileReport], look: Look) -> str:
-    lines = [_line(file.file, found, look) for file in files for found in file.report.diagnostics]
+    lines = [
+        _line(file.file, cause, look)
+        for file in files
+        for cause in by_cause(file.report.diagnostics)
+    ]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _line(file: str, found: Diagnostic, look: Look) -> str:
+def _line(file: str, cause: Cause, look: Look) -> str:
+    found = cause.first
     start = found.range.start if found.range else None
     place = f"{one_line(file)}:{start.line}:{start.column}:" if start else f"{one_line(file)}:"
     code = paint(f"{found.code} {found.severity}", found.severity, look)
-    return f"{place} {code}: {one_line(found.message)}"
+    also = f" (also {one_line(cause.also)})" if cause.others else ""
+    return f"{place} {code}: {one_line(found.message)}{also}"

@@ -3,7 +3,8 @@
 import textwrap
 from collections.abc import Sequence
 
-from dsconfig.report.diagnostic import Applicability, Diagnostic, Effect, Range
+from dsconfig.report.causes import Cause, by_cause
+from dsconfig.report.diagnostic import Applicability, Diagnostic, Effect, Range, Severity
 from dsconfig.report.render.terminal import Look, is_control, one_line, paint
 from dsconfig.report.report import FileReport
 
@@ -18,8 +19,25 @@ def render(files: Sequence[FileReport], look: Look) -> str:
     parts: list[str] = []
     for file in files:
         lines = _split(file.text)
-        parts += (_finding(file.file, lines, found, look) for found in file.report.diagnostics)
+        causes = by_cause(file.report.diagnostics)
+        notes = [each for each in causes if each.first.severity is Severity.INFO]
+        graver = [each for each in causes if each.first.severity is not Severity.INFO]
+        parts += (_finding(file.file, lines, cause, look) for cause in graver)
+        if notes:
+            parts.append("".join(_remark(file.file, cause, look) for cause in notes))
     return "\n".join(parts)
+
+
+def _remark(file: str, cause: Cause, look: Look) -> str:
+    """What is worth knowing and asks for nothing: one paragraph, without an excerpt."""
+    found = cause.first
+    head = f"{found.severity}[{found.code}]"
+    place = f"{one_line(file)}:{found.range.start.line}" if found.range else one_line(file)
+    told = [one_line(found.message)]
+    told += [f"also {one_line(cause.also)}"] if cause.others else []
+    told += [one_line(found.help)] if found.help else []
+    text = _wrap(f"{head}: {place}: {'; '.join(told)}", look.width, "  ")
+    return paint(head, found.severity, look) + text[len(head) :] + "\n"
 
 
 def _split(text: str | None) -> list[str]:
@@ -29,7 +47,8 @@ def _split(text: str | None) -> list[str]:
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
-def _finding(file: str, lines: Sequence[str], found: Diagnostic, look: Look) -> str:
+def _finding(file: str, lines: Sequence[str], cause: Cause, look: Look) -> str:
+    found = cause.first
     head = f"{found.severity}[{found.code}]"
     message = _wrap(f"{head}: {one_line(found.message)}", look.width, "  ")
     title = paint(head, found.severity, look) + paint(message[len(head) :], "strong", look)
@@ -51,12 +70,14 @@ def _finding(file: str, lines: Sequence[str], found: Diagnostic, look: Look) -> 
             f"{number} {bar} {shown}".rstrip(),
             f"{margin} {bar} {paint(caret, found.severity, look)}",
         ]
-    out += _notes(found, margin, look)
+    out += _notes(cause, margin, look)
     return "\n".join(out) + "\n"
 
 
-def _notes(found: Diagnostic, margin: str, look: Look) -> list[str]:
-    notes = [("effect", _consequence(found))]
+def _notes(cause: Cause, margin: str, look: Look) -> list[str]:
+    found = cause.first
+    notes = [("also", one_line(cause.also))] if cause.others else []
+    notes.append(("effect", _consequence(found)))
     if found.help:
         notes.append(("help", one_line(found.help)))
     if found.fix is not None:

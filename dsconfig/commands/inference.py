@@ -1,0 +1,166 @@
+"""Who runs a file: what the user says, else what the file and its neighbours show.
+
+[Note: inference] Most people who hold a ds_config run it through the Trainer or accelerate, and few
+say so. A file tells by an "auto" at which DeepSpeed by itself would stop: somebody fills it in
+first. TrainingArguments and accelerate's YAML tell when they are given, when they hold the config,
+or when they lie beside it and name it. The library infers nothing: there a program says who asks.
+"""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from dsconfig.commands.errors import usage
+from dsconfig.lazily import lazily
+from dsconfig.report.report import Reader
+from dsconfig.runtimes.base import AUTO, AutoFate, runtime_of
+from dsconfig.source.pointer import value_at
+
+with lazily():
+    from dsconfig.commands import options
+    from dsconfig.schema import version as versions
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+    from dsconfig.runtimes.base import Runtime
+    from dsconfig.source import Document
+
+EVERY = "all"
+"""In the place of a runtime: the file is judged for each of them."""
+TRAINER, ACCELERATE, ALONE = "transformers", "accelerate", "deepspeed"
+YAMLS = (".yaml", ".yml")
+MOST_NEIGHBOURS, LARGEST_NEIGHBOUR = 40, 64 * 1024
+"""Files beside a config that are looked into, and bytes of each."""
+
+
+class Program(NamedTuple):
+    """The program that is taken to run a file; ``found`` is empty where the user named it."""
+
+    runtime: "Runtime"
+    found: str = ""
+    release_from: str = ""
+
+    @property
+    def described(self) -> str:
+        """``transformers 5.23 with DeepSpeed 0.19.8, newest known``."""
+        from_where = self.release_from if self.runtime.ends_in_deepspeed else ""
+        return ", ".join(part for part in (self.runtime.described, from_where) if part)
+
+    @property
+    def sentence(self) -> str:
+        """What the first line says."""
+        how = f" ({self.found}); --runtime says otherwise" if self.found else ""
+        return f"for {self.described}{how}"
+
+    def reader(self, config: object = None) -> Reader:
+        """The same as plain data; ``config`` counts the "auto" that the program fills."""
+        return Reader(
+            runtime=self.runtime.name,
+            release=str(self.runtime.version),
+            inferred_from=self.found or None,
+            described=self.sentence,
+            fills=len(filled_by(self.runtime, config)),
+        )
+
+
+def program(
+    asked: str | None,
+    version: str | None,
+    *,
+    document: "Document | None" = None,
+    source: str = "",
+    facts: "Facts | None" = None,
+    project: str = "",
+) -> Program:
+    """Who runs a file, at which release of DeepSpeed.
+
+    ``asked`` is the name that the user or the ``project`` file gave; ``source`` what the file was
+    called on the command line. Raises UsageError for a name or a release that is unknown.
+    """
+    release = options.release(version)
+    if version is not None:
+        newer = release > versions.NEWEST
+        from_where = f"judged as {versions.NEWEST}, the newest known" if newer else ""
+    elif release >= versions.NEWEST:
+        from_where = "newest known"
+    else:
+        from_where = "installed here"
+    if asked is not None:
+        found = project and f"runtime of {project}"
+    else:
+        asked, found = _told(document, source, facts)
+    with usage("--runtime"):
+        return Program(runtime_of(asked, release), found, from_where)
+
+
+def _told(document: "Document | None", source: str, facts: "Facts | None") -> tuple[str, str]:
+    """Name and reason, by what was given, what the file is, and what lies beside it."""
+    if facts is not None and facts.training is not None and facts.training.arguments:
+        return TRAINER, "by TrainingArguments"
+    if facts is not None and facts.launch:
+        return ACCELERATE, "by the accelerate config"
+    if document is None:
+        return ALONE, "no file says more"
+    holder = _holder(Path(source)) if source.endswith(YAMLS) else ""
+    if holder:
+        return holder, "the YAML that holds it is of this kind"
+    by_neighbour = _neighbour(Path(source or document.name))
+    if by_neighbour is not None:
+        return by_neighbour
+    if stops_alone(document.value):
+        return TRAINER, 'DeepSpeed alone stops at its "auto"'
+    return ALONE, 'no "auto" that stops it'
+
+
+_PLUGIN = re.compile(r"^\s*deepspeed_config(?:_file)?\s*:", re.MULTILINE)
+_ARGUMENT = re.compile(r"""^\s*["']?deepspeed["']?\s*:""", re.MULTILINE)
+
+
+def _holder(path: Path) -> str:
+    """Whose YAML or JSON a file is that holds or names a config; empty where nobody's."""
+    text = _text(path)
+    if _PLUGIN.search(text):
+        return ACCELERATE
+    return TRAINER if _ARGUMENT.search(text) else ""
+
+
+def _neighbour(path: Path) -> tuple[str, str] | None:
+    """The program of a file in the same folder that names this one."""
+    try:
+        beside = sorted(each for each in path.parent.iterdir() if each.suffix in (*YAMLS, ".json"))
+    except OSError:
+        return None
+    for each in beside[:MOST_NEIGHBOURS]:
+        text = "" if each.name == path.name else _text(each)
+        holder = _holder(each) if re.search(rf"[\s\"'/]{re.escape(path.name)}\b", text) else ""
+        if holder:
+            return holder, f"{each.name} names it"
+    return None
+
+
+def _text(path: Path) -> str:
+    """A small text file; empty for anything else."""
+    try:
+        if path.stat().st_size > LARGEST_NEIGHBOUR:
+            return ""
+        return path.read_text("utf-8", errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def stops_alone(config: object) -> bool:
+    """Whether a config has an "auto" that the Trainer fills and DeepSpeed by itself stops at."""
+    if not isinstance(config, dict):
+        return False
+    held = cast("dict[str, Any]", config)
+    alone = runtime_of(ALONE)
+    stops = (AutoFate.REFUSED, AutoFate.REFUSED_LATE)
+    return any(
+        alone.on_auto(tuple(path.split(".")), held) in stops
+        for path in filled_by(runtime_of(TRAINER), held)
+    )
+
+
+def filled_by(runtime: "Runtime", config: Any) -> list[str]:
+    """The dotted paths of every "auto" for which the program has a value."""
+    return [path for path in runtime.filled_with if value_at(config, path) == AUTO]

@@ -1,0 +1,97 @@
+"""HJSON rewritten as the strict JSON that transformers and accelerate read, layout kept."""
+
+import json
+import re
+from difflib import SequenceMatcher
+from typing import Any
+
+from dsconfig.report import Applicability, Edit, Fix
+from dsconfig.source import tokens
+from dsconfig.source.document import Document
+from dsconfig.source.positions import LineIndex
+
+MOST_STEPS = 400
+"""Departures of one file that are mended."""
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_WORD = re.compile(r"[A-Za-z]+")
+
+
+def strict_fix(document: Document) -> Fix | None:
+    """The fix after which strict JSON readers read the same values; None where there is none.
+
+    Safe where only commas and quotes change; comments are lost, and somebody may want them.
+    """
+    text = document.text
+    if text is None or document.departure is None or "\r" in text or document.has_mark:
+        return None
+    try:
+        mended, lost = _mended(text)
+    except tokens.TokenError:
+        return None
+    if mended is None or json.loads(mended) != document.value:
+        return None
+    edits = tuple(_edits(text, mended))
+    return Fix(Applicability.UNSAFE if lost else Applicability.SAFE, edits)
+
+
+def _mended(text: str) -> tuple[str | None, bool]:
+    """The text as strict JSON, or None; and whether a comment was taken out."""
+    lost = False
+    for _ in range(MOST_STEPS):
+        try:
+            json.loads(text)
+        except json.JSONDecodeError as error:
+            rest = text[error.pos :]
+            lost = lost or rest.startswith(("#", "//", "/*"))
+            changed = _step(text, error)
+            if changed is None:
+                return None, lost
+            text = changed
+        else:
+            return text, lost
+    return None, lost
+
+
+def _step(text: str, error: json.JSONDecodeError) -> str | None:
+    """The text with the construct at an error mended; None where that is not known how."""
+    at = error.pos
+    rest, before = text[at:], text[:at].rstrip()
+    if rest.startswith(("#", "//", "/*")):
+        return _without_comment(text, at)
+    if rest[:1] in ("}", "]") and before.endswith(","):
+        return before[:-1] + text[len(before) :]
+    if rest.startswith(",") and text[at + 1 :].lstrip()[:1] in ("}", "]"):
+        return text[:at] + text[at + 1 :]
+    if error.msg.startswith("Expecting ','"):
+        return f"{before},{text[len(before) :]}"
+    if rest.startswith("'"):
+        value, end = tokens.quoted(text, at)
+        return text[:at] + json.dumps(value, ensure_ascii=False) + text[end:]
+    if error.msg.startswith("Expecting property name"):
+        key = tokens.BARE_KEY.match(text, at)
+        return None if key is None else f'{text[:at]}"{key[0]}"{text[key.end() :]}'
+    word = _WORD.match(text, at)
+    if word is not None and word[0] in PYTHON_WORDS:
+        return text[:at] + PYTHON_WORDS[word[0]] + text[word.end() :]
+    return None
+
+
+def _without_comment(text: str, at: int) -> str:
+    """The comment goes, and its line where nothing else stands on it."""
+    end = text.find("*/", at) + 2 if text.startswith("/*", at) else tokens.end_of_line(text, at)
+    begin = len(text[:at].rstrip(" \t"))
+    alone = begin == 0 or text[begin - 1] == "\n"
+    if alone and text[end : end + 1] == "\n":
+        end += 1
+    return text[:begin] + text[end:]
+
+
+def _edits(before: str, after: str) -> Any:
+    """Whole lines that differ."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    lines = LineIndex(before)
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            start = sum(map(len, old[:i1]))
+            end = sum(map(len, old[:i2]))
+            yield Edit(lines.range(start, end), "".join(new[j1:j2]))

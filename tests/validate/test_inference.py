@@ -1,0 +1,173 @@
+"""Who runs a file is found out, said in the first line, and decides what is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dsconfig.commands import inference
+from dsconfig.commands.validation import settings
+from validate.test_command import GOOD, Run, codes_of, put, run  # noqa: F401
+
+TRAINER = """{
+    "bf16": {"enabled": "auto"},
+    "gradient_clipping": "auto",
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
+    "gradient_accumulation_steps": "auto",
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto"
+}
+"""
+HALF = '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}'
+
+
+def test_auto_batch_sizes_mean_the_trainer_and_are_one_line(run: Run) -> None:  # noqa: F811
+    result = run(put("z2.json", TRAINER))
+    assert (result.code, result.out) == (0, "")
+    heading, summary = result.err.splitlines()
+    assert heading.startswith("z2.json: for transformers 5.23 with DeepSpeed 0.19.8")
+    assert "--runtime says otherwise" in heading and '6 "auto" it fills in' in heading
+    assert summary == "1 file, 0 errors, 0 warnings"
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "text", "expected"),
+    [
+        ({}, TRAINER, "transformers"),
+        ({}, GOOD, "deepspeed"),
+        ({}, HALF, "deepspeed"),
+        ({"acc.yaml": "deepspeed_config:\n  deepspeed_config_file: z2.json\n"}, GOOD, "accelerate"),
+        ({"train.yaml": "deepspeed: conf/z2.json\nlr: 1\n"}, GOOD, "transformers"),
+        ({"args.json": '{"output_dir": "x",\n "deepspeed": "z2.json"}'}, GOOD, "transformers"),
+        ({"other.yaml": "deepspeed: conf/z3.json\n"}, GOOD, "deepspeed"),
+        ({"notes.yaml": "see: z2.json\n"}, GOOD, "deepspeed"),
+    ],
+)
+def test_what_lies_beside_a_file_tells_who_runs_it(
+    run: Run,  # noqa: F811
+    neighbours: dict[str, str],
+    text: str,
+    expected: str,
+) -> None:
+    for name, content in neighbours.items():
+        put(name, content)
+    result = run(put("z2.json", text), "--output-format", "json")
+    (file,) = json.loads(result.out)["files"]
+    assert file["runtime"] == expected
+    assert file["release"] == "0.19.8" and file["inferred_from"]
+
+
+def test_what_the_user_says_holds(run: Run) -> None:  # noqa: F811
+    put("z2.json", TRAINER)
+    (file,) = json.loads(run("z2.json", "--runtime", "deepspeed", "--output-format", "json").out)[
+        "files"
+    ]
+    assert (file["runtime"], file["inferred_from"]) == ("deepspeed", None)
+    put("pyproject.toml", '[tool.dsconfig]\nruntime = "accelerate"\n')
+    settings.forget()
+    assert "pyproject.toml" in run("z2.json").err
+    assert "DSC103" in codes_of(run("z2.json", "--runtime", "all", "--output-format", "json"))
+
+
+def test_arguments_that_are_given_mean_the_trainer(run: Run) -> None:  # noqa: F811
+    put("args.json", '{"per_device_train_batch_size": 8}')
+    result = run(put("ds.json", GOOD), "--training-args", "args.json", "--world-size", "1")
+    assert "by TrainingArguments" in result.err and "transformers" in result.err
+
+
+def test_a_yaml_that_holds_the_config_is_of_its_program(run: Run) -> None:  # noqa: F811
+    result = run(put("run.yaml", "deepspeed: {train_batch_size: 8}\n"), "--output-format", "json")
+    assert json.loads(result.out)["files"][0]["runtime"] == "transformers"
+
+
+UNREADABLE = """{
+  "train_batch_size": "auto"
+  "train_micro_batch_size_per_gpu": "auto",
+  "zero_optimization": {"stage": 2,}
+}
+"""
+
+
+def test_a_file_that_no_program_reads_is_an_error_with_a_fix(run: Run) -> None:  # noqa: F811
+    result = run(put("z2.json", UNREADABLE))
+    assert result.code == 1 and "error[DSC701]" in result.out
+    assert "1 fixable: dsconfig validate --fix z2.json" in result.err
+    assert run("z2.json", "--fix").code == 0
+    assert json.loads(Path("z2.json").read_text())["zero_optimization"] == {"stage": 2}
+
+
+def test_a_fix_that_costs_comments_is_not_a_safe_one(run: Run) -> None:  # noqa: F811
+    text = UNREADABLE.replace('"auto"\n', '"auto" // by the Trainer\n')
+    assert "--unsafe-fixes" in run(put("z2.json", text)).err
+    assert run("z2.json", "--unsafe-fixes").code == 0
+    assert "by the Trainer" not in Path("z2.json").read_text()
+
+
+def test_keys_of_one_cause_are_told_once_and_counted_once(run: Run) -> None:  # noqa: F811
+    text = '{"train_batch_size": 8, "bf16": {"enabled": true, "loss_scale": 0, "hysteresis": 2}}'
+    result = run(put("ds.json", text))
+    assert result.out.count("error[DSC022]") == 1 and "also: hysteresis (line 1)" in result.out
+    assert "1 error" in result.err
+    codes = codes_of(run("ds.json", "--output-format", "json"))
+    assert codes.count("DSC022") == 2, "programs hear of every key"
+
+
+def test_the_gravest_comes_first(run: Run) -> None:  # noqa: F811
+    text = (
+        '{"train_batch_size": 8,\n"zero_optimization": {"stage": 1, "sub_group_size": 4},\n"x": 1}'
+    )
+    listed = run(put("ds.json", text), "--output-format", "concise").out.splitlines()
+    severities = [line.split()[2].rstrip(":") for line in listed]
+    assert severities == sorted(severities, key=["error", "warning", "info"].index)
+    assert len(set(severities)) > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"output_dir": "o", "per_device_train_batch_size": 4, "bf16": true}', "TrainingArg"),
+        ('{"num_layers": 12, "hidden-size": 768, "train-iters": 9, "train_batch_size": 8}', "NeoX"),
+        ('{"model_type": "llama", "hidden_size": 64, "vocab_size": 9}', "config of a model"),
+        ('{"$defs": {}, "properties": {"stage": {}}}', "JSON Schema"),
+    ],
+)
+def test_a_file_of_another_kind_gets_one_finding_that_says_so(
+    run: Run,  # noqa: F811
+    text: str,
+    said: str,
+) -> None:
+    result = run(put("it.json", text), "--output-format", "concise")
+    assert len(result.out.splitlines()) == 1
+    assert "DSC012" in result.out and said in result.out
+
+
+def test_a_template_has_no_slips_of_the_keyboard(run: Run) -> None:  # noqa: F811
+    text = '{\n"train_batch_size": GBSZ,\n"gradient_clipping": my_Clip,\n"fp16": {}\n}'
+    assert codes_of(run(put("ds.json", text), "--output-format", "json")) == ["DSC008"]
+
+
+def test_the_trainer_brings_an_optimizer(run: Run) -> None:  # noqa: F811
+    put("ds.json", GOOD)
+    for name, told in (("transformers", False), ("accelerate", False), ("deepspeed", True)):
+        result = run("ds.json", "--runtime", name, "--output-format", "json")
+        assert ("DSC613" in codes_of(result)) is told
+
+
+def test_a_release_beyond_the_newest_known_is_said(run: Run) -> None:  # noqa: F811
+    result = run(put("ds.json", GOOD), "--deepspeed-version", "0.25.0")
+    assert "judged as 0.19.8, the newest known" in result.err
+
+
+def test_every_auto_that_a_program_fills_is_counted() -> None:
+    trainer = inference.runtime_of("transformers")
+    found = inference.filled_by(trainer, json.loads(TRAINER))
+    assert sorted(found) == sorted(
+        [
+            "bf16.enabled",
+            "gradient_clipping",
+            "zero_optimization.reduce_bucket_size",
+            "gradient_accumulation_steps",
+            "train_batch_size",
+            "train_micro_batch_size_per_gpu",
+        ]
+    )
