@@ -1,10 +1,13 @@
 """The engine beside DistributedDataParallel, fully_shard and DeepSpeed, in one run.
 
     python benchmarks/engine.py [--rounds 7] [--modes 'dsengine 2,deepspeed 2'] [--memory]
+    python benchmarks/engine.py --overhead
 
 Two ranks on gloo, one thread each. Speed: tokens per second, medians over interleaved rounds
 (each round trains every mode anew), and the median of the ratios to DDP in the same round.
 Memory: the peak resident set of fresh processes, less what they hold before the model.
+Overhead: milliseconds of a step of a model too small to take any, on one rank, which is what the
+program around it costs; 28 tensors, the shortest of ten times as many rounds.
 """
 
 import argparse
@@ -21,6 +24,9 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
 
 WARM, TIMED = 2, 4
+BURST = 20
+"""Steps of a mode before the other one's turn."""
+SMALL: dict[str, Any] = {"dim": 16, "layers": 2, "heads": 2, "vocabulary": 32, "context": 4}
 
 
 def timed(mode: str, steps: int = TIMED, **workload: Any) -> float:
@@ -73,6 +79,40 @@ def peak(mode: str) -> float:
 def _resident() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1024**2
+
+
+def paired(mode: str, other: str, rounds: int) -> tuple[float, float]:
+    """The shortest milliseconds of a step in each of two modes, which take turns on this rank."""
+    from engine_modes import MODES, Workload
+
+    work = Workload(**SMALL)
+    batch = work.batch(seed=0)
+    built = [MODES[each](work) for each in (mode, other)]
+    shortest = [float("inf")] * 2
+    for _ in range(rounds):
+        for place, (step, _) in enumerate(built):
+            start = time.perf_counter()
+            for _ in range(BURST):
+                step(batch)
+            shortest[place] = min(shortest[place], (time.perf_counter() - start) * 1e3 / BURST)
+    for _, destroy in built:
+        destroy()
+    return shortest[0], shortest[1]
+
+
+def overhead(rounds: int) -> list[str]:
+    """Lines of a table: a step of a small model by each stage and by hand, in milliseconds."""
+    from engine_modes import BY_HAND
+
+    from training.ranks import Ranks
+
+    lines = [f"{'mode':12} {'ms a step':>9}  {'by hand':>16} {'ms a step':>9} {'own cost':>9}"]
+    with Ranks(1) as one:
+        for stage, other in BY_HAND.items():
+            mode = f"dsengine {stage}"
+            [(mine, theirs)] = one.run("engine:paired", mode=mode, other=other, rounds=10 * rounds)
+            lines.append(f"{mode:12} {mine:9.3f}  {other:>16} {theirs:9.3f} {mine - theirs:9.3f}")
+    return lines
 
 
 def speeds(modes: list[str], rounds: int) -> dict[str, list[float]]:
@@ -128,7 +168,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--modes", default=",".join(FP32))
     parser.add_argument("--memory", action="store_true", help="measure peaks too")
+    parser.add_argument("--overhead", action="store_true", help="the engine's own cost, alone")
     chosen: Any = parser.parse_args()
+    if chosen.overhead:
+        print("\n".join(overhead(chosen.rounds)))
+        return
     modes = [mode.strip() for mode in chosen.modes.split(",")]
     unknown = [mode for mode in modes if mode not in MODES]
     if unknown:

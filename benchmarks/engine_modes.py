@@ -131,8 +131,11 @@ def ddp(fused: bool, precision: str = "fp32") -> Build:
     return build
 
 
-def sharded(reshard: bool, precision: str = "fp32") -> Build:
-    """``fully_shard`` by hand: one unit per block, one for what is left."""
+def sharded(reshard: bool, precision: str = "fp32", *, ends: bool = False) -> Build:
+    """``fully_shard`` by hand: one unit per block, one for what is left.
+
+    ``ends``: the embeddings and the head are units too, as the engine has them.
+    """
 
     def build(work: Workload) -> tuple[Step, Callable[[], None]]:
         from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -144,6 +147,8 @@ def sharded(reshard: bool, precision: str = "fp32") -> Build:
             if work.compiled:
                 block.compile()
             fully_shard(block, reshard_after_forward=reshard, mp_policy=policy)
+        for end in ([net.tokens, net.positions], [net.norm, net.head]) if ends else ():
+            fully_shard(end, reshard_after_forward=reshard, mp_policy=policy)
         fully_shard(net, reshard_after_forward=reshard, mp_policy=policy)
         optimizer = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE, fused=True)
         return _plain(net, optimizer), lambda: None
@@ -214,6 +219,8 @@ MODES: dict[str, Build] = {
     "ddp fused": ddp(fused=True),
     "fully_shard kept": sharded(reshard=False),
     "fully_shard": sharded(reshard=True),
+    "same units kept": sharded(reshard=False, ends=True),
+    "same units": sharded(reshard=True, ends=True),
     "ddp fused bf16": ddp(fused=True, precision="bf16"),
     "fully_shard bf16": sharded(reshard=True, precision="bf16"),
     **{f"dsengine {stage}": ours(stage) for stage in range(4)},
@@ -221,4 +228,6 @@ MODES: dict[str, Build] = {
     **{f"dsengine {stage} bf16": ours(stage, "bf16") for stage in range(4)},
     **{f"deepspeed {stage} bf16": deepspeed(stage, "bf16") for stage in range(4)},
 }
-FP32 = [name for name in MODES if not name.endswith("bf16")]
+BY_HAND = {0: "ddp fused", 1: "same units kept", 2: "same units kept", 3: "same units"}
+"""The mode that does by hand what the engine does at each stage."""
+FP32 = [name for name in MODES if not name.endswith("bf16") and "units" not in name]
