@@ -489,6 +489,38 @@ def test_on_a_cpu_what_is_moved_to_the_host_stays_in_the_same_memory() -> None:
     assert option.fits[0].headroom_bytes == 64 * 2**30 - option.device.visible_bytes
 
 
+def test_on_a_cpu_building_holds_the_model_and_the_masters_of_the_host() -> None:
+    here = facts(device="cpu", device_memory="64GiB", model="gpt2", sequence_length=8)
+    option = price(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
+    [masters] = [each.bytes for each in option.host.components if each.name == "master weights"]
+    assert option.device.peak_phase == "init"
+    assert option.device.visible_bytes == option.device.phase_bytes["init"] + masters // 8
+
+
+def test_a_loser_is_told_the_cause_that_differs_most_from_the_winner() -> None:
+    causes = set[str]()
+    for model, card in (
+        ("llama-2-7b", "a100-80gb"),
+        ("gpt2-xl", "rtx-4090"),
+        ("gpt2", "v100-16gb"),
+    ):
+        best, *others = tune(facts(model=model, device=card))
+        for each in others:
+            if "x the time" not in each.reason:
+                continue
+            mine, its = each.compared or each.time, best.compared or best.time
+            differences = {
+                "offload": mine.offload - its.offload,
+                "communication": mine.communication - its.communication,
+                "compute": mine.compute - its.compute,
+            }
+            said = each.reason.rpartition(": ")[2]
+            largest = max(differences, key=lambda name: differences[name])
+            assert largest == ("compute" if said in ("update", "recomputation") else said)
+            causes.add(said)
+    assert {"offload", "communication", "recomputation"} <= causes
+
+
 def test_a_model_that_is_not_built_in_pieces_goes_to_the_device_whole_and_leaves_no_cache() -> None:
     """DeepSpeed's stage 3: reserved is the larger of creation and training, not their sum."""
     choice = usual_config(facts(), Choice(stage=3))

@@ -54,3 +54,20 @@ def test_another_failure_of_the_exchange_is_told_and_harms_nothing(
     with pytest.raises(PermissionError):
         saved(tmp_path, "new")
     assert (tmp_path / "step1" / "weights").read_text() == "old"
+
+
+def test_the_folders_above_a_checkpoint_need_not_exist(tmp_path: Path) -> None:
+    assert saved(tmp_path / "runs" / "first", "new").is_dir()
+
+
+def test_what_a_dead_run_left_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system may refuse to remove it; a new checkpoint does not need that."""
+    leftover = directory.prepare(tmp_path, "step0")
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EPERM, "no")
+
+    monkeypatch.setattr(directory.shutil.os, "rmdir", refused)
+    final = saved(tmp_path, "new")
+    assert leftover.is_dir()
+    assert (final / "weights").read_text() == "new"

@@ -50,3 +50,30 @@ def test_settings_without_a_config_file_make_the_config() -> None:
     resolution = dsconfig.resolve({}, facts, runtime=runtime)
     assert [each for each in resolution.diagnostics if each.name == "program-stops"] == []
     assert resolution.config["zero_optimization"]["stage"] == 2
+
+
+SCHEDULER = {"type": "WarmupLR", "params": {"warmup_num_steps": 3}}
+
+
+@pytest.mark.parametrize(
+    ("written", "brought", "stopped"),
+    [
+        (False, "torch", False),
+        (False, None, False),
+        (False, "dummy", True),
+        (True, "torch", True),
+        (True, "dummy", False),
+    ],
+)
+def test_a_scheduler_stands_in_the_config_or_in_the_script(
+    written: bool, brought: str | None, stopped: bool
+) -> None:
+    block: dict[str, Any] = {"zero_optimization": {"stage": 1}}
+    if written:
+        block["scheduler"] = SCHEDULER
+    if brought == "dummy":
+        block["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-4}}
+    runtime = accelerate(batch_sizes=(1,), optimizer=brought or "torch", scheduler=brought)
+    said = stops(block, runtime)
+    assert bool(said) is stopped, said
+    assert all("scheduler" in each for each in said)

@@ -68,6 +68,12 @@ def test_defaults_of_earlier_releases() -> None:
         assert key.default_at(changed) == change["to"], key.path
 
 
+def test_the_default_of_a_removed_key_that_no_record_holds() -> None:
+    """SPARSE_PRUNING_DENSE_RATIO_DEFAULT in DeepSpeed 0.9.3 to 0.19.6."""
+    path = "compression_training.sparse_pruning.shared_parameters.dense_ratio"
+    assert DECLARED[path].default == 0.1
+
+
 def test_defaults_of_the_newest_release() -> None:
     """Of keys that are alive; those of bfloat16 are recorded under the name bf16."""
     recorded = {
