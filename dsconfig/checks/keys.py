@@ -24,7 +24,6 @@ OWN_KEYS = ("$schema", "$dsconfig")
 """Top-level keys for editors and for this program."""
 COMMENT_MARKS = ("_", "//", "#", "$", "/*", "--")
 COMMENT_WORDS = ("comment", "comments", "note", "notes", "description")
-ENGINE_STOPS = "dsengine stops, since nothing in it covers the key"
 PARAMETERS = (("optimizer", "params"), ("scheduler", "params"))
 
 
@@ -130,7 +129,6 @@ def unknown_key(config: Context) -> Iterator[Finding]:
             + _consequence(config, path, "it is ignored without a word"),
             help=f'did you mean "{meant}"?' if meant else "delete it, or look for its new name",
             effect=Effect.REFUSED if refused else None,
-            engine_stops=f'unknown key "{_dotted(path)}": {ENGINE_STOPS}',
             fix=fix,
             on_key=True,
         )
@@ -191,7 +189,6 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
             + _consequence(config, path, "here it is ignored without a word"),
             help=f"move it to {' or '.join(_dotted(place) for place in places)}{hint}",
             effect=Effect.REFUSED if refused else None,
-            engine_stops=f'"{path[-1]}" belongs in {named}: {ENGINE_STOPS}',
             fix=fix,
             on_key=True,
         )

@@ -54,7 +54,7 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
     if part is None:
         remedy = "it needs hidden_size and num_hidden_layers; else give --params"
         raise FactError("--model", f"{name} has no width and depth of a model; {remedy}")
-    shape = architecture_of(part)
+    shape = _sizes(part)
     if not shape.vocab_size:
         remedy = "its embedding is not known; add it, or give --params"
         raise FactError("--model", f"{name} has no vocab_size: {remedy}")
@@ -83,11 +83,19 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
-def architecture_of(config: Mapping[str, Any]) -> Architecture:
-    """Sizes by whichever of their names the config uses. Raises FactError on a wrong type."""
-    hidden = _first(config, "hidden_size")
-    layers = _first(config, "layers")
-    assert hidden and layers  # language_part() looked for both
+def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
+    """Sizes of the language model that a config describes; None where it has no width and depth.
+
+    Raises FactError on a wrong type.
+    """
+    part = language_part(config)
+    return None if part is None else _sizes(part)
+
+
+def _sizes(config: Mapping[str, Any]) -> Architecture:
+    """Sizes by whichever of their names the config uses; width and depth it has."""
+    hidden = _first(config, "hidden_size") or 0
+    layers = _first(config, "layers") or 0
     if layers * (_first(config, "experts") or 1) > MOST_PARTS:
         said = "so many layers and experts are beyond any model"
         raise FactError("--model", f"{said}; mend the file, or give --params")

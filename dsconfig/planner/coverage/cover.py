@@ -8,7 +8,7 @@ from dsconfig.planner.coverage import optimizer, other_engines, reporting, train
 from dsconfig.planner.coverage.rules import Rule, decide, inert
 from dsconfig.planner.plan import Coverage, Status
 from dsconfig.runtimes.effective import Effective
-from dsconfig.schema.key_index import own_path
+from dsconfig.schema.key_index import lives, own_path
 from dsconfig.source.pointer import lookup, split
 
 RULES: Mapping[str, Rule] = {
@@ -55,7 +55,9 @@ def _fate(pointer: str, value: Any, effective: Effective) -> tuple[Status, str]:
         if path == (block, "enabled"):
             return Status.HONOURED, f"{block} stays off"
         return Status.INERT, f"{block}.enabled is false"
-    rule = rule_of(".".join(own_path(path)))
+    rule = None if any("." in name for name in path) else rule_of(".".join(own_path(path)))
+    if rule is None and not lives(path):
+        return Status.INERT, "no release of DeepSpeed reads such a key, and nothing here does"
     if rule is None:
         return Status.REFUSED, "no rule of this engine covers it; remove the key"
     case = decide(rule, value, effective)

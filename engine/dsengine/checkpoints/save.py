@@ -58,6 +58,7 @@ def collect(
         tag=tag,
         weights=shapes(weights),
         excluded=left_out,
+        tied=state.tied(),
         description=dict(state.description) | {"world_size": group.world_size},
     )
     return Snapshot(tensors=tensors, small=small, manifest=manifest)

@@ -44,6 +44,12 @@ class TrainingState:
         """Return the (sharded) parameters by name, each tied weight once."""
         return dict(named_shards(self.module))
 
+    def tied(self) -> dict[str, str]:
+        """Return every further name of a tied weight, with the first, by which it is saved."""
+        first = {id(parameter): name for name, parameter in named_shards(self.module)}
+        every = named_shards(self.module, remove_duplicate=False)
+        return {name: first[id(p)] for name, p in every if first[id(p)] != name}
+
     def trained(self) -> dict[str, Tensor]:
         """Return by name what the optimizer holds: masters where they exist, else parameters."""
         return {name: self.masters.get(name, p) for name, p in self.parameters().items()}

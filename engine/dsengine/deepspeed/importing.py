@@ -17,7 +17,7 @@ from dsengine.deepspeed.refusals import refusal
 
 PACKAGE = "dsengine"
 ROOM = f"{PACKAGE}.deepspeed"
-_OWN = ("importing", "refusals")
+_OWN = ("importing", "refusals", "standing_in")
 """Files of this room that are no modules of DeepSpeed."""
 _ELSEWHERE = {
     "checkpointing": f"{PACKAGE}.loop.activation_checkpointing",
@@ -30,26 +30,41 @@ def module_of(name: str) -> str | None:
     """Return the module that stands for ``deepspeed.<name>``, None where there is none."""
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
-    if not name or name in _OWN or _spec(f"{ROOM}.{name}") is None:
+    if not name or name in _OWN or spec_of(f"{ROOM}.{name}") is None:
         return None
     return f"{ROOM}.{name}"
 
 
-def _spec(full: str) -> ModuleSpec | None:
+def spec_of(full: str) -> ModuleSpec | None:
+    """Return where module ``full`` comes from, None where there is none."""
     try:
         return find_spec(full)
     except ModuleNotFoundError:  # its package is not there either
         return None
 
 
-class _Standing(Loader):
+class Standing(Loader):
     """Puts the module ``real`` where one of another name was asked for."""
 
     def __init__(self, real: ModuleSpec) -> None:
         self.real = real
 
+    @classmethod
+    def spec(cls, name: str, real: ModuleSpec) -> ModuleSpec:
+        """Return what leads from ``name`` to the module ``real``."""
+        spec = ModuleSpec(name, cls(real), origin=real.origin)
+        spec.submodule_search_locations = real.submodule_search_locations
+        return spec
+
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = import_module(self.real.name)
+        real = import_module(self.real.name)
+        sys.modules[module.__name__] = real
+        for name, value in vars(real).items():
+            hidden = sys.modules.get(f"{real.__name__}.{name}")
+            if hidden is not None and hidden is not value:
+                # A function has the name of its module (``utils.z3_leaf_module``), which an
+                # import of that module by this name would put in its place.
+                sys.modules.setdefault(f"{module.__name__}.{name}", hidden)
 
     def get_code(self, name: str) -> Any:
         """For ``python -m dsengine.utils.zero_to_fp32``."""
@@ -67,12 +82,10 @@ class _Names(MetaPathFinder):
         package, _, name = fullname.partition(".")
         if package != PACKAGE or fullname.startswith(ROOM):
             return None
-        real = None if (place := module_of(name)) is None else _spec(place)
+        real = None if (place := module_of(name)) is None else spec_of(place)
         if real is None:
             return None
-        spec = ModuleSpec(fullname, _Standing(real), origin=real.origin)
-        spec.submodule_search_locations = real.submodule_search_locations
-        return spec
+        return Standing.spec(fullname, real)
 
 
 class _Refusals(MetaPathFinder):

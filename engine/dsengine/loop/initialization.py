@@ -1,7 +1,7 @@
 """From a config and a model to an engine: read, validate, resolve, plan, run."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from dsengine.communication.agreement import check_agreement
 from dsengine.communication.devices import settle_device
 from dsengine.communication.peers import in_phase, taking_part
 from dsengine.loop.engine import Engine
-from dsengine.loop.planning import plan_for, plan_from, refuse_uncovered
+from dsengine.loop.planning import Config, plan_for, plan_from, refuse_uncovered
 from dsengine.optimizers import (
     as_groups,
     build_optimizer,
@@ -28,8 +28,6 @@ from dsengine.optimizers.schedules import build_schedule
 from dsengine.parameters.model_tree import describe
 from dsengine.sharding import Sharding, distribute
 from dsengine.sharding.mesh import device_of_rank
-
-Config = str | Path | Mapping[str, Any]
 
 LAUNCHED_PLAN = "DSCONFIG_PLAN"
 """The environment variable in which ``dsconfig run`` names the plan that every rank executes."""

@@ -1,5 +1,6 @@
 """From a config in any form, or a plan made elsewhere, to a plan for this model and ranks."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from dsengine.communication.environment import node_count
 from dsengine.observation.printing import say
 from dsengine.parameters.model_tree import describe
 
+Config = str | Path | Mapping[str, Any]
+
 
 def plan_for(
-    config: str | Path | Mapping[str, Any],
+    config: Config,
     model: nn.Module,
     optimizer: Any = None,
     lr_scheduler: Any = None,
@@ -27,13 +30,20 @@ def plan_for(
     Raises ValueError with everything that is refused, at once; what else is found is said.
     """
     facts = facts_of(model, optimizer, lr_scheduler, training)
-    document = dsconfig.read(config)
+    document = dsconfig.read(_without_infinity(config))
     report = dsconfig.validate(document, facts, runtime="dsengine")
     refuse(report.refusals)
     resolution = dsconfig.resolve(document, facts)
     refuse(resolution.refusals)
     say_findings([*report.errors, *report.warnings, *resolution.diagnostics])
     return dsconfig.plan(resolution, facts)
+
+
+def _without_infinity(config: Config) -> Config:
+    """Say "never" as a file does: accelerate says that lines are infinitely many steps apart."""
+    if isinstance(config, Mapping) and config.get("steps_per_print") == math.inf:
+        return {**config, "steps_per_print": None}
+    return config
 
 
 def plan_from(

@@ -72,7 +72,8 @@ class Stepper:
         scale = self._scaler.scale
         norm = None
         if self._needs_norm:
-            norm = global_norm(gradients, self._sharding.norm_group) / scale
+            counted = self._sharding.counted_here
+            norm = global_norm(counted(gradients), self._sharding.norm_group) / scale
             if not norm < INFINITE:
                 return self._skip(number)
             scale_gradients(gradients, clipping_factor(norm, self._clipping) / scale)

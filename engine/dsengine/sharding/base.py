@@ -88,6 +88,10 @@ class Sharding(ABC):
         """The ranks that hold different parts of one gradient; None when each holds all."""
         return None
 
+    def counted_here(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Return which of the reduced gradients this rank adds to the norm over ``norm_group``."""
+        return gradients
+
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Names and local parts of the reduced gradients."""
         for name, master in self.masters.items():

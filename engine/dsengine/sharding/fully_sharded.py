@@ -49,6 +49,7 @@ from dsengine.sharding.leaves import (
 )
 from dsengine.sharding.mesh import SHARD
 from dsengine.sharding.reduction import Averaging, ScaledReduceScatter
+from dsengine.sharding.scalars import ScalarGradients, scalars_of
 from dsengine.sharding.to_device import on_device
 from dsengine.sharding.zero.adoption import put_pieces, take_pieces
 from dsengine.sharding.zero.external import uses_external
@@ -105,6 +106,9 @@ class FullySharded(Sharding):
         self._reduces = True
         if policy.is_mixed:
             _to_fp32(module)
+        averaging = Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate)
+        self._scalars = scalars_of(module)
+        self._scalar_gradients = ScalarGradients(self._scalars, averaging)
         self._reshard_meshes: dict[int, Any] = {}
         """By number of ranks: where units reshard to fewer than all."""
         self.whole: list[FSDPModule] = []
@@ -116,6 +120,8 @@ class FullySharded(Sharding):
         if zero.ignore_unused_parameters:
             reduce_unused_of_lists(module, self._units())
         put_pieces(module, built_in_pieces, device)
+        for scalar in self._scalars:
+            scalar.data = scalar.data.to(device)
         self._move_masters_to_host(plan)
         self._rest_in_files()
         self.masters = dict(module.named_parameters())
@@ -123,7 +129,7 @@ class FullySharded(Sharding):
         self._exchanges = can_exchange(self.norm_group, device)
         self._all_gather = UnitAllGather()
         self._reductions = Reductions()
-        self._set_collectives(Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate))
+        self._set_collectives(averaging)
         self._rounds_sums = (
             self.reduces_every_micro_step
             and policy.accumulation is not torch.float32
@@ -202,7 +208,10 @@ class FullySharded(Sharding):
                 reshard_after_forward=True if known else reshard_after_forward,
                 mp_policy=self._mixed_precision(cast_inputs),
                 offload_policy=self._offload_policy(),
+                ignored_params=set(self._scalars),
             )
+        for each in modules:
+            _keep_class_name(type(each))
         if to_fewer:
             self._reshard_meshes[reshard_after_forward] = reshard_within(_unit(modules[0]), known)
 
@@ -289,6 +298,8 @@ class FullySharded(Sharding):
         self._all_gather.release()
         if self._direct_use is not None:
             self._direct_use.after_backward(reduced=True)
+        if self._reduces:
+            self._scalar_gradients.reduce()
         if self._rounds_sums:
             self._round_sums()
 
@@ -296,6 +307,12 @@ class FullySharded(Sharding):
         """Keep the sum over a window to the precision of the accumulation dtype."""
         sums = [gradient for _, gradient in self.gradients()]
         foreach_copy_(sums, [each.to(self.policy.accumulation) for each in sums])
+
+    def counted_here(self, gradients: list[Tensor]) -> list[Tensor]:
+        group = self.norm_group
+        if not self._scalars or group is None or group.rank() == 0:
+            return gradients
+        return [each for each in gradients if each.dim() > 0]
 
     def after_update(self) -> None:
         self._at_rest.refresh()
@@ -337,6 +354,16 @@ def _set_prefetch(units: Sequence[UnitSchedule], heads: Sequence[FSDPModule | No
         later = heads[index]
         if later is not None:
             later.set_modules_to_backward_prefetch(list(reversed(earlier)))
+
+
+def _keep_class_name(kind: type[nn.Module]) -> None:
+    """Name the class that ``fully_shard`` has made after the one that was given.
+
+    Programs show it, choose by it and write it into the files of a model.
+    """
+    given = kind.__mro__[2]  # behind the class itself and FSDPModule
+    kind.__name__, kind.__qualname__ = given.__name__, given.__qualname__
+    kind.__module__ = given.__module__
 
 
 def _unit(module: nn.Module) -> FSDPModule:

@@ -16,12 +16,18 @@ from torch.distributed.fsdp import FSDPModule
 
 from dsengine.torch_private import sharded_parameters
 
-_LEAF = "_dsengine_leaf"
+_LEAF = "_z3_leaf"
+"""DeepSpeed's name for the mark, which other programs read."""
 
 
-def mark_leaf(module: nn.Module) -> None:
+def mark_leaf(module: nn.Module, flag: bool = True) -> None:
     """Say, before ``initialize``, that ranks may use different parts of ``module``."""
-    setattr(module, _LEAF, True)
+    setattr(module, _LEAF, flag)
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether ``module`` is marked."""
+    return bool(getattr(module, _LEAF, False))
 
 
 def is_of_class(module: nn.Module, name: str) -> bool:
@@ -49,7 +55,7 @@ def mark_configured(root: nn.Module, config: Mapping[str, Any]) -> None:
 def leaves(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the marked modules below ``root`` with their names."""
     for name, module in root.named_modules():
-        if getattr(module, _LEAF, False):
+        if is_leaf(module):
             yield name, module
 
 

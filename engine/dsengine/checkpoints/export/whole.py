@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoints.state import TrainingState
-from dsengine.parameters.names import named_shards
 from dsengine.parameters.shards import whole_of
 
 
@@ -48,9 +47,4 @@ def whole_state_dict(
     keep = not rank0_only or not dist.is_initialized() or dist.get_rank() == 0
     weights = state.weights(exclude_frozen=exclude_frozen)
     whole = dict(whole_tensors(weights, dtype, keep=keep))
-    first_names = {id(parameter): name for name, parameter in named_shards(state.module)}
-    for name, parameter in named_shards(state.module, remove_duplicate=False):
-        first = first_names[id(parameter)]
-        if first in whole:
-            whole.setdefault(name, whole[first])
-    return whole
+    return whole | {name: whole[first] for name, first in state.tied().items() if first in whole}

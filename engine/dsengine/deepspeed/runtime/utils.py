@@ -1,8 +1,13 @@
-"""Memory, as scripts print it between two phases."""
+"""What scripts do with memory, tensors and gradients beside an engine."""
 
 import gc
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from dsengine.deepspeed.accelerator import get_accelerator
 
@@ -29,4 +34,43 @@ def see_memory_usage(message: str, force: bool = False) -> None:
     device.reset_peak_memory_stats()
 
 
-__all__ = ["see_memory_usage"]
+def move_to_device(
+    item: Any, device: torch.device | str, criterion_func: Callable[[Any], bool] | None = None
+) -> Any:
+    """Return ``item`` with its tensors on ``device``, at any depth.
+
+    A tensor that ``criterion_func`` chooses is moved in place, and stays the same object.
+    """
+
+    def moved(tensor: Tensor) -> Tensor:
+        if criterion_func is None or not criterion_func(tensor):
+            return tensor.to(device)
+        tensor.data = tensor.data.to(device)
+        return tensor
+
+    return tree_map_only(Tensor, moved, item)
+
+
+@torch.no_grad()
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2, mpu: Any = None
+) -> Tensor:
+    """Scale whole gradients in place to a norm of at most ``max_norm``; return the norm before.
+
+    For tensors outside of an engine, whose ``step`` clips by itself: the norm is the mean of those
+    of all ranks.
+    """
+    del mpu
+    tensors = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    gradients = [each.grad for each in tensors if each.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients, norm_type)
+    if dist.is_initialized():
+        dist.all_reduce(norm)
+        norm /= dist.get_world_size()
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient.device, gradient.dtype))
+    return norm
+
+
+__all__ = ["clip_grad_norm_", "move_to_device", "see_memory_usage"]

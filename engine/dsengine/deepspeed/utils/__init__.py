@@ -8,11 +8,20 @@ from dsengine.deepspeed.utils.tensor_fragment import (
     safe_get_full_grad,
     safe_get_full_optimizer_state,
 )
-from dsengine.deepspeed.utils.z3_leaf_module import set_z3_leaf_modules
+from dsengine.deepspeed.utils.z3_leaf_module import (
+    get_z3_leaf_modules,
+    set_z3_leaf_module,
+    set_z3_leaf_modules,
+    set_z3_leaf_modules_by_name,
+    set_z3_leaf_modules_by_suffix,
+    unset_z3_leaf_modules,
+    z3_leaf_module,
+)
 from dsengine.loop.data import RepeatingLoader
 
 __all__ = [
     "RepeatingLoader",
+    "get_z3_leaf_modules",
     "groups",
     "log_dist",
     "logger",
@@ -22,7 +31,12 @@ __all__ = [
     "safe_get_full_fp32_param",
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",
+    "set_z3_leaf_module",
     "set_z3_leaf_modules",
+    "set_z3_leaf_modules_by_name",
+    "set_z3_leaf_modules_by_suffix",
+    "unset_z3_leaf_modules",
     "warning_once",
+    "z3_leaf_module",
     "zero_to_fp32",
 ]

@@ -1,5 +1,11 @@
 """Divided parameters: how they are built, gathered and asked."""
 
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dsengine.deepspeed.accelerator import get_accelerator
 from dsengine.sharding.zero.external import (
     register_external_parameter,
     unregister_external_parameter,
@@ -8,10 +14,29 @@ from dsengine.sharding.zero.gathered import GatheredParameters
 from dsengine.sharding.zero.init import Init
 from dsengine.sharding.zero.status import ZeroParamStatus
 
+_orig_torch_arange = torch.arange
+
+
+def zero_wrapper_for_fp_tensor_constructor(
+    fn: Callable[..., Any],
+    target_fp_dtype: torch.dtype | None = None,
+    target_device: torch.device | None = None,
+) -> Callable[..., Any]:
+    """Return ``fn``: Init leaves what torch's constructors make as it is.
+
+    transformers puts a function of its own in this place while it builds a model, lest the
+    positions in a model be cast.
+    """
+    del target_fp_dtype, target_device
+    return fn
+
+
 __all__ = [
     "GatheredParameters",
     "Init",
     "ZeroParamStatus",
+    "get_accelerator",
     "register_external_parameter",
     "unregister_external_parameter",
+    "zero_wrapper_for_fp_tensor_constructor",
 ]

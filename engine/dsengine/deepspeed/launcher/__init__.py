@@ -1,0 +1,1 @@
+"""What launchers of other programs read; jobs start with torchrun, srun or ``dsconfig run``."""

@@ -1,0 +1,143 @@
+"""dsengine in the place of deepspeed: by import, and around a script or a module."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dsengine
+
+ROOT = Path(__file__).parents[2]
+SAID = f"dsengine stands in for deepspeed ({dsengine.__version__})\n"
+
+
+def python(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    environment = {name: value for name, value in os.environ.items() if name != "RANK"} | more
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "engine")])
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def said_by(code: str, **more: str) -> str:
+    done = python("-c", code, **more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_path_is_the_object_that_dsengine_has() -> None:
+    code = """
+import sys
+import dsengine.as_deepspeed
+import deepspeed
+from deepspeed.ops.adam import FusedAdam
+from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
+import deepspeed.utils.groups, deepspeed.comm, deepspeed.runtime.lr_schedules, deepspeed.loop.engine
+import dsengine, dsengine.ops.adam, dsengine.loop.engine
+assert deepspeed is dsengine and deepspeed.zero is dsengine.zero
+assert dsengine.ops.adam is deepspeed.ops.adam is sys.modules["deepspeed.ops.adam"]
+assert deepspeed.loop.engine.Engine is dsengine.DeepSpeedEngine
+by_file = {}
+for name, module in list(sys.modules.items()):
+    if name.split(".")[0] in ("deepspeed", "dsengine"):
+        by_file.setdefault(module.__file__, set()).add(id(module))
+print([file for file, ids in by_file.items() if len(ids) > 1])
+"""
+    assert said_by(code) == "[]\n"
+
+
+def test_a_function_stays_one_where_a_module_has_its_name() -> None:
+    code = """
+import dsengine.as_deepspeed
+import deepspeed.utils
+from deepspeed.utils.z3_leaf_module import set_z3_leaf_modules
+import deepspeed.utils.z3_leaf_module
+print(callable(deepspeed.utils.z3_leaf_module))
+"""
+    assert said_by(code) == "True\n"
+
+
+def test_programs_that_ask_for_deepspeed_are_told_who_it_is() -> None:
+    code = """
+import dsengine.as_deepspeed
+from importlib import metadata
+from importlib.util import find_spec
+print(metadata.version("deepspeed"), find_spec("deepspeed") is not None)
+print(metadata.metadata("deepspeed")["Summary"])
+print(metadata.packages_distributions()["deepspeed"][0])
+"""
+    version, summary, distribution = said_by(code).splitlines()
+    assert version == f"{dsengine.__version__} True"
+    assert "dsengine" in summary and distribution == "deepspeed"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("import deepspeed.moe.layer", "no counterpart of deepspeed.moe: experts"),
+        ("from deepspeed import PipelineModule", "no counterpart of deepspeed.PipelineModule"),
+        ("import deepspeed.nonsense", "No module named 'deepspeed.nonsense'"),
+    ],
+)
+def test_what_is_not_here_is_refused_in_words(line: str, words: str) -> None:
+    done = python("-c", f"import dsengine.as_deepspeed\n{line}")
+    assert done.returncode == 1 and words in done.stderr
+
+
+def test_it_comes_too_late_behind_the_real_one(tmp_path: Path) -> None:
+    code = """
+import sys, types
+sys.modules["deepspeed"] = types.ModuleType("deepspeed")
+import dsengine.as_deepspeed
+"""
+    done = python("-c", code)
+    assert done.returncode == 1 and "deepspeed is imported already" in done.stderr
+
+
+def test_it_comes_too_late_behind_a_program_that_found_none() -> None:
+    code = """
+import sys, types
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == "deepspeed": raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hidden())
+sys.modules["accelerate"] = types.ModuleType("accelerate")
+import dsengine.as_deepspeed
+"""
+    done = python("-c", code)
+    assert done.returncode == 1 and "accelerate is imported already" in done.stderr
+
+
+def test_one_rank_says_so_once() -> None:
+    code = "import dsengine.as_deepspeed, dsengine.deepspeed.standing_in as s; s.stand_in()"
+    assert python("-c", code).stderr == SAID
+    assert python("-c", code, RANK="0").stderr == SAID
+    assert python("-c", code, RANK="1").stderr == ""
+
+
+def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("NAME = 'beside'\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, deepspeed, beside\n"
+        "print(__name__, sys.argv[1:], deepspeed.__version__, beside.NAME)\n"
+    )
+    done = python("-m", "dsengine.as_deepspeed", str(script), "--lr", "1")
+    assert done.stdout == f"__main__ ['--lr', '1'] {dsengine.__version__} beside\n", done.stderr
+
+
+def test_a_module_runs_too() -> None:
+    done = python("-m", "dsengine.as_deepspeed", "-m", "dsengine.utils.zero_to_fp32", "--help")
+    assert done.returncode == 0 and "zero_to_fp32" in done.stdout, done.stderr
+
+
+def test_nothing_to_run_is_a_usage_error() -> None:
+    for arguments in ([], ["-m"], ["--what"]):
+        done = python("-m", "dsengine.as_deepspeed", *arguments)
+        assert done.returncode == 2 and "usage:" in done.stderr
+
+
+def test_nothing_heavy_is_imported_for_it() -> None:
+    code = "import dsengine.as_deepspeed, sys; print({'torch', 'pydantic'} & set(sys.modules))"
+    assert said_by(code) == "set()\n"

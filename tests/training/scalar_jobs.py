@@ -1,0 +1,62 @@
+"""Jobs with parameters that have no dimension."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import dsengine
+
+
+class Scaled(nn.Module):
+    """Blocks with a temperature each, one for all, and a frozen one; rank 1 leaves one out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.temperature = nn.Parameter(torch.tensor(1.5))
+        self.frozen = nn.Parameter(torch.tensor(0.5), requires_grad=False)
+        self.sometimes = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = block(inputs)
+        scale = self.temperature.exp() * self.frozen
+        if dist.get_rank() == 0:
+            scale = scale * self.sometimes
+        return (inputs * scale).square().mean()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.gain = nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.gain * torch.tanh(self.linear(inputs))
+
+
+def trained(settings: dict[str, Any], folder: str | None = None) -> dict[str, Any]:
+    """Losses, norms and scalars of a few windows; with ``folder``, saved and resumed between."""
+    torch.manual_seed(0)
+    engine, *_ = dsengine.initialize(model=Scaled(), config=settings)
+    told: dict[str, Any] = {"losses": [], "norms": []}
+    for step in range(4):
+        for micro in range(engine.gradient_accumulation_steps()):
+            generator = torch.Generator().manual_seed(100 * step + 10 * micro + dist.get_rank())
+            inputs = torch.randn(4, 6, generator=generator)
+            loss = engine(inputs.to(engine.module.blocks[0].linear.weight.dtype))
+            engine.backward(loss)
+            engine.step()
+            told["losses"].append(loss.item())
+        told["norms"].append(engine.get_global_grad_norm())
+        if folder is not None and step == 1:
+            engine.save_checkpoint(folder)
+            torch.manual_seed(7)
+            engine, *_ = dsengine.initialize(model=Scaled(), config=settings)
+            engine.load_checkpoint(folder)
+    scalars = {n: p for n, p in engine.module.named_parameters() if p.dim() == 0}
+    told["scalars"] = {name: parameter.item() for name, parameter in scalars.items()}
+    return told
