@@ -1,13 +1,15 @@
 """``dsconfig estimate [FILE]``: bytes on each GPU, on the host and on NVMe, and why."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import dsconfig
-from dsconfig.commands import memory_options, options
+from dsconfig.commands import inference, memory_options, options
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazily import lazily
 from dsconfig.report import FileReport, Report
@@ -15,15 +17,18 @@ from dsconfig.report.render import render
 
 with lazily():
     from dsconfig.commands import estimate_tables as tables
-    from dsconfig.commands import idle_flags
+    from dsconfig.commands import idle_flags, verdict
     from dsconfig.cost import calibration, compat, limits, pictures, pricing, rendering, search
     from dsconfig.facts import given
+    from dsconfig.facts import training as runs
 
 if TYPE_CHECKING:
     from dsconfig.cost.estimate import Estimate
+    from dsconfig.cost.remedies import Change
     from dsconfig.facts import Facts
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
+    from dsconfig.source import Document
 
 
 File = Annotated[
@@ -85,20 +90,46 @@ def estimate(
     if compat is not None:
         print_compat(facts, compat, output_format)
         return
-    program = options.program(runtime, deepspeed_version)
+    document = None if file is None else options.load(file, overrides)
+    program = inference.program(
+        runtime, deepspeed_version, document=document, source=file or "", facts=facts
+    )
     effective = None
-    if file is not None:
-        effective = _resolved(file, overrides, facts, program)
+    if document is not None:
+        facts = with_usual_precision(document, facts, program)
+        effective = _resolved(document, facts, program.runtime)
     if fit:
         print_limits(facts, effective, program, output_format)
         return
-    found = _estimate(facts, effective, program)
+    found = _estimate(facts, effective, program.runtime)
     if measured is not None:
         found = _calibrated(found, measured, measured_as)
     _write(found, plot, html)
-    _show(found, facts, effective, program, output_format)
+    written: dict[str, Any] = document.value if document is not None else {}
+    _show(found, facts, effective, program, written, output_format)
     if fail_if_oom and not _any_fits(found, facts):
         raise typer.Exit(1)
+
+
+def with_usual_precision(
+    document: "Document", facts: "Facts", program: inference.Program
+) -> "Facts":
+    """The facts with bf16 (fp16 on an older card), said so, where the program takes the precision
+    from arguments that nobody gave: left alone it would train in fp32, which hardly anybody means.
+    """
+    paths = ("bf16.enabled", "fp16.enabled")
+    known = facts.training is not None and facts.training.precision is not None
+    filled = set(inference.filled_by(program.runtime, document.value))
+    given = facts.origins.keys() & {"training", "launch"}
+    if known or given or filled.isdisjoint(paths):
+        return facts
+    bf16 = (facts.device is None or facts.device.bf16) and "bf16.enabled" in filled
+    name = "bf16" if bf16 else "fp16"
+    step = program.runtime.steps({f"/{name}/enabled": True}, {})[0]
+    said = f"assumed: {step}, which nobody gave; without it this trains in fp32 (--precision)"
+    typer.echo(said, err=True)
+    training = replace(facts.training or runs.TrainingFacts(), precision=name)
+    return replace(facts, training=training)
 
 
 def _any_fits(found: "Estimate", facts: "Facts") -> bool:
@@ -116,11 +147,8 @@ def _estimate(facts: "Facts", effective: "Effective | None", runtime: "Runtime")
         return search.table(facts, runtime=runtime)
 
 
-def _resolved(
-    file: str, overrides: list[str] | None, facts: "Facts", program: "Runtime"
-) -> "Effective":
+def _resolved(document: "Document", facts: "Facts", program: "Runtime") -> "Effective":
     """The concrete config; its errors are printed and end the command with exit code 1."""
-    document = options.load(file, overrides)
     report = dsconfig.validate(document, facts, runtime=program, version=program.version)
     result = dsconfig.resolve(document, facts, runtime=program, version=program.version)
     told = {(found.code, found.pointer, found.range) for found in report.errors}
@@ -174,31 +202,42 @@ def _show(
     found: "Estimate",
     facts: "Facts",
     effective: "Effective | None",
-    runtime: "Runtime",
+    program: inference.Program,
+    written: Mapping[str, Any],
     output_format: str,
 ) -> None:
+    changes: tuple[Change, ...] = ()
+    if effective is not None and tables.not_fitting(found.options[0], facts):
+        changes = verdict.remedies_for(effective, facts, program.runtime)
     if output_format == "json":
-        typer.echo(json.dumps(rendering.as_data(found), indent=2))
-        return
-    if effective is None:
-        tables.print_table(found, facts)
+        data = {**rendering.as_data(found), **program.data}
+        if effective is not None:
+            data["remedies"] = verdict.remedy_data(changes, program.runtime, written)
+        typer.echo(json.dumps(data, indent=2))
+    elif effective is None:
+        tables.print_table(found, facts, program)
     else:
-        tables.print_depth(found, facts, effective, runtime)
+        tables.print_depth(found, facts, program, changes, written)
 
 
 def print_limits(
-    facts: "Facts", effective: "Effective | None", runtime: "Runtime", output_format: str
+    facts: "Facts",
+    effective: "Effective | None",
+    program: inference.Program,
+    output_format: str,
 ) -> None:
     """The inverse: what is the most that fits."""
     with usage():
-        found = limits.limits(facts, effective, runtime=runtime)
+        found = limits.limits(facts, effective, runtime=program.runtime)
     if not found:
-        raise UsageError("--fit: give --gpus, --model, or both")
+        needed = [] if facts.world_size else ["--gpus"]
+        needed += [] if facts.model else ["--model"]
+        raise UsageError(f"--fit: give {' or '.join(needed)}")
     if output_format == "json":
-        typer.echo(json.dumps(rendering.limits_data(found), indent=2))
+        typer.echo(json.dumps({**rendering.limits_data(found), **program.data}, indent=2))
         return
 
-    tables.print_limits(found)
+    tables.print_limits(found, facts, program)
     if facts.model is not None and not (facts.training and facts.training.sequence_length):
         typer.echo("largest micro batch: give --seq-len", err=True)
     uses_host = any(limit.option and limit.option.host.bytes for limit in found)

@@ -1,46 +1,73 @@
-"""The estimate on a terminal: a table over choices, the inverse, or one config in depth."""
+"""The estimate on a terminal: a table over choices, the inverse, or one config in depth.
 
-import json
+The verdict stands first. Sizes are GiB, as nvidia-smi and torch print them.
+"""
+
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dsconfig.commands.text_table import TextTable, paragraph, terminal_width
-from dsconfig.cost.buckets import HISTORY
+from dsconfig.commands import verdict as verdicts
+from dsconfig.commands.text_table import TextTable, emphasised, paragraph, terminal_width
 from dsconfig.cost.estimate import Estimate, Option, TierMemory
-from dsconfig.cost.rendering import bar, both, label, moved
+from dsconfig.cost.rendering import bar, label, moved
 from dsconfig.cost.search import host_misfit
 from dsconfig.lazily import lazily
+from dsconfig.runtimes.base import RECOMPUTATION
+from dsconfig.source.pointer import dotted
 
 with lazily():
-    from dsconfig.cost import remedies
     from dsconfig.cost.deepspeed import releases
     from dsconfig.schema import version as versions
 
 
 if TYPE_CHECKING:
+    from dsconfig.commands.inference import Program
     from dsconfig.cost.limits import Limit
+    from dsconfig.cost.remedies import Change
     from dsconfig.cost.search import Candidate
+    from dsconfig.cost.step_time import StepTime
     from dsconfig.facts import Facts
     from dsconfig.runtimes.base import Runtime
-    from dsconfig.runtimes.effective import Effective
 
 BAR_WIDTH, NARROWEST_BAR = 40, 10
 ROOM_OF_SIZE = 16
 """Columns for the gap before a bar and the size behind it."""
 
 
-def print_table(estimate: Estimate, facts: "Facts") -> None:
+def print_table(estimate: Estimate, facts: "Facts", program: "Program") -> None:
     """All usual choices: device, host, NVMe, what fits, and the communication buckets."""
-    typer.echo(f"{_heading(estimate)}\n")
+    typer.echo(f"{paragraph(_heading(estimate, program))}\n")
+    typer.echo(f"{paragraph(_overall(estimate, facts))}\n")
     typer.echo(f"{_choices(estimate, facts)}\n")
     typer.echo(f"{_bars(estimate)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
-    typer.echo(f"{paragraph(HISTORY)}\n")
     for line in [*_building(estimate), *_remarks(estimate, facts)]:
         typer.echo(paragraph(line))
+
+
+def _overall(estimate: Estimate, facts: "Facts") -> str:
+    """Which of the choices fit, in one sentence."""
+    first = estimate.options[0]
+    if facts.device is None or not first.fits:
+        leanest = replace(_leanest(estimate), fits=())
+        return f"The leanest, {label(leanest)}: {verdicts.verdict(leanest, facts)}"
+    fitting = [each for each in estimate.options if each.fits[0].fits]
+    fitting = [each for each in fitting if not host_misfit(each, facts)]
+    if not fitting:
+        return f"Nothing below fits. {verdicts.verdict(_leanest(estimate), facts)}"
+    return (
+        f"{len(fitting)} of {len(estimate.options)} fit each {facts.device.name}; the least "
+        f"sharded, {label(fitting[0])}: {verdicts.gib(fitting[0].fits[0].headroom_bytes)} left. "
+        "`dsconfig tune` says which is fastest."
+    )
+
+
+def _leanest(estimate: Estimate) -> Option:
+    return min(estimate.options, key=lambda option: option.device.visible_bytes)
 
 
 def _building(estimate: Estimate) -> list[str]:
@@ -50,18 +77,18 @@ def _building(estimate: Estimate) -> list[str]:
         return []
     return [
         f"Below stage 3 every rank builds the whole model in main memory first: "
-        f"{both(first.peak_bytes)} per node. At stage 3 zero.Init is taken to spare that."
+        f"{verdicts.gib(first.peak_bytes)} per node. At stage 3 zero.Init is taken to spare that."
     ]
 
 
-def _heading(estimate: Estimate) -> str:
+def _heading(estimate: Estimate, program: "Program") -> str:
     inputs = estimate.inputs
     gpus, nodes = inputs["gpus"], inputs["nodes"]
     where = f"{gpus} x {inputs['device']}" if inputs["device"] else f"{gpus} GPUs"
     on = f" on {nodes} nodes" if nodes and nodes > 1 else ""
     return (
         f"{inputs['model']}: {_scientific(inputs['parameters'])} parameters on {where}{on}, "
-        f"{inputs['precision']}, {inputs['optimizer']}, {_program(inputs)}"
+        f"{inputs['precision']}, {inputs['optimizer']}; {program.sentence}"
     )
 
 
@@ -71,21 +98,20 @@ def _scientific(count: int) -> str:
     return f"{count / 10**power:.3g}e{power}" if power else str(count)
 
 
-def _program(inputs: Mapping[str, Any]) -> str:
-    """The runtime, with the release of DeepSpeed that it ends in."""
-    version = inputs["deepspeed_version"]
-    return str(inputs["runtime"]) + (f" (DeepSpeed {version})" if version else "")
-
-
 def _choices(estimate: Estimate, facts: "Facts") -> TextTable:
     nvme = any(option.nvme.bytes for option in estimate.options)
-    columns = [">stage", "moved off the GPU", ">peak per GPU", ">host per node"]
-    table = TextTable(*columns, *([">NVMe per node"] if nvme else []), "fits")
+    columns = [">stage", "moved off the GPU", ">GPU, GiB", ">host, GiB"]
+    table = TextTable(*columns, *([">NVMe, GiB"] if nvme else []), "fits")
     for option in estimate.options:
-        cells = [str(option.stage), moved(option), both(option.device.peak_bytes)]
-        cells += [both(option.host.bytes), *([both(option.nvme.bytes)] if nvme else [])]
+        cells = [str(option.stage), moved(option), _size(option.device.peak_bytes)]
+        cells += [_size(option.host.bytes), *([_size(option.nvme.bytes)] if nvme else [])]
         table.add_row(*cells, _fits(option, facts))
     return table
+
+
+def _size(count: float) -> str:
+    """In GiB, as a cell has it: the unit stands in the heading; ``-`` for nothing."""
+    return f"{count / 2**30:.2f}" if count else "-"
 
 
 def _bars(estimate: Estimate) -> TextTable:
@@ -118,16 +144,20 @@ def _fits(option: Option, facts: "Facts") -> str:
     return f"from {math.ceil(smallest.memory_bytes / 2**30)} GiB ({smallest.device})"
 
 
-def _buckets(estimate: Estimate) -> TextTable:
-    """The two numbers for communication buckets, always both."""
-    table = TextTable("communication buckets", ">4.5x rule", ">really allocated")
-    seen: set[tuple[int, int, int]] = set()
+def _buckets(estimate: Estimate) -> str:
+    """The documented bound of the communication buckets, beside what is really allocated."""
+    seen: dict[tuple[int, int], str] = {}
     for option in estimate.options:
-        row = (option.stage, option.bucket_rule_bytes, option.bucket_allocated_bytes)
-        if option.stage and row not in seen:
-            seen.add(row)
-            table.add_row(label(option), both(row[1]), both(row[2]))
-    return table
+        if option.stage:
+            row = (option.bucket_rule_bytes, option.bucket_allocated_bytes)
+            seen.setdefault(row, label(option))
+    lines = ["communication buckets: the documented bound (4.5x rule), and what is allocated"]
+    lines += [
+        f"  {name}: 4.5x rule {rule / 1e9:.2f} GB, {rule / 2**30:.2f} GiB; "
+        f"allocated {held / 2**30:.2f} GiB"
+        for (rule, held), name in seen.items()
+    ]
+    return "\n".join(lines) if seen else "communication buckets: none at stage 0"
 
 
 def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
@@ -151,130 +181,209 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
             f"Activations of micro batch {inputs['micro_batch']} x {inputs['sequence_length']} "
             "tokens are counted."
         )
-        training = facts.training
-        asked = training is not None and "gradient_checkpointing" in training.arguments
-        if inputs["recompute"] != "none" and not asked and inputs["deepspeed_version"]:
-            said.append(
-                "Blocks count as recomputed, as activation_checkpointing says; under "
-                f"{inputs['runtime']} the model or the script decides: --recompute none is without."
-            )
     return said
 
 
-def print_limits(limits: "tuple[Limit, ...]") -> None:
+def print_limits(limits: "tuple[Limit, ...]", facts: "Facts", program: "Program") -> None:
     """What is the most that fits, with the choice that reaches it."""
-    table = TextTable("question", ">answer", "with", ">peak per GPU", ">host per node")
+    card = facts.device.name if facts.device else "the card"
+    where = f"{facts.world_size} x {card}" if facts.world_size else card
+    typer.echo(f"{paragraph(f'on {where}; {program.sentence}')}\n")
+    for limit in limits:
+        answer = "none fits" if limit.value is None else _count(limit.value)
+        typer.echo(emphasised(f"{limit.question}: {answer}"))
+    typer.echo()
+    table = TextTable("question", ">answer", ">GPU, GiB", ">host, GiB", "with")
     for limit in limits:
         if limit.value is None or limit.option is None:
             table.add_row(limit.question, "none fits", "", "", "")
             continue
-        value = _scientific(limit.value) if limit.value >= 10**7 else f"{limit.value:,}"
+        value = _count(limit.value)
         option = limit.option
-        sizes = both(option.device.peak_bytes), both(option.host.bytes)
-        table.add_row(limit.question, value, limit.how, *sizes)
+        sizes = _size(option.device.visible_bytes), _size(option.host.bytes)
+        table.add_row(limit.question, value, *sizes, limit.how)
     typer.echo(str(table))
 
 
+def _count(value: int) -> str:
+    return _scientific(value) if value >= 10**7 else f"{value:,}"
+
+
 def print_depth(
-    estimate: Estimate, facts: "Facts", effective: "Effective", runtime: "Runtime"
+    estimate: Estimate,
+    facts: "Facts",
+    program: "Program",
+    changes: "tuple[Change, ...]" = (),
+    written: Mapping[str, Any] | None = None,
 ) -> None:
-    """One config: components by key and phase, headroom, and what would make it fit."""
+    """One config: the verdict, what would make it fit, then components by key and phase."""
     option = estimate.options[0]
-    typer.echo(f"{_heading(estimate)}, {label(option)}")
-    typer.echo(f"{_components(option)}\n")
+    typer.echo(f"{paragraph(f'{_heading(estimate, program)}; {label(option)}')}\n")
+    typer.echo(emphasised(verdicts.verdict(option, facts)))
+    if not_fitting(option, facts):
+        for line in verdicts.remedy_lines(changes, program.runtime, written or {}):
+            typer.echo(line)
+    typer.echo(f"\n{_components(option)}\n")
     typer.echo(f"{_levels(option)}\n")
     for tier, held in (("host", option.host), ("NVMe", option.nvme)):
         if held.peak_bytes:
-            short = host_misfit(option, facts) if tier == "host" else ""
-            typer.echo(f"{_tier(tier, held, short)}\n")
+            typer.echo(f"{_tier(tier, held)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
-    typer.echo(f"{paragraph(HISTORY)}\n")
-    if not all(fit.fits for fit in option.fits) or host_misfit(option, facts):
-        typer.echo(f"{_changes(facts, effective, runtime)}\n")
+    for line in [*_recomputation(program.runtime, written or {}, estimate, facts)]:
+        typer.echo(paragraph(line))
     for line in _remarks(estimate, facts):
         typer.echo(paragraph(line))
 
 
+def not_fitting(option: Option, facts: "Facts") -> bool:
+    """Whether a card, or the main memory that is known, is too small."""
+    return not all(fit.fits for fit in option.fits) or bool(host_misfit(option, facts))
+
+
+def _recomputation(
+    runtime: "Runtime", written: Mapping[str, Any], estimate: Estimate, facts: "Facts"
+) -> Iterator[str]:
+    """What a block that the program does not obey by itself leads to."""
+    if RECOMPUTATION.lstrip("/") not in written or runtime.recomputes_by_file:
+        return
+    if estimate.inputs["recompute"] == "none":
+        step = runtime.elsewhere[RECOMPUTATION]
+        yield f"activation_checkpointing alone recomputes nothing: {step} does (--recompute full)."
+
+
 def _components(option: Option) -> TextTable:
-    """One row per component and key, one column per phase."""
+    """One row per component and key, one column per phase; on a narrow screen the peak alone."""
     phases = list(option.device.phase_bytes)
-    table = TextTable("component", *(f">{phase}" for phase in phases), "caused by", "formula")
     rows: dict[tuple[str, str, str], dict[Any, int]] = {}
     for part in option.device.components:
         row = rows.setdefault((part.name, part.pointer, part.formula), {})
         row.update(dict.fromkeys(part.phases, part.bytes))
-    for (name, pointer, formula), held in sorted(
-        rows.items(), key=lambda row: -max(row[1].values())
-    ):
+    ordered = sorted(rows.items(), key=lambda row: -max(row[1].values()))
+    if terminal_width() < WIDE:
+        return _at_the_peak(option, ordered)
+    formulas = terminal_width() >= WIDEST
+    last = ["caused by", "formula"] if formulas else ["caused by"]
+    table = TextTable("component, GiB", *(f">{phase}" for phase in phases), *last)
+    for (name, pointer, formula), held in ordered:
         cells = [f"{held[phase] / 2**30:.2f}" if phase in held else "" for phase in phases]
-        table.add_row(name, *cells, pointer, formula)
+        table.add_row(name, *cells, _key(pointer), *([formula] if formulas else []))
     totals = [f"{option.device.phase_bytes[phase] / 2**30:.2f}" for phase in phases]
-    table.add_row("together, GiB", *totals, "", "", bold=True)
+    table.add_row("together", *totals, *([""] * len(last)), bold=True)
     return table
+
+
+WIDE, WIDEST = 110, 150
+"""Columns from which all phases are shown, and from which the formulas are."""
+
+
+def _at_the_peak(option: Option, ordered: "list[tuple[Any, dict[Any, int]]]") -> TextTable:
+    """Component, bytes at the highest moment, and the last name of the key."""
+    phase = option.device.peak_phase
+    table = TextTable("component", f">{phase}, GiB", "caused by")
+    for (name, pointer, _), held in ordered:
+        if phase in held:
+            cause = _key(pointer).removeprefix("zero_optimization.")
+            table.add_row(name, f"{held[phase] / 2**30:.2f}", cause)
+    phases = (f"{each} {count / 2**30:.2f}" for each, count in option.device.phase_bytes.items())
+    total = f"{option.device.peak_bytes / 2**30:.2f}"
+    table.add_row("together", total, ", ".join(phases), bold=True)
+    return table
+
+
+def _key(pointer: str) -> str:
+    return dotted(pointer) if pointer else ""
 
 
 def _levels(option: Option) -> TextTable:
+    """From what is allocated to what the card has; each difference is a line of its own."""
     device = option.device
-    table = TextTable("", ">per GPU", "")
-    table.add_row("peak allocated", both(device.peak_bytes), f"in {device.peak_phase}")
+    table = TextTable("", ">GiB per GPU", "")
+    table.add_row("peak allocated", _size(device.peak_bytes), f"in {device.peak_phase}")
     if device.low_bytes is not None and device.high_bytes is not None:
-        table.add_row("  between", both(device.low_bytes), "")
-        table.add_row("  and", both(device.high_bytes), "")
+        span = f"{_size(device.low_bytes)} to {_size(device.high_bytes)}"
+        table.add_row("", "", f"{span}: known by its count only")
     if device.reserved_bytes == device.peak_bytes:  # a CPU has neither allocator pool nor context
         if device.visible_bytes > device.peak_bytes:
             table.add_row(
-                "with what is moved to the host", both(device.visible_bytes), "one memory"
+                "with what is moved to the host", _size(device.visible_bytes), "one memory"
             )
     else:
-        table.add_row("reserved by the allocator", both(device.reserved_bytes), "")
-        table.add_row(
-            "as nvidia-smi shows it", both(device.visible_bytes), "context and NCCL added"
-        )
+        margin = device.reserved_bytes - device.peak_bytes
+        outside = device.visible_bytes - device.reserved_bytes
+        table.add_row("allocator's margin", _size(margin), "rounding and fragments, as reserved")
+        table.add_row("outside the allocator", _size(outside), "CUDA context, NCCL")
+        table.add_row("as nvidia-smi shows it", _size(device.visible_bytes), "")
     for fit in option.fits:
         verdict = "left" if fit.fits else "too much: out of memory"
-        table.add_row(f"{fit.device} has", both(fit.memory_bytes), "")
-        table.add_row("", both(abs(fit.headroom_bytes)), verdict, bold=not fit.fits)
+        table.add_row(f"{fit.device} has", _size(fit.memory_bytes), "")
+        table.add_row("", _size(abs(fit.headroom_bytes)), verdict, bold=not fit.fits)
     return table
 
 
-def _tier(name: str, held: TierMemory, short: str) -> TextTable:
-    table = TextTable(f"{name} memory", ">per node", "caused by", "formula")
+def _tier(name: str, held: TierMemory) -> TextTable:
+    wide = terminal_width() >= WIDE
+    causes = ["caused by"] if wide else []
+    table = TextTable(f"{name} memory", ">GiB per node", *causes, "formula")
+    blank = [""] if wide else []
     for part in held.components:
-        table.add_row(part.name, both(part.bytes), part.pointer, part.formula)
-    table.add_row("together, in training", both(held.bytes), "", "")
+        cause = [_key(part.pointer)] if wide else []
+        table.add_row(part.name, _size(part.bytes), *cause, part.formula)
+    table.add_row("together, in training", _size(held.bytes), *blank, "")
     if held.peak_bytes > held.bytes:
-        table.add_row("at most, while it is built", both(held.peak_bytes), "", "", bold=True)
+        table.add_row("at most, being built", _size(held.peak_bytes), *blank, "", bold=True)
     if held.pinned_bytes:
-        table.add_row("page-locked, as allocated", both(held.pinned_bytes), "", "powers of two")
-    if short:
-        table.add_row("too much: out of memory", "", "", short, bold=True)
+        table.add_row("page-locked", _size(held.pinned_bytes), *blank, "rounded to powers of two")
     return table
 
 
-def _changes(facts: "Facts", effective: "Effective", runtime: "Runtime") -> TextTable:
-    changes = remedies.cheapest_changes(effective, facts, runtime=runtime)
-    fits = bool(changes) and changes[0].fits
-    title = "What would make it fit" if fits else "No single change makes it fit; nearest"
-    table = TextTable(title, ">peak per GPU", ">expected time", "edit")
-    for change in changes:
-        edits = ", ".join(
-            f"{pointer} = {json.dumps(value)}" for pointer, value in change.edits.items()
+def print_candidates(
+    found: "tuple[Candidate, ...]", shown: int, facts: "Facts", program: "Program"
+) -> None:
+    """The search: what won and what it reaches, then each other candidate with its reason."""
+    best = found[0]
+    peak = facts.device.tflops_16bit if facts.device else None
+    option, time = best.option, best.time
+    typer.echo(f"{paragraph(_won(best, facts, program))}\n")
+    if not best.reason:
+        rate = _rate_of(time, peak)
+        share = f", {rate[1]} MFU" if rate[1] != "-" else ""
+        typer.echo(emphasised(f"Fastest that fits: {best.label}"))
+        typer.echo(paragraph(verdicts.verdict(option, facts)))
+        typer.echo(
+            paragraph(
+                f"{rate[0]} tokens/s per GPU{share}, {time.seconds:.2f} s per step of "
+                f"{time.samples} samples; by a model of FLOPs, links and PCIe: to rank, not to "
+                "promise."
+            )
         )
-        device = change.option.device
-        table.add_row(change.what, both(device.peak_bytes), f"x {change.slowdown:.2f}", edits)
-    return table
-
-
-def candidates_table(candidates: "tuple[Candidate, ...]") -> TextTable:
-    """The search: the winner in bold, each other candidate with its reason."""
-    table = TextTable("config", ">s/sample", ">GPU, GiB", ">host, GiB", "verdict")
-    for each in candidates:
+    smallest = min(each.compared.samples for each in found if each.compared)
+    typer.echo(f"\nat {smallest} samples per step, by which they are ranked; memory in GiB")
+    table = TextTable(">tokens/s/GPU", ">MFU", ">GPU", ">host", "config")
+    for each in found[:shown]:
         table.add_row(
-            each.label,
-            f"{(each.compared or each.time).seconds_per_sample:.3f}",
+            *_rate(each, peak),
             f"{each.option.device.visible_bytes / 2**30:.1f}",
             f"{each.option.host.bytes / 2**30:.0f}" if each.option.host.bytes else "",
-            each.reason or "fastest",
+            f"{each.label}: {each.reason or 'fastest'}",
             bold=not each.reason,
         )
-    return table
+    typer.echo(str(table))
+
+
+def _won(best: "Candidate", facts: "Facts", program: "Program") -> str:
+    model, device = facts.model, facts.device
+    named = f"{model.name}: {_scientific(model.parameters)} parameters" if model else "a model"
+    where = f"{facts.world_size} x {device.name}" if device else f"{facts.world_size} GPUs"
+    tokens = facts.training.sequence_length if facts.training else None
+    precision = best.effective.numerics.precision
+    return f"{named} on {where}, {tokens} tokens per sample, {precision}; {program.sentence}"
+
+
+def _rate(each: "Candidate", peak_tflops: float | None) -> tuple[str, str]:
+    """Tokens per second and GPU, and the share of the card's rate, at the batch of the ranking."""
+    return _rate_of(each.compared or each.time, peak_tflops)
+
+
+def _rate_of(time: "StepTime", peak_tflops: float | None) -> tuple[str, str]:
+    share = time.mfu(peak_tflops * 1e12 if peak_tflops else None)
+    return f"{time.tokens_per_second:,.0f}", "-" if share is None else f"{share:.0%}"

@@ -52,6 +52,15 @@ class Program(NamedTuple):
         how = f" ({self.found}); --runtime says otherwise" if self.found else ""
         return f"for {self.described}{how}"
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {
+            "runtime": self.runtime.name,
+            "release": str(self.runtime.version),
+            "inferred_from": self.found or None,
+        }
+
     def reader(self, config: object = None) -> Reader:
         """The same as plain data; ``config`` counts the "auto" that the program fills."""
         return Reader(
@@ -95,12 +104,13 @@ def program(
 
 def _told(document: "Document | None", source: str, facts: "Facts | None") -> tuple[str, str]:
     """Name and reason, by what was given, what the file is, and what lies beside it."""
-    if facts is not None and facts.training is not None and facts.training.arguments:
+    given = facts.origins.keys() if facts is not None else ()
+    if "training" in given:
         return TRAINER, "by TrainingArguments"
-    if facts is not None and facts.launch:
+    if "launch" in given:
         return ACCELERATE, "by the accelerate config"
     if document is None:
-        return ALONE, "no file says more"
+        return ALONE, "by default"
     holder = _holder(Path(source)) if source.endswith(YAMLS) else ""
     if holder:
         return holder, "the YAML that holds it is of this kind"

@@ -63,7 +63,7 @@ def init(
         learning_rate=learning_rate,
     )
     if any(known):
-        starter = init_template.chosen(facts, learning_rate)
+        starter = init_template.chosen(facts, learning_rate, program)
     else:
         starter = init_template.cautious(learning_rate)
     # A file that nobody made for one program has to suit those, too, that read strict JSON.

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.written_for import written_for
 from dsconfig.cost import search
 from dsconfig.cost.activations import Recompute
+from dsconfig.cost.choices import RECOMPUTED
 from dsconfig.facts import Facts
-from dsconfig.runtimes import AutoFate, Runtime
+from dsconfig.runtimes.base import RECOMPUTATION, Runtime, in_words
 from dsconfig.schema import find
 from dsconfig.source.ignores import REMARKS, SECTION
 from dsconfig.source.pointer import join
@@ -25,16 +27,18 @@ class Starter:
     title: str
     config: Mapping[str, Any]
     reasons: Mapping[str, str]
+    beside: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Values by pointer that the program sets elsewhere than in the file."""
 
     def for_program(self, program: Runtime) -> "Starter":
         """The starter with "auto" wherever the program has a value of its own."""
-        if not (program.fills_by_itself and not program.reads_hjson):
-            return self
-        left = _left_open(self.config, (), program)
+        made = written_for(program, self.config, self.beside)
+        left = made.opened
         reasons = {pointer: why for pointer, why in self.reasons.items() if pointer not in left}
         opened = "filled in by " + program.name
-        config = _with_auto(self.config, (), left)
-        return replace(self, config=config, reasons=reasons | dict.fromkeys(left, opened))
+        reasons |= dict.fromkeys(left, opened)
+        title = f"{self.title}; set {in_words(made.steps)}" if made.steps else self.title
+        return replace(self, title=title, config=made.config, reasons=reasons)
 
 
 def skeleton(learning_rate: float, facts: Facts) -> dict[str, Any]:
@@ -80,7 +84,6 @@ def _scheduler(learning_rate: float) -> dict[str, Any]:
     return {"type": "WarmupLR", "params": params}
 
 
-RECOMPUTED = {"activation_checkpointing": {"partition_activations": False}}
 USUAL = {
     join("gradient_clipping"): "largest global norm of the gradients; written because the"
     " default changed in 0.19.3",
@@ -88,15 +91,14 @@ USUAL = {
     join("optimizer", "params", "lr"): "the schedule's peak stands beside it; keep them equal",
     join("scheduler"): "a rise, then a constant rate",
     join("scheduler", "params", "warmup_num_steps"): "a tenth of the run is plenty",
-    join("activation_checkpointing"): "fits only with activations recomputed; this turns it on"
-    " in dsengine, with DeepSpeed call model.gradient_checkpointing_enable()",
+    RECOMPUTATION: "fits only, or is faster, with activations recomputed",
     join("steps_per_print"): "a progress line every so many optimizer steps",
     join(ZERO, "stage3_gather_16bit_weights_on_model_save"): "without it a stage-3 model is"
     " not saved whole",
 }
 
 
-def chosen(facts: Facts, learning_rate: float) -> Starter:
+def chosen(facts: Facts, learning_rate: float, program: Runtime) -> Starter:
     """What the search chooses, recomputation with it. Raises UsageError when nothing fits, or a
     fact is missing.
     """
@@ -105,8 +107,10 @@ def chosen(facts: Facts, learning_rate: float) -> Starter:
     config = skeleton(learning_rate, facts)
     with usage():
         found, _ = search.cheapest(search.open_space(facts, "dsengine"))
-    if found is not None and found.choice.recompute is Recompute.FULL:
-        config |= RECOMPUTED
+    again = found is not None and found.choice.recompute is Recompute.FULL
+    if again:
+        # The resolution below asks the engine, which obeys the block.
+        config["activation_checkpointing"] = dict(RECOMPUTED)
     resolution = dsconfig.resolve(config, facts, runtime="dsengine")
     if not resolution.ok:
         found = resolution.diagnostics[0]
@@ -115,7 +119,10 @@ def chosen(facts: Facts, learning_rate: float) -> Starter:
     if facts.training and facts.training.global_batch_size:
         told = f"{facts.training.global_batch_size} samples per step on {facts.world_size} ranks"
         reasons[join("gradient_accumulation_steps")] = told
-    return Starter(_title(facts), _trimmed(resolution.config), reasons)
+    config, beside = _trimmed(resolution.config), dict[str, Any]()
+    if again and not program.recomputes_by_file:
+        beside[RECOMPUTATION] = config.pop("activation_checkpointing")
+    return Starter(_title(facts), config, reasons, beside)
 
 
 def _title(facts: Facts) -> str:
@@ -168,36 +175,6 @@ def _trimmed(config: Mapping[str, Any]) -> dict[str, Any]:
         zero = {"stage": 0}
     kept[ZERO] = {name: value for name, value in zero.items() if value != {"device": "none"}}
     return kept
-
-
-def _left_open(value: Any, path: tuple[str, ...], program: Runtime) -> dict[str, None]:
-    """The pointers of all leaves that the program fills."""
-    if not isinstance(value, Mapping):
-        filled = program.on_auto(path, {}) is AutoFate.FILLED and _is_of_the_run(path)
-        return {join(*path): None} if filled else {}
-    return {
-        pointer: None
-        for name, inner in cast(Mapping[str, Any], value).items()
-        for pointer in _left_open(inner, (*path, name), program)
-    }
-
-
-def _is_of_the_run(path: tuple[str, ...]) -> bool:
-    """What the run decides; stage, offload and the like stay as they were chosen."""
-    return path[0] != ZERO or path[-1] in (
-        "reduce_bucket_size",
-        "stage3_prefetch_bucket_size",
-        "stage3_param_persistence_threshold",
-    )
-
-
-def _with_auto(value: Any, path: tuple[str, ...], left: Mapping[str, None]) -> Any:
-    if join(*path) in left:
-        return AUTO
-    if not isinstance(value, Mapping):
-        return value
-    entries = cast(Mapping[str, Any], value).items()
-    return {name: _with_auto(inner, (*path, name), left) for name, inner in entries}
 
 
 INDENT = "  "

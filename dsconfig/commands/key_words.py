@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from dsconfig.commands.errors import UsageError
+from dsconfig.cost.buckets import HISTORY
 from dsconfig.lazily import lazily
 from dsconfig.planner.coverage.cover import rule_of as fate_in_engine
 from dsconfig.resolver.policy import POLICY
@@ -64,6 +65,8 @@ def rows(one: Key) -> Iterator[tuple[str, str]]:
     yield "checked", checked(one)
     if one.memory:
         yield "memory", one.memory
+        if "4.5x" in one.memory:
+            yield "", HISTORY
     if not one.is_block:
         yield from _labelled("auto", [f"{name}: {text}" for name, text in auto(one)])
         yield from _labelled("dsengine", list(engine(one)))

@@ -25,6 +25,11 @@ Simulate = Annotated[
 ]
 
 
+FailIfOom = Annotated[
+    bool, typer.Option("--fail-if-oom", help="Exit 1 when it does not fit the card.")
+]
+
+
 @options.with_facts()
 def plan(
     file: prepare.ConfigOrPlan,
@@ -34,6 +39,7 @@ def plan(
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
     simulate: Simulate = False,
+    fail_if_oom: FailIfOom = False,
     output: Out = None,
     output_format: options.FullOrJson = "full",
 ) -> None:
@@ -57,14 +63,17 @@ def plan(
     elif output_format == "json":
         typer.echo(made.to_json())
     else:
-        show(made)
+        show(made, facts)
+    if fail_if_oom and plan_tables.lacks(made, facts):
+        raise typer.Exit(prepare.FOUND)
     if any(row.status is plans.Status.REFUSED for row in made.coverage):
         raise typer.Exit(prepare.FOUND)
 
 
-def show(made: "Plan") -> None:
-    """Print the plan for people."""
+def show(made: "Plan", facts: "Facts") -> None:
+    """Print the plan for people: whether it fits, then what was decided."""
     out = console.console()
+    out.print(plan_tables.verdict(made, facts), style="bold")
     out.print(plan_tables.summary_table(made))
     if made.units:
         out.print(plan_tables.units_table(made))

@@ -6,11 +6,37 @@ from typing import Any
 
 from rich.table import Table
 
-from dsconfig.commands.console import gigabytes
+from dsconfig.commands.verdict import gib
+from dsconfig.cost.search import TO_SPARE
+from dsconfig.facts import Facts
 from dsconfig.planner.plan import Plan, Status, UnitSchedule
 from dsconfig.runtimes.effective import Tier
 
 STYLES = {Status.HONOURED: "green", Status.INERT: "yellow", Status.REFUSED: "bold red"}
+
+
+def lacks(plan: Plan, facts: Facts) -> int:
+    """Bytes that are missing on each card; 0 where it fits, or where either is unknown."""
+    room = facts.device.memory_bytes if facts.device else None
+    needed = plan.memory.get("visible_bytes", plan.memory.get("peak_bytes"))
+    return 0 if room is None or needed is None else max(0, needed - room)
+
+
+def verdict(plan: Plan, facts: Facts) -> str:
+    """Whether the plan fits the card, in one sentence; what is missing where nobody can say."""
+    needed = plan.memory.get("visible_bytes", plan.memory.get("peak_bytes"))
+    if needed is None:
+        return "Memory is not estimated: give --model (or --params) and --seq-len."
+    phase = plan.memory["peak_phase"]
+    if facts.device is None or facts.device.memory_bytes is None:
+        return f"Needs {gib(needed)} on each GPU, in {phase}."
+    room, over = facts.device.memory_bytes, lacks(plan, facts)
+    if over:
+        said = f"Does not fit: {gib(over)} over on each {facts.device.name}, in {phase}."
+        return f"{said} `dsconfig estimate` says what would."
+    left = f"{gib(room - needed)} ({1 - needed / room:.0%}) left on each {facts.device.name}"
+    word = "Fits, but tightly" if room - needed < TO_SPARE * room else "Fits"
+    return f"{word}: {left}, at most in {phase}."
 
 
 def summary_table(plan: Plan) -> Table:
@@ -48,10 +74,10 @@ def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
         if tier is not Tier.DEVICE:
             yield name, f"on {tier}"
     if "peak_bytes" in plan.memory:
-        peak = gigabytes(plan.memory["peak_bytes"])
+        peak = gib(plan.memory["peak_bytes"])
         yield "expected peak", f"{peak} per rank, in {plan.memory['peak_phase']}"
     for collective, sent in plan.traffic.items():
-        yield collective.replace("_", "-"), f"{gigabytes(sent)} sent per rank and step"
+        yield collective.replace("_", "-"), f"{gib(sent)} sent per rank and step"
 
 
 def units_table(plan: Plan) -> Table:
@@ -105,7 +131,7 @@ def simulation_table(result: Mapping[str, Any], *, offloads: bool) -> Table:
     table.add_column("what", overflow="fold")
     table.add_column("per rank", justify="right", no_wrap=True)
     for phase, count in result["phases"].items():
-        table.add_row(f"peak in {phase}", gigabytes(count))
+        table.add_row(f"peak in {phase}", gib(count))
     for collective, count in result["traffic"].items():
-        table.add_row(f"{collective} per step", gigabytes(count))
+        table.add_row(f"{collective} per step", gib(count))
     return table

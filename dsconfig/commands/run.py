@@ -46,9 +46,18 @@ def run(
     nodes: options.Nodes = None,
     device: options.Device = None,
     model: options.Model = None,
+    params: options.Params = None,
+    training_args: options.TrainingArgs = None,
+    accelerate_config: options.AccelerateConfig = None,
     micro_batch: options.MicroBatch = None,
     global_batch: options.GlobalBatch = None,
+    accumulation: options.Accumulation = None,
     seq_len: options.SequenceLength = None,
+    precision: options.PrecisionName = None,
+    learning_rate: options.LearningRate = None,
+    total_steps: options.TotalSteps = None,
+    warmup_steps: options.WarmupSteps = None,
+    host_memory: options.HostMemory = None,
     overrides: options.Overrides = None,
 ) -> None:
     """Plan the run of FILE once, then train: SCRIPT runs under torchrun, every rank by that plan.
@@ -63,9 +72,18 @@ def run(
     about_the_world = {
         "device": device,
         "model": model,
+        "params": params,
+        "training_args": training_args,
+        "accelerate_config": accelerate_config,
         "micro_batch": micro_batch,
         "global_batch": global_batch,
+        "accumulation": accumulation,
         "sequence_length": seq_len,
+        "precision": precision,
+        "learning_rate": learning_rate,
+        "total_steps": total_steps,
+        "warmup_steps": warmup_steps,
+        "host_memory": host_memory,
     }
     made = plan_of(file, gpus, nodes, about_the_world, overrides)
     with TemporaryDirectory(prefix="dsconfig-") as folder:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH = 160
 GAP = "  "
-NARROWEST = 24
+NARROWEST = 20
 """Columns the last cell is never wrapped below."""
 
 
@@ -35,8 +35,8 @@ class TextTable:
         room = max(NARROWEST, terminal_width() - sum(widths[:-1]) - len(GAP) * (len(widths) - 1))
         lines: list[str] = []
         for cells, bold in self._rows:
-            wrapped = textwrap.wrap(cells[-1], room) or [""]
-            for number, last in enumerate(wrapped):
+            parts = textwrap.wrap(cells[-1], room, break_on_hyphens=False) or [""]
+            for number, last in enumerate(parts):
                 shown = cells[:-1] if number == 0 else [""] * (len(cells) - 1)
                 lines.append(emphasised(self._line([*shown, last], widths), bold))
         return "\n".join(lines)
@@ -58,6 +58,18 @@ def emphasised(text: str, wanted: bool = True) -> str:
     if wanted and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         return f"\033[1m{text}\033[0m"
     return text
+
+
+def wrapped(text: str, *, first: str = "", indent: str = "") -> str:
+    """Running text with a hanging indent, wrapped to the terminal; words are never broken."""
+    return textwrap.fill(
+        text,
+        min(100, terminal_width()),
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def paragraph(text: str) -> str:

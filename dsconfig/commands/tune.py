@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import memory_options, options
+from dsconfig.commands import inference, memory_options, options
 from dsconfig.commands.errors import UsageError, usage, write
 from dsconfig.lazily import lazily
+from dsconfig.runtimes.base import RECOMPUTATION, in_words
 
 with lazily():
     from dsconfig.commands import estimate_tables as tables
+    from dsconfig.commands import written_for
     from dsconfig.cost import choices, rendering, search
 
 if TYPE_CHECKING:
+    from dsconfig.commands.written_for import Written
     from dsconfig.cost.search import Candidate
     from dsconfig.facts import Facts
+    from dsconfig.runtimes.base import Runtime
 
 SHOWN = 12
 
@@ -45,7 +49,8 @@ def tune(
 
     Exit code 1 when nothing fits.
     """
-    program = options.program(runtime, deepspeed_version)
+    found_out = inference.program(runtime, deepspeed_version, facts=facts)
+    program = found_out.runtime
     if facts.training is None or facts.training.sequence_length is None:
         raise UsageError("tune needs the length of a sample: give --seq-len")
     facts = memory_options.with_style(facts, None, attention, fused_kernels)
@@ -54,9 +59,9 @@ def tune(
         found = search.tune(facts, runtime=program)
     won = bool(found) and not found[0].reason
     if won and output is not None:
-        _write(found[0], output)
+        _write(found[0], output, program)
     if output is None or str(output) != "-":
-        _show(found, show_all, output_format)
+        _show(found, show_all, output_format, facts, found_out)
     if not won:
         typer.echo(
             "nothing fits: more GPUs, --host-memory, --nvme or a shorter --seq-len", err=True
@@ -64,22 +69,43 @@ def tune(
         raise typer.Exit(1)
 
 
-def _write(winner: "Candidate", path: Path) -> None:
-    text = json.dumps(choices.config_of(winner.effective), indent=4) + "\n"
+def _write(winner: "Candidate", path: Path, program: "Runtime") -> None:
+    """The winner as the program wants it, and on standard error what to set beside the file."""
+    made = written(winner, program)
+    text = json.dumps(made.config, indent=4) + "\n"
     if str(path) == "-":
+        if made.steps:
+            typer.echo(f"beside the file, set {in_words(made.steps)}", err=True)
         typer.echo(text, nl=False)
         return
     write(path, text)
 
 
-def _show(found: "tuple[Candidate, ...]", show_all: bool, output_format: str) -> None:
-    if output_format == "json":
-        typer.echo(json.dumps(rendering.candidates_data(found), indent=2))
-        return
-    typer.echo(str(tables.candidates_table(found if show_all else found[:SHOWN])))
-    if len(found) > SHOWN and not show_all:
-        typer.echo(f"{len(found) - SHOWN} more with --all")
-    typer.echo(
-        "Times are from a model of FLOPs, links and PCIe, at the smallest batch in question: to "
-        "rank, not to promise."
+def written(winner: "Candidate", program: "Runtime") -> "Written":
+    """The file of a candidate, and what its program sets elsewhere."""
+    config = choices.config_of(winner.effective, recomputes=program.recomputes_by_file)
+    again = winner.effective.activation_checkpointing.enabled and not program.recomputes_by_file
+    return written_for.written_for(
+        program, config, {RECOMPUTATION: choices.RECOMPUTED} if again else None
     )
+
+
+def _show(
+    found: "tuple[Candidate, ...]",
+    show_all: bool,
+    output_format: str,
+    facts: "Facts",
+    program: inference.Program,
+) -> None:
+    if output_format == "json":
+        data = rendering.candidates_data(found)
+        typer.echo(json.dumps({**data, **program.data}, indent=2))
+        return
+    shown = len(found) if show_all else SHOWN
+    tables.print_candidates(found, shown, facts, program)
+    if len(found) > shown:
+        typer.echo(f"{len(found) - shown} more with --all")
+    if not found[0].reason:
+        made = written(found[0], program.runtime)
+        if made.steps:
+            typer.echo(tables.paragraph(f"Beside the file (-o), set {in_words(made.steps)}."))

@@ -27,6 +27,7 @@ HISTORY = (
     "The 4.5x rule was literal in DeepSpeed 0.3.x (Sep 2020 to May 2021: two ZeRO-2 buffers of "
     "4.5 x reduce_bucket_size halves) and is false since 0.4.0; kept as a safe bound."
 )
+"""What `dsconfig explain` says of the rule; an estimate gives its bytes alone."""
 
 
 def bucket_rule_bytes(zero: Zero) -> int:

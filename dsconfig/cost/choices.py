@@ -150,6 +150,8 @@ def with_recomputation(effective: Effective, enabled: bool = True) -> Effective:
     return replace(effective, activation_checkpointing=settings)
 
 
+RECOMPUTED: Mapping[str, Any] = {"partition_activations": False}
+"""The block activation_checkpointing that asks for recomputation and nothing else."""
 NAMES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
 
 
@@ -168,8 +170,11 @@ def _block(offload: Offload) -> dict[str, Any]:
     return {"device": NAMES[offload.tier], "pin_memory": offload.pin_memory, **path}
 
 
-def config_of(effective: Effective) -> dict[str, Any]:
-    """The config as a file: the user's own with this batch, or one as a person would write it."""
+def config_of(effective: Effective, *, recomputes: bool = True) -> dict[str, Any]:
+    """The config as a file: the user's own with this batch, or one as a person would write it.
+
+    ``recomputes``: the program that reads it recomputes blocks where the file says so.
+    """
     batch: dict[str, Any] = {}
     if effective.batch is not None:
         batch["train_micro_batch_size_per_gpu"] = effective.batch.micro_batch
@@ -187,8 +192,8 @@ def config_of(effective: Effective) -> dict[str, Any]:
     }
     if precision != "fp32":
         config[precision] = {"enabled": True}
-    if effective.activation_checkpointing.enabled:
-        config["activation_checkpointing"] = {"partition_activations": False}
+    if effective.activation_checkpointing.enabled and recomputes:
+        config["activation_checkpointing"] = dict(RECOMPUTED)
     return config
 
 

@@ -1,12 +1,13 @@
 """What would make a config fit: single changes, cheapest in step time first."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple
 
 from dsconfig.cost.activations import Recompute, recompute_of
 from dsconfig.cost.choices import (
+    RECOMPUTED,
     USUAL,
     choice_edits,
     with_choice,
@@ -18,7 +19,7 @@ from dsconfig.cost.pricing import price
 from dsconfig.cost.search import divisors, verdict_on
 from dsconfig.cost.step_time import step_time
 from dsconfig.facts.facts import Facts
-from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.base import RECOMPUTATION, Runtime
 from dsconfig.runtimes.effective import Effective
 
 
@@ -48,16 +49,33 @@ def cheapest_changes(
 
     Two changes together are offered only where neither alone fits and is as fast.
     """
+    facts = _with_no_said_once(effective, facts)
     judge = _Judge(effective, facts, runtime)
-    lines = list(_candidates(effective, facts))
+    lines = list(_lines(effective, facts))
     found = [change for line in lines for change in judge.along(line)]
     if sum(change.fits for change in found) < count:
         alone = {change.what: change.slowdown for change in found if change.fits}
-        pairs = [change for line in _pairs(lines, facts) for change in judge.along(line)]
+        pairs = [change for line in _pairs(effective, facts) for change in judge.along(line)]
         found += [pair for pair in pairs if not _is_needless(pair, alone)]
     fitting = sorted((each for each in found if each.fits), key=lambda each: each.slowdown)
     rest = sorted((each for each in found if not each.fits), key=lambda each: -each.saved_bytes)
     return tuple((fitting or rest)[:count])
+
+
+def _with_no_said_once(effective: Effective, facts: Facts) -> Facts:
+    """Without a ``gradient_checkpointing=False`` of TrainingArguments that changes nothing: it is
+    what the remedy changes. (``--recompute none`` is a word of its own, and stays.)
+    """
+    training = facts.training
+    if training is None or effective.activation_checkpointing.enabled:
+        return facts
+    if training.arguments.get("gradient_checkpointing") is not False:
+        return facts
+    rest = {name: value for name, value in training.arguments.items() if name != GRADIENTS}
+    return replace(facts, training=replace(training, arguments=rest))
+
+
+GRADIENTS = "gradient_checkpointing"
 
 
 def _is_needless(pair: Change, alone: Mapping[str, float]) -> bool:
@@ -114,32 +132,45 @@ Line = list[Candidate]
 """Changes of one kind, that which saves most first: what follows it cannot fit if it does not."""
 
 
-def _pairs(lines: list[Line], facts: Facts) -> Iterator[Line]:
-    """A change of batch or recomputation together with one of stage and offload."""
-    for line in lines:
-        if not line[0].parts[0].startswith("stage"):
-            with_others = [[*_joined(each, facts)] for each in line]
-            yield from map(list, zip(*with_others, strict=True))
+def _lines(effective: Effective, facts: Facts) -> Iterator[Line]:
+    yield from _of_the_run(effective, facts)
+    for other in _other_choices(effective, facts):
+        yield [other]
 
 
-def _joined(candidate: Candidate, facts: Facts) -> Iterator[Candidate]:
-    for other in _other_choices(candidate.effective, facts):
-        edits = {**candidate.edits, **other.edits}
-        yield Candidate((*candidate.parts, *other.parts), edits, other.effective)
-
-
-def _candidates(effective: Effective, facts: Facts) -> Iterator[Line]:
-    batches = list(_smaller_batches(effective))
+def _of_the_run(effective: Effective, facts: Facts) -> Iterator[Line]:
+    """Batch, recomputation and buckets: what goes together with any stage and offload."""
+    batches = list(_smaller_batches(effective))[::-1]
     if batches:
-        yield batches[::-1]
-    if recompute_of(effective, facts) is not Recompute.FULL:
-        settings: dict[str, Any] = {"/activation_checkpointing": {"partition_activations": False}}
-        # A flag of the training script is stronger than the block in the file.
-        if facts.training is None or "gradient_checkpointing" not in facts.training.arguments:
-            changed = with_recomputation(effective)
-            yield [Candidate(("recompute activations",), settings, changed)]
-    for each in (*_smaller_buckets(effective), *_other_choices(effective, facts)):
-        yield [each]
+        yield batches
+    yield from ([again] for again in _recomputation(effective, facts))
+    yield from ([smaller] for smaller in _smaller_buckets(effective))
+
+
+def _pairs(effective: Effective, facts: Facts) -> Iterator[Line]:
+    """Each with one of stage and offload, and a smaller batch with recomputation."""
+    for line in _of_the_run(effective, facts):
+        with_others = [[*_joined(each, _other_choices(each.effective, facts))] for each in line]
+        yield from map(list, zip(*with_others, strict=True))
+    smaller = list(_smaller_batches(effective))[::-1]
+    joined = (list(_joined(each, _recomputation(each.effective, facts))) for each in smaller)
+    both = [pair for pairs in joined for pair in pairs]
+    if both:
+        yield both
+
+
+def _joined(first: Candidate, others: Iterable[Candidate]) -> Iterator[Candidate]:
+    for other in others:
+        edits = {**first.edits, **other.edits}
+        yield Candidate((*first.parts, *other.parts), edits, other.effective)
+
+
+def _recomputation(effective: Effective, facts: Facts) -> Iterator[Candidate]:
+    """Nothing where it is done already, or where a flag has settled it."""
+    settled = facts.training is not None and GRADIENTS in facts.training.arguments
+    if recompute_of(effective, facts) is not Recompute.FULL and not settled:
+        edits: dict[str, Any] = {RECOMPUTATION: dict(RECOMPUTED)}
+        yield Candidate(("recompute activations",), edits, with_recomputation(effective))
 
 
 def _smaller_batches(effective: Effective) -> Iterator[Candidate]:

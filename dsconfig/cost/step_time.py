@@ -28,6 +28,19 @@ class StepTime:
     """Seconds of collectives, as if no computation hid them."""
     offload: float
     samples: int
+    tokens: int = 0
+    """Of one rank in one step."""
+    useful_flops: float = 0.0
+    """Of one rank in one step: what the model needs, nothing computed twice."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of one GPU."""
+        return self.tokens / self.seconds
+
+    def mfu(self, peak_flops: float | None) -> float | None:
+        """The share of a card's rate that goes to the model; None where the rate is unknown."""
+        return self.useful_flops / self.seconds / peak_flops if peak_flops else None
 
     @property
     def seconds(self) -> float:
@@ -43,7 +56,11 @@ def step_time(effective: Effective, facts: Facts) -> StepTime:
     if facts.model is None or facts.world_size is None or effective.batch is None:
         raise ValueError("the model, --gpus and the batch are needed to rank by speed")
     step = _Step(effective, facts, facts.model, effective.batch)
+    # Ranks that share a sample share its tokens.
+    tokens = step.tokens * effective.batch.accumulation * (facts.data_parallel or 1)
     return StepTime(
+        tokens=tokens // facts.world_size,
+        useful_flops=tokens * sum(step.flops_per_token()) / facts.world_size,
         compute=step.one_pass * effective.batch.accumulation + step.update(),
         communication=step.communication(),
         offload=step.offload(),
@@ -62,6 +79,9 @@ class _Step:
         self._recompute = recompute_of(effective, facts)
         zero = effective.zero
         self._owned = model.trainable / (self._ranks if zero.stage else 1)
+        training = facts.training
+        self._length = (training.sequence_length if training else None) or USUAL_TOKENS
+        self.tokens = batch.micro_batch * self._length
         self.one_pass = self._flops() / self._rates.flops
 
     def _flops(self) -> float:
@@ -71,13 +91,8 @@ class _Step:
         forward, which full recomputation does once more. Selective recomputation repeats the
         scores of eager attention, or beside flash attention every other matrix product.
         """
-        facts = self._facts
-        length = (facts.training.sequence_length if facts.training else None) or USUAL_TOKENS
-        tokens = self._batch.micro_batch * length
-        matrices, scores = 6.0 * self._model.parameters, 0.0
-        shape = self._model.architecture
-        if shape is not None:
-            scores = 12.0 * shape.layers * shape.hidden_size * length
+        facts, tokens = self._facts, self.tokens
+        matrices, scores = self.flops_per_token()
         again = 0.0
         if self._recompute is Recompute.FULL:
             again = (matrices + scores) / 3
@@ -86,6 +101,12 @@ class _Step:
             again = matrices / 6 if flash else scores / 3
         busy = tokens / (tokens + SMALL_BATCH_TOKENS)
         return tokens * (matrices + scores + again) / busy
+
+    def flops_per_token(self) -> tuple[float, float]:
+        """Of the matrices, and of the scores of attention."""
+        shape = self._model.architecture
+        scores = 12.0 * shape.layers * shape.hidden_size * self._length if shape else 0.0
+        return 6.0 * self._model.parameters, scores
 
     def update(self) -> float:
         """States on the device are read and written once."""

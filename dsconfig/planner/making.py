@@ -67,6 +67,7 @@ def complete(plan: Plan, facts: Facts) -> Plan:
         units=units,
         memory={
             "peak_bytes": option.device.peak_bytes,
+            "visible_bytes": option.device.visible_bytes,
             "peak_phase": str(option.device.peak_phase),
             "phases": {str(phase): count for phase, count in option.device.phase_bytes.items()},
             "host_bytes": option.host.bytes,

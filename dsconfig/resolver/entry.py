@@ -10,7 +10,6 @@ from dsconfig.report.report import in_order
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Resolution
 from dsconfig.runtimes.base import Runtime, runtime_of
-from dsconfig.schema.version import Version
 from dsconfig.source import Document
 
 with lazily():
@@ -49,16 +48,17 @@ def _finished(draft: Draft) -> Resolution:
         diagnostics=in_order(draft.findings),
         runtime=draft.runtime.name,
         version=draft.runtime.version,
-        derive=partial(_effective, draft.config, draft.facts, draft.runtime.version),
+        derive=partial(_effective, draft.config, draft.facts, draft.runtime),
     )
 
 
-def _effective(config: dict[str, Any], facts: Facts, version: Version) -> "Effective | None":
+def _effective(config: dict[str, Any], facts: Facts, runtime: Runtime) -> "Effective | None":
     """None where a value is of a type that cannot be used; ``validate`` says which."""
     try:
-        return effective.effective(config, facts, version=version)
+        settled = effective.effective(config, facts, version=runtime.version)
     except (ValueError, TypeError):
         return None
+    return settled if runtime.recomputes_by_file else effective.without_recomputation(settled)
 
 
 def _unreadable(document: Document, runtime: Runtime) -> Resolution:

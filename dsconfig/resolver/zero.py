@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from dsconfig.cost import search
-from dsconfig.cost.choices import NAMES, Choice
+from dsconfig.cost.choices import NAMES, RECOMPUTED, Choice, choice_of
 from dsconfig.cost.search import GIB, Candidate, Space
 from dsconfig.report import Effect
 from dsconfig.resolver import sizing
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 from dsconfig.resolver.sizing import OPTIMIZER, PARAMETERS, STAGE
+from dsconfig.runtimes.base import RECOMPUTATION
 from dsconfig.runtimes.effective import Tier
 
 
@@ -32,16 +33,15 @@ def fill(draft: Draft) -> None:
 
 def way_out(space: Space) -> str:
     """What the search would choose, were stage and offload targets open; as advice."""
-    for opened, condition in (
-        (search.ARRANGEMENT, ""),
-        (search.ARRANGEMENT | {search.RECOMPUTE}, " together with activation checkpointing"),
-    ):
-        wider = replace(space, open=space.open | opened, priced={})
-        found, _ = search.cheapest(wider)
-        if found is not None:
-            need = f"{found.device_bytes / GIB:.1f} GiB"
-            return f"{in_words(found.choice)}{condition} would hold it ({need})"
-    return "no stage or offload target holds it: use more or larger devices"
+    opened = space.open | search.ARRANGEMENT | {search.RECOMPUTE}
+    found, _ = search.cheapest(replace(space, open=opened, priced={}))
+    if found is None:
+        return "no stage or offload target holds it: use more or larger devices"
+    need = f"{found.device_bytes / GIB:.1f} GiB"
+    before = choice_of(space.base, space.facts).recompute
+    steps = space.runtime.steps({RECOMPUTATION: RECOMPUTED}, {})
+    again = "" if found.choice.recompute is before else f" together with {steps[0]}"
+    return f"{in_words(found.choice)}{again} would hold it ({need})"
 
 
 def in_words(choice: Choice) -> str:

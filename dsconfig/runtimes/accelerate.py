@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dsconfig.lazily import lazily
-from dsconfig.runtimes.base import AutoFate, Runtime
+from dsconfig.runtimes.base import (
+    BY_THE_MODEL,
+    RECOMPUTATION,
+    SCRIPT,
+    AutoFate,
+    Runtime,
+    Step,
+)
 from dsconfig.schema.auto import BY_ACCELERATE
 from dsconfig.schema.version import NEWEST, Version
 
@@ -30,6 +37,14 @@ class Accelerate(Runtime):
     release: ClassVar[str] = "1.15"
     filled_with: ClassVar[Mapping[str, str]] = BY_ACCELERATE
     reads_hjson: ClassVar[bool] = False
+    elsewhere: ClassVar[Mapping[str, Step]] = {
+        RECOMPUTATION: BY_THE_MODEL,
+        "/train_micro_batch_size_per_gpu": Step(SCRIPT, "DataLoader(..., batch_size={})"),
+        "/gradient_accumulation_steps": Step(SCRIPT, "Accelerator(gradient_accumulation_steps={})"),
+        "/optimizer/params/lr": Step(SCRIPT, "DummyOptim(..., lr={})"),
+        "/bf16/enabled": Step("the accelerate config", "mixed_precision: bf16"),
+        "/fp16/enabled": Step("the accelerate config", "mixed_precision: fp16"),
+    }
     brings_optimizer: ClassVar[bool] = True
     believes: ClassVar[tuple[str, ...]] = ("config", "launch", "training")
 

@@ -1,11 +1,13 @@
 """The questions everybody asks of a program that is handed a ds_config."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from copy import copy
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from dsconfig.schema.version import NEWEST, Version
+from dsconfig.source.pointer import dotted, lookup
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -29,6 +31,32 @@ class AutoFate(StrEnum):
     """The program stops while it reads the file."""
     REFUSED_LATE = "refused-late"
     """The program stops while it is built or at a step."""
+
+
+class Step(NamedTuple):
+    """One thing that a person does: ``text`` is what is written, ``where`` in which place."""
+
+    where: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.text} in {self.where}"
+
+
+def in_words(steps: Iterable[Step]) -> str:
+    """``bf16=True, learning_rate=1e-05 in TrainingArguments; zero_optimization.stage = 3 in the
+    config``."""
+    places: dict[str, list[str]] = {}
+    for step in steps:
+        places.setdefault(step.where, []).append(step.text)
+    return "; ".join(f"{', '.join(texts)} in {where}" for where, texts in places.items())
+
+
+CONFIG, ARGUMENTS, SCRIPT = "the config", "TrainingArguments", "the script"
+"""The places."""
+RECOMPUTATION = "/activation_checkpointing"
+"""The pointer that stands for recomputing every block; what is written for it differs."""
+BY_THE_MODEL = Step(SCRIPT, "model.gradient_checkpointing_enable()")
 
 
 class Source(StrEnum):
@@ -68,6 +96,10 @@ class Runtime:
     believes: ClassVar[tuple[str, ...]] = ("config",)
     """Whose word holds where files disagree: the config's, then that of ``training`` or ``launch``
     (TrainingArguments and accelerate's YAML, by their names in ``Facts``)."""
+    elsewhere: ClassVar[Mapping[str, Step]] = {RECOMPUTATION: BY_THE_MODEL}
+    """What is not set by the file alone: by pointer, with ``{}`` for the value."""
+    recomputes_by_file: ClassVar[bool] = False
+    """True where the block activation_checkpointing alone makes blocks be recomputed."""
     compares_arguments: ClassVar[bool] = False
     """True where a config that contradicts TrainingArguments is refused."""
     ends_in_deepspeed: ClassVar[bool] = True
@@ -105,6 +137,23 @@ class Runtime:
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         """What becomes of "auto" at a path of ``config``."""
         raise NotImplementedError
+
+    def steps(self, edits: Mapping[str, Any], written: Mapping[str, Any]) -> tuple[Step, ...]:
+        """How a person makes values hold, by pointer, where ``written`` is the file as it is.
+
+        What the program sets itself stays "auto" in the file; a value that stands there is changed
+        as well, since the two have to agree.
+        """
+        taken: list[Step] = []
+        for pointer, value in edits.items():
+            step = self.elsewhere.get(pointer)
+            if step is not None:
+                taken.append(step._replace(text=step.text.format(value)))
+            held = lookup(written, pointer)
+            stands = held == value if step is None else held in (None, AUTO)
+            if not stands and pointer not in self.elsewhere.keys() & {RECOMPUTATION}:
+                taken.append(Step(CONFIG, f"{dotted(pointer)} = {json.dumps(value)}"))
+        return tuple(taken)
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
         """What the program would make of a private copy of a config; it may be changed.

@@ -6,7 +6,7 @@ the release it is asked for.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -227,6 +227,12 @@ class Effective:
     reporting: Reporting = field(default_factory=Reporting)
     dataloader_drop_last: bool = setting("dataloader_drop_last")
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def without_recomputation(settled: Effective) -> Effective:
+    """The same where the block activation_checkpointing alone recomputes nothing."""
+    block = replace(settled.activation_checkpointing, enabled=False)
+    return replace(settled, activation_checkpointing=block)
 
 
 def effective(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dsconfig.lazily import lazily
-from dsconfig.runtimes.base import AutoFate, Runtime
+from dsconfig.runtimes.base import ARGUMENTS, RECOMPUTATION, AutoFate, Runtime, Step
 from dsconfig.runtimes.deepspeed import fate_of_auto
 from dsconfig.schema.auto import BY_ACCELERATE, BY_TRANSFORMERS
 from dsconfig.schema.version import NEWEST, Version
@@ -36,6 +36,14 @@ class Transformers(Runtime):
     release: ClassVar[str] = "5.23"
     filled_with: ClassVar[Mapping[str, str]] = FILLED_WITH
     reads_hjson: ClassVar[bool] = False
+    elsewhere: ClassVar[Mapping[str, Step]] = {
+        RECOMPUTATION: Step(ARGUMENTS, "gradient_checkpointing=True"),
+        "/train_micro_batch_size_per_gpu": Step(ARGUMENTS, "per_device_train_batch_size={}"),
+        "/gradient_accumulation_steps": Step(ARGUMENTS, "gradient_accumulation_steps={}"),
+        "/optimizer/params/lr": Step(ARGUMENTS, "learning_rate={}"),
+        "/bf16/enabled": Step(ARGUMENTS, "bf16={}"),
+        "/fp16/enabled": Step(ARGUMENTS, "fp16={}"),
+    }
     brings_optimizer: ClassVar[bool] = True
     believes: ClassVar[tuple[str, ...]] = ("config", "training", "launch")
     compares_arguments: ClassVar[bool] = True

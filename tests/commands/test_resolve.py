@@ -130,10 +130,13 @@ def test_what_accelerate_would_pass_on_can_be_written_as_json(tmp_path):
     assert json.loads(out.read_text())["steps_per_print"] is None
 
 
+TO_ALL = ("--runtime", "all", "--output-format", "json")
+
+
 def test_findings_are_data_of_the_same_shape_as_in_validate():
     refused = run(BAICHUAN, "--gpus", "2", "--runtime", "deepspeed", "--output-format", "json")
     judged = subprocess.run(
-        [sys.executable, "-m", "dsconfig", "validate", BAICHUAN, "--output-format", "json"],
+        [sys.executable, "-m", "dsconfig", "validate", BAICHUAN, *TO_ALL],
         cwd=ROOT,
         capture_output=True,
         text=True,

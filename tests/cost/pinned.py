@@ -8,7 +8,6 @@ What is right is measured elsewhere, within percents; this holds still what lies
 import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +93,9 @@ def figures() -> dict[str, Any]:
     return found
 
 
+STEP = ("compute", "communication", "offload", "samples")
+
+
 def _estimated(settings: dict[str, Any], given: dict[str, Any], runtime: str) -> Any:
     facts = gather(**given)
     chosen = deepspeed() if runtime == "deepspeed" else "dsengine"
@@ -103,16 +105,14 @@ def _estimated(settings: dict[str, Any], given: dict[str, Any], runtime: str) ->
     option = dsconfig.estimate(resolution, facts).options[0]
     effective = resolution.effective
     assert effective is not None
-    seconds = asdict(step_time(effective, facts)) if effective.batch else {}
+    step = step_time(effective, facts) if effective.batch else None
     return {
         "device": list(option.device.phase_bytes.values()),
         "reserved": option.device.reserved_bytes,
         "host": option.host.bytes,
         "pinned": option.host.pinned_bytes,
         "nvme": option.nvme.bytes,
-        "step": [
-            float(f"{value:.6g}") for value in seconds.values() if isinstance(value, int | float)
-        ],
+        "step": [float(f"{getattr(step, name):.6g}") for name in STEP] if step else [],
     }
 
 

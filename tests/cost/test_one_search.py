@@ -19,6 +19,7 @@ from dsconfig.cost.limits import limits
 from dsconfig.cost.search import OPTIMIZER, PARAMETERS, STAGE, Candidate, tune
 from dsconfig.facts import Facts, parameter_count
 from dsconfig.facts.gathering import gather
+from dsconfig.runtimes.base import runtime_of
 from dsconfig.runtimes.effective import Tier
 from resolver.strategies import wide
 
@@ -149,9 +150,9 @@ def agree(facts: Facts, fixed: Mapping[str, Any], best: Candidate | None, seed: 
         return
     if best is None:
         with pytest.raises(UsageError):
-            init_template.chosen(facts, 1e-4)
+            init_template.chosen(facts, 1e-4, runtime_of("dsengine"))
     else:
-        starter = init_template.chosen(facts, 1e-4)
+        starter = init_template.chosen(facts, 1e-4, runtime_of("dsengine"))
         assert said(starter.config) == tuned(best, recomputed=rebuilds), seed
 
 

@@ -1,0 +1,95 @@
+"""The answer before the detail: whether it fits, by how much, and what to do."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dsconfig.commands.text_table import wrapped
+from dsconfig.cost.search import TO_SPARE, host_misfit, known_cards
+from dsconfig.lazily import lazily
+from dsconfig.runtimes.base import in_words
+
+with lazily():
+    from dsconfig.cost import remedies
+
+if TYPE_CHECKING:
+    from dsconfig.cost.estimate import Option
+    from dsconfig.cost.remedies import Change
+    from dsconfig.facts import Facts
+    from dsconfig.runtimes.base import Runtime
+    from dsconfig.runtimes.effective import Effective
+
+GIB = 2**30
+
+
+def verdict(option: "Option", facts: "Facts") -> str:
+    """One sentence on a priced config: ``Does not fit: 25.0 GiB over on each A100, in forward.``"""
+    needed, phase = option.device.visible_bytes, option.device.peak_phase
+    if not option.fits:
+        return f"Needs {gib(needed)} on each GPU, in {phase}{_smallest_card(needed)}."
+    (fit, *_) = option.fits
+    each = f"each {fit.device}"
+    short = host_misfit(option, facts)
+    if not fit.fits:
+        also = f"; {short}, too" if short else ""
+        over = gib(-fit.headroom_bytes)
+        return f"Does not fit: {over} over on {each}, in {phase}{also}."
+    if short:
+        return f"Does not fit: {short}."
+    share = fit.headroom_bytes / fit.memory_bytes
+    word = "Fits, but tightly" if share < TO_SPARE else "Fits"
+    left = f"{gib(fit.headroom_bytes)} ({share:.0%}) left on {each}"
+    return f"{word}: {left}, at most in {phase}."
+
+
+def _smallest_card(needed: int) -> str:
+    """The smallest card of the catalogue that holds it, in words."""
+    holding = [(memory, name) for name, memory in known_cards() if memory >= needed]
+    if not holding:
+        return "; no known card holds that"
+    memory, name = min(holding)
+    return f"; from {math.ceil(memory / GIB)} GiB ({name}) on"
+
+
+def gib(count: float) -> str:
+    """``61.2 GiB``, or MiB below one of it: the unit of nvidia-smi and torch."""
+    return f"{count / GIB:.1f} GiB" if abs(count) >= GIB else f"{count / 2**20:.0f} MiB"
+
+
+def remedies_for(
+    effective: "Effective", facts: "Facts", runtime: "Runtime"
+) -> "tuple[Change, ...]":
+    """What would make a config fit, the cheapest first."""
+    return remedies.cheapest_changes(effective, facts, runtime=runtime)
+
+
+def remedy_lines(
+    changes: "tuple[Change, ...]", runtime: "Runtime", written: Mapping[str, Any]
+) -> list[str]:
+    """Each change with what it brings and what a person writes for it, wrapped."""
+    if not changes:
+        return ["Nothing smaller is known: more or larger GPUs, or a smaller model."]
+    fits = changes[0].fits
+    lines = ["What makes it fit:" if fits else "Nothing alone makes it fit; what comes nearest:"]
+    for change in changes:
+        steps = in_words(runtime.steps(change.edits, written))
+        brings = f"{gib(change.option.device.visible_bytes)}, {change.slowdown:.2f} times the step"
+        lines.append(wrapped(f"{change.what} ({brings}): {steps}", indent="    ", first="  "))
+    return lines
+
+
+def remedy_data(
+    changes: "tuple[Change, ...]", runtime: "Runtime", written: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {
+            "what": change.what,
+            "fits": change.fits,
+            "visible_bytes": change.option.device.visible_bytes,
+            "slowdown": change.slowdown,
+            "edits": change.edits,
+            "steps": [step._asdict() for step in runtime.steps(change.edits, written)],
+        }
+        for change in changes
+    ]

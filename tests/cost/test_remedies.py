@@ -1,0 +1,193 @@
+"""Every kind of remedy is spelled for the program that runs the file, and takes effect there."""
+
+import ast
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig.cost.remedies import Change, cheapest_changes
+from dsconfig.facts import Facts
+from dsconfig.facts.gathering import gather
+from dsconfig.runtimes.base import ARGUMENTS, CONFIG, SCRIPT, Runtime, Step, runtime_of
+from dsconfig.source import Document, read
+from dsconfig.source.override import with_overrides
+
+OPEN = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "bf16": {"enabled": "auto"},
+    "zero_optimization": {"stage": 2, "overlap_comm": True},
+}
+FIXED = {
+    "train_micro_batch_size_per_gpu": 8,
+    "gradient_accumulation_steps": 1,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2, "overlap_comm": True},
+}
+CASES = (("transformers", OPEN), ("accelerate", OPEN), ("deepspeed", FIXED), ("dsengine", FIXED))
+WORLD: dict[str, Any] = {"model": "llama-2-7b", "world_size": 8, "device": "a100-80gb"}
+ARGS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "bf16": True}
+
+
+def offered(name: str, config: dict[str, Any]) -> tuple[Runtime, Document, list[Change]]:
+    runtime, document = runtime_of(name), read(config)
+    here = facts(name, ARGS)
+    settled = dsconfig.resolve(document, here, runtime=runtime).effective
+    assert settled is not None
+    return runtime, document, list(cheapest_changes(settled, here, runtime=runtime, count=50))
+
+
+def facts(name: str, arguments: dict[str, Any]) -> Facts:
+    """What the run says of itself, where its program takes that from TrainingArguments or flags."""
+    own = {**WORLD, "sequence_length": 4096}
+    if name == "transformers":
+        return gather(**own, training_args=arguments)
+    return gather(
+        **own,
+        micro_batch=arguments["per_device_train_batch_size"],
+        accumulation=arguments["gradient_accumulation_steps"],
+        precision="bf16",
+    )
+
+
+def followed(steps: tuple[Step, ...], name: str, document: Document) -> tuple[Document, Facts]:
+    """The world after a person has done what the steps say, to the letter."""
+    arguments, edits, again = dict(ARGS), list[str](), False
+    for step in steps:
+        if step.where == ARGUMENTS:
+            key, _, value = step.text.partition("=")
+            arguments[key] = ast.literal_eval(value)
+        elif step.where == CONFIG:
+            key, _, value = step.text.partition(" = ")
+            edits.append(f"{key}={value}")
+        elif step.text == "model.gradient_checkpointing_enable()":
+            again = True
+        else:
+            assert step.where == SCRIPT
+            value = int(step.text.rstrip(")").rpartition("=")[2])
+            loader = step.text.startswith("DataLoader")
+            arguments["per_device_train_batch_size" if loader else ACCUMULATION] = value
+    changed = facts(name, arguments)
+    if again:
+        training = changed.training
+        assert training is not None
+        said = {**training.arguments, "gradient_checkpointing": True}
+        changed = replace(changed, training=replace(training, arguments=said))
+    return with_overrides(document, edits), changed
+
+
+ACCUMULATION = "gradient_accumulation_steps"
+
+
+@pytest.mark.parametrize(("name", "config"), CASES, ids=[name for name, _ in CASES])
+def test_what_a_remedy_promises_is_what_the_next_estimate_says(
+    name: str, config: dict[str, Any]
+) -> None:
+    runtime, document, changes = offered(name, config)
+    kinds = {part.split(" ")[0] for change in changes for part in change.parts}
+    assert {"micro", "recompute", "stage"} <= kinds
+    for change in changes:
+        steps = runtime.steps(change.edits, config)
+        assert steps, change.what
+        after, here = followed(steps, name, document)
+        report = dsconfig.validate(after, here, runtime=runtime)
+        assert not report.errors, (change.what, report.errors)
+        resolution = dsconfig.resolve(after, here, runtime=runtime)
+        assert resolution.ok, (change.what, resolution.diagnostics)
+        again = dsconfig.estimate(resolution, here).options[0]
+        assert again.device.peak_bytes == change.option.device.peak_bytes, change.what
+
+
+def test_recomputation_is_spelled_as_its_program_takes_it() -> None:
+    spelled = {}
+    for name, config in CASES:
+        runtime, _, changes = offered(name, config)
+        (alone,) = [each for each in changes if each.parts == ("recompute activations",)]
+        spelled[name] = [str(step) for step in runtime.steps(alone.edits, config)]
+    by_the_script = ["model.gradient_checkpointing_enable() in the script"]
+    assert spelled == {
+        "transformers": ["gradient_checkpointing=True in TrainingArguments"],
+        "accelerate": by_the_script,
+        "deepspeed": by_the_script,
+        "dsengine": ['activation_checkpointing = {"partition_activations": false} in the config'],
+    }
+
+
+def test_where_the_file_fixes_the_batch_the_trainer_needs_both_changed() -> None:
+    edits = {"/train_micro_batch_size_per_gpu": 2}
+    steps = runtime_of("transformers").steps(edits, FIXED)
+    assert [step.where for step in steps] == [ARGUMENTS, CONFIG]
+    assert runtime_of("transformers").steps(edits, OPEN) == steps[:1]
+
+
+def test_nothing_is_asked_for_that_stands_in_the_file() -> None:
+    edits = {"/zero_optimization/stage": 2, "/zero_optimization/reduce_bucket_size": 5}
+    (step,) = runtime_of("deepspeed").steps(edits, FIXED)
+    assert step.text == "zero_optimization.reduce_bucket_size = 5"
+
+
+def test_a_batch_with_recomputation_is_offered_where_neither_alone_fits() -> None:
+    here = gather(**WORLD, sequence_length=32768, training_args=ARGS)
+    settled = dsconfig.resolve(read(OPEN), here, runtime="transformers").effective
+    assert settled is not None
+    changes = cheapest_changes(settled, here, runtime="transformers")
+    assert all(change.fits for change in changes)
+    joint = {"micro batch 1", "recompute activations"}
+    assert any(joint <= {*change.parts} or len(change.parts) == 2 for change in changes)
+
+
+@pytest.mark.live
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_the_trainer_obeys_the_argument_and_the_model_the_call(tmp_path: Any) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    tiny = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        vocab_size=64,
+    )
+    rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 4
+    spelled = runtime_of("transformers").elsewhere["/activation_checkpointing"].text
+    name, _, value = spelled.partition("=")
+    for asked in (False, True):
+        model = transformers.LlamaForCausalLM(tiny)
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path),
+            max_steps=1,
+            per_device_train_batch_size=2,
+            report_to=[],
+            use_cpu=True,
+            save_strategy="no",
+            **({name: ast.literal_eval(value)} if asked else {}),
+        )
+        transformers.Trainer(model=model, args=arguments, train_dataset=rows).train()
+        assert model.is_activation_checkpointing is asked
+    model = transformers.LlamaForCausalLM(tiny)
+    exec(runtime_of("deepspeed").elsewhere["/activation_checkpointing"].text, {"model": model})
+    assert model.is_activation_checkpointing
+
+
+def test_the_remedies_are_in_the_json_too(tmp_path: Any, capsys: Any, monkeypatch: Any) -> None:
+    from dsconfig.__main__ import main
+
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(OPEN))
+    flags = "--model llama-3-8b --gpus 4 --device a100-80gb --seq-len 8192 --micro-batch 1"
+    command = ["dsconfig", "estimate", str(path), *flags.split(), "--output-format", "json"]
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code in (0, None)
+    captured = capsys.readouterr()
+    data = json.loads(captured.out)
+    assert data["runtime"] == "transformers" and data["inferred_from"]
+    first = data["remedies"][0]
+    assert first["fits"] and first["steps"][0]["text"] == "gradient_checkpointing=True"
+    assert "bf16=True in TrainingArguments" in captured.err, "fp32 is never assumed in silence"
