@@ -2,6 +2,8 @@
 
 import ctypes
 import errno
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,9 @@ def without_exchange(monkeypatch: pytest.MonkeyPatch, library: Any) -> None:
 
 
 def saved(root: Path, text: str) -> Path:
-    (directory.prepare(root, "step1") / "weights").write_text(text)
-    return directory.publish(root, "step1")
+    with directory.Writing(root, "step1") as writing:
+        (writing.begin() / "weights").write_text(text)
+        return writing.publish()
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,7 @@ def test_the_folders_above_a_checkpoint_need_not_exist(tmp_path: Path) -> None:
 
 def test_what_a_dead_run_left_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system may refuse to remove it; a new checkpoint does not need that."""
-    leftover = directory.prepare(tmp_path, "step0")
+    leftover = dead(tmp_path)
 
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EPERM, "no")
@@ -71,3 +74,80 @@ def test_what_a_dead_run_left_may_stay(tmp_path: Path, monkeypatch: pytest.Monke
     final = saved(tmp_path, "new")
     assert leftover.is_dir()
     assert (final / "weights").read_text() == "new"
+
+
+def dead(root: Path) -> Path:
+    """What is left of a save whose process has ended: nobody holds the lock."""
+    writing = directory.Writing(root, "step0")
+    (writing.begin() / "weights").write_text("half")
+    os.close(writing._lock or 0)
+    return writing.aside
+
+
+def test_what_a_dead_run_left_is_removed(tmp_path: Path) -> None:
+    leftover = dead(tmp_path)
+    saved(tmp_path, "new")
+    assert not leftover.exists()
+
+
+def test_what_another_job_writes_stays(tmp_path: Path) -> None:
+    """A requeued job beside its zombie: both save, under one tag too."""
+    with directory.Writing(tmp_path, "step1") as zombie:
+        (zombie.begin() / "weights").write_text("zombie")
+        saved(tmp_path, "new")
+        assert (zombie.aside / "weights").read_text() == "zombie"
+        zombie.publish()
+    assert (tmp_path / "step1" / "weights").read_text() == "zombie"
+    assert [each.name for each in tmp_path.iterdir()] == ["step1"]
+
+
+@pytest.mark.parametrize(
+    "name", [".mine.writing", ".step0.0123456789abcdef.writing", "step0.0123456789abcdef.writing"]
+)
+def test_what_no_save_has_made_stays(tmp_path: Path, name: str) -> None:
+    """A user's own directory, whatever its name."""
+    (tmp_path / name).mkdir()
+    saved(tmp_path, "new")
+    assert (tmp_path / name).is_dir()
+
+
+@pytest.mark.parametrize("kernel", ["another machine's", None])
+def test_what_cannot_be_proved_dead_stays_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kernel: str | None
+) -> None:
+    leftover = dead(tmp_path)
+    said = json.loads((leftover / directory.OWNER).read_text())
+    (leftover / directory.OWNER).write_text(json.dumps(said | {"kernel": kernel, "host": "node7"}))
+    saved(tmp_path, "new")
+    assert leftover.is_dir()
+    assert "node7" in caplog.text and leftover.name in caplog.text
+
+
+def test_a_place_that_another_save_takes_meanwhile_is_tried_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_exchange(monkeypatch, object())
+    rename = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        """Between the look and the rename, another save has published."""
+        if target == tmp_path / "step1" and not target.exists():
+            monkeypatch.setattr(Path, "rename", rename)
+            target.mkdir()
+            (target / "weights").write_text("other")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    assert (saved(tmp_path, "mine") / "weights").read_text() == "mine"
+    assert [each.name for each in tmp_path.iterdir()] == ["step1"]
+
+
+@pytest.mark.parametrize(
+    "tag", ["latest", " step1", "step1 ", "a/b", "..", ".x", "", "a\nb", "x" * 201]
+)
+def test_names_that_no_checkpoint_may_have(tag: str) -> None:
+    assert not directory.is_tag(tag)
+
+
+def test_names_that_a_checkpoint_may_have() -> None:
+    assert all(directory.is_tag(tag) for tag in ("global_step10", "best model", "émile", "x" * 200))

@@ -31,7 +31,13 @@ def told(ranks_of: SharedRanks, tmp_path_factory: pytest.TempPathFactory) -> lis
         ("deepspeed", ["written by DeepSpeed", "deepspeed_layout"]),
         ("full disk", ["CheckpointError", "rank 1", "File too large"]),
         ("client state", ["ValueError", "client_state['bad']", "Malice"]),
-        ("bad tag", ["ValueError", "'../x'"]),
+        ("changed state", ["training_state.pt", "not those that were written", "verify=False"]),
+        ("a weight that is no tensor", ["model.embedding.weight", "else than a tensor"]),
+        ("a weight elsewhere", ["../global_step1/__", "not in the checkpoint"]),
+        ("flipped bit", ["rank 1", "__1_0.distcp", "not those that were written"]),
+        ("tag ../x", ["ValueError", "'../x'"]),
+        ("tag latest", ["ValueError", "'latest'"]),
+        ("tag step1 ", ["ValueError", "'step1 '", "blanks"]),
         ("own disks", ["CheckpointError", "rank 1", "storage that all nodes share"]),
         ("tags differ", ["step0", "step1"]),
         ("async failure", ["CheckpointError", "File exists"]),
@@ -58,6 +64,20 @@ def test_a_failed_save_leaves_the_last_checkpoint(told: list[dict[str, Any]]) ->
     assert told[0]["intact"] == ""
 
 
+def test_a_refused_load_leaves_the_weights(told: list[dict[str, Any]]) -> None:
+    assert [rank["weights after it"] for rank in told] == [True, True]
+
+
+def test_a_load_that_is_not_verified_takes_what_is_there(told: list[dict[str, Any]]) -> None:
+    assert [rank["unverified"] for rank in told] == ["", ""]
+
+
+def test_a_whole_checkpoint_is_verified_without_loading_it(told: list[dict[str, Any]]) -> None:
+    [fault] = told[0]["faults"]
+    assert "__1_0.distcp" in fault
+    assert told[0]["faults of a whole one"] == []
+
+
 def test_client_state_comes_back(told: list[dict[str, Any]]) -> None:
     assert told[0]["client state back"] is True
 
@@ -80,12 +100,13 @@ def test_left_out_frozen_parameters_are_not_missed(told: list[dict[str, Any]]) -
 def test_two_processes_never_see_a_part(tmp_path: Path) -> None:
     from dsengine.checkpoints import directory
 
-    aside = directory.prepare(tmp_path, "global_step1")
-    (aside / "data").write_text("1")
-    assert list(tmp_path.glob("global_step*")) == []
-    directory.publish(tmp_path, "global_step1")
-    (directory.prepare(tmp_path, "global_step1") / "data").write_text("2")
-    assert (tmp_path / "global_step1" / "data").read_text() == "1"
-    directory.publish(tmp_path, "global_step1")
+    with directory.Writing(tmp_path, "global_step1") as writing:
+        (writing.begin() / "data").write_text("1")
+        assert list(tmp_path.glob("global_step*")) == []
+        writing.publish()
+    with directory.Writing(tmp_path, "global_step1") as writing:
+        (writing.begin() / "data").write_text("2")
+        assert (tmp_path / "global_step1" / "data").read_text() == "1"
+        writing.publish()
     assert (tmp_path / "global_step1" / "data").read_text() == "2"
     assert [path.name for path in tmp_path.iterdir()] == ["global_step1"]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dsengine.checkpoints import plain
-from dsengine.checkpoints.directory import read_latest
+from dsengine.checkpoints.directory import LATEST, LONGEST_TAG, is_tag, read_latest
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.load import load
@@ -104,6 +104,7 @@ class Checkpointer:
         optimizer_states: bool = True,
         lr_scheduler_states: bool = True,
         module_only: bool = False,
+        verify: bool = True,
     ) -> tuple[str | None, dict[str, Any]]:
         """Load ``tag``, or what ``latest`` names; return (path, client state).
 
@@ -127,6 +128,7 @@ class Checkpointer:
             optimizer_states=optimizer_states,
             lr_scheduler_states=lr_scheduler_states,
             module_only=module_only,
+            verify=verify,
         )
         return str(root / str(found)), client_state
 
@@ -141,8 +143,11 @@ class Checkpointer:
             self._group = None
 
     def _agreed_tag(self, tag: str) -> str:
-        if not tag or tag.startswith(".") or "/" in tag or "\\" in tag:
-            raise ValueError(f"{tag!r} cannot be a checkpoint tag: it must be a plain visible name")
+        if not is_tag(tag):
+            raise ValueError(
+                f"{tag!r} cannot be a checkpoint tag: it must be a plain visible name of at most "
+                f"{LONGEST_TAG} bytes without blanks at its ends, and not {LATEST!r}"
+            )
         tags = self.group.gather(tag)
         if len(set(tags)) > 1 and self.tag_validation != "ignore":
             message = f"ranks name different checkpoint tags: {sorted(set(tags))}"

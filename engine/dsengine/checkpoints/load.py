@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from dsengine.checkpoints import directory, plain
+from dsengine.checkpoints.checksums import Checksums, check
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import Manifest, check_weights, read_manifest
 from dsengine.checkpoints.optimizer_state import (
@@ -15,7 +16,7 @@ from dsengine.checkpoints.optimizer_state import (
 )
 from dsengine.checkpoints.random_state import restore_random_state
 from dsengine.checkpoints.state import TrainingState
-from dsengine.checkpoints.tensor_files import read_tensors, saved_tensors
+from dsengine.checkpoints.tensor_files import METADATA, read_tensors, saved_tensors
 from dsengine.parameters.names import regathered
 
 
@@ -28,25 +29,33 @@ def load(
     optimizer_states: bool = True,
     lr_scheduler_states: bool = True,
     module_only: bool = False,
+    verify: bool = True,
 ) -> dict[str, Any]:
     """Load ``path`` into ``state`` and return the client state.
 
     Everything is checked on all ranks before the first tensor is changed, so a refusal leaves
-    the run as it was.
+    the run as it was. ``verify``: also that every piece which is read has its checksum.
     """
     what = f"loading checkpoint {path}"
     manifest = group.run(lambda: read_manifest(path, check_files=group.is_coordinator), what)
+    checksums = manifest.checksums if verify else {}
+    group.run_on_coordinator(lambda: _check_small_files(path, checksums), what)
     small, targets = group.run(
         lambda: _prepare(state, manifest, path, strict, optimizer_states and not module_only), what
     )
     with regathered(state.module):
-        read_tensors(targets, path, group)
+        read_tensors(targets, path, group, checksums)
         state.refresh_parameters()
     if not module_only:
         group.run(
             lambda: _restore_small(state, small, group, optimizer_states, lr_scheduler_states), what
         )
     return small["client_state"]
+
+
+def _check_small_files(path: Path, checksums: Checksums) -> None:
+    small = (directory.STATE, METADATA)
+    check(path, [(n, int(p[0]), int(p[1])) for n in small for p in checksums.get(n, ())], checksums)
 
 
 def _prepare(

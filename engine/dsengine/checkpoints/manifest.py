@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from dsengine.checkpoints.directory import MANIFEST
+from dsengine.checkpoints.checksums import ALGORITHM, Piece
+from dsengine.checkpoints.directory import MANIFEST, OWNER
 from dsengine.checkpoints.errors import CheckpointError, CheckpointMismatchError
 
 FORMAT = "dsengine-checkpoint"
@@ -27,6 +28,9 @@ class Manifest:
     tied: dict[str, str] = field(default_factory=dict)
     """Further names of a weight, with the one by which it is saved."""
     files: dict[str, int] = field(default_factory=dict)
+    checksums: dict[str, list[Piece]] = field(default_factory=dict)
+    """By file, its pieces. Checkpoints of before this field have none, and are not checked."""
+    checksum: str = ALGORITHM
     description: dict[str, Any] = field(default_factory=dict)
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
@@ -43,7 +47,7 @@ def file_sizes(directory: Path) -> dict[str, int]:
     return {
         path.name: path.stat().st_size
         for path in sorted(directory.iterdir())
-        if path.name != MANIFEST
+        if path.name not in (MANIFEST, OWNER)
     }
 
 
@@ -67,6 +71,8 @@ def read_manifest(directory: Path, *, check_files: bool = True) -> Manifest:
             f"{path} has format version {raw.get('format_version')!r}; this dsengine reads "
             f"{FORMAT_VERSION}"
         )
+    if raw.get("checksum", ALGORITHM) != ALGORITHM:
+        raw["checksums"] = {}  # of an algorithm that this dsengine does not know
     known = {name: raw[name] for name in Manifest.__dataclass_fields__ if name in raw}
     manifest = Manifest(**known)
     if check_files:

@@ -1,15 +1,20 @@
 """torch.distributed.checkpoint's file reader, with a metadata file that cannot run code."""
 
 import pickle
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.futures import Future
 
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.torch_private import metadata_path, named_in_checkpoint_metadata
 
+BeforeReading = Callable[[list[tuple[str, int, int]]], object]
 _DATA_CLASSES = named_in_checkpoint_metadata()
 
 
@@ -29,6 +34,12 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 class SafeFileSystemReader(FileSystemReader):
+    """``before_reading`` is called once on every rank with (file, offset, length) to be read."""
+
+    def __init__(self, path: Path, before_reading: BeforeReading = lambda _: None) -> None:
+        super().__init__(path)
+        self._before_reading = before_reading
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         path = metadata_path(self, kwargs.get("rank"))
         try:
@@ -41,4 +52,26 @@ class SafeFileSystemReader(FileSystemReader):
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self.load_id
+        _check_only_tensors(metadata)
         return metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Let every rank check what it is to read before any of them changes a tensor."""
+        pieces = [self.storage_data[item.storage_index] for item in plan.items]
+        wanted = {(piece.relative_path, piece.offset, piece.length) for piece in pieces}
+        self._before_reading(sorted(wanted))
+        return super().read_data(plan, planner)
+
+
+def _check_only_tensors(metadata: Metadata) -> None:
+    """torch unpickles whatever the metadata does not call a tensor, and opens what it names."""
+    for name, item in metadata.state_dict_metadata.items():
+        if not isinstance(item, TensorStorageMetadata):
+            raise CheckpointError(f"the metadata file calls {name} something else than a tensor")
+    for piece in (metadata.storage_data or {}).values():
+        if Path(piece.relative_path).name != piece.relative_path:
+            raise CheckpointError(
+                f"the metadata file names {piece.relative_path}, which is not in the checkpoint"
+            )
+        if piece.transform_descriptors:
+            raise CheckpointError("the metadata file wants its tensors transformed")

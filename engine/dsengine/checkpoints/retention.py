@@ -1,24 +1,32 @@
 """Keeping the newest checkpoints of a directory."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from dsengine.checkpoints.directory import MANIFEST, read_latest, remove_tag
 from dsengine.checkpoints.manifest import FORMAT
 
 
 def checkpoints(root: Path) -> list[str]:
-    """Return the tags of this engine's checkpoints under ``root``, oldest first."""
-    found: list[tuple[float, str]] = []
-    for manifest in root.glob(f"*/{MANIFEST}"):
-        tag = manifest.parent.name
-        if not tag.startswith(".") and _is_ours(manifest):
-            found.append((manifest.stat().st_mtime_ns, tag))
-    return [tag for _, tag in sorted(found)]
+    """Return the tags of this engine's checkpoints under ``root``, by training step.
+
+    Files' times are changed by copies: they decide only between checkpoints of the same step.
+    """
+    found: list[tuple[int, int, str]] = []
+    for path in root.glob(f"*/{MANIFEST}"):
+        tag = path.parent.name
+        with suppress(FileNotFoundError):  # another job removes it just now
+            manifest = None if tag.startswith(".") else _ours(path)
+            if manifest is not None:
+                step = manifest.get("description", {}).get("global_steps", -1)
+                found.append((step, path.stat().st_mtime_ns, tag))
+    return [tag for *_, tag in sorted(found)]
 
 
 def retain(root: Path, keep: int) -> None:
-    """Remove all but the ``keep`` newest; never the one that ``latest`` names."""
+    """Remove all but the ``keep`` of the latest steps; never the one that ``latest`` names."""
     if keep < 1:
         raise ValueError(f"keep must be at least 1 checkpoint, not {keep}")
     tags = checkpoints(root)
@@ -28,8 +36,10 @@ def retain(root: Path, keep: int) -> None:
             remove_tag(root, tag)
 
 
-def _is_ours(manifest: Path) -> bool:
+def _ours(path: Path) -> dict[str, Any] | None:
     try:
-        return json.loads(manifest.read_bytes()).get("format") == FORMAT
-    except (OSError, ValueError, AttributeError):
-        return False
+        manifest = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    return manifest if ours else None

@@ -1,14 +1,12 @@
 """Writing a checkpoint: collect, write aside on all ranks, publish on rank 0."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from dsengine.checkpoints import directory, plain
-from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints import checksums, directory, plain
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import Manifest, file_sizes, shapes
 from dsengine.checkpoints.optimizer_state import optimizer_tensors, optimizer_values
@@ -69,31 +67,29 @@ def write(
 ) -> Path:
     """Write on all ranks and make the checkpoint visible. See the note in ``directory``."""
     tag = snapshot.manifest.tag
-    aside = directory.writing_directory(root, tag)
-    try:
-        group.run_on_coordinator(lambda: directory.prepare(root, tag), f"preparing {root}")
+    with directory.Writing(root, tag) as writing:
+        begun = group.run_on_coordinator(writing.begin, f"preparing {root}")
+        aside = root / begun.name
         group.run(lambda: directory.check_shared(aside), f"preparing {root}")
-        write_tensors(snapshot.tensors, aside, group)
+        snapshot.manifest.checksums.update(write_tensors(snapshot.tensors, aside, group))
         return group.run_on_coordinator(
-            lambda: _publish(snapshot, root, save_latest=save_latest, keep=keep),
+            lambda: _publish(snapshot, writing, save_latest=save_latest, keep=keep),
             f"saving checkpoint {root / tag}",
         )
-    except CheckpointError:
-        if group.is_coordinator:
-            with suppress(OSError):  # what is left is hidden, and cleared by the next save
-                directory.discard(aside)
-        raise
 
 
-def _publish(snapshot: Snapshot, root: Path, *, save_latest: bool, keep: int | None) -> Path:
-    tag = snapshot.manifest.tag
-    aside = directory.writing_directory(root, tag)
+def _publish(
+    snapshot: Snapshot, writing: directory.Writing, *, save_latest: bool, keep: int | None
+) -> Path:
+    manifest, aside = snapshot.manifest, writing.aside
     directory.write_synced(aside / directory.STATE, plain.dump(snapshot.small))
-    snapshot.manifest.files.update(file_sizes(aside))
-    directory.write_synced(aside / directory.MANIFEST, snapshot.manifest.to_bytes())
-    final = directory.publish(root, tag)
+    manifest.files.update(file_sizes(aside))
+    for name in manifest.files.keys() - manifest.checksums.keys():
+        manifest.checksums[name] = [checksums.of_piece(aside / name, 0, manifest.files[name])]
+    directory.write_synced(aside / directory.MANIFEST, manifest.to_bytes())
+    final = writing.publish()
     if save_latest:
-        directory.write_latest(root, tag)
+        directory.write_latest(writing.root, writing.tag)
     if keep is not None:
-        retain(root, keep)
+        retain(writing.root, keep)
     return final

@@ -11,35 +11,64 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dsengine.checkpoints.checksums import Checksums, Piece, check, of_piece
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.communication.peers import failed_rank, is_communication_error
 
+METADATA = ".metadata"
+"""The file in which torch.distributed.checkpoint says where everything lies."""
 
-def write_tensors(tensors: dict[str, Tensor], path: Path, group: CheckpointGroup) -> None:
-    """Write every rank's parts under ``path``, one file per rank, synced to the disk."""
-    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+def write_tensors(
+    tensors: dict[str, Tensor], path: Path, group: CheckpointGroup
+) -> dict[str, list[Piece]]:
+    """Write every rank's parts under ``path``, one file per rank, synced to the disk.
+
+    Returns the pieces of all ranks, by file.
+    """
     from torch.distributed.checkpoint.state_dict_saver import save
 
+    from dsengine.checkpoints.recording_writer import RecordingWriter
+
     with _told_plainly(f"writing {path.parent}"):
+        writer = RecordingWriter(path, single_file_per_rank=True, sync_files=True)
         save(
             tensors,
-            storage_writer=FileSystemWriter(path, single_file_per_rank=True, sync_files=True),
+            storage_writer=writer,
             process_group=group.process_group,
             no_dist=not group.distributed,
         )
+    mine = group.run(lambda: _pieces(path, writer.places), f"reading back {path.parent}")
+    return {name: pieces for of_rank in group.gather(mine) for name, pieces in of_rank.items()}
 
 
-def read_tensors(targets: dict[str, Tensor], path: Path, group: CheckpointGroup) -> None:
-    """Fill ``targets`` in place, resharding as they ask."""
+def _pieces(path: Path, places: dict[str, list[tuple[int, int]]]) -> dict[str, list[Piece]]:
+    return {name: [of_piece(path / name, *each) for each in places[name]] for name in places}
+
+
+def read_tensors(
+    targets: dict[str, Tensor],
+    path: Path,
+    group: CheckpointGroup,
+    checksums: Checksums | None = None,
+) -> None:
+    """Fill ``targets`` in place, resharding as they ask.
+
+    With ``checksums``, every rank compares what it is to read, and none changes a tensor unless
+    all is as it was written.
+    """
     from torch.distributed.checkpoint.state_dict_loader import load
 
     from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
 
+    def compare(wanted: list[tuple[str, int, int]]) -> None:
+        group.run(lambda: check(path, wanted, checksums) if checksums else None, f"checking {path}")
+
     with _told_plainly(f"reading {path}"):
         load(
             targets,
-            storage_reader=SafeFileSystemReader(path),
+            storage_reader=SafeFileSystemReader(path, compare),
             process_group=group.process_group,
             no_dist=not group.distributed,
         )
@@ -68,8 +97,17 @@ def _told_plainly(what: str) -> Iterator[None]:
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             yield
     except CheckpointException as error:  # the same on every rank
-        reasons = "; ".join(f"rank {r}: {e[0]}" for r, e in sorted(error.failures.items()))
+        failures = [failure for failure, _ in error.failures.values()]
+        if isinstance(failures[0], CheckpointError):  # agreed on by all ranks
+            raise failures[0] from None
+        reasons = "; ".join(f"rank {r}: {_said(e[0])}" for r, e in sorted(error.failures.items()))
         raise CheckpointError(f"{what} failed: {reasons}") from None
+    except CheckpointError:
+        raise
     except (OSError, RuntimeError) as error:  # a single process, or a rank that is gone
         reason = failed_rank() if is_communication_error(error) else None
         raise CheckpointError(f"{what} failed: {reason or error}") from error
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -89,12 +89,14 @@ class SavingEngine(OffloadingEngine):
         load_optimizer_states: bool = True,
         load_lr_scheduler_states: bool = True,
         load_module_only: bool = False,
+        verify: bool = True,
     ) -> tuple[str | None, dict[str, Any]]:
         """Load ``tag`` or what ``latest`` names, saved at any world size and stage.
 
         A directory that DeepSpeed wrote (stages 0 to 3) is taken over.
         Returns (path, client state); (None, {}) when there is nothing to load. Raises
         CheckpointError or CheckpointMismatchError on every rank, before anything is changed.
+        ``verify``: compare the checksum of every piece that is read; DeepSpeed wrote none.
         """
         name = None if tag is None else str(tag)
         how = {
@@ -110,7 +112,7 @@ class SavingEngine(OffloadingEngine):
         with self.optimizer_on_shards():
             state = training_state(self)
             if not foreign:
-                return checkpointer.load(state, load_dir, name, **how)
+                return checkpointer.load(state, load_dir, name, verify=verify, **how)
             from dsengine.checkpoints.deepspeed_layout import load_deepspeed_checkpoint
 
             return load_deepspeed_checkpoint(state, load_dir, name, group=checkpointer.group, **how)

@@ -1,5 +1,7 @@
 """Everything that can be wrong with a checkpoint, one after the other, on two ranks."""
 
+import io
+import json
 import pickle
 import resource
 import shutil
@@ -12,6 +14,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from dsengine.checkpoints import (
     Checkpointer,
@@ -20,6 +23,8 @@ from dsengine.checkpoints import (
     checkpoints,
     directory,
 )
+from dsengine.checkpoints.checksums import faults
+from dsengine.checkpoints.manifest import read_manifest
 from engine_storage.jobs.toy import ToyModel, bare, named_parameters_for, shard, train_step
 
 
@@ -95,10 +100,15 @@ def told(folder: str) -> dict[str, Any]:
             b"x" * (d / "training_state.pt").stat().st_size
         ),
     )
-    said["foreign state"] = loading("state")
+    said["changed state"] = loading("state")
+    said["foreign state"] = loading("state", verify=False)
     proof = root / "proof"
     damage(good, root / "malice", lambda d: plant(d, proof))
-    said["malicious metadata"] = loading("malice")
+    said["malicious metadata"] = loading("malice", verify=False)
+    damage(good, root / "bytes", lambda d: call_bytes(d, proof))
+    said["a weight that is no tensor"] = loading("bytes", verify=False)
+    damage(good, root / "outside", lambda d: point_outside(d))
+    said["a weight elsewhere"] = loading("outside", verify=False)
     said["malice ran"] = proof.exists()
     damage(
         good,
@@ -106,6 +116,7 @@ def told(folder: str) -> dict[str, Any]:
         lambda d: ((d / "manifest.json").unlink(), (d / "mp_rank_00_model_states.pt").touch()),
     )
     said["deepspeed"] = loading("deepspeed")
+    said |= flipped(state, good, root / "flipped")
     said["intact"] = loading("global_step1")
     said["full disk"] = full_disk(checkpointer, state, root)
     said["latest after it"] = (root / "latest").read_text()
@@ -114,7 +125,8 @@ def told(folder: str) -> dict[str, Any]:
         lambda: checkpointer.save(state, root, "t", client_state={"bad": Malice(proof)})
     )
     said["client state back"] = client_state_back(checkpointer, state, root)
-    said["bad tag"] = message_of(lambda: checkpointer.save(state, root, "../x"))
+    for tag in ("../x", "latest", "step1 "):
+        said[f"tag {tag}"] = message_of(lambda tag=tag: checkpointer.save(state, root, tag))
     with mock.patch.object(directory, "SIGHT_SECONDS", 0.2):
         said["own disks"] = message_of(
             lambda: checkpointer.save(state, root / f"disk{rank}", "global_step1")
@@ -130,6 +142,68 @@ def plant(directory: Path, proof: Path) -> None:
     metadata = directory / ".metadata"
     size = metadata.stat().st_size
     metadata.write_bytes(pickle.dumps(Malice(proof)).ljust(size, b"."))
+
+
+def call_bytes(directory: Path, proof: Path) -> None:
+    """Let the metadata call a weight bytes, which torch would unpickle, and put malice there."""
+    metadata = read_metadata(directory)
+    for index, piece in metadata.storage_data.items():
+        if index.fqn == "model.embedding.weight":
+            piece.relative_path, piece.offset = "evil", 0
+            buffer = io.BytesIO()
+            torch.save(Malice(proof), buffer)
+            piece.length = (directory / "evil").write_bytes(buffer.getvalue())
+    metadata.state_dict_metadata["model.embedding.weight"] = BytesStorageMetadata()
+    write_metadata(directory, metadata)
+
+
+def point_outside(directory: Path) -> None:
+    metadata = read_metadata(directory)
+    for piece in metadata.storage_data.values():
+        piece.relative_path = f"../global_step1/{piece.relative_path}"
+    write_metadata(directory, metadata)
+
+
+def read_metadata(directory: Path) -> Any:
+    return pickle.loads((directory / ".metadata").read_bytes())
+
+
+def write_metadata(directory: Path, metadata: Any) -> None:
+    """With the size in the manifest, as one who forges a checkpoint would."""
+    data = pickle.dumps(metadata)
+    (directory / ".metadata").write_bytes(data)
+    manifest = json.loads((directory / "manifest.json").read_bytes())
+    manifest["files"][".metadata"] = len(data)
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+
+
+def flipped(state: TrainingState, good: Path, copy: Path) -> dict[str, Any]:
+    """One bit of a tensor of rank 1 has changed; the file is as long as it was."""
+    data = "__1_0.distcp"
+    damage(good, copy, lambda d: flip(d / data, json.loads((d / "manifest.json").read_bytes())))
+    checkpointer = Checkpointer()
+    weight = next(iter(state.trained().values()))
+    local = weight.to_local() if hasattr(weight, "to_local") else weight
+    with torch.no_grad():
+        local.fill_(7.0)
+    said = message_of(lambda: checkpointer.load(state, copy.parent, copy.name))
+    kept = bool((local == 7.0).all())
+    unverified = message_of(lambda: checkpointer.load(state, copy.parent, copy.name, verify=False))
+    return {
+        "flipped bit": said,
+        "weights after it": kept,
+        "unverified": unverified,
+        "faults": faults(copy, read_manifest(copy).checksums),
+        "faults of a whole one": faults(good, read_manifest(good).checksums),
+    }
+
+
+def flip(path: Path, manifest: dict[str, Any]) -> None:
+    """In the middle of the data of the longest piece."""
+    offset, length, _ = max(manifest["checksums"][path.name], key=lambda piece: piece[1])
+    data = bytearray(path.read_bytes())
+    data[offset + length // 2] ^= 4
+    path.write_bytes(data)
 
 
 def full_disk(checkpointer: Checkpointer, state: TrainingState, root: Path) -> str:

@@ -157,7 +157,7 @@ def _own_weights(directory: FilePath) -> dict[str, Tensor]:
         kind, _, name = key.partition(".")
         if kind == "model" and name in manifest.weights:
             targets[key] = torch.empty(shape, dtype=dtype)
-    read_tensors(targets, directory, CheckpointGroup(alone=True))
+    read_tensors(targets, directory, CheckpointGroup(alone=True), manifest.checksums)
     weights = {key.partition(".")[2]: tensor for key, tensor in targets.items()}
     return weights | {n: weights[same] for n, same in manifest.tied.items() if same in weights}
 
