@@ -18,6 +18,7 @@ from dsconfig.source.pointer import join, split
 
 with lazily():
     from dsconfig.checks import spelling
+    from dsconfig.facts import training
 
 
 OWN_KEYS = ("$schema", "$dsconfig")
@@ -117,7 +118,8 @@ def unknown_key(config: Context) -> Iterator[Finding]:
             or spelling.other_places(path)
         ):
             continue
-        meant = config.closest(path[-1], error.known)
+        elsewhere = of_another_place(path)
+        meant = None if elsewhere else config.closest(path[-1], error.known)
         refused = _refused(config, path)
         fix = None
         if meant and not config.has(*path[:-1], meant):
@@ -127,11 +129,37 @@ def unknown_key(config: Context) -> Iterator[Finding]:
             path=path,
             message=f'unknown key "{_dotted(path)}": '
             + _consequence(config, path, "it is ignored without a word"),
-            help=f'did you mean "{meant}"?' if meant else "delete it, or look for its new name",
+            help=elsewhere
+            or (f'did you mean "{meant}"?' if meant else "delete it, or look for its new name"),
             effect=Effect.REFUSED if refused else None,
             fix=fix,
             on_key=True,
         )
+
+
+def of_another_place(path: Path) -> str | None:
+    """Where a name belongs that people write at the top level though it is an argument's."""
+    name, *inner = path
+    if inner:
+        return None
+    if name == "gradient_checkpointing":
+        return "set it in TrainingArguments, or call model.gradient_checkpointing_enable()"
+    if name in BY_HABIT:
+        return f"write {BY_HABIT[name]}"
+    keys = [key for key, names in training.NAMES_OF.items() if name in names]
+    if not keys or name in keys:
+        return None
+    return f"it is a name of TrainingArguments; in a ds_config write {' or '.join(keys)}"
+
+
+BY_HABIT = {
+    "batch_size": "train_micro_batch_size_per_gpu (of a GPU) or train_batch_size (of a step)",
+    "zero_stage": '"zero_optimization": {"stage": ...}',
+    "warmup_steps": '"scheduler": {"params": {"warmup_num_steps": ...}}',
+    "lr": '"optimizer": {"params": {"lr": ...}}',
+    "mixed_precision": '"bf16": {"enabled": true}',
+}
+"""What other programs call a setting."""
 
 
 @rule("DSC029", "documented-and-unread", Effect.REFUSED, also=(Effect.INERT,), on_templates=True)

@@ -7,7 +7,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, in_deepspeed
-from dsconfig.checks.values import VALUE_KINDS, literal_of, shown
+from dsconfig.checks.values import VALUE_KINDS, literal_of, shown, to_write
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO, Runtime
@@ -168,7 +168,7 @@ def optimizer_argument_value(config: Context) -> Iterator[Finding]:
             path=path,
             message=f"{'.'.join(path)} is {shown(error.value)}, and must be {error.expected}: "
             + (NOW if checked else "it is not checked, and used as it is"),
-            help=f"write {error.expected}",
+            help=to_write(error.expected),
             effect=None if checked else Effect.ALTERED,
             late=checked,
             fix=as_fix(edits),

@@ -6,7 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, in_deepspeed
-from dsconfig.checks.values import literal_of, shown
+from dsconfig.checks.values import literal_of, shown, to_write
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
@@ -291,7 +291,7 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
             path=path,
             message=f"{'.'.join(path)} is {shown(error.value)}, and must be {error.expected}: "
             + (NOW if stops else "it is not checked, and used as it is"),
-            help=f"write {error.expected}",
+            help=to_write(error.expected),
             effect=None if stops else Effect.ALTERED,
             late=stops,
             fix=as_fix(edits),

@@ -44,6 +44,17 @@ TOLD_ELSEWHERE = frozenset(
 """Values with a rule of their own."""
 
 
+BLOCK = "a block of keys"
+
+
+def to_write(expected: str) -> str:
+    """The remedy for a value of a wrong kind; a mapping is shown, for not everybody calls it so."""
+    for word in ("a mapping", BLOCK):
+        if expected in (word, f"{word} "):
+            return f'write {word}, such as {{"enabled": true}}'
+    return f"write {expected}"
+
+
 def shown(value: Any) -> str:
     """A value as JSON, shortened."""
     text = json.dumps(value, ensure_ascii=False, default=str)
@@ -95,7 +106,7 @@ def refused_value(config: Context) -> Iterator[Finding]:
     for path, entry in config.reading.entries.items():
         if entry.outcome in (Outcome.BAD_TYPE, Outcome.OUT_OF_BOUNDS, Outcome.NOT_A_BLOCK):
             told.add(path)
-            wanted = _wanted(entry, config) or expected.get(path, "a block of keys")
+            wanted = _wanted(entry, config) or expected.get(path, BLOCK)
             yield _refusal(config, path, wanted, late=False)
     for path, wanted in config.unmet.items():
         ours = _is_ours(config, path) or path[0] in REMOVED_BLOCKS
@@ -114,7 +125,7 @@ def _wanted(entry: Entry, config: Context) -> str | None:
 def _refusal(config: Context, path: Path, wanted: str, *, late: bool) -> Finding:
     value = config.get(*path)
     when = "when the engine is built or steps" if late else "while it reads the file"
-    null_block = value is None and wanted == "a block of keys"
+    null_block = value is None and wanted == BLOCK
     fix = as_fix(delete_entry(config.document, join(*path))) if null_block else None
     return Finding(
         path=path,
@@ -122,7 +133,7 @@ def _refusal(config: Context, path: Path, wanted: str, *, late: bool) -> Finding
             f"{_dotted(path)} is {shown(value)}, and must be {wanted}: "
             f"DeepSpeed {config.version} stops {when}"
         ),
-        help="delete the key" if null_block else f"write {wanted}",
+        help="delete the key" if null_block else to_write(wanted),
         late=late,
         fix=fix or _literal(config, path, value),
     )
@@ -170,7 +181,7 @@ def kept_wrong_value(config: Context) -> Iterator[Finding]:
             path=path,
             message=f"{_dotted(path)} is {shown(value)}, and must be {error.expected}: "
             + _what_happens(error),
-            help=f"write {error.expected}",
+            help=to_write(error.expected),
             engine_stops=f"{_dotted(path)} is {shown(value)}, and must be {error.expected}: "
             "dsengine stops while it reads the file",
             fix=_literal(config, path, value),

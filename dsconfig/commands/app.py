@@ -12,6 +12,12 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.checks import spelling
+
 HOMES = {
     "validate": "dsconfig.commands.validate",
     "resolve": "dsconfig.commands.resolve",
@@ -25,6 +31,8 @@ HOMES = {
     "convert": "dsconfig.commands.convert",
     "run": "dsconfig.commands.run",
     "doctor": "dsconfig.commands.doctor",
+    "models": "dsconfig.commands.models",
+    "devices": "dsconfig.commands.devices",
 }
 """Where each command lives; the function bears the command's name."""
 
@@ -50,6 +58,15 @@ class LazyGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(HOMES)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As usual; a name that nobody has is told with the nearest."""
+        unknown = bool(args) and args[0] not in HOMES and not args[0].startswith("-")
+        if unknown and not ctx.resilient_parsing:
+            near = spelling.closest(args[0], HOMES)
+            hint = f'did you mean "{near}"?' if near else f"it knows {', '.join(HOMES)}"
+            raise UsageError(f'there is no command "{args[0]}"; {hint}')
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:

@@ -30,12 +30,18 @@ ToVersion = Annotated[
 ]
 
 
+OfTheFirst = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a key of A, not of B (repeatable)."),
+]
+
+
 def diff(
     a: First,
     b: Second = None,
     from_version: FromVersion = None,
     to_version: ToVersion = None,
-    overrides: options.Overrides = None,
+    overrides: OfTheFirst = None,
     output_format: options.FullOrJson = "full",
 ) -> None:
     """Compare by meaning: defaults filled in, aliases and renames undone.

@@ -12,6 +12,8 @@ from pathlib import Path
 from dsconfig.lazily import lazily
 
 with lazily():
+    from rich import markup
+
     from dsconfig.commands import console as terminal
 
 
@@ -43,7 +45,8 @@ def doctor() -> None:
     colours = {State.GOOD: "green", State.NOTE: "yellow", State.BAD: "bold red"}
     for finding in findings():
         mark = f"[{colours[finding.state]}]{finding.state:<7}[/]"
-        out.print(f"{mark}  {finding.subject:<14} {finding.text}")
+        # The text is no markup: ``dsconfig-zero[engine]`` keeps its brackets.
+        out.print(f"{mark}  {finding.subject:<14} {markup.escape(finding.text)}")
         worst = State.BAD if State.BAD in (worst, finding.state) else worst
     if worst is State.BAD:
         raise typer.Exit(1)

@@ -84,7 +84,7 @@ def estimate(
     Exit code 1 when the config has errors, or with --fail-if-oom when it does not fit.
     """
     facts = memory_options.with_style(facts, recompute, attention, fused_kernels)
-    facts = memory_options.with_trainable(facts, trainable)
+    facts = memory_options.with_trainable(options.with_this_machine(facts), trainable)
     if fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
         raise UsageError("--fail-if-oom needs the card: give --device or --device-memory")
     if compat is not None:

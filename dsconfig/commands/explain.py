@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 What = Annotated[
     str,
-    typer.Argument(
-        metavar="KEY|CODE", help="zero_optimization.overlap_comm, overlap_comm, DSC401, ..."
-    ),
+    typer.Argument(metavar="KEY|CODE|RULE", help="overlap_comm, DSC401, stage-missing, ..."),
 ]
 _CODE = re.compile(r"DSC\d{3}", re.IGNORECASE)
 
@@ -34,8 +32,18 @@ def explain(what: What, output_format: options.FullOrJson = "full") -> None:
     as_json = output_format == "json"
     if _CODE.fullmatch(what):
         _explain_rule(what.upper(), as_json=as_json)
+    elif "-" in what and (code := _code_of(what)):
+        _explain_rule(code, as_json=as_json)
     else:
         _explain_key(what, as_json=as_json)
+
+
+def _code_of(name: str) -> str | None:
+    """The code of a rule or of a resolver's finding, by its name."""
+    rule = registry.rule_of(name)
+    if rule is not None:
+        return rule.code
+    return next((code for code, found in codes.CODES.items() if found.name == name.lower()), None)
 
 
 def _explain_rule(code: str, *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ Every annotated type here is one flag with one meaning everywhere.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -16,7 +17,7 @@ from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.facts import gathering
+    from dsconfig.facts import gathering, machine
     from dsconfig.runtimes import base
     from dsconfig.schema import installed
     from dsconfig.schema import version as versions
@@ -78,13 +79,13 @@ Nodes = Annotated[
 ]
 Device = Annotated[
     str | None,
-    typer.Option("--device", help="Card (a100-80gb, h100 ...), or cpu.", rich_help_panel=FACTS),
+    typer.Option("--device", help="A card (`dsconfig devices`), or cpu.", rich_help_panel=FACTS),
 ]
 Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="A catalogue name (llama-2-13b ...) or a config.json.",
+        help="A name (`dsconfig models`), a Hugging Face id or a config.json.",
         rich_help_panel=FACTS,
     ),
 ]
@@ -255,6 +256,26 @@ def with_facts(*names: str) -> Callable[[Callable[..., None]], Callable[..., Non
         return called
 
     return around
+
+
+def with_this_machine(facts: "Facts", *, ranks: bool = True) -> "Facts":
+    """The facts with the cards of this machine where no device was named; said on standard error.
+
+    ``ranks``: there is one for each card where nobody says how many.
+    """
+    here = machine.cards_here() if facts.device is None else []
+    if not here:
+        return facts
+    name, memory = here[0]
+    try:
+        device = replace(machine.named_device(name), memory_bytes=memory)
+    except ValueError:
+        device = machine.DeviceFacts(name=name, memory_bytes=memory)
+    found = replace(facts, device=device, origins={**facts.origins, "device": "this machine"})
+    if ranks and facts.world_size is None:
+        found = replace(found, world_size=len(here), nodes=1)
+    typer.echo(f"device: {found.world_size or 1} x {name}, as in this machine (--device)", err=True)
+    return found
 
 
 def facts_from(**flags: object) -> "Facts":

@@ -51,6 +51,7 @@ def tune(
     """
     found_out = inference.program(runtime, deepspeed_version, facts=facts)
     program = found_out.runtime
+    facts = options.with_this_machine(facts)
     if facts.training is None or facts.training.sequence_length is None:
         raise UsageError("tune needs the length of a sample: give --seq-len")
     facts = memory_options.with_style(facts, None, attention, fused_kernels)

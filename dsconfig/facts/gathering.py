@@ -16,7 +16,7 @@ from dsconfig.facts.training import FLAG, TrainingFacts, from_path, training
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.facts import accelerate_config, hf_config, named_model, parameter_count
+    from dsconfig.facts import accelerate_config, hf_config, hub, named_model, parameter_count
 
 _MOST_RANKS = 10_000_000
 """Far above any machine that exists; more is a slip of the keyboard."""
@@ -243,7 +243,11 @@ def _model(
             raise FactError("--model", f"{model} does not exist; name a config.json or a model")
         return hf_config.from_path(path)
 
-    return named_model.model(model)
+    cached = hub.config_of(str(model))
+    if cached is not None:
+        origins["model"] = f"--model, from {cached}"
+        return hf_config.from_path(cached)
+    return named_model.model(str(model))
 
 
 def _training(

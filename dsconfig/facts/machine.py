@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -123,6 +124,24 @@ def this_host(nvme: str | None = None) -> HostFacts:
         nvme_path=nvme,
         nvme_bytes=free_bytes(nvme) if nvme else None,
     )
+
+
+def cards_here() -> list[tuple[str, int]]:
+    """(name, bytes) of each card of this machine, as nvidia-smi tells; empty without it."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    rows = (line.rsplit(",", 1) for line in told.stdout.splitlines() if told.returncode == 0)
+    return [
+        (row[0].strip(), int(row[1]) * 2**20)
+        for row in rows
+        if len(row) == 2 and row[1].strip().isdecimal()
+    ]
 
 
 def memory_bytes() -> int | None:

@@ -1,5 +1,6 @@
 """A model by its catalogue name."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -52,6 +53,8 @@ _TRAINED_IN_BF16 = {
     "falcon",
     "t5",
 }
+TUNED = re.compile(r"-(?:instruct|chat|it|base)(?=-hf$|$)", re.IGNORECASE)
+"""What is put behind the name of a model that was trained further: its sizes stay the same."""
 _REMEDY = "Give the path of its config.json, or --params"
 
 
@@ -61,10 +64,12 @@ def model(name: str) -> ModelTree:
 
     Raises FactError, with the nearest names, when there is none.
     """
-    wanted = catalogue.squeezed(name)
-    for entry in catalogue.models():
-        if wanted in (catalogue.squeezed(entry["name"]), catalogue.squeezed(entry["hf_id"])):
-            return _tree(entry)
+    for wanted in (name, TUNED.sub("", name)):
+        for entry in catalogue.models():
+            known = (entry["name"], entry["hf_id"], *entry.get("aliases", ()))
+            short = (each.rpartition("/")[2] for each in known)
+            if catalogue.squeezed(wanted) in map(catalogue.squeezed, (*known, *short)):
+                return _tree(entry)
     known = (entry["name"] for entry in catalogue.models())
     raise catalogue.unknown("--model", name, known, _REMEDY)
 

@@ -9,6 +9,9 @@ from typing import Any, cast
 
 from dsconfig.facts.given import FactError
 
+Entry = Mapping[str, Any]
+"""One model or card, as stored."""
+
 
 @cache
 def _read(file: str, collection: str) -> tuple[Mapping[str, Any], ...]:
@@ -24,6 +27,12 @@ def models() -> tuple[Mapping[str, Any], ...]:
 def gpus() -> tuple[Mapping[str, Any], ...]:
     """Every accelerator of the catalogue, as stored."""
     return _read("gpus.json", "gpus")
+
+
+def mentions(wanted: Iterable[str], *names: str) -> bool:
+    """Whether each word is part of one of the names, case and separators aside."""
+    whole = " ".join(map(squeezed, names))
+    return all(squeezed(word) in whole for word in wanted)
 
 
 def words(name: str) -> tuple[str, ...]:

@@ -1,0 +1,127 @@
+"""What a person meets on the way: names that are nearly right, and texts as they are meant."""
+
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dsconfig
+from dsconfig.facts.gathering import gather
+from dsconfig.facts.hub import config_of
+
+
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
+    held = {**os.environ, "COLUMNS": "120", **environment}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=held)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [(("estmate",), "estimate"), (("estimate", "--modl", "x"), "--model")]
+)
+def test_a_misspelt_command_or_flag_gets_the_nearest(typed: tuple[str, ...], meant: str) -> None:
+    done = run(*typed)
+    assert done.returncode == 2 and meant in done.stderr
+
+
+def test_models_and_devices_are_found_by_words() -> None:
+    assert "meta-llama/Llama-3.1-8B" in run("models", "LLAMA", "3-8b").stdout
+    (card,) = json.loads(run("devices", "h200-sxm", "--output-format", "json").stdout)["devices"]
+    assert card["name"] == "H200-SXM-141GB"
+    nothing = run("models", "nobodys-model")
+    assert nothing.returncode == 2 and "dsconfig models" in nothing.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "meta-llama/Llama-3.1-8B",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "Meta Llama 3 8B",
+        "LLAMA_3_8B",
+        "llama-3.1-8b",
+    ],
+)
+def test_names_are_forgiven_their_case_dashes_and_tuning(name: str) -> None:
+    model = gather(model=name).model
+    assert model is not None and model.parameters == 8_030_261_248
+
+
+def test_a_model_in_the_cache_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 100}
+    home = tmp_path / "hub" / "models--me--tiny" / "snapshots" / "abc"
+    home.mkdir(parents=True)
+    (home / "config.json").write_text(json.dumps(config))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert config_of("me/tiny") == home / "config.json"
+    assert config_of("me/other") is None and config_of("tiny") is None
+    model = gather(model="me/tiny").model
+    assert model is not None and model.hidden_size == 64
+
+
+def test_the_cards_of_this_machine_are_taken_where_none_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "NVIDIA H100 80GB HBM3, 81559"\n' * 1)
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    done = run("estimate", "--model", "gpt2", "--gpus", 1, PATH=f"{tmp_path}:/usr/bin:/bin")
+    assert done.returncode == 0 and "as in this machine" in done.stderr
+    assert "NVIDIA H100 80GB" in done.stderr and "1 x H100-SXM5-80GB" in done.stdout
+
+
+def test_brackets_of_an_extra_are_printed(monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    from dsconfig.commands import console, doctor
+
+    console.console.cache_clear()
+    text = "missing (pip install 'dsconfig-zero[engine]')"
+    found = [doctor.Finding(doctor.State.NOTE, "torch", text)]
+    monkeypatch.setattr(doctor, "findings", lambda: iter(found))
+    doctor.doctor()
+    console.console.cache_clear()
+    assert "'dsconfig-zero[engine]'" in capsys.readouterr().out
+
+
+def test_explain_takes_the_name_of_a_rule() -> None:
+    assert "DSC401" in run("explain", "stage-missing").stdout
+    assert "DSC760" in run("explain", "program-stops").stdout
+
+
+def test_set_in_diff_says_to_which_side() -> None:
+    assert "of A, not of B" in run("diff", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("gradient_checkpointing", True, "TrainingArguments"),
+        ("learning_rate", 1e-4, "optimizer.params.lr"),
+        ("warmup_steps", 10, "warmup_num_steps"),
+        ("batch_size", 8, "train_micro_batch_size_per_gpu"),
+        ("zero_stage", 2, '"zero_optimization": {"stage"'),
+    ],
+)
+def test_names_of_other_programs_are_told_where_they_belong(
+    key: str, value: object, said: str
+) -> None:
+    report = dsconfig.validate({"train_batch_size": 8, key: value}, runtime="deepspeed")
+    (found,) = [each for each in report.diagnostics if each.pointer == f"/{key}"]
+    assert said in (found.help or "")
+
+
+def test_a_mapping_is_shown() -> None:
+    report = dsconfig.validate({"train_batch_size": 8, "flops_profiler": 3}, runtime="deepspeed")
+    (found,) = [each for each in report.diagnostics if each.pointer == "/flops_profiler"]
+    assert '{"enabled": true}' in (found.help or "")
+
+
+def test_no_python_escapes_reach_a_message() -> None:
+    document = dsconfig.read('{\n"a": it\'s,\n"train_batch_size": 8}')
+    said = [each.message for each in document.diagnostics]
+    assert any('"it\'s,"' in message for message in said), said

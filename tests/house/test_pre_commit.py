@@ -1,0 +1,43 @@
+"""The hooks for pre-commit take the files that people give such names, and run what exists."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsconfig.commands.app import HOMES
+from dsconfig.commands.validation import search
+
+yaml: Any = pytest.importorskip("yaml")
+HOOKS = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text("utf-8"))
+TAKEN = (
+    "ds_config.json",
+    "conf/ds_config_zero3.json",
+    "my_ds_config.json",
+    "zero3.json",
+    "ds_z2_offload_config.json",
+    "deepspeed_config.json",
+    "x/deepspeed-config.yaml",
+)
+LEFT = ("package.json", "config.json", "zero.json", "mkdocs.yml", "ds_config.py")
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=[hook["id"] for hook in HOOKS])
+def test_a_hook_names_a_command_and_takes_configs(hook: dict[str, Any]) -> None:
+    program, command, *_ = hook["entry"].split()
+    assert program == "dsconfig" and command in HOMES
+    pattern = re.compile(hook["files"])
+    assert all(pattern.search(name) for name in TAKEN)
+    assert not any(pattern.search(name) for name in LEFT)
+
+
+def test_what_a_hook_takes_a_search_of_a_folder_finds(tmp_path: Path) -> None:
+    for name in TAKEN:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text('{"train_batch_size": 8}' if path.suffix == ".json" else "deepspeed: {}\n")
+    found = {
+        Path(each).relative_to(tmp_path).as_posix() for each in search.configs_in(str(tmp_path))
+    }
+    assert found == set(TAKEN)
