@@ -19,8 +19,9 @@ HALF_DTYPES = (*DTYPES["fp16"], *DTYPES["bf16"])
 def autocast_with_half(config: Context) -> Iterator[Finding]:
     """torch_autocast is on beside fp16 or bf16.
 
-    Autocast expects fp32 weights and casts single operations; fp16 and bf16 cast the whole
-    model. With both on, the weights are 16-bit and autocast has nothing left to protect.
+    Autocast is made for fp32 weights, which it casts for single operations; fp16 and bf16 cast the
+    whole model. With both on, the weights and what passes between operations are of 16 bits, and
+    autocast still computes its list of sensitive operations in fp32, from rounded inputs.
 
     bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, "bf16":
         {"enabled": true}}
@@ -33,7 +34,7 @@ def autocast_with_half(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=("torch_autocast", "enabled"),
                 message=f"torch_autocast and {block} are both enabled: the model is cast to "
-                "16 bits, and autocast no longer keeps sensitive operations in fp32",
+                "16 bits, and autocast computes sensitive operations in fp32 from rounded inputs",
                 help=f'switch one of them off: "{block}": {{"enabled": false}}',
             )
 

@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     )
     from dsengine.deepspeed.accelerator import get_accelerator
     from dsengine.deepspeed.arguments import add_config_arguments
+    from dsengine.deepspeed.runtime.base_optimizer import DeepSpeedOptimizer
     from dsengine.deepspeed.utils.logging import log_dist, logger
     from dsengine.loop import activation_checkpointing as checkpointing
     from dsengine.loop.data import RepeatingLoader
     from dsengine.loop.engine import Engine
     from dsengine.loop.engine import Engine as DeepSpeedEngine
     from dsengine.loop.initialization import initialize
+    from dsengine.loop.planning import DeepSpeedConfigError
     from dsengine.observation.measurement import measure, print_measurement
     from dsengine.observation.progress import Progress
     from dsengine.optimizers import schedules
@@ -49,6 +51,8 @@ __version__ = f"{DEEPSPEED}+dsengine.{dsconfig.__version__}"
 
 _HOMES = {
     "CheckpointError": "checkpoints",
+    "DeepSpeedConfigError": "loop.planning",
+    "DeepSpeedOptimizer": "deepspeed.runtime.base_optimizer",
     "Engine": "loop.engine",
     "Progress": "observation.progress",
     "RankFailedError": "communication.peers",
@@ -84,7 +88,9 @@ install()
 
 __all__ = [
     "CheckpointError",
+    "DeepSpeedConfigError",
     "DeepSpeedEngine",
+    "DeepSpeedOptimizer",
     "Engine",
     "Progress",
     "RankFailedError",

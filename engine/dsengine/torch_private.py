@@ -182,6 +182,14 @@ def gather_asynchronously(root: FSDPModule) -> None:
     root._set_unshard_async_op(True)
 
 
+def settle_root(root: FSDPModule) -> None:
+    """Let ``root`` be the one that ends a backward, whichever module is called first.
+
+    Public is the first call alone, which makes a module that is called before it a second root.
+    """
+    cast(Any, root._get_fsdp_state())._lazy_init()
+
+
 def release_state_dict_hooks(unit: FSDPModule) -> None:
     """Take away the hooks by which state dicts swap the shards in.
 

@@ -343,7 +343,7 @@ def test_a_checkpoint_is_read_whole_by_one_process_alone(
 ) -> None:
     job, settings = "training.name_jobs:whole_weights", config(stage, bf16={"enabled": True})
     told = ranks.run(job, settings=settings, folder=str(tmp_path))[0]
-    assert told == {"equal": True, "fp32": True, "loaded": True}
+    assert told == {"equal": True, "fp32": True, "loaded": True, "tied": True}
 
 
 needs_zeros = pytest.mark.skipif(
@@ -438,3 +438,105 @@ def test_the_package_can_be_imported_anew() -> None:
         "assert len(sys.meta_path) == finders\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+# What programs write, ask and count
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_is_written_is_what_is_read(ranks: Ranks, name: str) -> None:
+    settings = SETTINGS[name] | {"gradient_accumulation_steps": 1}
+    for told in ranks.run("training.name_jobs:written", settings=settings):
+        assert [key for key, is_so in told.items() if not is_so] == []
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("threshold", [0, 10**6], ids=["divided", "whole at stage 3"])
+def test_weights_of_stage_3_answer_inside_of_forward(ranks: Ranks, threshold: int) -> None:
+    zero = {"stage3_param_persistence_threshold": threshold}
+    expected = ranks.run("training.name_jobs:asked", settings=config(3, zero=zero))
+    for told in expected:
+        assert told["said"] and told["ids"]
+        assert told["losses"][1] < told["losses"][0]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("managed", "expected"), [(True, [0, 16]), (False, [8, 32])])
+def test_samples_are_those_that_were_trained_on(
+    ranks: Ranks, managed: bool, expected: list[int]
+) -> None:
+    """Two ranks of micro batches of 4; a managed window of 2 ends with the second step."""
+    settings = config(2, 2, managed_gradient_accumulation=managed)
+    assert ranks.run("training.name_jobs:counted", settings=settings) == [expected] * 2
+
+
+def test_a_rate_that_is_a_tensor_stays_one() -> None:
+    rate = torch.tensor(0.5)
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=rate)
+    schedule = dsengine.schedules.WarmupLR(optimizer, warmup_max_lr=0.25, warmup_num_steps=2)
+    for _ in range(4):
+        schedule.step()
+    assert optimizer.param_groups[0]["lr"] is rate and rate.item() == 0.25
+
+
+@pytest.mark.parametrize("splits", [(1, 1), (2, 3), (5, 4)])
+def test_a_linear_in_tiles_is_the_linear(splits: tuple[int, int]) -> None:
+    from dsengine.zero import TiledLinear
+
+    plain = nn.Linear(7, 9)
+    into, out = splits
+    tiled = TiledLinear(7, 9, in_splits=into, out_splits=out, init_linear=plain)
+    inputs = torch.randn(3, 7)
+    torch.testing.assert_close(tiled(inputs), plain(inputs))
+    with pytest.raises(ValueError, match="in_splits is 8"):
+        TiledLinear(7, 9, in_splits=8)
+
+
+def test_leaf_modules_are_marked_by_name_and_unmarked() -> None:
+    from dsengine import utils
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    assert utils.set_z3_leaf_modules_by_name(model, ["0", "5"], raise_if_not_found=False) == (
+        [model[0]],
+        ["5"],
+    )
+    assert utils.set_z3_leaf_modules_by_suffix(model, ["2"]) == ([model[2]], [])
+    assert utils.get_z3_leaf_modules(model) == [model[0], model[2]]
+    assert utils.z3_leaf_module(model[0]) and model[0]._z3_leaf
+    utils.unset_z3_leaf_modules(model, [nn.Linear])
+    assert utils.get_z3_leaf_modules(model) == []
+    with pytest.raises(ValueError, match="'5'"):
+        utils.set_z3_leaf_modules_by_name(model, ["5"])
+
+
+def test_timers_sum_up_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    from dsengine.utils.timer import SynchronizedWallClockTimer
+
+    timers = SynchronizedWallClockTimer()
+    for _ in range(2):
+        timers("forward").start()
+        timers("forward").stop(record=True)
+    assert timers("forward").mean() > 0 and timers("forward").elapsed(reset=False) > 0
+    timers.log(["forward", "unknown"])
+    assert re.search(r"forward: \d+\.\d\d", capsys.readouterr().out)
+    assert timers("forward").elapsed() == 0
+    with pytest.raises(RuntimeError, match="'other' was not started"):
+        timers("other").stop()
+
+
+def test_arguments_of_schedules_are_added() -> None:
+    import argparse
+
+    from dsengine.runtime.lr_schedules import WARMUP_NUM_STEPS, add_tuning_arguments
+
+    chosen = add_tuning_arguments(argparse.ArgumentParser()).parse_args(["--warmup_num_steps", "7"])
+    assert vars(chosen)[WARMUP_NUM_STEPS] == 7 and chosen.lr_schedule is None
+
+
+def test_experts_on_ranks_of_their_own_are_refused() -> None:
+    from dsengine.utils import groups
+
+    groups.initialize()
+    with pytest.raises(ValueError, match="stage 3"):
+        groups.initialize(ep_size=2)

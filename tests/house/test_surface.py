@@ -147,7 +147,9 @@ def test_no_plugin_of_pydantic_is_looked_for_and_programs_started_later_look_aga
 
 ENGINE = {
     "CheckpointError",
+    "DeepSpeedConfigError",
     "DeepSpeedEngine",
+    "DeepSpeedOptimizer",
     "Engine",
     "Progress",
     "RankFailedError",

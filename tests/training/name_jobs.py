@@ -9,6 +9,16 @@ from dsengine.utils import (
     safe_get_full_fp32_param,
     safe_get_full_grad,
     safe_get_full_optimizer_state,
+    safe_get_local_fp32_param,
+    safe_get_local_grad,
+    safe_get_local_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_grad,
+    safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_grad,
+    safe_set_local_optimizer_state,
+    safe_update_full_grad_vectorized,
 )
 from dsengine.utils.zero_to_fp32 import (
     get_fp32_state_dict_from_zero_checkpoint,
@@ -138,6 +148,7 @@ def whole_weights(settings: dict[str, Any], folder: str) -> dict[str, bool]:
         weights = get_fp32_state_dict_from_zero_checkpoint(folder)
         told["equal"] = all(torch.equal(weights[n], t) for n, t in trained.items())  # type: ignore[arg-type]
         told["fp32"] = {t.dtype for t in weights.values()} == {torch.float32}
+        told["tied"] = torch.equal(weights["head.weight"], weights["tokens.weight"])
         loaded = load_state_dict_from_zero_checkpoint(models.tied(seed=3), folder)
         told["loaded"] = torch.equal(loaded.head.weight, weights["tokens.weight"])
     dist.barrier()
@@ -176,3 +187,94 @@ def client_losses(settings: dict[str, Any], name: str, steps: int = 4) -> list[f
     curve = [window(engine, step) for step in range(steps)]
     engine.destroy()
     return curve
+
+
+def written(settings: dict[str, Any]) -> dict[str, Any]:
+    """What is read back of what was written whole, and of what each rank wrote itself."""
+    engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
+    window(engine, 0)
+    weight = engine.module.blocks[1].up.weight
+    shape = getattr(weight, "ds_shape", weight.shape)
+    told: dict[str, Any] = {}
+    value = torch.arange(shape.numel(), dtype=torch.float32).view(shape) / 100
+    safe_set_full_fp32_param(weight, value)
+    told["master"] = torch.equal(_known(safe_get_full_fp32_param(weight)), value)
+    with deepspeed.zero.GatheredParameters([weight]):
+        told["parameter"] = torch.equal(weight.data.float(), value.to(weight.dtype).float())
+    safe_set_full_optimizer_state(weight, value + 1, "exp_avg")
+    state = _known(safe_get_full_optimizer_state(weight, "exp_avg"))
+    told["state"] = torch.equal(state, value + 1)
+    engine.backward(engine(models.batch(1, 0, dist.get_rank())))
+    safe_set_full_grad(weight, value + 2)
+    told["gradient"] = torch.equal(_known(safe_get_full_grad(weight)), value + 2)
+    safe_update_full_grad_vectorized([weight], lambda gradient, _: gradient * 2)
+    told["updated"] = torch.equal(_known(safe_get_full_grad(weight)), (value + 2) * 2)
+    own = _known(safe_get_local_fp32_param(weight))
+    safe_set_local_fp32_param(weight, own + 1)
+    safe_set_local_grad(weight, torch.zeros_like(own))
+    safe_set_local_optimizer_state(weight, own, "exp_avg")
+    told["own"] = (
+        torch.equal(_known(safe_get_local_fp32_param(weight)), own + 1)
+        and not _known(safe_get_local_grad(weight)).any()
+        and torch.equal(_known(safe_get_local_optimizer_state(weight, "exp_avg")), own)
+        and torch.equal(_known(safe_get_full_fp32_param(weight)), value + 1)
+    )
+    engine.step()
+    told["trains on"] = bool(torch.isfinite(engine(models.batch(2, 0, dist.get_rank()))))
+    engine.destroy()
+    return told
+
+
+class Asking(nn.Module):
+    """Asks its weights in forward what frameworks ask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.ReLU()) for _ in range(2))
+        self.head = nn.Linear(6, 6)
+        self.told: list[Any] = []
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            inputs = block(inputs)
+        self.told.append((self.head.weight.ds_status, self.head.weight.ds_id))
+        return self.head(inputs).square().mean()
+
+
+def asked(settings: dict[str, Any]) -> dict[str, Any]:
+    """What weights say inside of forward; a part called before the whole; no forward at all."""
+    torch.manual_seed(0)
+    model = Asking()
+    engine, *_ = deepspeed.initialize(model=model, config=settings)
+    with engine.coalesce_grad_reduction():
+        pass
+    before = model.head.weight.ds_id
+    engine.module.blocks[0](torch.ones(2, 6))
+    inputs = torch.ones(2, 6) * (dist.get_rank() + 1)
+    losses = []
+    for _ in range(2):
+        loss = engine(inputs)
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    said = {status for status, _ in model.told} == {ZeroParamStatus.AVAILABLE}
+    return {"said": said, "ids": {i for _, i in model.told} == {before}, "losses": losses}
+
+
+def counted(settings: dict[str, Any]) -> list[int]:
+    """Samples after each of two steps, the second behind three backwards."""
+    engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
+    found = []
+    for backwards in (1, 3):
+        for micro in range(backwards):
+            engine.backward(engine(models.batch(0, micro, dist.get_rank())))
+        engine.step()
+        found.append(engine.global_samples)
+    engine.destroy()
+    return found
+
+
+def _known(tensor: torch.Tensor | None) -> torch.Tensor:
+    if tensor is None:
+        raise AssertionError("nothing was told")
+    return tensor

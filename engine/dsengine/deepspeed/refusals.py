@@ -54,7 +54,6 @@ INSTEAD = {
     "sequence": _SEQUENCES,
     "set_autotp_mode": _TENSORS,
     "tp_model_init": _TENSORS,
-    "utils.safe_set_full_fp32_param": "write inside zero.GatheredParameters(modifier_rank=0)",
 }
 """By name below ``deepspeed``; what lies deeper is refused with it."""
 

@@ -16,6 +16,7 @@ from dsengine.loop.direct_backward import DirectBackward
 from dsengine.loop.offload_states import EVERYTHING, GRADIENTS, MODEL
 from dsengine.loop.saving import SavingEngine
 from dsengine.loop.stepping import Stepper
+from dsengine.loop.told import tell
 from dsengine.observation.reporter import Reporter
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
@@ -63,6 +64,8 @@ class Engine(SavingEngine):
         self._step_applied = False
         self._global_grad_norm: float | None = None
         self._reduces = True
+        self._backwards = 0
+        """Since the last boundary."""
         self._is_destroyed = False
         self._collects_garbage = bool(effective.config.get("disable_python_gc", False))
         if self._collects_garbage:
@@ -111,6 +114,7 @@ class Engine(SavingEngine):
 
     def prepare_backward(self, loss: Tensor) -> None:
         """Settle whether the coming backward of ``loss`` reduces gradients."""
+        self._backwards += 1
         reduce = self._reduces and self.is_gradient_accumulation_boundary()
         self.sharding.before_backward(loss, reduce)
 
@@ -152,14 +156,22 @@ class Engine(SavingEngine):
         if not outcome.applied:
             self.counters.skipped_steps += 1
         self.counters.global_steps += 1
-        self.counters.global_samples += self.plan.batch.global_batch
+        self.counters.global_samples += self._samples_of_window()
+        self._backwards = 0
+
+    def _samples_of_window(self) -> int:
+        """Those of a whole window; of the micro batches there were, where nobody counts windows."""
+        if self._effective.gradients.managed_accumulation:
+            return self.train_batch_size()
+        return self.train_micro_batch_size_per_gpu() * self.dp_world_size * self._backwards
 
     def _tell_optimizer(self, *, overflow: bool) -> None:
-        """Let scripts read from the optimizer what they read from DeepSpeed's."""
-        told: Any = self.optimizer
-        if told is not None:
-            told.overflow = overflow
-            told.cur_scale = told.loss_scale = self.loss_scaler.scale
+        if self.optimizer is not None:
+            divided = self.zero_optimization_partition_weights()
+            tell(self.optimizer, self.loss_scaler, overflow=overflow, divided=divided)
+
+    def allreduce_gradients(self, bucket_size: int | None = None) -> None:
+        """Nothing: ``backward`` has reduced the gradients at the end of a window."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients. ``step`` does it by itself."""

@@ -18,6 +18,10 @@ from dsengine.parameters.model_tree import describe
 Config = str | Path | Mapping[str, Any]
 
 
+class DeepSpeedConfigError(ValueError):
+    """A config that cannot be run, with every finding; scripts know it by this name."""
+
+
 def plan_for(
     config: Config,
     model: nn.Module,
@@ -116,12 +120,14 @@ def refuse_uncovered(plan: Plan) -> None:
     rows = [row for row in plan.coverage if row.status is Status.REFUSED]
     if rows:
         lines = [f"  {row.pointer}: {row.by}" for row in rows]
-        raise ValueError("this config asks for what dsengine refuses:\n" + "\n".join(lines))
+        raise DeepSpeedConfigError(
+            "this config asks for what dsengine refuses:\n" + "\n".join(lines)
+        )
 
 
 def refuse(refusals: Sequence[Diagnostic]) -> None:
     if refusals:
-        raise ValueError("this config cannot be run:\n" + _listed(refusals))
+        raise DeepSpeedConfigError("this config cannot be run:\n" + _listed(refusals))
 
 
 def say_findings(found: Sequence[Diagnostic]) -> None:

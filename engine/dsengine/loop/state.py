@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from dsconfig import Effective, Plan
 from dsengine.loop.counters import Accumulation, Counters
 from dsengine.optimizers.loss_scale import LossScaler
+from dsengine.optimizers.schedules.base import put_lr
 from dsengine.sharding import Sharding
 from dsengine.tiers import bind
 from dsengine.torch_private import MovedModule
@@ -86,7 +87,7 @@ class EngineState(MovedModule):
 
     def set_lr(self, rate: float) -> None:
         for group in self._groups():
-            group["lr"] = rate
+            put_lr(group, rate)
 
     def get_mom(self) -> list[Any]:
         return [group.get("betas", group.get("momentum")) for group in self._groups()]

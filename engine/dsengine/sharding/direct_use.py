@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from dsengine.sharding.zero.status import tell_whole_for_now
 from dsengine.torch_private import (
     parameter_table,
     reduce_again,
@@ -93,11 +94,14 @@ class _Watched(dict[str, Any]):
         self.module = module
         self.unit = unit
         self.watcher = watcher
+        self.shards = dict(table)
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
         if isinstance(value, DTensor) and self.watcher.is_active:
-            return self.watcher.gather(self.unit, self.module, name)
+            value = self.watcher.gather(self.unit, self.module, name)
+        if value is not None and not isinstance(value, DTensor):
+            tell_whole_for_now(value, self.shards.get(name, value))
         return value
 
 

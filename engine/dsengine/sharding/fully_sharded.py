@@ -54,16 +54,19 @@ from dsengine.sharding.to_device import on_device
 from dsengine.sharding.zero.adoption import put_pieces, take_pieces
 from dsengine.sharding.zero.external import uses_external
 from dsengine.sharding.zero.registry import remember
+from dsengine.sharding.zero.status import tell_whole_for_now
 from dsengine.tiers.mapped import rest_in_files
 from dsengine.tiers.masters import move_masters_to_host
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.torch_private import (
     all_gather_flat,
     as_shard,
+    collect,
     foreach_copy_,
     gather_asynchronously,
     reduce_again,
     reshard_within,
+    settle_root,
     sharded_parameters,
     units_of,
 )
@@ -141,7 +144,17 @@ class FullySharded(Sharding):
         self._gather()
         if self._exchanges:
             gather_asynchronously(self.root)
+        settle_root(self.root)
+        if zero.stage == 3:
+            self._tell_whole()
         self._direct_use = self._watch_direct_use()
+
+    def _tell_whole(self) -> None:
+        """Let what stays whole say so: scripts ask every parameter of stage 3."""
+        for scalar in self._scalars:
+            tell_whole_for_now(scalar, scalar)
+        for each in collect(self.whole):
+            tell_whole_for_now(each.whole, each.shard)
 
     def _watch_direct_use(self) -> DirectUse | None:
         gathered = [unit for unit in self._units() if unit not in self.whole]

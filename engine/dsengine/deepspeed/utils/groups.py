@@ -3,6 +3,16 @@
 import torch.distributed as dist
 
 
+def initialize(ep_size: int = 1, mpu: object = None) -> None:
+    """Nothing for one rank of each expert. Raises ValueError for more."""
+    del mpu
+    if ep_size != 1:
+        raise ValueError(
+            f"groups.initialize(ep_size={ep_size}): experts are not placed on ranks of their own: "
+            "keep them ordinary modules under zero_optimization.stage 3"
+        )
+
+
 def get_data_parallel_group() -> "dist.ProcessGroup | None":
     """Return the group of the ranks that each train on their own part of the data."""
     return dist.group.WORLD
@@ -44,4 +54,5 @@ __all__ = [
     "get_model_parallel_world_size",
     "get_tensor_model_parallel_rank",
     "get_tensor_model_parallel_world_size",
+    "initialize",
 ]

@@ -5,6 +5,7 @@ every rank asks for the same parameters in the same order. None is returned for 
 no engine holds, and for what does not exist yet.
 """
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from dsengine.parameters.names import clean_name
 from dsengine.parameters.shards import whole_of
-from dsengine.torch_private import as_shard
+from dsengine.torch_private import as_shard, local_part
 
 if TYPE_CHECKING:
     from dsengine.loop.engine import Engine
@@ -59,6 +60,118 @@ def safe_get_full_grad(param: nn.Parameter) -> Tensor | None:
     return _whole(engine, name, gradient).div_(engine.loss_scaler.scale)
 
 
+@torch.no_grad()
+def safe_set_full_fp32_param(param: nn.Parameter, value: Tensor) -> None:
+    """Give master and parameter the whole ``value``; nothing without an engine."""
+    found = _find(param)
+    if found is not None:
+        engine, name = found
+        _copy_part(engine, name, value, engine.sharding.masters[name], _part(engine, name))
+        engine.sharding.after_update()
+
+
+@torch.no_grad()
+def safe_set_full_optimizer_state(param: nn.Parameter, value: Tensor, optim_state_key: str) -> None:
+    """Give a state of the optimizer the whole ``value``. Raises KeyError for one it has not."""
+    found = _find(param)
+    if found is None or found[0].optimizer is None:
+        return
+    state = found[0].optimizer.state.get(_part(*found)) or {}
+    if optim_state_key not in state:
+        raise KeyError(f"{optim_state_key!r} is no state of the optimizer: {', '.join(state)}")
+    _copy_part(*found, value, state[optim_state_key])
+
+
+@torch.no_grad()
+def safe_set_full_grad(param: nn.Parameter, value: Tensor) -> None:
+    """Give the reduced gradient the whole ``value``, which is without the loss scale.
+
+    Raises ValueError where there is no reduced gradient: before ``backward`` ends a window.
+    """
+    found = _find(param)
+    if found is None:
+        return
+    engine, name = found
+    gradient = dict(engine.sharding.gradients()).get(name)
+    if gradient is None:
+        raise ValueError(f"{name} has no reduced gradient to set: call it after backward()")
+    _copy_part(engine, name, value * engine.loss_scaler.scale, gradient)
+
+
+def safe_update_full_grad_vectorized(
+    param_list: Sequence[nn.Parameter], update_func: Callable[[Tensor, nn.Parameter], Tensor]
+) -> None:
+    """Replace each reduced gradient by ``update_func(gradient, param)``."""
+    for param in param_list:
+        gradient = safe_get_full_grad(param)
+        if gradient is not None:
+            safe_set_full_grad(param, update_func(gradient, param))
+
+
+def safe_get_local_fp32_param(param: nn.Parameter) -> Tensor | None:
+    """Return a copy of this rank's part of the master, fp32."""
+    found = _find(param)
+    return None if found is None else local_part(_part(*found)).detach().float().clone()
+
+
+def safe_get_local_optimizer_state(param: nn.Parameter, optim_state_key: str) -> Tensor | None:
+    """Return a copy of this rank's part of a state of the optimizer."""
+    found = _find(param)
+    if found is None or found[0].optimizer is None:
+        return None
+    state = found[0].optimizer.state.get(_part(*found)) or {}
+    return local_part(state[optim_state_key]).clone() if optim_state_key in state else None
+
+
+def safe_get_local_grad(param: nn.Parameter) -> Tensor | None:
+    """Return a copy of this rank's part of the reduced gradient, without the loss scale."""
+    found = _find(param)
+    gradient = None if found is None else dict(found[0].sharding.gradients()).get(found[1])
+    if found is None or gradient is None:
+        return None
+    return gradient.float() / found[0].loss_scaler.scale
+
+
+@torch.no_grad()
+def safe_set_local_fp32_param(param: nn.Parameter, value: Tensor) -> None:
+    """Give this rank's part of the master ``value``. Every rank sets its own."""
+    found = _find(param)
+    if found is not None:
+        engine, name = found
+        for target in (engine.sharding.masters[name], _part(engine, name)):
+            local = local_part(target)
+            local.copy_(value.view(local.shape))
+        engine.sharding.after_update()
+
+
+@torch.no_grad()
+def safe_set_local_optimizer_state(
+    param: nn.Parameter, value: Tensor, optim_state_key: str
+) -> None:
+    """Give this rank's part of a state of the optimizer ``value``."""
+    found = _find(param)
+    if found is not None and found[0].optimizer is not None:
+        local = local_part(found[0].optimizer.state[_part(*found)][optim_state_key])
+        local.copy_(value.view(local.shape))
+
+
+@torch.no_grad()
+def safe_set_local_grad(param: nn.Parameter, value: Tensor) -> None:
+    """Give this rank's part of the reduced gradient ``value``, without the loss scale."""
+    found = _find(param)
+    gradient = None if found is None else dict(found[0].sharding.gradients()).get(found[1])
+    if found is not None and gradient is not None:
+        gradient.copy_(value.view(gradient.shape) * found[0].loss_scaler.scale)
+
+
+def _copy_part(engine: "Engine", name: str, whole: Tensor, *targets: Tensor) -> None:
+    """Copy what this rank keeps of ``whole``, shaped as master ``name``, into the targets."""
+    master = engine.sharding.masters[name]
+    part = local_part(engine.sharding.divide(name, whole.to(master.device)))
+    for target in targets:
+        local_part(target).copy_(part)
+
+
 def _find(param: nn.Parameter) -> "tuple[Engine, str] | None":
     """The engine that trains ``param``, and the name of its master."""
     from dsengine.loop.engine import living
@@ -93,4 +206,18 @@ def _whole(engine: "Engine", name: str, part: Tensor) -> Tensor:
     return whole.to(engine.device, torch.float32, copy=True)
 
 
-__all__ = ["safe_get_full_fp32_param", "safe_get_full_grad", "safe_get_full_optimizer_state"]
+__all__ = [
+    "safe_get_full_fp32_param",
+    "safe_get_full_grad",
+    "safe_get_full_optimizer_state",
+    "safe_get_local_fp32_param",
+    "safe_get_local_grad",
+    "safe_get_local_optimizer_state",
+    "safe_set_full_fp32_param",
+    "safe_set_full_grad",
+    "safe_set_full_optimizer_state",
+    "safe_set_local_fp32_param",
+    "safe_set_local_grad",
+    "safe_set_local_optimizer_state",
+    "safe_update_full_grad_vectorized",
+]

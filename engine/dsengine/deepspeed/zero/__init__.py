@@ -1,5 +1,7 @@
 """ZeRO's own names: ``Init``, ``GatheredParameters``, ``register_external_parameter`` ..."""
 
+from dsengine.deepspeed.runtime.zero.generation import unwrap_model_for_generation
+from dsengine.deepspeed.runtime.zero.tiling import TiledLinear
 from dsengine.sharding.zero.external import (
     register_external_parameter,
     unregister_external_parameter,
@@ -14,7 +16,9 @@ __all__ = [
     "Init",
     "OffloadDeviceEnum",
     "OffloadStateTypeEnum",
+    "TiledLinear",
     "ZeroParamStatus",
     "register_external_parameter",
     "unregister_external_parameter",
+    "unwrap_model_for_generation",
 ]

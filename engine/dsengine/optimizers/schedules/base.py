@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 
@@ -39,7 +40,7 @@ class Schedule(ABC):
 
     def set_lr(self, rates: Sequence[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+            put_lr(group, rate)
         self._last_lr = list(rates)
 
     def state_dict(self) -> dict[str, Any]:
@@ -47,6 +48,14 @@ class Schedule(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.last_batch_iteration = state["last_batch_iteration"]
+
+
+def put_lr(group: dict[str, Any], rate: float) -> None:
+    """Set the rate of a parameter group; one that is a tensor stays the same tensor."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
 
 
 def per_group(optimizer: Optimizer, value: float | Sequence[float], name: str) -> list[float]:

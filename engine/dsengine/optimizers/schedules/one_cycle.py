@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch.optim import Optimizer
 
-from dsengine.optimizers.schedules.base import Schedule, pairs, per_group
+from dsengine.optimizers.schedules.base import Schedule, pairs, per_group, put_lr
 
 SECOND_BETA = 0.99
 """betas[1] while the momentum is cycled."""
@@ -63,7 +63,7 @@ class OneCycle(Schedule):
     def _begin(self) -> None:
         """Set the minima; they do not count as rates set by a step."""
         for group, rate in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
-            group["lr"] = rate
+            put_lr(group, rate)
         if self.cycle_momentum:
             self._set_momentum(self.min_moms)
 

@@ -1,8 +1,8 @@
 """What a divided parameter says of itself: ``ds_id``, ``ds_shape``, ``ds_numel``, ``ds_status``.
 
 Scripts written for stage 3 ask ``hasattr(p, "ds_id")`` whether a parameter is divided, and
-``p.ds_status`` whether it is whole just now, before they gather it. A parameter that is always
-whole has none of these, below stage 3 and within a unit that stays whole.
+``p.ds_status`` whether it is whole just now, before they gather it: at stage 3 every parameter says
+so, those of a unit that stays whole too, and inside forward. Below stage 3 none has any of these.
 """
 
 from enum import Enum, auto
@@ -31,6 +31,16 @@ def tell_divided(parameter: Tensor, shape: torch.Size) -> None:
     told.ds_shape = shape
     told.ds_numel = shape.numel()
     told.ds_status = ZeroParamStatus.NOT_AVAILABLE
+
+
+def tell_whole_for_now(parameter: Tensor, shard: Tensor) -> None:
+    """Let a whole parameter of stage 3 answer as the ``shard`` that it is gathered from."""
+    if hasattr(parameter, "ds_id"):
+        return
+    tell_divided(parameter, shard.shape)
+    told = cast(Any, parameter)
+    told.ds_id = getattr(shard, "ds_id", told.ds_id)
+    told.ds_status = ZeroParamStatus.AVAILABLE
 
 
 def tell_available(parameter: Tensor, available: bool) -> None:

@@ -1,6 +1,8 @@
 """ZeRO's own names; the same as ``dsengine.zero``."""
 
 from dsengine.deepspeed.runtime.zero import offload_config, partition_parameters
+from dsengine.deepspeed.runtime.zero.generation import unwrap_model_for_generation
+from dsengine.deepspeed.runtime.zero.tiling import TiledLinear
 from dsengine.sharding.zero.external import (
     register_external_parameter,
     unregister_external_parameter,
@@ -11,8 +13,10 @@ from dsengine.sharding.zero.init import Init
 __all__ = [
     "GatheredParameters",
     "Init",
+    "TiledLinear",
     "offload_config",
     "partition_parameters",
     "register_external_parameter",
     "unregister_external_parameter",
+    "unwrap_model_for_generation",
 ]

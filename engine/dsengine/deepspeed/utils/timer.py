@@ -1,0 +1,81 @@
+"""Timers of scripts: seconds and milliseconds by name, with the device synchronised."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dsengine.deepspeed.accelerator import get_accelerator
+from dsengine.deepspeed.utils.logging import log_dist
+
+
+def _now() -> float:
+    get_accelerator().synchronize()
+    return time.perf_counter()
+
+
+class SynchronizedWallClockTimer:
+    """A timer for each name that is asked for: ``timers("forward").start()`` ... ``stop()``."""
+
+    @dataclass
+    class Timer:
+        """Sums up what passes between ``start`` and ``stop``, in milliseconds."""
+
+        name: str
+        total: float = 0.0
+        started: float | None = None
+        records: list[float] = field(default_factory=list)
+
+        def start(self) -> None:
+            self.started = _now()
+
+        def stop(self, reset: bool = False, record: bool = False) -> None:
+            if self.started is None:
+                raise RuntimeError(f"timer {self.name!r} was not started")
+            passed = (_now() - self.started) * 1e3
+            self.total = passed if reset else self.total + passed
+            self.started = None
+            if record:
+                self.records.append(passed)
+
+        def reset(self) -> None:
+            self.total, self.started = 0.0, None
+            self.records.clear()
+
+        def elapsed(self, reset: bool = True) -> float:
+            """Return the milliseconds so far, also of a timer that runs."""
+            running = 0.0 if self.started is None else (_now() - self.started) * 1e3
+            passed = self.total + running
+            if reset:
+                self.total = 0.0
+                self.started = None if self.started is None else _now()
+            return passed
+
+        def mean(self) -> float:
+            """Return the mean of what was recorded, 0 for nothing."""
+            return sum(self.records) / len(self.records) if self.records else 0.0
+
+    def __init__(self) -> None:
+        self.timers: dict[str, SynchronizedWallClockTimer.Timer] = {}
+
+    def get_timers(self) -> dict[str, "SynchronizedWallClockTimer.Timer"]:
+        return self.timers
+
+    def __call__(self, name: str) -> "SynchronizedWallClockTimer.Timer":
+        return self.timers.setdefault(name, self.Timer(name))
+
+    def log(
+        self,
+        names: Iterable[str],
+        normalizer: float = 1.0,
+        reset: bool = True,
+        memory_breakdown: bool = False,
+        ranks: list[int] | None = None,
+    ) -> None:
+        """Log milliseconds over ``normalizer`` for the names that have a timer."""
+        del memory_breakdown
+        known = [name for name in names if name in self.timers]
+        times = [f"{n}: {self.timers[n].elapsed(reset) / normalizer:.2f}" for n in known]
+        log_dist("time (ms) | " + " | ".join(times), ranks=ranks or [0])
+
+
+__all__ = ["SynchronizedWallClockTimer"]
