@@ -85,7 +85,7 @@ def traffic(
     gradient_bytes = tree.trainable * numerics.communication_dtype.bytes
     if zero.stage == 0:
         return {"all_reduce": 2 * _ring(gradient_bytes, mesh.gradient_ranks)}
-    reductions = 1 if zero.stage == 1 else accumulation
+    reductions = accumulation if zero.reduces_every_pass else 1
     if zero.stage < 3:
         gathered = tree.parameters
     elif scheduled:

@@ -159,6 +159,15 @@ class Zero:
     def parameter_tier(self) -> Tier:
         return self.offload_param.tier if self.offload_param else Tier.DEVICE
 
+    @property
+    def reduces_every_pass(self) -> bool:
+        """Whether dsengine reduces gradients in each backward, and not once in a window.
+
+        At stage 1 it does so where they leave for an offloaded optimizer: to wait for the end of
+        the window they would have to stay on the device.
+        """
+        return self.stage >= 2 or (self.stage == 1 and self.offload_optimizer is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:

@@ -91,9 +91,63 @@ def test_a_dry_run_agrees_on_replicas_tiles_sums_and_optimizers(
     resolution = dsconfig.resolve(chosen, facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), "gpt2")
     option = dsconfig.estimate(resolution, facts).options[0]
-    for phase in ("forward", "backward", "step"):
-        expected = option.device.phase_bytes[phase] + option.host.bytes // 8
+    for phase in ("init", "forward", "backward", "step"):
+        expected = option.device.phase_bytes[phase]
         assert expected == pytest.approx(result["phases"][phase], rel=0.02), phase
+    assert option.host.bytes // 8 == pytest.approx(result["host"]["step"], rel=0.02)
+
+
+PARAMETERS_TOO = {"offload_optimizer": OFFLOADED, "offload_param": OFFLOADED}
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision", "accumulation", "ranks", "zero"),
+    [
+        (1, "bf16", 4, 2, {"offload_optimizer": OFFLOADED}),
+        (2, "bf16", 1, 1, {"offload_optimizer": OFFLOADED}),
+        (2, "fp16", 4, 2, {"offload_optimizer": OFFLOADED}),
+        (2, "fp32", 2, 1, {"offload_optimizer": OFFLOADED}),
+        (2, "bf16", 2, 4, {"offload_optimizer": OFFLOADED, "mics_shard_size": 2}),
+        (3, "bf16", 2, 1, {"offload_optimizer": OFFLOADED}),
+        (3, "bf16", 1, 2, PARAMETERS_TOO),
+        (3, "fp32", 4, 1, PARAMETERS_TOO),
+        (3, "bf16", 1, 2, {"offload_param": OFFLOADED}),
+    ],
+)
+def test_a_dry_run_tells_device_and_main_memory_apart(
+    stage: int, precision: str, accumulation: int, ranks: int, zero: dict[str, Any]
+) -> None:
+    facts = gather(world_size=ranks, model="gpt2")
+    chosen = config(stage, precision, accumulation)
+    chosen["zero_optimization"] = {"stage": stage, **zero}
+    resolution = dsconfig.resolve(chosen, facts)
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), "gpt2")
+    option = dsconfig.estimate(resolution, facts).options[0]
+    for phase in ("init", "forward", "backward", "step"):
+        expected = option.device.phase_bytes[phase]
+        assert expected == pytest.approx(result["phases"][phase], rel=0.02, abs=1), phase
+    assert option.host.bytes // ranks == pytest.approx(result["host"]["backward"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "stage", "zero", "most"),
+    [
+        ("llama-2-13b", 2, {"offload_optimizer": OFFLOADED}, 30e9),
+        ("llama-2-7b", 3, PARAMETERS_TOO, 4e9),
+    ],
+)
+def test_a_large_model_fits_one_card_of_32_gb_in_every_phase(
+    model: str, stage: int, zero: dict[str, Any], most: float
+) -> None:
+    facts = gather(world_size=1, model=model)
+    chosen = config(stage)
+    chosen["zero_optimization"] = {"stage": stage, **zero}
+    resolution = dsconfig.resolve(chosen, facts)
+    peaks = dsengine.simulate(dsconfig.plan(resolution, facts), model)["phases"]
+    device = dsconfig.estimate(resolution, facts).options[0].device
+    assert max(peaks.values()) <= most
+    for phase, peak in peaks.items():
+        assert device.phase_bytes[phase] == pytest.approx(peak, rel=0.02, abs=1), phase
 
 
 @pytest.mark.parametrize(("stage", "precision"), [(1, "fp32"), (2, "bf16"), (3, "bf16")])

@@ -308,14 +308,20 @@ def test_parts_that_leave_for_files_are_not_pinned(
         asked.append(pin_memory)
         return empty(*size, **more)
 
+    def noted_like(tensor: Tensor, *size: Any, pin_memory: bool = False) -> Tensor:
+        asked.append(pin_memory)
+        return empty(*size, dtype=tensor.dtype)
+
     monkeypatch.setattr(torch, "empty", noted)
+    monkeypatch.setattr(Tensor, "new_empty", noted_like)
     weight = nn.Parameter(torch.ones(4))
     settings = OffloadSettings(pin_memory=True, nvme_path=str(tmp_path))
     binding = kind(torch.optim.AdamW([weight]), {"weight": weight}, settings, {})
     assert sum(asked) == pinned
     asked.clear()
-    binding.gradients(iter([("weight", torch.ones(4))]))
+    weight.sum().backward()
     assert sum(asked) == 1
+    assert torch.equal(binding.departed["weight"], torch.ones(4))
     binding.close()
 
 

@@ -17,9 +17,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from dsconfig.cost.dsengine import parts
-from dsconfig.cost.dsengine.sharding import Group
+from dsconfig.cost.dsengine.sharding import Group, shard_width
 from dsconfig.cost.timeline import Part, Timeline
 from dsconfig.cost.workload import Workload
+from dsconfig.runtimes.effective import Tier
 
 
 def held_width(job: Workload) -> int:
@@ -28,7 +29,7 @@ def held_width(job: Workload) -> int:
     At stage 1 they are those of a whole window, summed in the accumulation dtype where that is
     wider than the wire.
     """
-    wide = job.accumulation_width if job.effective.zero.stage == 1 else 0
+    wide = 0 if job.effective.zero.reduces_every_pass else job.accumulation_width
     return max(job.communication_width, wide)
 
 
@@ -39,7 +40,9 @@ class Collectives:
         self._line = line
         self._ranks = job.ranks
         self._width = job.width
-        self._casts = job.mixed
+        # Shards of the dtype of a unit, on its device, are gathered from where they rest.
+        offloaded = job.effective.zero.parameter_tier is not Tier.DEVICE
+        self._casts = offloaded or shard_width(job) != job.width
         self._held = held_width(job)
         self._wire = job.communication_width
         self._last = 0  # bytes of the flat output of the gather before
@@ -53,12 +56,11 @@ class Collectives:
         line.free(parts.GATHER_BUFFER, through)
 
     def start_gather(self, group: Group) -> None:
-        line, amount = self._line, group.whole * self._width
-        cast = amount // self._ranks if self._casts else 0
-        line.hold(parts.CAST_SHARDS, cast)
         if self._ranks > 1:
+            cast = group.whole * self._width // self._ranks if self._casts else 0
+            self._line.hold(parts.CAST_SHARDS, cast)
             self._take_output(group.whole)
-        line.free(parts.CAST_SHARDS)
+            self._line.free(parts.CAST_SHARDS)
 
     def _take_output(self, elements: int) -> None:
         self._line.hold(parts.GATHER_BUFFER, elements * self._width)
@@ -67,6 +69,8 @@ class Collectives:
         """The gather is over: the parameters are copied out."""
         line, amount = self._line, group.whole * self._width
         line.hold(parts.GATHERED, amount)
+        if self._ranks == 1 and self._casts:
+            line.blink(parts.CAST_SHARDS, group.copied * self._width)
         line.free(parts.GATHER_BUFFER, self._last if forward else amount)
         self._last = amount if forward else 0
 

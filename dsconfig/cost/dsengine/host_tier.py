@@ -5,18 +5,24 @@ the parts and moments of a tile are one file (``dsengine.tiers.nvme``); paramete
 files that the kernel pages (``dsengine.tiers.mapped``).
 """
 
-from dsconfig.cost.dsengine.sharding import moves_masters, tiles
+from dsconfig.cost.dsengine.sharding import moves_masters, shard_width, tiles
 from dsconfig.cost.estimate import Component, Phase, below_device
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
 
 OPTIMIZER = "/zero_optimization/offload_optimizer"
 PARAMETERS = "/zero_optimization/offload_param"
+SHARDS = "per owned element: w, or 4 where its master is the shard"
 
 
 def built_beside(job: Workload) -> int:
-    """Bytes of one rank made on the host while the model is still there: all fp32 parts."""
-    return 0 if job.effective.zero.optimizer_tier is Tier.DEVICE else sum(tiles(job)[1]) * 4
+    """Bytes of one rank made on the host while the model is still there: all fp32 parts.
+
+    Masters that leave with their units are there for the device's tiles too.
+    """
+    if job.effective.zero.optimizer_tier is Tier.DEVICE:
+        return 0
+    return 4 * (job.owned if moves_masters(job) else sum(tiles(job)[1]))
 
 
 def on_nvme(job: Workload) -> list[Component]:
@@ -28,21 +34,19 @@ def on_nvme(job: Workload) -> list[Component]:
         found.append(below_device("master weights", own * 4, OPTIMIZER, "4 per owned element"))
         found.append(below_device("optimizer state", state, OPTIMIZER, "state per owned element"))
     if zero.offload_param is not None and zero.parameter_tier is Tier.NVME:
-        filed = job.shard(job.elements) - _kept(job, zero.offload_param)
-        found.append(below_device("weights", filed * job.width, PARAMETERS, "w per owned element"))
+        filed = (job.shard(job.elements) - _kept(job, zero.offload_param)) * shard_width(job)
+        found.append(below_device("weights", filed, PARAMETERS, SHARDS))
     return found
 
 
 def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     sizes, pin = tiles(job)[1], offload.pin_memory
     own = sum(sizes)
-    # Where they were moved there at once, the device's tiles have theirs too.
-    masters = 4 * (job.owned if moves_masters(job) else own)
     state = job.optimizer.state_bytes(own)
     gradients = below_device("gradients", own * 4, OPTIMIZER, "4 per owned element", pinned=pin)
     if offload.tier is Tier.HOST:
         return [
-            below_device("master weights", masters, OPTIMIZER, "4 per owned element", pinned=pin),
+            below_device("master weights", own * 4, OPTIMIZER, "4 per owned element", pinned=pin),
             gradients,
             below_device("optimizer state", state, OPTIMIZER, "state per owned element"),
         ]
@@ -55,13 +59,18 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
 
 
 def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
-    trained = job.owned * job.width
-    kept, pin = _kept(job, offload), offload.pin_memory and offload.tier is Tier.HOST
-    formula, late = "w per owned element", (Phase.BACKWARD, Phase.STEP)
-    return [
-        below_device("weights", kept * job.width, PARAMETERS, "w per owned element", pinned=pin),
-        below_device("gradient shards", trained, PARAMETERS, formula, pinned=pin, phases=late),
+    """Shards and their gradients; and the states, which an optimizer keeps beside what it steps."""
+    width, late = shard_width(job), (Phase.BACKWARD, Phase.STEP)
+    kept, trained = _kept(job, offload) * width, job.owned * width
+    pin = offload.pin_memory and offload.tier is Tier.HOST
+    found = [
+        below_device("weights", kept, PARAMETERS, SHARDS, pinned=pin),
+        below_device("gradient shards", trained, PARAMETERS, SHARDS, pinned=pin, phases=late),
     ]
+    if job.effective.zero.offload_optimizer is None:
+        state = job.optimizer.state_bytes(job.owned)
+        found.append(below_device("optimizer state", state, PARAMETERS, "state per owned element"))
+    return found
 
 
 def _kept(job: Workload, offload: Offload) -> int:

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 
 from dsconfig.cost.dsengine import parts, replicated
 from dsconfig.cost.dsengine.collectives import Collectives, Exchange, broadcast_bytes, held_width
-from dsconfig.cost.dsengine.sharding import Group, groups_of, moves_masters, padded, tiles
+from dsconfig.cost.dsengine.sharding import (
+    Group,
+    groups_of,
+    moves_masters,
+    padded,
+    shard_width,
+    tiles,
+)
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import temporary_bytes
 from dsconfig.cost.timeline import ActivationParts, Timeline, Trace
@@ -32,11 +39,12 @@ class _Run:
         zero = job.effective.zero
         self._on_device = zero.optimizer_tier is Tier.DEVICE
         self._rests_on_device = zero.parameter_tier is Tier.DEVICE
-        self._has_masters = self._on_device or not moves_masters(job)
-        # Without masters, what stays on the device has the compute dtype.
-        self._shard_width = 4 if self._has_masters else job.width
-        self._keeps_gradients = zero.stage == 1 and job.accumulation > 1
-        self._sums_shards = zero.stage >= 2 and job.accumulation > 1
+        self._has_masters = not moves_masters(job)
+        self._shard_width = shard_width(job)
+        self._keeps_gradients = not zero.reduces_every_pass and job.accumulation > 1
+        # Those of an offloaded optimizer leave while backward runs, and are summed there.
+        self._sums_shards = zero.reduces_every_pass and job.accumulation > 1 and self._on_device
+        self._leaves = not (self._rests_on_device and self._on_device)
         self._whole_part = parts.PERSISTENT if zero.stage == 3 else parts.WHOLE
         exchanges = job.on_cpu and job.ranks > 1
         self._travel = (Exchange if exchanges else Collectives)(job, self._line)
@@ -72,6 +80,8 @@ class _Run:
             if job.ranks > 1:
                 sizes = [job.weights[index].elements * 4 for index in group.weights]
                 line.blink(parts.BROADCAST, broadcast_bytes(sizes))
+            if not self._has_masters:
+                self._narrow(group)
             self._cut(group)
             if not whole_model:
                 line.free(parts.BUILT)
@@ -79,10 +89,10 @@ class _Run:
             if not group.gathered:
                 self._travel.gather_to_stay(group, self._whole_part)
                 self._here.add(place)
-        self._settle()
+                self._settle(group)
         line.free(parts.BUILT)
         line.hold(parts.TILES, self._tiles_here * 4)
-        if self._on_device and job.optimizer.eager:
+        if not self._leaves and job.optimizer.eager:
             self._hold_moments()
 
     def _hold_moments(self) -> None:
@@ -90,33 +100,41 @@ class _Run:
         state = self._job.optimizer.state_bytes(trained // self._job.ranks)
         self._line.hold(parts.MOMENTS, state)
 
+    def _narrow(self, group: Group) -> None:
+        """Masters go to the host from the whole unit, and leave weights of the compute dtype."""
+        for weight in (self._job.weights[index] for index in group.weights):
+            if weight.trainable:
+                elements = padded(weight, self._job.ranks)
+                self._line.hold(parts.BUILT, elements * self._shard_width)
+                self._line.free(parts.BUILT, elements * 4)
+
     def _cut(self, group: Group) -> None:
+        if not self._rests_on_device:  # shards leave one by one
+            largest = max(self._job.weights[index].elements for index in group.weights)
+            self._line.blink(parts.SHARDS, self._job.shard(largest) * self._shard_width)
         master, shards = self._divided(group)
         self._line.hold(parts.MASTER, master)
         self._line.hold(parts.SHARDS, shards)
 
     def _divided(self, group: Group) -> tuple[int, int]:
         """Bytes of this rank's part of a unit: in fp32, in the compute dtype."""
+        if not self._rests_on_device:
+            return 0, 0
         part, trained = group.whole // self._job.ranks, group.trainable // self._job.ranks
         if self._has_masters:
             return part * 4, 0
-        narrow = trained * self._shard_width if self._rests_on_device else 0
-        return (part - trained) * 4, narrow
+        return (part - trained) * 4, trained * self._shard_width
 
-    def _settle(self) -> None:
+    def _settle(self, group: Group) -> None:
         """Parts of the dtype of what is whole at rest live inside it from here on."""
-        if not self._rests_on_device:
-            return
-        for group in self._groups:
-            if not group.gathered:
-                master, shards = self._divided(group)
-                self._line.free(parts.MASTER, 0 if self._job.mixed else master)
-                self._line.free(parts.SHARDS, shards if self._shard_width == self._job.width else 0)
+        master, shards = self._divided(group)
+        self._line.free(parts.MASTER, 0 if self._job.mixed else master)
+        self._line.free(parts.SHARDS, shards if self._shard_width == self._job.width else 0)
 
     def _hold_states(self) -> None:
         job, line = self._job, self._line
         trained = sum(group.trainable for group in self._groups)
-        if self._on_device and not job.optimizer.eager:
+        if not self._leaves and not job.optimizer.eager:
             self._hold_moments()
         line.hold(parts.TILES, self._tiles_here * 4)  # gradients, kept for the next step
         line.hold(parts.MOMENTS, job.optimizer.state_bytes(self._tiles_here))
@@ -213,21 +231,23 @@ class _Run:
         line, job = self._line, self._job
         wire, same = held_width(job), held_width(job) == self._shard_width
         self._travel.take_input(group.trainable)
-        left = (group.trainable - group.last_gradient) * held
-        line.free(parts.GRADIENTS, max(0, left))
+        kept = group.last_gradient if job.ranks > 1 else 0
+        line.free(parts.GRADIENTS, max(0, (group.trainable - kept) * held))
         reduced = group.trainable // job.ranks
         line.hold(parts.REDUCE_OUTPUT, reduced * wire)
-        read_at_once = self._sums_shards or not self._rests_on_device or not same
+        read_at_once = self._sums_shards or self._leaves or not same
         alone = job.effective.zero.mics_shard_size <= 0
         self._travel.reduce(group.trainable, may_wait=alone and not read_at_once)
+        # What is summed over replicas is held until backward ends, unless it stays as it is.
+        held_on = job.replicas > 1 and (self._leaves or not same)
         shard = reduced * self._shard_width
         if not same:
             line.hold(parts.SHARDED_GRADIENTS, shard)
-        if job.replicas == 1 or same:  # else it is summed over replicas, held until backward ends
+        if not held_on:
             line.free(parts.REDUCE_OUTPUT)
-        if same:
+        if same and not held_on:
             line.hold(parts.SHARDED_GRADIENTS, shard)
-        if self._sums_shards or not self._rests_on_device:
+        if self._sums_shards or self._leaves:
             line.free(parts.SHARDED_GRADIENTS, shard)  # added to the sum, or moved to the host
         line.free(parts.GRADIENTS)
 
@@ -236,14 +256,14 @@ class _Run:
         job = self._job
         narrow = job.effective.numerics.grad_accum_dtype is not Precision.FP32
         summed = job.accumulation > 1 or job.communication_width != job.accumulation_width
-        if job.effective.zero.stage >= 2 and narrow and summed:
+        if job.effective.zero.reduces_every_pass and narrow and summed and self._on_device:
             held = self._line.held(parts.SHARDED_GRADIENTS) // self._shard_width
             self._line.blink(parts.ROUNDED, held * job.accumulation_width)
 
     def _step(self) -> None:
         """Update the shards, let the gradients go, bring what is whole up to date in place."""
         line, job = self._line, self._job
-        here = job.owned if self._on_device else self._tiles_here
+        here = self._tiles_here if self._leaves else job.owned
         line.blink(parts.TEMPORARIES, temporary_bytes(job, here, job.shard(job.largest_trained)))
         line.free(parts.SHARDED_GRADIENTS)
         line.free(parts.KEPT_GRADIENTS)

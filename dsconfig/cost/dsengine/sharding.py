@@ -1,6 +1,6 @@
 """The sharding units of a run as the simulation needs them: which weights, and how long whole."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dsconfig.cost.timeline import stretches
@@ -24,6 +24,8 @@ class Group:
     trainable: int
     last_gradient: int
     """Elements of its last trainable parameter."""
+    copied: int
+    """Elements that its largest copy of one parameter adds to what is gathered by then."""
     gathered: bool = False
     """Gathered around its use; else whole at rest."""
     freed_after_forward: bool = False
@@ -114,7 +116,17 @@ def _group(job: Workload, indices: tuple[int, ...], block: int) -> Group:
         whole=sum(padded(weight, job.ranks) for weight in weights),
         trainable=sum(padded(weight, job.ranks) for weight in trained),
         last_gradient=trained[-1].elements if trained else 0,
+        copied=_largest_copy(weights),
     )
+
+
+def _largest_copy(weights: Sequence[Weight]) -> int:
+    """One rank copies parameters one by one beside those that are whole; the last is none."""
+    to_come = largest = 0
+    for weight in reversed(weights):
+        largest = max(largest, weight.elements - to_come)
+        to_come += weight.elements
+    return largest
 
 
 def _unit(job: Workload, indices: tuple[int, ...]) -> Unit:
@@ -161,6 +173,12 @@ def tiles(job: Workload) -> tuple[list[int], list[int]]:
 def moves_masters(job: Workload) -> bool:
     """Whether offloaded fp32 masters leave 16-bit shards in their place on the device.
 
-    Only where gradients need no more than that: sums and wire of the model's own 16 bits.
+    Only where reduced gradients need no more than that; they are summed on the host.
     """
-    return job.mixed and job.width == job.communication_width == job.accumulation_width
+    offloads = job.effective.zero.offload_optimizer is not None
+    return offloads and job.mixed and job.width == job.communication_width
+
+
+def shard_width(job: Workload) -> int:
+    """Bytes per element of a trainable shard: fp32, unless its master is elsewhere."""
+    return job.width if moves_masters(job) else 4

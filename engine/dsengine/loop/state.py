@@ -57,6 +57,8 @@ class EngineState(MovedModule):
             if optimizer
             else None
         )
+        if self._binding is not None:
+            sharding.departed = self._binding.departed
 
     @property
     def _effective(self) -> Effective:

@@ -9,7 +9,7 @@ is switched on for the steps that are measured only.
 import gc
 import resource
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -23,10 +23,17 @@ from dsengine.torch_private import resizes, storage_key
 class LiveBytes:
     """Peak and remaining bytes of each phase between ``start`` and ``stop``.
 
-    ``existing`` False leaves out what was there before ``start``.
+    ``existing`` False leaves out what was there before ``start``; ``counts``, not on CUDA, storages
+    that it denies.
     """
 
-    def __init__(self, device: torch.device, *, existing: bool = True) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        existing: bool = True,
+        counts: Callable[[torch.UntypedStorage], bool] | None = None,
+    ) -> None:
         self.device = device
         self.peaks: dict[str, int] = {}
         """Highest bytes during each phase; a phase entered again keeps its maximum."""
@@ -37,7 +44,9 @@ class LiveBytes:
         self._before = 0
         """On CUDA, the bytes that are left out."""
         self._tracker = (
-            None if device.type == "cuda" else _StorageTracker(device, existing=existing)
+            None
+            if device.type == "cuda"
+            else _StorageTracker(device, existing=existing, counts=counts)
         )
 
     def start(self, phase: str) -> None:
@@ -92,10 +101,17 @@ class _StorageTracker(TorchDispatchMode):
     FSDP empties and refills storages in place, so ``UntypedStorage.resize_`` is watched too.
     """
 
-    def __init__(self, device: torch.device, *, existing: bool) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        existing: bool,
+        counts: Callable[[torch.UntypedStorage], bool] | None,
+    ) -> None:
         super().__init__()
         self.device = device
         self._existing = existing
+        self._counts = counts
         self.live = 0
         self.peak = 0
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -130,6 +146,8 @@ class _StorageTracker(TorchDispatchMode):
             if key in self._known and self._known[key][0]() is storage:
                 continue
             self._forget(key)
+            if self._counts is not None and not self._counts(storage):
+                continue
             size = storage.nbytes() if counted else 0
             reference = weakref.ref(storage, lambda gone, key=key: self._died(key, gone))
             self._known[key] = (reference, size)

@@ -57,6 +57,8 @@ class Binding:
 
     WHOLE_STATES: ClassVar[frozenset[str]] = frozenset()
     """States that every rank holds whole, whatever their shape."""
+    departed: Any = None
+    """Where gradients go while backward runs, if they leave the device."""
 
     def __init__(self, optimizer: Optimizer, masters: Mapping[str, nn.Parameter]) -> None:
         divided = is_divided(masters)

@@ -61,14 +61,13 @@ class UnitsAtRest:
         self._parts: list[_Part] = []
 
     @torch.no_grad()
-    def settle(self) -> None:
-        """Let the shards of gathered units live inside them where they can."""
-        self._survey()
-        for part in self._parts:
+    def settle(self, unit: FSDPModule) -> None:
+        """Let the shards of a gathered unit live inside it where they can."""
+        for part in map(self._part, collect([unit])):
             if part.shard.dtype is part.whole.dtype and part.shard.device == part.whole.device:
                 part.parameter.keep_whole()
                 part.parameter.rest_in(part.place)
-        self._survey()
+        self._parts = []  # to be surveyed anew
 
     @torch.no_grad()
     def refresh(self) -> None:

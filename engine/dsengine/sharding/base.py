@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dsengine.tiers import DepartedGradients
 from dsengine.torch_private import local_part, persistent_buffers
 
 
@@ -43,6 +44,8 @@ class Sharding(ABC):
         self.masters: dict[str, nn.Parameter] = {}
         self.host_masters: dict[str, Tensor] = {}
         """This rank's fp32 parts of an offloaded optimizer, where the shards are of 16 bits."""
+        self.departed: DepartedGradients | None = None
+        """Reduced gradients that have left for an offloaded optimizer."""
 
     @abstractmethod
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -97,10 +100,13 @@ class Sharding(ABC):
         for name, master in self.masters.items():
             if master.grad is not None:
                 yield name, local_part(master.grad)
+            elif self.departed is not None and name in self.departed:
+                yield name, self.departed[name]
 
     def without_gradient(self) -> list[str]:
         """Names of trainable parameters that no gradient has reached."""
-        return [n for n, m in self.masters.items() if m.requires_grad and m.grad is None]
+        reached = {name for name, _ in self.gradients()}
+        return [n for n, m in self.masters.items() if m.requires_grad and n not in reached]
 
     def unreduced_sums(self) -> Iterable[Tensor]:
         """What is held of a window's gradients beside those of the parameters."""
@@ -110,6 +116,8 @@ class Sharding(ABC):
         """Forget the gradients the optimizer has used."""
         for master in self.masters.values():
             master.grad = None
+        if self.departed is not None:
+            self.departed.clear()
 
     def drop_gradients(self) -> None:
         """Forget reduced and unreduced gradients."""

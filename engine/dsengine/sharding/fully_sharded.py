@@ -5,10 +5,11 @@ Each step of ``FullySharded.__init__`` needs the one before and rules out the on
 leaves are read while classes have their own names: ``fully_shard`` gives a module another class.
 Pieces of zero.Init leave the module before it is divided (meta parameters take their place) and
 come back right after. Inner units come before the root, or the root would take their parameters.
-Masters move to the host, and shards into files, before the first gather: there torch settles
-dtypes and memory. ``masters`` are read when no shard is replaced any more, collectives are set
-when there is no unit to come, and only then are units gathered that are whole at rest. A watch
-over direct use is last, for it counts on units that are divided.
+Masters go to the host from the unit that is being divided, so that its shards have 16 bits from
+the start. Shards go into files before the first gather: there torch settles dtypes and memory.
+``masters`` are read when no shard is replaced any more, collectives are set when there is no unit
+to come, and only then are units gathered that are whole at rest. A watch over direct use is last,
+for it counts on units that are divided.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
-from dsconfig import Plan, UnitSchedule
+from dsconfig import Effective, Plan, UnitSchedule
 from dsengine.communication.exchange import (
     Reductions,
     UnitAllGather,
@@ -50,13 +51,13 @@ from dsengine.sharding.leaves import (
 from dsengine.sharding.mesh import SHARD
 from dsengine.sharding.reduction import Averaging, ScaledReduceScatter
 from dsengine.sharding.scalars import ScalarGradients, scalars_of
-from dsengine.sharding.to_device import on_device
+from dsengine.sharding.to_device import move_and_agree_on, on_device
 from dsengine.sharding.zero.adoption import put_pieces, take_pieces
 from dsengine.sharding.zero.external import uses_external
 from dsengine.sharding.zero.registry import remember
 from dsengine.sharding.zero.status import tell_whole_for_now
 from dsengine.tiers.mapped import rest_in_files
-from dsengine.tiers.masters import move_masters_to_host
+from dsengine.tiers.masters import HostMasters
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.torch_private import (
     all_gather_flat,
@@ -99,16 +100,16 @@ class FullySharded(Sharding):
         self.policy = policy
         self.mesh = mesh
         self._device = device
-        self.reduces_every_micro_step = plan.effective.zero.stage >= 2
+        self.reduces_every_micro_step = plan.effective.zero.reduces_every_pass
         self._reduce_dtype = policy.reduced_from(whole_window=not self.reduces_every_micro_step)
         zero = plan.effective.zero
         self._offload = zero.offload_param if zero.stage == 3 else None
+        self._masters = self._host_masters(plan.effective)
         mark_configured(module, plan.effective.config)  # while classes have their own names
         built_in_pieces = take_pieces(module)
         self._defers = False
         self._reduces = True
-        if policy.is_mixed:
-            _to_fp32(module)
+        self._set_dtypes_of_meta(module)
         averaging = Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate)
         self._scalars = scalars_of(module)
         self._scalar_gradients = ScalarGradients(self._scalars, averaging)
@@ -122,10 +123,10 @@ class FullySharded(Sharding):
         reduce_unused_of_leaves(module, self._units(), self.whole)
         if zero.ignore_unused_parameters:
             reduce_unused_of_lists(module, self._units())
-        put_pieces(module, built_in_pieces, device)
-        for scalar in self._scalars:
-            scalar.data = scalar.data.to(device)
-        self._move_masters_to_host(plan)
+        put_pieces(module, built_in_pieces, device, self._masters)
+        move_and_agree_on(self._scalars, device, self._shard_dtype)
+        if self._masters is not None:
+            self.host_masters = self._masters.parts
         self._rest_in_files()
         self.masters = dict(module.named_parameters())
         remember(module, self.originals, self.masters)
@@ -186,6 +187,7 @@ class FullySharded(Sharding):
         return (
             self.mesh.ndim == 1
             and self._offload is None
+            and self.departed is None
             and all(
                 each.shard.grad is None and each.shard.dtype is self._reduce_dtype
                 for each in sharded_parameters(unit)
@@ -214,7 +216,9 @@ class FullySharded(Sharding):
     ) -> None:
         to_fewer = not isinstance(reshard_after_forward, bool)
         known = self._reshard_meshes.get(reshard_after_forward) if to_fewer else None
-        with on_device(modules, self._device):
+        with on_device(modules, self._device, self._shard_dtype) as whole:
+            if self._masters is not None:
+                self._masters.take(whole)
             fully_shard(
                 modules if len(modules) > 1 else modules[0],  # type: ignore[arg-type]
                 mesh=self.mesh,
@@ -244,15 +248,27 @@ class FullySharded(Sharding):
         pin = self._offload.pin_memory and torch.cuda.is_available()
         return CPUOffloadPolicy(pin_memory=pin and self._offload.tier != "nvme")
 
-    def _move_masters_to_host(self, plan: Plan) -> None:
-        """Leave 16-bit shards on the device where gradients need no more than that."""
-        policy, offload = self.policy, OffloadSettings.of(plan.effective)
-        narrow = policy.compute is policy.wire is policy.accumulation
-        if offload is not None and policy.is_mixed and narrow:
-            pin = offload.pin_memory and torch.cuda.is_available()
-            self.host_masters = move_masters_to_host(
-                self.module, self._units(), policy.compute, pin=pin
-            )
+    @property
+    def _shard_dtype(self) -> torch.dtype | None:
+        """Masters are fp32 in mixed precision, whatever dtype the weights came in."""
+        return torch.float32 if self.policy.is_mixed else None
+
+    def _host_masters(self, effective: Effective) -> HostMasters | None:
+        """Masters of an offloaded optimizer, where reduced gradients need no more than 16 bits."""
+        policy, offload = self.policy, OffloadSettings.of(effective)
+        if offload is None or not policy.is_mixed or policy.wire is not policy.compute:
+            return None
+        pin = offload.pin_memory and torch.cuda.is_available()
+        mesh = self.mesh if self.mesh.ndim == 1 else self.mesh[SHARD]
+        rank, ranks = mesh.get_local_rank(), mesh.size()
+        return HostMasters(self.originals, rank, ranks, dtype=policy.compute, pin=pin)
+
+    def _set_dtypes_of_meta(self, module: nn.Module) -> None:
+        """What stands for pieces of zero.Init has the dtype that the shards will have."""
+        for parameter in module.parameters():
+            if self.policy.is_mixed and parameter.is_meta and parameter.is_floating_point():
+                leaves = self._masters is not None and self._masters.have(parameter)
+                parameter.data = parameter.data.to(self.policy.compute if leaves else torch.float32)
 
     def _rest_in_files(self) -> None:
         if self._offload is None or self._offload.tier != "nvme":
@@ -267,10 +283,11 @@ class FullySharded(Sharding):
         self.whole.append(unit)
 
     def _gather(self) -> None:
+        """Make units whole one by one: only of one are there shards beside what is whole."""
         for unit in self.whole:
             unit.unshard()
-        if self._offload is None:
-            self._at_rest.settle()
+            if self._offload is None:
+                self._at_rest.settle(unit)
 
     @property
     def root(self) -> FSDPModule:
@@ -313,7 +330,9 @@ class FullySharded(Sharding):
             self._direct_use.after_backward(reduced=True)
         if self._reduces:
             self._scalar_gradients.reduce()
-        if self._rounds_sums:
+            if self.departed is not None:
+                self.departed.take_in()
+        if self._rounds_sums and self.departed is None:
             self._round_sums()
 
     def _round_sums(self) -> None:
@@ -383,10 +402,3 @@ def _unit(module: nn.Module) -> FSDPModule:
     if not isinstance(module, FSDPModule):
         raise TypeError(f"{type(module).__name__} is not under fully_shard")
     return module
-
-
-def _to_fp32(module: nn.Module) -> None:
-    """Masters are fp32 in mixed precision, whatever dtype the weights came in."""
-    for parameter in module.parameters():
-        if parameter.is_floating_point():
-            parameter.data = parameter.data.float()

@@ -32,21 +32,34 @@ def move_buffers(module: nn.Module, device: torch.device) -> None:
                 table[name] = buffer.to(device)
 
 
+def move_and_agree_on(
+    parameters: Iterable[nn.Parameter], device: torch.device, dtype: torch.dtype | None
+) -> None:
+    """Bring whole parameters to the device, those of floating point in ``dtype`` if it is given."""
+    moved = list(parameters)
+    for parameter in moved:
+        wanted = dtype if dtype is not None and parameter.is_floating_point() else parameter.dtype
+        parameter.data = parameter.data.to(device, wanted)
+    broadcast_from_first_rank(moved)
+
+
 @contextmanager
-def on_device(modules: Iterable[nn.Module], device: torch.device) -> Iterator[None]:
+def on_device(
+    modules: Iterable[nn.Module], device: torch.device, dtype: torch.dtype | None = None
+) -> Iterator[list[nn.Parameter]]:
     """Have the undivided parameters of ``modules`` on the device, alike on all ranks.
 
-    Inside, they are sharded. Afterwards the parameters from before, which a script may still
-    hold, go back to the host: on the device they would keep the whole model beside its shards.
+    Those of floating point are of ``dtype``, None for their own; scalars, which nothing divides,
+    stay away. Inside, they are sharded.
+    Afterwards the parameters from before, which a script may still hold, have the memory that
+    they came in: on the device they would keep the whole model beside its shards.
     """
-    whole = undivided(modules)
-    for parameter in whole:
-        parameter.data = parameter.data.to(device)
-    broadcast_from_first_rank(whole)
-    yield
-    if device.type != "cpu":
-        for parameter in whole:
-            parameter.data = parameter.data.to("cpu")
+    whole = [parameter for parameter in undivided(modules) if parameter.dim() > 0]
+    before = [parameter.data for parameter in whole]
+    move_and_agree_on(whole, device, dtype)
+    yield whole
+    for parameter, data in zip(whole, before, strict=True):
+        parameter.data = data
 
 
 def broadcast_from_first_rank(tensors: Iterable[Tensor]) -> None:

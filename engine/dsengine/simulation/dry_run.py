@@ -8,7 +8,7 @@ parameter once: activations are not in its figures, everything the engine holds 
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -22,8 +22,8 @@ from dsconfig import ModelTree, Plan
 from dsengine.observation.communication import CommunicationLog
 from dsengine.observation.memory import LiveBytes
 from dsengine.optimizers import build as optimizer_building
-from dsengine.sharding.to_device import undivided
 from dsengine.simulation.fakes import Values, stand_in
+from dsengine.simulation.places import Places
 from dsengine.torch_private import fake_process_group, fake_tensors, replaced
 
 STEPS = 2
@@ -43,10 +43,9 @@ def simulate(
 
     ``model``: a catalogue name, a tree, or what builds the module; with the last, ``loss`` runs
     one forward: it gets the engine and returns a scalar. ``device``: on ``cpu`` ranks exchange
-    as over gloo, and the model is built in the same memory; elsewhere it comes from another one,
-    and is counted from its arrival on. What is offloaded is counted with the rest. Raises
-    ValueError for a model whose tensors are not known, for a plan that writes to NVMe, and where
-    a process group is already running.
+    as over gloo, and all is in the same memory; elsewhere the model comes from main memory, and
+    ``host`` tells by phase what this rank has there. Raises ValueError for a model whose tensors
+    are not known, for a plan that writes to NVMe, and where a process group is already running.
     """
     if model is None:
         raise ValueError("a dry run needs the tensors of the model: give --model")
@@ -57,26 +56,54 @@ def simulate(
         raise ValueError("a dry run needs a process group of its own; one is already running")
     if not callable(model):
         model = partial(stand_in, _tree(model))
-    live = LiveBytes(torch.device("cpu"), existing=False)
-    sent = CommunicationLog({})
+    places, sent = Places(), CommunicationLog({})
+    apart = device != "cpu"
+    live = _Live(places)
     with (
         warnings.catch_warnings(),
         _fake_world(plan, rank, device),
         fake_tensors(),
         Values(),
+        places.told_apart() if apart else nullcontext(),
     ):
         # Nothing has an address here, so that what asks for one finds all in their places.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)
-        engine = _initialized(_quiet(plan), model, live, device)
+        engine = _initialized(_quiet(plan), model, live, places, device)
         _train(engine, plan.batch.accumulation, loss or _stand_in_loss, live, sent)
     return {
         "world_size": plan.mesh.world_size,
-        "phases": {phase: live.peaks[phase] for phase in PHASES},
+        "phases": {phase: live.device.peaks[phase] for phase in PHASES},
+        **({"host": {phase: live.host.peaks[phase] for phase in PHASES}} if apart else {}),
         "traffic": _by_collective(sent),
     }
 
 
-def _initialized(plan: Plan, build: Callable[[], nn.Module], live: LiveBytes, device: str) -> Any:
+class _Live:
+    """What is held on the device, and in main memory where that is another one."""
+
+    def __init__(self, places: Places) -> None:
+        cpu = torch.device("cpu")
+        self.device = LiveBytes(
+            cpu, existing=False, counts=lambda storage: not places.is_on_host(storage)
+        )
+        self.host = LiveBytes(cpu, counts=places.is_on_host)
+
+    def start(self, phase: str) -> None:
+        self.device.start(phase)
+        self.host.start(phase)
+
+    def enter(self, phase: str) -> None:
+        self.device.enter(phase)
+        self.host.enter(phase)
+
+    def stop(self) -> None:
+        self.host.stop()
+        self.device.stop()
+
+
+def _initialized(
+    plan: Plan, build: Callable[[], nn.Module], live: _Live, places: Places, device: str
+) -> Any:
     """The engine, measured from the building of the model on where main memory is the device."""
     from dsengine.loop.initialization import initialize
 
@@ -85,60 +112,22 @@ def _initialized(plan: Plan, build: Callable[[], nn.Module], live: LiveBytes, de
         engine, *_ = initialize(model=build(), plan=plan)
         return engine
     module = build()
+    places.put_on_host([*module.parameters(), *module.buffers()])
     live.start("init")
-    with _apart(), replaced(optimizer_building, "device_types", lambda groups: {device}):
+    with replaced(optimizer_building, "device_types", lambda groups: {device}):
         engine, *_ = initialize(model=module, plan=plan)
+    del module
     for group in engine.optimizer.param_groups if engine.optimizer else ():
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True  # torch's default on a GPU, which tensors of the CPU hide
     return engine
 
 
-@contextmanager
-def _apart() -> Iterator[None]:
-    """Main memory and device as two, where moving from one to the other would do nothing.
-
-    What arrives is a copy, which is gone when the tensors from before are back in main memory.
-    """
-    from dsengine import sharding
-    from dsengine.sharding import fully_sharded
-
-    divide_there, move_there = fully_sharded.on_device, sharding.move_and_agree
-
-    @contextmanager
-    def there_and_back(modules: Iterable[nn.Module], device: torch.device) -> Iterator[None]:
-        members = list(modules)
-        whole = undivided(members)
-        built = _copied(whole)
-        with divide_there(members, device):
-            yield
-        for parameter, data in zip(whole, built, strict=True):
-            parameter.data = data
-
-    def to_stay(module: nn.Module, device: torch.device) -> None:
-        _copied(undivided([module]))
-        move_there(module, device)
-
-    with (
-        replaced(fully_sharded, "on_device", there_and_back),
-        replaced(sharding, "move_and_agree", to_stay),
-    ):
-        yield
-
-
-def _copied(parameters: list[nn.Parameter]) -> list[Tensor]:
-    """Give each parameter a copy of its tensor; return the tensors from before."""
-    before = [parameter.data for parameter in parameters]
-    for parameter, data in zip(parameters, before, strict=True):
-        parameter.data = data.clone()
-    return before
-
-
 def _train(
     engine: Any,
     accumulation: int,
     loss_of: Callable[[Any], Tensor],
-    live: LiveBytes,
+    live: _Live,
     sent: CommunicationLog,
 ) -> None:
     for step in range(STEPS):

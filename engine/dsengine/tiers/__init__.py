@@ -8,6 +8,7 @@ from torch.optim import Adafactor, Optimizer
 import dsconfig
 from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding, is_divided, refuse_impossible
+from dsengine.tiers.departed import DepartedGradients
 from dsengine.tiers.host import HostBinding
 from dsengine.tiers.nvme import NvmeBinding
 from dsengine.tiers.settings import OffloadSettings
@@ -17,11 +18,12 @@ def bind(
     optimizer: Optimizer,
     masters: Mapping[str, nn.Parameter],
     effective: dsconfig.Effective,
-    host_masters: Mapping[str, Tensor] | None = None,
+    host_masters: dict[str, Tensor] | None = None,
 ) -> Binding:
     """Hold an optimizer to the tensors it steps, on the tier that the config names.
 
-    ``host_masters``: fp32 parts that are on the host already; others are copied there.
+    ``host_masters``: fp32 parts that are on the host already, which are taken out of it; others
+    are copied there.
     Raises ValueError for an optimizer that cannot be offloaded, OSError when NVMe space is short.
     """
     settings = OffloadSettings.of(effective)
@@ -30,7 +32,7 @@ def bind(
         return AdafactorBinding(optimizer, masters) if factored else Binding(optimizer, masters)
     refuse_impossible(optimizer, divided=True)
     kind = HostBinding if settings.nvme_path is None else NvmeBinding
-    return kind(optimizer, masters, settings, host_masters or {})
+    return kind(optimizer, masters, settings, {} if host_masters is None else host_masters)
 
 
-__all__ = ["HostBinding", "NvmeBinding", "OffloadSettings", "bind"]
+__all__ = ["DepartedGradients", "HostBinding", "NvmeBinding", "OffloadSettings", "bind"]

@@ -1,14 +1,13 @@
 """The optimizer in host memory: fp32 parts, moments and the update; shards are copied back.
 
 [Note: what is copied when]
-``gradients`` issues the copies of all reduced gradients to the host and waits for them once,
+Gradients come while backward runs (``departed.py``); ``gradients`` waits for the last of them,
 because the norm reads them next. ``step`` goes tile by tile: the update reads parts and gradients
-of a tile on the host; its copies to the device are issued without a wait and run while the next
-tile is computed. Nothing waits for the last of them: the next use of a shard is on the same
-stream, behind it. A part may be written again only in the next step, whose wait in ``gradients``
-comes after. Shards can be written to from outside in between (a load, GatheredParameters); a
-shard whose version is not the one that ``_copy_back`` left is taken over before its tile is
-updated.
+of a tile on the host; the result is cast piece by piece into staging buffers, whose copies to the
+device run while the next tile is computed. Nothing waits for the last of them: the next use of a
+shard is on the same stream, behind it. Shards can be written to from outside in between (a load,
+GatheredParameters); a shard whose version is not the one that ``_copy_back`` left is taken over
+before its tile is updated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,10 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dsengine.optimizers.binding import Binding, is_elementwise
+from dsengine.tiers import memory
+from dsengine.tiers.departed import DepartedGradients
 from dsengine.tiers.settings import OffloadSettings
+from dsengine.tiers.staging import Staging
 from dsengine.tiers.tiles import Tile, divide_into_tiles, host_share, stepping_only
 from dsengine.torch_private import as_shard, local_part, version_of
 
@@ -29,10 +31,9 @@ from dsengine.torch_private import as_shard, local_part, version_of
 class HostBinding(Binding):
     """Holds an optimizer to fp32 copies of this rank's parts, on the host.
 
-    A step copies reduced gradients to the host, updates tile by tile (``sub_group_size``), and
-    copies each updated tile to the device while the next one is computed. The first
-    ``1 - ratio`` of the tiles stay on the device. Only optimizers that treat each element alone
-    can be divided so. Raises ValueError for any other.
+    A step updates tile by tile (``sub_group_size``), and copies each updated tile to the device
+    while the next one is computed. The first ``1 - ratio`` of the tiles stay on the device. Only
+    optimizers that treat each element alone can be divided so. Raises ValueError for any other.
     """
 
     PINS_PARTS = True
@@ -43,7 +44,7 @@ class HostBinding(Binding):
         optimizer: Optimizer,
         masters: Mapping[str, nn.Parameter],
         settings: OffloadSettings,
-        host_masters: Mapping[str, Tensor],
+        host_masters: dict[str, Tensor],
     ) -> None:
         if not is_elementwise(type(optimizer)):
             raise ValueError(
@@ -59,10 +60,20 @@ class HostBinding(Binding):
         tiles = divide_into_tiles(sizes, settings.tile_elements)
         self.device_tiles, self.host_tiles = host_share(tiles, settings.ratio)
         on_device = {name for tile in self.device_tiles for name in tile.names}
-        self._adopt({n: self._part(masters[n], host_masters.get(n), n in on_device) for n in sizes})
+        self._adopt(
+            {n: self._part(masters[n], host_masters.pop(n, None), n in on_device) for n in sizes}
+        )
+        self._staging = Staging(pin=self._pin)
+        self.departed = DepartedGradients(
+            masters,
+            self.parts,
+            rounding=settings.rounding,
+            copied=settings.shards_on_host,
+            staging=self._staging,
+            pin=self._pin,
+        )
         self._gradients: dict[str, Tensor] = {}
-        """Reduced gradients in fp32; the memory is kept for the next step."""
-        self._received: list[str] = []
+        """Those of the step that is under way."""
         self._written = {n: self._version(n) for n in sizes}
         """What the shards' versions were when they were last copied from their parts."""
         self.held: dict[str, nn.Parameter] = {}
@@ -75,9 +86,10 @@ class HostBinding(Binding):
         shard = local_part(master).detach()
         if on_host is not None and not on_device:
             return nn.Parameter(on_host, requires_grad=master.requires_grad)
-        home = shard.device if on_device else torch.device("cpu")
-        pin = self._pin and self.PINS_PARTS and home.type == "cpu"
-        part = torch.empty(shard.shape, dtype=torch.float32, device=home, pin_memory=pin)
+        if on_device:
+            part = torch.empty_like(shard, dtype=torch.float32)
+        else:
+            part = memory.empty_on_host(shard.shape, pin=self._pin and self.PINS_PARTS)
         part.copy_(shard if on_host is None else on_host)
         return nn.Parameter(part, requires_grad=master.requires_grad)
 
@@ -87,29 +99,17 @@ class HostBinding(Binding):
         self._exchange({self.masters[name]: part for name, part in parts.items()}, _to_part)
 
     def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> list[Tensor]:
-        """Copy the reduced gradients to where their parts are; return the copies, in fp32."""
-        self._received = [name for name, each in reduced if self._receive(name, each)]
+        """Return the sums of those that have departed, in fp32, where their parts are."""
+        self._gradients = {name: each for name, each in reduced if name in self.departed}
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        return [self._gradients[name] for name in self._received]
-
-    def _receive(self, name: str, gradient: Tensor) -> bool:
-        if name not in self.parts:
-            return False
-        if name not in self._gradients:
-            home = self.parts[name].device
-            pin = self._pin and home.type == "cpu"
-            self._gradients[name] = torch.empty(
-                gradient.shape, dtype=torch.float32, device=home, pin_memory=pin
-            )
-        self._gradients[name].copy_(gradient, non_blocking=True)
-        return True
+        return list(self._gradients.values())
 
     def hand_over_gradients(self) -> None:
         """Nothing: each tile is given its gradients when it is updated."""
 
     def drop_gradients(self) -> None:
-        self._received = []
+        self._gradients = {}
 
     def step(self) -> None:
         """Update all tiles, those of the device first."""
@@ -122,7 +122,7 @@ class HostBinding(Binding):
 
     def _update(self, tile: Tile) -> None:
         self._take_changes(tile)
-        received = [name for name in tile.names if name in self._received]
+        received = [name for name in tile.names if name in self._gradients]
         for name in received:
             self.parts[name].grad = self._gradients[name]
         with stepping_only(self.optimizer, [self.parts[name] for name in tile.names]):
@@ -141,7 +141,11 @@ class HostBinding(Binding):
     @torch.no_grad()
     def _copy_back(self, tile: Tile) -> None:
         for name in tile.names:
-            local_part(self.masters[name]).copy_(self.parts[name], non_blocking=True)
+            part, shard = self.parts[name].detach(), local_part(self.masters[name])
+            if part.device == shard.device:
+                shard.copy_(part)
+            else:
+                self._staging.bring(part, shard)
             self._written[name] = self._version(name)
 
     def sharded(self) -> dict[str, Tensor]:
@@ -166,6 +170,10 @@ class HostBinding(Binding):
 
     def checkpointed(self) -> Mapping[str, Tensor]:
         return {**self.masters, **self.held}
+
+    def close(self) -> None:
+        self.departed.close()
+        self._staging.close()
 
 
 def _sharded_like(part: Tensor, master: Tensor) -> Tensor:

@@ -1,31 +1,53 @@
-"""fp32 masters on the host, 16-bit shards on the device."""
+"""fp32 masters on the host, made from each unit while it is in hand; the device keeps 16 bits."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
-from dsengine.torch_private import collect, local_part
+from dsengine.tiers import memory
 
 
-@torch.no_grad()
-def move_masters_to_host(
-    module: nn.Module, units: Iterable[FSDPModule], dtype: torch.dtype, *, pin: bool
-) -> dict[str, Tensor]:
-    """Copy the trainable fp32 shards to the host; leave shards of ``dtype`` in their place.
+class HostMasters:
+    """This rank's fp32 ``parts`` by the names that ``originals`` gives to whole parameters.
 
-    Returns this rank's fp32 parts by parameter name. Call it before the units are first
-    gathered: that is when ``fully_shard`` settles on the dtypes it moves.
+    Whole parameters are divided along their first axis, as ``fully_shard`` divides them; ``rank``
+    of ``ranks`` is this one's place. ``dtype``: what is left of them for the device.
     """
-    places = {id(each.shard): each for each in collect(units)}
-    masters: dict[str, Tensor] = {}
-    for name, parameter in dict(module.named_parameters()).items():
-        place = places.get(id(parameter))
-        if place is None or not parameter.requires_grad or parameter.dtype is not torch.float32:
-            continue
-        part = local_part(parameter)
-        master = torch.empty(part.shape, dtype=torch.float32, device="cpu", pin_memory=pin)
-        masters[name] = master.copy_(part)
-        place.replace(part.to(dtype))
-    return masters
+
+    def __init__(
+        self,
+        originals: Mapping[Tensor, str],
+        rank: int,
+        ranks: int,
+        *,
+        dtype: torch.dtype,
+        pin: bool,
+    ) -> None:
+        self.parts: dict[str, Tensor] = {}
+        self.dtype = dtype
+        self._originals = originals
+        self._rank, self._ranks = rank, ranks
+        self._pin = pin
+
+    @staticmethod
+    def have(parameter: nn.Parameter) -> bool:
+        """Whether there is a master of ``parameter``."""
+        return parameter.requires_grad and parameter.is_floating_point()
+
+    @torch.no_grad()
+    def take(self, whole: Iterable[nn.Parameter]) -> None:
+        """Keep this rank's part of each; leave whole parameters of ``dtype`` in their place."""
+        for parameter in whole:
+            if self.have(parameter):
+                pieces = parameter.data.chunk(self._ranks)
+                here = self._rank < len(pieces)
+                self.keep(
+                    self._originals[parameter], pieces[self._rank] if here else parameter.data[:0]
+                )
+                parameter.data = parameter.data.to(self.dtype)
+
+    @torch.no_grad()
+    def keep(self, name: str, part: Tensor) -> None:
+        """Copy this rank's part of parameter ``name``, in whatever dtype it comes."""
+        self.parts[name] = memory.empty_on_host(part.shape, pin=self._pin).copy_(part)

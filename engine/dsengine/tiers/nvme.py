@@ -40,7 +40,7 @@ class NvmeBinding(HostBinding):
         optimizer: Optimizer,
         masters: Mapping[str, nn.Parameter],
         settings: OffloadSettings,
-        host_masters: Mapping[str, Tensor],
+        host_masters: dict[str, Tensor],
     ) -> None:
         super().__init__(optimizer, masters, settings, host_masters)
         self._entries = _moments_of(optimizer)
@@ -76,8 +76,6 @@ class NvmeBinding(HostBinding):
             if self.settings.pipeline_read and number + 1 < len(self.host_tiles):
                 self._read_ahead(number + 1, busy=buffer)
             self._update(tile)
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()  # the copy to the device reads the buffer
             self._page_out(number, buffer)
         self._drain()
 
@@ -165,6 +163,7 @@ class NvmeBinding(HostBinding):
 
     def close(self) -> None:
         """Remove the files."""
+        super().close()
         self._drain()
         self._io.close()
         for file in self._files:

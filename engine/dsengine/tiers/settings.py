@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 import dsconfig
+from dsengine.optimizers.precision import policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +15,9 @@ class OffloadSettings:
     """``tile_elements``: elements updated at a time; ``ratio``: their share on the host.
 
     ``nvme_path`` is None for the host tier. ``block_bytes`` and ``threads`` are those of one
-    read or write on NVMe; ``buffer_count`` counts tensors, as the config does.
+    read or write on NVMe; ``buffer_count`` counts tensors, as the config does. ``rounding``: the
+    dtype to whose precision a window's gradients are summed. ``shards_on_host``: the shards of
+    parameters rest below the device too.
     """
 
     tile_elements: int = 1_000_000_000
@@ -24,6 +29,8 @@ class OffloadSettings:
     pipeline_write: bool = False
     block_bytes: int = 1_048_576
     threads: int = 1
+    rounding: torch.dtype = torch.float32
+    shards_on_host: bool = False
 
     @classmethod
     def of(cls, effective: dsconfig.Effective) -> "OffloadSettings | None":
@@ -46,4 +53,6 @@ class OffloadSettings:
             pipeline_write=offload.pipeline_write,
             block_bytes=int(aio.get("block_size", 1_048_576)),
             threads=max(1, int(aio.get("intra_op_parallelism", 1))),
+            rounding=policy(effective).accumulation,
+            shards_on_host=zero.stage == 3 and zero.offload_param is not None,
         )

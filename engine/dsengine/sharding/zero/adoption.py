@@ -15,6 +15,7 @@ from dsengine.parameters.names import own_parameters
 from dsengine.parameters.shards import part_of
 from dsengine.sharding.zero.external import inherit
 from dsengine.sharding.zero.partitioned import PartitionedParameter, gather, restore, retire
+from dsengine.tiers.masters import HostMasters
 from dsengine.torch_private import collect, parameter_table, units_of
 
 
@@ -49,12 +50,16 @@ def take_pieces(module: nn.Module) -> dict[str, PartitionedParameter]:
 
 
 def put_pieces(
-    module: nn.Module, names: dict[str, PartitionedParameter], device: torch.device
+    module: nn.Module,
+    names: dict[str, PartitionedParameter],
+    device: torch.device,
+    masters: HostMasters | None = None,
 ) -> None:
     """Give each sharded parameter, still without storage, its piece; free the piece's origin.
 
-    ``names``: the partitioned parameters by the names of the module's parameters. Collective
-    where the module is divided otherwise than zero.Init did.
+    ``names``: the partitioned parameters by the names of the module's parameters. ``masters``
+    keep theirs where there are such. Collective where the module is divided otherwise than
+    zero.Init did.
     """
     places = {id(each.shard): each for each in collect(units_of(module))}
     for name, parameter in dict(module.named_parameters()).items():
@@ -63,16 +68,18 @@ def put_pieces(
         place = places[id(parameter)]
         home = torch.device("cpu") if place.rests_on_host else device
         origin = names.pop(name)
-        local = _local_piece(origin, cast(DTensor, place.shard), home)
+        local = _local_piece(origin, cast(DTensor, place.shard))
         retire(origin)
+        if masters is not None and masters.have(parameter):
+            masters.keep(name, local)
+        local = local.to(home, place.shard.dtype)
         place.replace(local, requires_grad=parameter.requires_grad)
 
 
-def _local_piece(source: PartitionedParameter, target: DTensor, device: torch.device) -> Tensor:
-    piece = source._piece
+def _local_piece(source: PartitionedParameter, target: DTensor) -> Tensor:
     if target.device_mesh.ndim > 1 or target.device_mesh.size() != dist.get_world_size():
-        return part_of(gather(source), target).to(device, target.dtype, copy=True).contiguous()
-    return piece.to(device=device, dtype=target.dtype)
+        return part_of(gather(source), target).clone().contiguous()
+    return source._piece
 
 
 def _owned(module: nn.Module) -> dict[tuple[nn.Module, str], nn.Parameter]:
