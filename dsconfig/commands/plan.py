@@ -94,6 +94,4 @@ def show_simulation(made: "Plan", facts: "Facts", output_format: str) -> None:
     if output_format == "json":
         typer.echo(json.dumps(result, indent=2))
     else:
-        zero = made.effective.zero
-        offloads = bool(zero.offload_optimizer or zero.offload_param)
-        console.console().print(plan_tables.simulation_table(result, offloads=offloads))
+        console.console().print(plan_tables.simulation_table(result))

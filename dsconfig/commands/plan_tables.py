@@ -124,14 +124,15 @@ def coverage_table(plan: Plan) -> Table:
     return table
 
 
-def simulation_table(result: Mapping[str, Any], *, offloads: bool) -> Table:
-    """Peak bytes by phase and bytes sent by collective."""
-    title = "Dry run" + (", device and main memory together" if offloads else "")
-    table = Table(title=title, title_justify="left")
+def simulation_table(result: Mapping[str, Any]) -> Table:
+    """Peak bytes by phase, on the device and in main memory, and bytes sent by collective."""
+    table = Table(title="Dry run", title_justify="left")
     table.add_column("what", overflow="fold")
     table.add_column("per rank", justify="right", no_wrap=True)
     for phase, count in result["phases"].items():
         table.add_row(f"peak in {phase}", gib(count))
+    for phase, count in result.get("host", {}).items():
+        table.add_row(f"main memory in {phase}", gib(count))
     for collective, count in result["traffic"].items():
         table.add_row(f"{collective} per step", gib(count))
     return table

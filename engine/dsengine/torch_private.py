@@ -363,6 +363,11 @@ def version_of(tensor: Tensor) -> int:
     return tensor._version
 
 
+def keeping_versions(tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
+    """Inside, writes to ``tensors`` and what shares their memory are not counted."""
+    return cast(Any, torch.autograd)._unsafe_preserve_version_counter(tuple(tensors))
+
+
 def storage_key(tensor: Tensor | torch.UntypedStorage) -> int:
     """What tensors in the same memory have in common. ``data_ptr`` is 0 for all that is empty."""
     storage = tensor.untyped_storage() if isinstance(tensor, Tensor) else tensor

@@ -261,6 +261,15 @@ class TestShards:
         plain = torch.zeros(1)
         assert private.local_part(plain) is plain
 
+    def test_a_refresh_of_what_is_whole_is_not_a_write_to_the_shard_inside(self) -> None:
+        whole = torch.zeros(4)
+        shard, before = whole[:2], private.version_of(whole)
+        with private.keeping_versions([whole]):
+            whole.add_(1.0)
+        assert private.version_of(shard) == before, (
+            "masters on the host would be taken from 16-bit shards after every step"
+        )
+
 
 def test_a_rank_knows_its_place_in_the_whole() -> None:
     with private.fake_process_group(1, 2, "gloo"):

@@ -6,6 +6,11 @@ _ZERO = "/zero_optimization"
 _STAGE = f"{_ZERO}/stage"
 
 BUILT = Part("model as built", "", "fp32, before it is divided")
+NARROWED = Part(
+    "a unit in the compute dtype",
+    f"{_ZERO}/offload_optimizer",
+    "w per element, while it is divided: its masters have gone to the host",
+)
 BROADCAST = Part(
     "broadcast of the first rank's weights", "", "tensors laid together, 256 MiB at a time"
 )

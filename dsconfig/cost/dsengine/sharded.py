@@ -81,10 +81,11 @@ class _Run:
                 sizes = [job.weights[index].elements * 4 for index in group.weights]
                 line.blink(parts.BROADCAST, broadcast_bytes(sizes))
             if not self._has_masters:
-                self._narrow(group)
+                self._narrow(group, stays=whole_model)
             self._cut(group)
             if not whole_model:
                 line.free(parts.BUILT)
+            line.free(parts.NARROWED)
         for place, group in enumerate(self._groups):
             if not group.gathered:
                 self._travel.gather_to_stay(group, self._whole_part)
@@ -100,13 +101,13 @@ class _Run:
         state = self._job.optimizer.state_bytes(trained // self._job.ranks)
         self._line.hold(parts.MOMENTS, state)
 
-    def _narrow(self, group: Group) -> None:
+    def _narrow(self, group: Group, *, stays: bool) -> None:
         """Masters go to the host from the whole unit, and leave weights of the compute dtype."""
         for weight in (self._job.weights[index] for index in group.weights):
             if weight.trainable:
                 elements = padded(weight, self._job.ranks)
-                self._line.hold(parts.BUILT, elements * self._shard_width)
-                self._line.free(parts.BUILT, elements * 4)
+                self._line.hold(parts.NARROWED, elements * self._shard_width)
+                self._line.free(parts.BUILT, 0 if stays else elements * 4)
 
     def _cut(self, group: Group) -> None:
         if not self._rests_on_device:  # shards leave one by one

@@ -121,7 +121,8 @@ ON_ANY_NVME = Condition(
 _TIERS = {
     f"{_OPTIMIZER}.device": inert("the optimizer stays on the device", equals("none"))
     + honoured(
-        "master, moments and update on this tier; gradients stay on the device until the step",
+        "master, moments and update on this tier; gradients leave while backward runs, reduced in "
+        "every pass also at stage 1",
         SHARDED,
     )
     + inert("at stage 0 nothing is offloaded"),

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from dsengine.torch_private import ShardedParameter, collect, foreach_copy_
+from dsengine.torch_private import ShardedParameter, collect, foreach_copy_, keeping_versions
 
 MEBI = 1024**2
 
@@ -71,9 +71,16 @@ class UnitsAtRest:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Write the shards of all ranks into the whole parameters. Collective."""
+        """Write the shards of all ranks into the whole parameters. Collective.
+
+        Shards that lie inside do not count as written to: nothing of theirs changes.
+        """
         if not self._parts or any(part.has_moved for part in self._parts):
             self._survey()
+        with keeping_versions([part.whole for part in self._parts]):
+            self._write()
+
+    def _write(self) -> None:
         if self._apart:
             foreach_copy_([e.place for e in self._apart], [e.shard for e in self._apart])
         if self._group is None:

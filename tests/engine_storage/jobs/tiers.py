@@ -8,8 +8,12 @@ from dsengine.zero import GatheredParameters
 
 import dsengine
 from dsengine.tiers import HostBinding, NvmeBinding
+from dsengine.torch_private import collect, units_of
 from engine_storage.jobs.engine_run import config, train
 from engine_storage.jobs.toy import ToyModel
+from training import models
+from training.jobs import config as tied_config
+from training.jobs import window
 
 
 def started(stage: int, offload: dict[str, Any] | None, **more: Any) -> Any:
@@ -141,3 +145,77 @@ def refused() -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+PRECISIONS: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "bf16": {"bf16": {"enabled": True}},
+    "fp16": {"fp16": {"enabled": True, "initial_scale_power": 20, "hysteresis": 1}},
+}
+
+
+def combinations(nvme: str) -> dict[str, dict[str, Any]]:
+    """What is below the device, by name."""
+    small, on_host = {"sub_group_size": 2000}, {"device": "cpu"}
+    on_nvme = {"device": "nvme", "nvme_path": nvme, "pipeline_read": True, "pipeline_write": True}
+    below: dict[str, Any] = {"offload_param": {"device": "cpu"}}
+    return {
+        "none": {},
+        "cpu": {"offload_optimizer": on_host},
+        "cpu in tiles": {"offload_optimizer": on_host, **small},
+        "cpu in part": {"offload_optimizer": {**on_host, "ratio": 0.5}, **small},
+        "nvme": {"offload_optimizer": on_nvme, **small},
+        "parameters": below,
+        "cpu, parameters": {"offload_optimizer": on_host, **below},
+        "nvme, parameters": {"offload_optimizer": on_nvme, **small, **below},
+    }
+
+
+def curves(stage: int, precision: str, accumulation: int, folder: str) -> dict[str, Any]:
+    """By what is below the device: losses, norms and loss scales of five steps."""
+    said: dict[str, Any] = {}
+    for name, zero in combinations(folder).items():
+        if stage < 3 and name not in ("none", "cpu", "cpu in tiles"):
+            continue  # is refused there
+        chosen = tied_config(
+            stage,
+            accumulation,
+            zero=zero,
+            gradient_clipping=0.5,
+            zero_force_ds_cpu_optimizer=False,
+            **PRECISIONS[precision],
+        )
+        engine = dsengine.initialize(model=models.tied(), config=chosen)[0]
+        steps = []
+        for step in range(5):
+            loss = window(engine, step)
+            steps.append((loss, engine.get_global_grad_norm(), engine.loss_scale))
+        said[name] = {
+            "steps": steps,
+            "skipped": engine.skipped_steps,
+            "on the device": [
+                name
+                for name, master in engine.sharding.masters.items()
+                if engine.sharding.departed is not None and master.grad is not None
+            ],
+        }
+        engine.destroy()
+    return said
+
+
+def left_in_backward() -> dict[str, Any]:
+    """What is left of gradients beside their sums after each backward of a window."""
+    said: dict[str, Any] = {}
+    for stage in (1, 2, 3):
+        chosen = tied_config(stage, 2, zero={"offload_optimizer": {"device": "cpu"}})
+        engine = dsengine.initialize(model=models.tied(), config=chosen)[0]
+        held = []
+        for micro in range(2):
+            engine.backward(engine(models.batch(0, micro, 0)))
+            shards = sum(each.grad is not None for each in engine.sharding.masters.values())
+            whole = sum(1 for each in collect(units_of(engine.module)) for _ in each.unreduced())
+            held.append((shards + whole, len(engine.sharding.departed)))
+            engine.step()
+        said[f"stage {stage}"] = [*held, (0, len(engine.sharding.departed))]
+        engine.destroy()
+    return said
