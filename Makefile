@@ -7,7 +7,7 @@ STAMPS := .stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-deep test-torch mutants bench bench-engine gpu lint format generate clean help
+.PHONY: run test test-all test-deep test-torch mutants bench bench-engine bench-checkpoint gpu lint format generate clean help
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -65,6 +65,9 @@ mutants: $(STAMPS)/setup ## 200 small mistakes in the core rooms: which of them 
 
 bench: $(STAMPS)/interop ## start-up and throughput beside the alternatives
 	$(BIN)/python benchmarks/run.py
+
+bench-checkpoint: $(STAMPS)/interop ## saving and loading beside torch.distributed.checkpoint
+	$(BIN)/python benchmarks/checkpoint.py
 
 bench-engine: $(STAMPS)/interop ## the engine beside DDP, fully_shard and DeepSpeed
 	$(BIN)/python benchmarks/engine.py

@@ -30,6 +30,7 @@ HOMES = {
     "diff": "dsconfig.commands.diff",
     "convert": "dsconfig.commands.convert",
     "run": "dsconfig.commands.run",
+    "checkpoint": "dsconfig.commands.checkpoint",
     "doctor": "dsconfig.commands.doctor",
     "models": "dsconfig.commands.models",
     "devices": "dsconfig.commands.devices",

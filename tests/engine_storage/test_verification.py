@@ -1,0 +1,54 @@
+"""`dsconfig checkpoint verify` reads everything and says what is not as it was written."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from dsconfig.commands.app import build
+from dsengine.checkpoints import Checkpointer, TrainingState
+from dsengine.checkpoints.manifest import MANIFEST
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    path = Checkpointer().save(TrainingState(module=nn.Linear(64, 64)), tmp_path, "step1")
+    return path
+
+
+def verified(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(build("checkpoint"), ["verify", *map(str, arguments)])
+    return done.exit_code, done.output
+
+
+def test_a_whole_checkpoint_is_whole(saved: Path) -> None:
+    assert verified(saved)[0] == verified(saved.parent)[0] == 0
+    assert verified(saved.parent, "--tag", "step1")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", "training_state.pt", ".metadata"])
+def test_a_changed_bit_of_any_file_is_found(saved: Path, name: str) -> None:
+    data = bytearray((saved / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (saved / name).write_bytes(data)
+    code, said = verified(saved)
+    assert code == 1 and name in said and "not those that were written" in said
+
+
+def test_what_was_saved_without_checksums_is_not_called_whole(saved: Path) -> None:
+    manifest = json.loads((saved / MANIFEST).read_text())
+    del manifest["checksums"]
+    (saved / MANIFEST).write_text(json.dumps(manifest))
+    code, said = verified(saved)
+    assert code == 1 and "without checksums" in said
+
+
+def test_what_is_no_checkpoint_is_said(tmp_path: Path) -> None:
+    code, said = verified(tmp_path)
+    assert code == 1 and "not a dsengine checkpoint" in said
