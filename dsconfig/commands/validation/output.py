@@ -8,6 +8,7 @@ from dsconfig.report import Applicability, FileReport, Severity
 from dsconfig.report.causes import by_cause
 from dsconfig.report.render import FOR_PEOPLE, FORMATS, render
 from dsconfig.report.render.terminal import look_of, one_line, paint
+from dsconfig.source.findings import UNREADABLE
 
 
 class Output:
@@ -52,7 +53,9 @@ class Output:
             return
         groups: dict[str, list[FileReport]] = {}
         for file in reports:
-            if file.reader is not None:
+            # Nobody runs what cannot be read.
+            unread = any(found.code == UNREADABLE for found in file.report.diagnostics)
+            if file.reader is not None and not unread:
                 groups.setdefault(file.reader.described, []).append(file)
         for described, files in groups.items():
             name = files[0].file if len(files) == 1 else _counted(len(files), "file")
