@@ -20,6 +20,7 @@ from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
 
 with lazily():
+    from dsconfig.commands import verdict
     from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def run(
         "host_memory": host_memory,
     }
     made = plan_of(file, gpus, nodes, about_the_world, overrides)
+    typer.echo(banner(made), err=True)
     with TemporaryDirectory(prefix="dsconfig-") as folder:
         raise typer.Exit(display(launch(made, [*script, *context.args], Path(folder))))
 
@@ -106,6 +108,7 @@ def plan_of(
         document = options.load(file, overrides)
         here, several = gpus or 1, nodes or 1
         facts = options.facts_from(world_size=here * several, nodes=several, **about_the_world)
+        facts = options.with_this_machine(facts, ranks=False)
         made = prepare.planned(document, facts, "dsengine")
     else:
         prepare.insist_on_no_flags(file, {"set": overrides, **about_the_world})
@@ -121,6 +124,24 @@ def plan_of(
         print(f"{file}: this asks for what dsengine refuses:{lines}", file=sys.stderr)
         raise typer.Exit(prepare.FOUND)
     return made
+
+
+def banner(made: "Plan") -> str:
+    """What is about to run, in a line: stage, precision, batch, rate, and the expected peak."""
+    settled, batch = made.effective, made.batch
+    optimizer = settled.optimizer
+    rate = optimizer.params.get("lr") if optimizer else None
+    said = [
+        f"stage {settled.zero.stage}",
+        str(settled.numerics.precision),
+        f"batch {batch.global_batch} = {batch.micro_batch} x {batch.accumulation} accumulation x "
+        f"{batch.data_parallel} ranks",
+    ]
+    if optimizer is not None:
+        said.append(optimizer.type + ("" if rate is None else f" at {rate:g}"))
+    if "visible_bytes" in made.memory:
+        said.append(f"expected peak {verdict.gib(made.memory['visible_bytes'])} per rank")
+    return f"dsconfig run: {', '.join(said)}"
 
 
 def launch(made: "Plan", script: list[str], folder: Path) -> "subprocess.Popen[bytes]":

@@ -140,3 +140,33 @@ def test_a_plan_that_was_changed_is_not_shown(plan: Path) -> None:
     plan.write_text(plan.read_text().replace('"nodes": 1', '"nodes": 2'))
     done = dsconfig("plan", plan)
     assert done.returncode == 2 and "was changed" in done.stderr
+
+
+TRAINER = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "bf16": {"enabled": "auto"},
+    "zero_optimization": {"stage": 2},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}},
+}
+ARGUMENTS = {
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "learning_rate": 3e-4,
+    "bf16": True,
+}
+
+
+@pytest.mark.engine
+def test_the_usual_config_of_a_trainer_can_be_run(tmp_path: Path, script: Path) -> None:
+    config, arguments = tmp_path / "z2.json", tmp_path / "args.json"
+    config.write_text(json.dumps(TRAINER))
+    arguments.write_text(json.dumps(ARGUMENTS))
+    flags = ("--device", "cpu", "--training-args", arguments)
+    done = dsconfig("run", config, *flags, "--", script)
+    assert done.returncode == 0, done.stderr
+    assert "executes 0.19.8 1.0 1" in done.stdout
+    said = "dsconfig run: stage 2, bf16, batch 8 = 2 x 4 accumulation x 1 ranks, AdamW at 0.0003"
+    assert said in done.stderr
