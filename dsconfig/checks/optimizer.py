@@ -297,8 +297,8 @@ def no_optimizer(config: Context) -> Iterator[Finding]:
     """The file has no optimizer, so the script must pass one.
 
     Otherwise stages 1 and 2 stop when the engine is built, and stage 3 at the first backward.
-    Told where one program is asked about; the Trainer always has one, and who writes a script for
-    accelerate hands one to `prepare`.
+    Told where one program is asked about (on the command line: named). The Trainer always has one,
+    and who writes a script for accelerate hands one to `prepare`.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW",

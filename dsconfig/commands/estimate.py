@@ -17,7 +17,7 @@ from dsconfig.report.render import render
 
 with lazily():
     from dsconfig.commands import estimate_tables as tables
-    from dsconfig.commands import idle_flags, verdict
+    from dsconfig.commands import idle_flags, text_table, verdict
     from dsconfig.cost import calibration, compat, limits, pictures, pricing, rendering, search
     from dsconfig.facts import given
     from dsconfig.facts import training as runs
@@ -127,7 +127,7 @@ def with_usual_precision(
     name = "bf16" if bf16 else "fp16"
     step = program.runtime.steps({f"/{name}/enabled": True}, {})[0]
     said = f"assumed: {step}, which nobody gave; without it this trains in fp32 (--precision)"
-    typer.echo(said, err=True)
+    typer.echo(text_table.paragraph(said), err=True)
     training = replace(facts.training or runs.TrainingFacts(), precision=name)
     return replace(facts, training=training)
 

@@ -81,6 +81,8 @@ class Judge(NamedTuple):
         if runtime is not None and document.may_ignore:
             # Whether a request is idle shows in the whole view alone.
             found += [each for each in self._found(document, None) if each.code == ignores.UNUSED]
+        if self.program is not None and self.program.found:
+            found = [each for each in found if each.code not in WHERE_NAMED]
         kept = tuple(each for each in found if self.selection.keeps(each))
         if self.baseline is not None:
             kept = self.baseline.new(document.name, kept)
@@ -102,4 +104,7 @@ class Judge(NamedTuple):
         return [each.pointer for each in found.diagnostics if each.effect is Effect.REFUSED]
 
 
+WHERE_NAMED = frozenset({"DSC613"})
+"""Notes about a script, told where the user names the program: one that was found out says nothing
+of the script."""
 EVERYBODY = Reader(inference.EVERY, "", described="for all programs")
