@@ -1,0 +1,65 @@
+"""What `tune` and `init` write is accepted by its program; `plan` begins with a verdict."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+import dsconfig
+from commands.test_small_things import run
+from dsconfig.facts.gathering import gather
+
+WORLD = ("--model", "llama-3-8b", "--gpus", "4", "--device", "a100-80gb", "--seq-len", "8192")
+
+
+def arguments_said(text: str) -> dict[str, object]:
+    """TrainingArguments as ``tune`` says them."""
+    said = " ".join(text.split()).partition("Beside the file (-o), set ")[2]
+    listed = said.partition(" in TrainingArguments")[0].split(", ")
+    return {name: ast.literal_eval(value) for name, value in (each.split("=") for each in listed)}
+
+
+def test_what_tune_writes_is_taken_by_the_trainer_with_what_it_says_beside(tmp_path: Path) -> None:
+    out = tmp_path / "tw.json"
+    done = run("tune", *WORLD, "--runtime", "transformers", "-o", out)
+    assert done.returncode == 0, done.stderr
+    config, arguments = json.loads(out.read_text()), arguments_said(done.stdout)
+    assert (
+        config["optimizer"]["params"]["lr"] == "auto" and "activation_checkpointing" not in config
+    )
+    assert arguments["gradient_checkpointing"] is True and arguments["bf16"] is True
+    facts = gather(
+        model="llama-3-8b",
+        world_size=4,
+        device="a100-80gb",
+        sequence_length=8192,
+        training_args=arguments,
+    )
+    assert not dsconfig.validate(out, facts, runtime="transformers").errors
+    resolution = dsconfig.resolve(out, facts, runtime="transformers")
+    assert resolution.ok, resolution.diagnostics
+    (fit,) = dsconfig.estimate(resolution, facts).options[0].fits
+    assert fit.fits
+
+
+@pytest.mark.parametrize("name", ["transformers", "accelerate", "deepspeed"])
+def test_no_file_is_written_with_a_block_that_its_program_does_not_obey(
+    name: str, tmp_path: Path
+) -> None:
+    for command in ("tune", "init"):
+        out = tmp_path / f"{command}.json"
+        assert run(command, *WORLD, "--runtime", name, "-o", out).returncode == 0
+        assert "activation_checkpointing" not in dsconfig.read(out).value
+    assert "gradient_checkpointing" in out.read_text(), "init says what to set beside it"
+
+
+def test_a_plan_begins_with_its_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}}')
+    large = run("plan", path, *WORLD)
+    assert large.returncode == 0 and large.stdout.startswith("Does not fit: ")
+    assert run("plan", path, *WORLD, "--fail-if-oom").returncode == 1
+    small = ("--model", "gpt2", "--gpus", 2, "--device", "h100", "--seq-len", 128)
+    fits = run("plan", path, *small, "--fail-if-oom")
+    assert fits.returncode == 0 and fits.stdout.startswith("Fits: ")
