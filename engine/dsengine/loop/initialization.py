@@ -14,7 +14,13 @@ from dsengine.communication.agreement import check_agreement
 from dsengine.communication.devices import settle_device
 from dsengine.communication.peers import in_phase, taking_part
 from dsengine.loop.engine import Engine
-from dsengine.loop.planning import Config, plan_for, plan_from, refuse_uncovered
+from dsengine.loop.planning import (
+    Config,
+    plan_for,
+    plan_from,
+    refuse_short_memory,
+    refuse_uncovered,
+)
 from dsengine.optimizers import (
     as_groups,
     build_optimizer,
@@ -116,6 +122,7 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
     try:
         plan = planned()
         refuse_uncovered(plan)
+        refuse_short_memory(plan)
     except (ValueError, OSError) as error:
         failure = error
     check_agreement(plan, model, failure)

@@ -14,6 +14,9 @@ from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts
 from dsengine.communication.environment import node_count
 from dsengine.observation.printing import say
 from dsengine.parameters.model_tree import describe
+from dsengine.tiers import memory
+
+GIB = 2**30
 
 Config = str | Path | Mapping[str, Any]
 
@@ -123,6 +126,37 @@ def refuse_uncovered(plan: Plan) -> None:
         raise DeepSpeedConfigError(
             "this config asks for what dsengine refuses:\n" + "\n".join(lines)
         )
+
+
+def refuse_short_memory(plan: Plan) -> None:
+    """Raise ValueError, before a byte is taken, when main memory cannot hold what is offloaded.
+
+    What is compared is what training keeps there; on the CPU that is not all it takes.
+    """
+    on_node = plan.memory.get("host_bytes", 0)
+    in_process = on_node // max(1, plan.mesh.world_size // plan.nodes)
+    for needed, available, whose in (
+        (on_node, memory.available_on_node(), "this node has"),
+        (in_process, memory.available_in_process(), "the limit of this process leaves"),
+    ):
+        if available is not None and needed > available:
+            raise ValueError(
+                f"zero_optimization: offloaded states need {needed / GIB:.1f} GiB of main memory, "
+                f"and {whose} {available / GIB:.1f} GiB: {_more_memory(plan)}"
+            )
+
+
+def _more_memory(plan: Plan) -> str:
+    zero = plan.effective.zero
+    if zero.stage == 3 and zero.optimizer_tier == "host":
+        return (
+            "set offload_optimizer.device to nvme, with an nvme_path and a sub_group_size well "
+            "below the model's (gradients and such tiles stay in main memory), or train on more "
+            "nodes"
+        )
+    if zero.optimizer_tier == "host":
+        return "train on more nodes, or at stage 3 with offload_optimizer.device nvme"
+    return "train on more nodes, or make sub_group_size and offload_param.max_in_cpu smaller"
 
 
 def refuse(refusals: Sequence[Diagnostic]) -> None:

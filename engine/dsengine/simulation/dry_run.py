@@ -186,8 +186,8 @@ def _fake_world(plan: Plan, rank: int, device: str) -> Iterator[None]:
     """A process group whose collectives do nothing; on the CPU it passes for one of gloo's.
 
     Two things of ``initialize`` need real values and are taken out of it: the mesh is made
-    here, and the ranks (there is one) are not asked whether they agree. The devices of this
-    machine play no part: every tensor counts as one of the host.
+    here, and the ranks (there is one) are not asked whether they agree. Devices and memory of
+    this machine play no part: every tensor counts as one of the host.
     """
     from dsengine import sharding
     from dsengine.loop import initialization
@@ -198,5 +198,6 @@ def _fake_world(plan: Plan, rank: int, device: str) -> Iterator[None]:
         with (
             replaced(sharding, "device_mesh", lambda *_: mesh),
             replaced(initialization, "check_agreement", lambda *_: None),
+            replaced(initialization, "refuse_short_memory", lambda *_: None),
         ):
             yield

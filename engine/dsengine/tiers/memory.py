@@ -1,11 +1,63 @@
-"""Main memory for states: where it comes from."""
+"""Main memory for states: where it comes from, and how much of it there is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+KIBI = 1024
+PROC = Path("/proc")
+GROUP = Path("/sys/fs/cgroup")
 
 
 def empty_on_host(shape: Sequence[int], *, pin: bool) -> Tensor:
     """Return (*shape,) fp32 elements of undefined value in main memory, page-locked if ``pin``."""
     return torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=pin)
+
+
+def available_on_node() -> int | None:
+    """Bytes that the processes of this node can still take; None where the system does not say.
+
+    Swap counts, and the limit of a container.
+    """
+    limits = [*_of_system(), *_of_container()]
+    return min(limits) if limits else None
+
+
+def available_in_process() -> int | None:
+    """Bytes of data that the limits of this process leave (``ulimit -d``); None without one."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    return max(0, limit - _fields(PROC / "self" / "status").get("VmData", 0))
+
+
+def _of_system() -> Iterator[int]:
+    told = _fields(PROC / "meminfo")
+    if "MemAvailable" in told:
+        yield told["MemAvailable"] + told.get("SwapFree", 0)
+
+
+def _of_container() -> Iterator[int]:
+    try:
+        limit, used = ((GROUP / f"memory.{name}").read_text() for name in ("max", "current"))
+        told = (line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
+        cached = sum(int(count) for name, count in told if name in ("active_file", "inactive_file"))
+        yield max(0, int(limit) - int(used) + cached)
+    except (OSError, ValueError):  # no such group, or "max": no limit
+        return
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Bytes by name from lines such as ``MemAvailable:  1024 kB``."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    parts = (line.replace(":", " ").split() for line in lines if line.endswith(" kB"))
+    return {name: int(count) * KIBI for name, count, _ in parts}

@@ -1,0 +1,102 @@
+"""Main memory that is too small for offloaded states is told before any is taken."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig.facts.gathering import gather
+from dsengine.loop.planning import refuse_short_memory
+from dsengine.tiers import memory
+
+GIB = 2**30
+KIBI = 1024
+
+
+def planned(stage: int, device: str, ranks: int = 2) -> dsconfig.Plan:
+    facts = gather(world_size=ranks, model="gpt2")
+    offload = {"device": device, **({"nvme_path": "/local"} if device == "nvme" else {})}
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "zero_optimization": {
+            "stage": stage,
+            "offload_optimizer": offload,
+            **({"sub_group_size": 1_000_000} if device == "nvme" else {}),
+        },
+    }
+    return dsconfig.plan(dsconfig.resolve(config, facts), facts)
+
+
+STATES = 16 * 124_439_808
+"""gpt2 with AdamW: fp32 masters, gradients and two moments, on all ranks of the node together."""
+
+
+@pytest.mark.parametrize(
+    ("stage", "device", "advice"),
+    [
+        (3, "cpu", "set offload_optimizer.device to nvme"),
+        (2, "cpu", "more nodes, or at stage 3"),
+        (3, "nvme", "make sub_group_size"),
+    ],
+)
+def test_a_node_too_small_is_refused_by_the_byte(
+    monkeypatch: pytest.MonkeyPatch, stage: int, device: str, advice: str
+) -> None:
+    plan = planned(stage, device)
+    needed = plan.memory["host_bytes"]
+    if device == "cpu":
+        assert needed == pytest.approx(STATES, rel=0.001)
+    monkeypatch.setattr(memory, "available_in_process", lambda: None)
+    monkeypatch.setattr(memory, "available_on_node", lambda: needed)
+    refuse_short_memory(plan)
+    monkeypatch.setattr(memory, "available_on_node", lambda: needed - 1)
+    with pytest.raises(ValueError, match=f"main memory, and this node has .*{advice}"):
+        refuse_short_memory(plan)
+    monkeypatch.setattr(memory, "available_on_node", lambda: None)
+    refuse_short_memory(plan)
+
+
+def test_a_process_needs_its_ranks_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(3, "cpu")
+    monkeypatch.setattr(memory, "available_on_node", lambda: 1000 * GIB)
+    monkeypatch.setattr(memory, "available_in_process", lambda: STATES * 51 // 100)
+    refuse_short_memory(plan)
+    monkeypatch.setattr(memory, "available_in_process", lambda: STATES * 49 // 100)
+    with pytest.raises(ValueError, match=r"the limit of this process leaves 0\.9 GiB"):
+        refuse_short_memory(plan)
+    assert planned(3, "nvme").memory["host_bytes"] < plan.memory["host_bytes"] // 2
+
+
+def test_what_is_left_is_read_from_the_system_and_the_container(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(memory, "PROC", tmp_path)
+    monkeypatch.setattr(memory, "GROUP", tmp_path)
+    assert memory.available_on_node() is None
+    (tmp_path / "meminfo").write_text(
+        "MemTotal: 900 kB\nMemAvailable:  500 kB\nSwapFree: 20 kB\nHugePages_Total: 0\n"
+    )
+    assert memory.available_on_node() == 520 * KIBI
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("300000\n")
+    (tmp_path / "memory.stat").write_text("anon 7\nactive_file 1000\ninactive_file 500\n")
+    assert memory.available_on_node() == 520 * KIBI
+    (tmp_path / "memory.max").write_text("400000\n")
+    assert memory.available_on_node() == 101_500
+
+
+def test_a_limit_on_data_leaves_what_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import resource
+
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "status").write_text("Name:\tpython\nVmData:\t  100 kB\n")
+    monkeypatch.setattr(memory, "PROC", tmp_path)
+    limits = [(resource.RLIM_INFINITY, -1), (300 * KIBI, -1), (50 * KIBI, -1)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits.pop(0))
+    assert memory.available_in_process() is None
+    assert memory.available_in_process() == 200 * KIBI
+    assert memory.available_in_process() == 0
