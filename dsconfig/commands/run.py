@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +34,16 @@ CONFIG_VARIABLE = "DSCONFIG_FILE"
 PLACEHOLDERS = {"{config}": "resolved.json", "{plan}": "plan.json"}
 """Words among the script's arguments that become the path of a file."""
 
+STAND_IN = "dsengine.as_deepspeed"
+"""What runs a script in which ``import deepspeed`` gives dsengine."""
+
+
+class Engine(StrEnum):
+    """Whom a script's ``import deepspeed`` means."""
+
+    DSENGINE = "dsengine"
+
+
 Ranks = Annotated[
     int | None,
     typer.Option("--gpus", "--nproc", help="Processes on this node, one per device.", min=1),
@@ -43,6 +54,10 @@ def run(
     context: typer.Context,
     file: prepare.ConfigOrPlan,
     script: Annotated[list[str], typer.Argument(metavar="-- SCRIPT [ARGS]...")],
+    engine: Annotated[
+        Engine | None,
+        typer.Option(help="Let it stand in for deepspeed: scripts run as they are."),
+    ] = None,
     gpus: Ranks = None,
     nodes: options.Nodes = None,
     device: options.Device = None,
@@ -66,7 +81,8 @@ def run(
     FILE may be a plan as well (`dsconfig plan ... -o plan.json`). The script calls
     dsengine.initialize(...) without a config; the plan is named by the environment variable
     DSCONFIG_PLAN, its config by DSCONFIG_FILE. {plan} and {config} among the script's arguments
-    become these paths.
+    become these paths. With --engine dsengine a script written for DeepSpeed, or for a framework
+    that imports it, runs as it is.
     """
     if not Path(script[0]).is_file():
         raise UsageError(f"no script at {script[0]}")
@@ -89,7 +105,10 @@ def run(
     made = plan_of(file, gpus, nodes, about_the_world, overrides)
     typer.echo(banner(made), err=True)
     with TemporaryDirectory(prefix="dsconfig-") as folder:
-        raise typer.Exit(display(launch(made, [*script, *context.args], Path(folder))))
+        program = [*script, *context.args]
+        if engine is not None:
+            program = ["-m", STAND_IN, *program]
+        raise typer.Exit(display(launch(made, program, Path(folder))))
 
 
 def plan_of(

@@ -170,3 +170,21 @@ def test_the_usual_config_of_a_trainer_can_be_run(tmp_path: Path, script: Path) 
     assert "executes 0.19.8 1.0 1" in done.stdout
     said = "dsconfig run: stage 2, bf16, batch 8 = 2 x 4 accumulation x 1 ranks, AdamW at 0.0003"
     assert said in done.stderr
+
+
+WRITTEN_FOR_DEEPSPEED = """
+import sys, deepspeed
+from torch import nn
+engine, *_ = deepspeed.initialize(model=nn.Linear(4, 4))
+if engine.global_rank == 0:
+    print("trains", deepspeed.__version__.partition("+")[2][:8], engine.world_size, sys.argv[1:])
+"""
+
+
+@pytest.mark.engine
+def test_a_script_written_for_deepspeed_runs_as_it_is(tmp_path: Path, config: Path) -> None:
+    script = tmp_path / "theirs.py"
+    script.write_text(WRITTEN_FOR_DEEPSPEED)
+    done = dsconfig("run", config, "--engine", "dsengine", "--gpus", 2, "--", script, "--lr", "1")
+    assert "trains dsengine 2 ['--lr', '1']" in done.stdout, done.stdout + done.stderr
+    assert done.stderr.count("dsengine stands in for deepspeed") == 1
