@@ -139,7 +139,7 @@ def cannot_start(folder: str) -> None:
     """Only one rank has a config that is refused."""
     settings = config(2)
     if is_victim():
-        settings["gradient_clippin"] = 1.0
+        settings["zero_optimization"]["overlap_com"] = True
     dsengine.initialize(model=ToyModel(), config=settings)
 
 
