@@ -32,22 +32,35 @@ ConfigOrPlan = Annotated[
 
 
 def resolved(
-    document: "Document", facts: "Facts", runtime: str, version: str | None = None
+    document: "Document",
+    facts: "Facts",
+    runtime: str,
+    version: str | None = None,
+    *,
+    strict: bool = False,
 ) -> "Resolution":
-    """Validate and resolve. Prints the errors; exits 1 when one of them is a refusal."""
+    """Validate and resolve. Prints the errors; exits 1 when one of them is a refusal.
+
+    ``strict``: at any of them, for training would be another than the file says.
+    """
     report = dsconfig.validate(document, facts, runtime=runtime, version=version)
-    show_errors(document, report.diagnostics)
+    show_errors(document, report.diagnostics, strict)
     resolution = dsconfig.resolve(document, facts, runtime=runtime, version=version)
-    show_errors(document, resolution.diagnostics)
+    show_errors(document, resolution.diagnostics, strict)
     return resolution
 
 
 def planned(
-    document: "Document", facts: "Facts", runtime: str, version: str | None = None
+    document: "Document",
+    facts: "Facts",
+    runtime: str,
+    version: str | None = None,
+    *,
+    strict: bool = False,
 ) -> "Plan":
     """Go all the way. Exits 1 with the reason when the config cannot be planned."""
     try:
-        return dsconfig.plan(resolved(document, facts, runtime, version), facts)
+        return dsconfig.plan(resolved(document, facts, runtime, version, strict=strict), facts)
     except making.PlanError as error:
         print(f"{document.name}: {error}", file=sys.stderr)
         raise typer.Exit(FOUND) from None
@@ -77,11 +90,14 @@ def insist_on_no_flags(
         raise UsageError(f"{', '.join(idle)}: {file} is a plan, decided already; plan again")
 
 
-def show_errors(document: "Document", found: tuple["Diagnostic", ...]) -> None:
-    """Print what is at error level; exit 1 when the program would stop for it."""
+def show_errors(
+    document: "Document", found: tuple["Diagnostic", ...], strict: bool = False
+) -> None:
+    """Print what is at error level; exit 1 when the program would stop for it, or ``strict``."""
     report = Report(found)
+    ends = bool(report.errors if strict else report.refusals)
     if report.errors:
         shown = FileReport(document.name, document.text, Report(report.errors))
-        print(render("full", [shown]), file=sys.stdout if report.refusals else sys.stderr)
-    if report.refusals:
+        print(render("full", [shown]), file=sys.stdout if ends else sys.stderr)
+    if ends:
         raise typer.Exit(FOUND)

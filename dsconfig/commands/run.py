@@ -128,7 +128,7 @@ def plan_of(
         here, several = gpus or 1, nodes or 1
         facts = options.facts_from(world_size=here * several, nodes=several, **about_the_world)
         facts = options.with_this_machine(facts, ranks=False)
-        made = prepare.planned(document, facts, "dsengine")
+        made = prepare.planned(document, facts, "dsengine", strict=True)
     else:
         prepare.insist_on_no_flags(file, {"set": overrides, **about_the_world})
         ranks = (nodes or made.nodes) * (gpus or made.mesh.world_size // made.nodes)
