@@ -8,5 +8,6 @@ ABOVE = TOLERANCE if torch.__version__ < "2.15" else 0.08
 which is that of the releases before it, is above what is held by the largest unit at most."""
 
 
-def agrees(estimated: float, held: float) -> bool:
-    return 1 - TOLERANCE <= estimated / held <= 1 + ABOVE
+def agrees(estimated: float, held: float, slack: int = 0) -> bool:
+    """``slack``: bytes by which small amounts may differ."""
+    return held * (1 - TOLERANCE) - slack <= estimated <= held * (1 + ABOVE) + slack

@@ -126,10 +126,11 @@ def test_a_dry_run_tells_device_and_main_memory_apart(
     option = dsconfig.estimate(resolution, facts).options[0]
     for phase in ("init", "forward", "backward", "step"):
         expected = option.device.phase_bytes[phase]
-        assert expected == pytest.approx(result["phases"][phase], rel=0.02, abs=4096), phase
+        assert agrees(expected, result["phases"][phase], slack=4096), phase
     assert option.host.bytes // ranks == pytest.approx(result["host"]["backward"], rel=0.02)
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("model", "stage", "zero", "most"),
     [
@@ -148,7 +149,7 @@ def test_a_large_model_fits_one_card_of_32_gb_in_every_phase(
     device = dsconfig.estimate(resolution, facts).options[0].device
     assert max(peaks.values()) <= most
     for phase, peak in peaks.items():
-        assert device.phase_bytes[phase] == pytest.approx(peak, rel=0.02, abs=4096), phase
+        assert agrees(device.phase_bytes[phase], peak, slack=4096), phase
 
 
 @pytest.mark.parametrize(("stage", "precision"), [(1, "fp32"), (2, "bf16"), (3, "bf16")])
