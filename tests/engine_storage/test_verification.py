@@ -1,14 +1,15 @@
 """`dsconfig checkpoint verify` reads everything and says what is not as it was written."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
+import typer
 from torch import nn
 
-from dsconfig.commands.app import build
+from dsconfig.commands.checkpoint import Action, checkpoint
 from dsengine.checkpoints import Checkpointer, TrainingState
 from dsengine.checkpoints.manifest import MANIFEST
 
@@ -22,18 +23,32 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
-def verified(*arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(build("checkpoint"), ["verify", *map(str, arguments)])
-    return done.exit_code, done.output
+Verified = Callable[..., tuple[int, str]]
 
 
-def test_a_whole_checkpoint_is_whole(saved: Path) -> None:
+@pytest.fixture
+def verified(capsys: pytest.CaptureFixture[str]) -> Verified:
+    """The command's exit code, and all that it prints."""
+
+    def run(folder: Path, tag: str | None = None) -> tuple[int, str]:
+        code = 0
+        try:
+            checkpoint(Action.VERIFY, folder, tag)
+        except typer.Exit as ended:
+            code = ended.exit_code
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
+
+
+def test_a_whole_checkpoint_is_whole(verified: Verified, saved: Path) -> None:
     assert verified(saved)[0] == verified(saved.parent)[0] == 0
-    assert verified(saved.parent, "--tag", "step1")[0] == 0
+    assert verified(saved.parent, "step1")[0] == 0
 
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", "training_state.pt", ".metadata"])
-def test_a_changed_bit_of_any_file_is_found(saved: Path, name: str) -> None:
+def test_a_changed_bit_of_any_file_is_found(verified: Verified, saved: Path, name: str) -> None:
     data = bytearray((saved / name).read_bytes())
     data[len(data) // 2] ^= 1
     (saved / name).write_bytes(data)
@@ -41,7 +56,9 @@ def test_a_changed_bit_of_any_file_is_found(saved: Path, name: str) -> None:
     assert code == 1 and name in said and "not those that were written" in said
 
 
-def test_what_was_saved_without_checksums_is_not_called_whole(saved: Path) -> None:
+def test_what_was_saved_without_checksums_is_not_called_whole(
+    verified: Verified, saved: Path
+) -> None:
     manifest = json.loads((saved / MANIFEST).read_text())
     del manifest["checksums"]
     (saved / MANIFEST).write_text(json.dumps(manifest))
@@ -49,6 +66,6 @@ def test_what_was_saved_without_checksums_is_not_called_whole(saved: Path) -> No
     assert code == 1 and "without checksums" in said
 
 
-def test_what_is_no_checkpoint_is_said(tmp_path: Path) -> None:
+def test_what_is_no_checkpoint_is_said(verified: Verified, tmp_path: Path) -> None:
     code, said = verified(tmp_path)
     assert code == 1 and "not a dsengine checkpoint" in said
