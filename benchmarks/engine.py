@@ -7,7 +7,7 @@ Two ranks on gloo, one thread each. Speed: tokens per second, medians over inter
 (each round trains every mode anew), and the median of the ratios to DDP in the same round.
 Memory: the peak resident set of fresh processes, less what they hold before the model.
 Overhead: milliseconds of a step of a model too small to take any, on one rank, which is what the
-program around it costs; 28 tensors, the shortest of ten times as many rounds.
+program around it costs; 29 tensors, the shortest of ten times as many rounds.
 """
 
 import argparse

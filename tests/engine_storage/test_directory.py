@@ -80,7 +80,8 @@ def dead(root: Path) -> Path:
     """What is left of a save whose process has ended: nobody holds the lock."""
     writing = directory.Writing(root, "step0")
     (writing.begin() / "weights").write_text("half")
-    os.close(writing._lock or 0)
+    assert writing._lock is not None
+    os.close(writing._lock)
     return writing.aside
 
 

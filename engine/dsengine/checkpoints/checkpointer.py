@@ -34,7 +34,7 @@ class Checkpointer:
 
     ``asynchronous``: ``save`` returns after copying to host memory; the rest happens in a
     thread. A failure of that write is raised by the next ``save``, ``load`` or ``wait``.
-    ``keep``: how many of the newest checkpoints stay; None keeps all.
+    ``keep``: how many checkpoints stay, those of the latest steps; None keeps all.
     ``tag_validation``: what to do when ranks name different tags: ``warn`` (rank 0's is
     used), ``ignore`` or ``fail``.
     """

@@ -58,8 +58,8 @@ def check(folder: Path, wanted: Iterable[tuple[str, int, int]], saved: Checksums
         if of_piece(folder / name, offset, length)[2] != expected[piece]:
             raise CheckpointError(
                 f"{folder / name}: {length} bytes at {offset} are not those that were written; "
-                "the disk or a copy has changed them. Load another checkpoint, or this one as "
-                "it is with verify=False"
+                "the disk or a copy has changed them. Load another checkpoint; "
+                "load_checkpoint(..., verify=False) takes this one as it is"
             )
 
     with ThreadPoolExecutor(_THREADS, "dsengine-checksums") as threads:
