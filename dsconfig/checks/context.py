@@ -11,7 +11,7 @@ from dsconfig.lazily import lazily
 from dsconfig.runtimes import conditions
 from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
 from dsconfig.runtimes.read_config import ReadConfig
-from dsconfig.runtimes.reading import is_block
+from dsconfig.runtimes.reading import is_block, read
 from dsconfig.schema import ErrorKind, SchemaError, errors
 from dsconfig.schema.key_index import lives
 from dsconfig.schema.version import Version
@@ -137,6 +137,30 @@ class Context(ReadConfig):
         """The known key at a path, or None; among the arguments of this optimizer."""
         of_type = self.get(path[0], "type") if len(path) > 2 else None
         return key_at(path, of_type if isinstance(of_type, str) else None)
+
+    def takes(self, path: tuple[str, ...], value: Any) -> bool:
+        """Whether this release reads a key there, of this optimizer, and such a value for it."""
+        known = self.key_at(path)
+        if known is None or known.declared.replaced_by or not known.read_at(self.version):
+            return False
+        probe: dict[str, Any] = {path[-1]: value}
+        for name in reversed(path[:-1]):
+            probe = {name: probe}
+        if len(path) > 2 and self.has(path[0], "type"):
+            probe[path[0]]["type"] = self.get(path[0], "type")
+        if known.unmet(value, self.version) or any(
+            error.pointer == join(*path) for error in errors(probe)
+        ):
+            return False
+        entry = read(probe, self.version).at(path)
+        return entry is None or not entry.refused
+
+    def is_in_force(self, block: tuple[str, ...]) -> bool:
+        """Whether a file has a block, and no switch in it or around it is off."""
+        if block and not self.has(*block):
+            return False
+        around = (block[:depth] for depth in range(1, len(block) + 1))
+        return all(self.get(*path, "enabled") is not False for path in around)
 
     def is_native_auto(self, path: tuple[str, ...]) -> bool:
         """Whether "auto" is a setting of DeepSpeed's own at this path."""

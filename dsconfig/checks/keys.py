@@ -11,14 +11,14 @@ from dsconfig.report import Applicability, Edit, Effect, Fix
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.schema import ErrorKind, SchemaError
-from dsconfig.schema.version import OLDEST, Version
+from dsconfig.schema.version import Version
 from dsconfig.source.document import Document
 from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
 
 with lazily():
     from dsconfig.checks import spelling
-    from dsconfig.facts import training
+    from dsconfig.facts import trainer_fields, training
 
 
 OWN_KEYS = ("$schema", "$dsconfig")
@@ -36,36 +36,57 @@ class Renamed(NamedTuple):
     advice: str
 
 
-def _taken_for(new: str, since: Version = OLDEST) -> Renamed:
+class Called(NamedTuple):
+    """What a name that no release ever read stands for; ``new`` as in :class:`Renamed`."""
+
+    new: Path | None
+    advice: str
+
+
+def _called(new: str, advice: str | None = None) -> Called:
     path = tuple(new.split("."))
-    return Renamed(since, path, f'write "{path[-1]}"')
+    return Called(path, f"write {advice}" if advice else f'write "{path[-1]}"')
 
 
-NEVER_READ: Mapping[Path, Renamed] = {
-    (*ZERO, "cpu_offload_pin_memory"): Renamed(
-        Version(0, 4, 0), None, 'write "pin_memory" in offload_param or offload_optimizer'
+def _dotted(path: Path) -> str:
+    return ".".join(path)
+
+
+NEVER_READ: Mapping[Path, Called] = {
+    (*ZERO, "cpu_offload_pin_memory"): Called(
+        None, 'write "pin_memory" in offload_param or offload_optimizer'
     ),
-    (*ZERO, "reduce_scatter_bucket_size"): _taken_for("zero_optimization.reduce_bucket_size"),
-    ("lr_scheduler",): _taken_for("scheduler"),
-    ("gradient_accumulation_dtype",): Renamed(
-        OLDEST, ("data_types", "grad_accum_dtype"), 'write "grad_accum_dtype" in data_types'
+    (*ZERO, "reduce_scatter_bucket_size"): _called("zero_optimization.reduce_bucket_size"),
+    ("lr_scheduler",): _called("scheduler"),
+    ("max_grad_norm",): _called("gradient_clipping"),
+    ("zero_stage",): _called("zero_optimization.stage", '"zero_optimization": {"stage": ...}'),
+    ("gradient_accumulation_dtype",): _called(
+        "data_types.grad_accum_dtype", '"data_types": {"grad_accum_dtype": ...}'
     ),
-    ("bf16", "check_overflow"): _taken_for("bf16.check_grad_overflow", Version(0, 17, 1)),
+    ("bf16", "check_overflow"): _called("bf16.check_grad_overflow"),
 }
 """Names that are handed around, and that no release ever read."""
 
 
+def called(config: Context, path: Path) -> Called | None:
+    """What a name that is handed around stands for, if this release has that."""
+    found = NEVER_READ.get(path)
+    if found is None or found.new is None:
+        return found
+    known = config.key_at(found.new)
+    return found if known is not None and known.read_at(config.version) else None
+
+
 def renamed(config: Context, path: Path) -> Renamed | None:
     """What became of an old name; None for a path that never was one."""
-    if path in NEVER_READ:
-        return NEVER_READ[path]
     known = config.key_at(path)
     if known is None or not known.declared.renamed or known.replaced_by is None:
         return None
     since, instead = Version.parse(known.declared.renamed), known.declared.instead
     if instead is not None:
         return Renamed(since, None, instead)
-    return _taken_for(known.replaced_by, since)
+    new = tuple(known.replaced_by.split("."))
+    return Renamed(since, new, f'write "{new[-1]}"')
 
 
 def is_comment(name: str) -> bool:
@@ -82,10 +103,6 @@ def _unknown(config: Context) -> Iterator[tuple[Path, SchemaError]]:
         entry = config.reading.at(path)
         if entry is None or entry.outcome not in (Outcome.TWICE, Outcome.SWALLOWED):
             yield path, error
-
-
-def _dotted(path: Path) -> str:
-    return ".".join(path)
 
 
 def _refused(config: Context, path: Path) -> bool:
@@ -111,30 +128,65 @@ def unknown_key(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "gradient_clipping": 0.5}
     """
     for path, error in _unknown(config):
-        if (
-            is_comment(path[-1])
-            or path == ("$schema",)
-            or renamed(config, path)
-            or spelling.other_places(path)
-        ):
+        if is_comment(path[-1]) or path == ("$schema",) or renamed(config, path):
             continue
-        elsewhere = of_another_place(path)
-        meant = None if elsewhere else config.closest(path[-1], error.known)
+        if path not in NEVER_READ and homes(config, path):
+            continue
         refused = _refused(config, path)
-        fix = None
-        if meant and not config.has(*path[:-1], meant):
-            edits = rename_key(config.document, error.pointer, meant)
-            fix = as_fix(edits, safe=refused and spelling.same_letters(path[-1], meant))
+        meant = _meant(config, path, error)
         yield Finding(
             path=path,
             message=f'unknown key "{_dotted(path)}": '
             + _consequence(config, path, "it is ignored without a word"),
-            help=elsewhere
-            or (f'did you mean "{meant}"?' if meant else "delete it, or look for its new name"),
+            help=meant.help,
             effect=Effect.REFUSED if refused else None,
-            fix=fix,
+            fix=_write_as(config, path, meant.new, refused and meant.surely) if meant.new else None,
             on_key=True,
         )
+
+
+class _Meant(NamedTuple):
+    """What a key without a meaning was meant to be; ``surely`` where only its spelling is odd."""
+
+    help: str
+    new: Path | None = None
+    surely: bool = False
+
+
+def _meant(config: Context, path: Path, error: SchemaError) -> _Meant:
+    handed_around = called(config, path)
+    if handed_around is not None:
+        return _Meant(handed_around.advice, handed_around.new, surely=True)
+    elsewhere = of_another_place(path)
+    if elsewhere is not None:
+        return _Meant(elsewhere)
+    value = config.get(*path)
+    alike = config.closest(path[-1], error.known)
+    if alike and (
+        not spelling.is_longer_or_shorter(path[-1], alike)
+        or (path[-1] in alike[: len(path[-1])] and config.takes((*path[:-1], alike), value))
+    ):
+        surely = spelling.same_letters(path[-1], alike)
+        return _Meant(f'did you mean "{alike}"?', (*path[:-1], alike), surely)
+    for place in spelling.flattened(path):
+        if config.takes(place, value):
+            works = place[-1] == "enabled" or config.is_in_force(place[:-1])
+            said = f'write it as "{place[-1]}" in {_dotted(place[:-1])}'
+            return _Meant(said, place if works else None)
+    return _Meant("delete it, or look for its new name")
+
+
+def homes(config: Context, path: Path) -> tuple[Path, ...]:
+    """Where the key at ``path`` would be read: in blocks of which the file's types have it."""
+    places = () if is_of_scripts(path) else spelling.other_places(path)
+    return tuple(
+        place for place in places if place[:2] not in PARAMETERS or config.key_at(place) is not None
+    )
+
+
+def is_of_scripts(path: Path) -> bool:
+    """Whether a name at the top level is one that scripts and trainers have for their own use."""
+    return len(path) == 1 and path[0] in OF_SCRIPTS
 
 
 def of_another_place(path: Path) -> str | None:
@@ -147,19 +199,61 @@ def of_another_place(path: Path) -> str | None:
     if name in BY_HABIT:
         return f"write {BY_HABIT[name]}"
     keys = [key for key, names in training.NAMES_OF.items() if name in names]
-    if not keys or name in keys:
-        return None
-    return f"it is a name of TrainingArguments; in a ds_config write {' or '.join(keys)}"
+    if keys and name not in keys:
+        return f"it is a name of TrainingArguments; in a ds_config write {' or '.join(keys)}"
+    if name in (*trainer_fields.TAKEN, *trainer_fields.FORMER):
+        return "it is a name of TrainingArguments: set it there, DeepSpeed has no such setting"
+    if name in training.OF_ACCELERATE:
+        return "it is a line of deepspeed_config in accelerate's YAML, or an argument of its plugin"
+    if name in OF_SCRIPTS:
+        return "it is the script's own setting: pass it to the script, DeepSpeed has none of it"
+    return None
 
 
 BY_HABIT = {
     "batch_size": "train_micro_batch_size_per_gpu (of a GPU) or train_batch_size (of a step)",
-    "zero_stage": '"zero_optimization": {"stage": ...}',
+    "micro_batch_size": "train_micro_batch_size_per_gpu (of a GPU and a micro step)",
+    "global_batch_size": "train_batch_size (of all GPUs and a step)",
     "warmup_steps": '"scheduler": {"params": {"warmup_num_steps": ...}}',
     "lr": '"optimizer": {"params": {"lr": ...}}',
     "mixed_precision": '"bf16": {"enabled": true}',
 }
 """What other programs call a setting."""
+
+OF_SCRIPTS = frozenset(
+    (
+        "seed",
+        "epochs",
+        "num_epochs",
+        "micro_batch_size",
+        "global_batch_size",
+        "buffer_size",
+        "num_workers",
+        "pin_memory",
+        "hidden_size",
+        "num_layers",
+        "model_type",
+        "max_tokens",
+        "verbose",
+        "debug",
+        "device",
+        "dtype",
+        "mode",
+        "metric",
+        "profile",
+        "project",
+        "group",
+        "team",
+        "names",
+        "classes",
+        "steps_per_epoch",
+        "total_steps",
+        "max_steps",
+        "patience",
+    )
+)
+"""Names that stand somewhere in a ds_config, too, and mean nothing of it where a script's settings
+have strayed into the file: a seed at the top level is not that of the data sampler."""
 
 
 @rule("DSC029", "documented-and-unread", Effect.REFUSED, also=(Effect.INERT,), on_templates=True)
@@ -193,9 +287,9 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e7}}
     """
     for path, error in _unknown(config):
-        if is_comment(path[-1]) or renamed(config, path):
+        if is_comment(path[-1]) or path in NEVER_READ or renamed(config, path):
             continue
-        places = spelling.other_places(path)
+        places = homes(config, path)
         if not places:
             continue
         alike = config.closest(path[-1], error.known)
@@ -205,12 +299,10 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
         fix = None
         if (
             len(places) == 1
-            and not config.has(*places[0])
-            and (len(places[0]) == 1 or config.has(*places[0][:-1]))
+            and config.is_in_force(places[0][:-1])
             and not (alike and spelling.same_letters(alike, path[-1]))
         ):
-            edits = move_entry(config.document, error.pointer, join(*places[0][:-1]))
-            fix = as_fix(edits, safe=False)
+            fix = _write_as(config, path, places[0], safe=False)
         yield Finding(
             path=path,
             message=f'"{path[-1]}" belongs in {named}: '
@@ -242,20 +334,21 @@ def renamed_key(config: Context) -> Iterator[Finding]:
             message=f'"{_dotted(path)}" was renamed in DeepSpeed {old.since}: {consequence}',
             help=old.advice,
             effect=Effect.REFUSED if refused else None,
-            fix=_rename(config, path, old, refused),
+            fix=_write_as(config, path, old.new, refused) if old.new else None,
             on_key=True,
         )
 
 
-def _rename(config: Context, path: Path, old: Renamed, refused: bool) -> Fix | None:
-    if old.new is None or config.has(*old.new):
+def _write_as(config: Context, path: Path, new: Path, safe: bool) -> Fix | None:
+    """The fix that gives an entry another name or place; None where its value does not fit."""
+    if config.has(*new) or not config.takes(new, config.get(*path)):
         return None
     pointer = join(*path)
-    if old.new[:-1] == path[:-1]:
-        edits = rename_key(config.document, pointer, old.new[-1])
+    if new[:-1] == path[:-1]:
+        edits = rename_key(config.document, pointer, new[-1])
     else:
-        edits = move_entry(config.document, pointer, join(*old.new[:-1]), old.new[-1])
-    return as_fix(edits, safe=refused)
+        edits = move_entry(config.document, pointer, join(*new[:-1]), new[-1])
+    return as_fix(edits, safe=safe)
 
 
 def _moved(target: str, written: str) -> Callable[[Document, Any], tuple[Edit, ...]]:
@@ -353,7 +446,7 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=path,
             message=f'"{_dotted(path)}" is deprecated: {says}',
-            help=key.declared.instead,
+            help="delete it" if is_off else key.declared.instead,
             effect=Effect.INERT if is_off or not old.works else None,
             fix=Fix(Applicability.SAFE, edits) if edits else None,
             on_key=True,

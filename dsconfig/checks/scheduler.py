@@ -72,8 +72,10 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
 def scheduler_without_type(config: Context) -> Iterator[Finding]:
     """The scheduler block has no type: no schedule is built, and the rate stays as it is.
 
-    bad: {"train_batch_size": 8, "scheduler": {"name": "WarmupLR", "params": {}}}
-    good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {}}}
+    bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW"}, "scheduler": {"name": "WarmupLR",
+        "params": {}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "AdamW"}, "scheduler": {"type": "WarmupLR",
+        "params": {}}}
     """
     block = config.get("scheduler")
     if not is_block(block) or block.get("type") is not None:

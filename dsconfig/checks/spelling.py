@@ -57,3 +57,25 @@ def other_places(path: Path) -> tuple[Path, ...]:
     if below:
         return below[:1]
     return tuple(places) if len(places) <= MOST_PLACES else ()
+
+
+def is_longer_or_shorter(name: str, other: str) -> bool:
+    """Whether one of two names holds the other and more: alike, and often another thing."""
+    one, two = plain(name), plain(other)
+    return one != two and (one in two or two in one)
+
+
+def flattened(path: Path) -> tuple[Path, ...]:
+    """The keys that a name may mean which joins a block's name with a key's: ``fp16_enabled``."""
+    words = path[-1].split("_")
+    found: list[Path] = []
+    for cut in range(1, len(words)):
+        block, name = "_".join(words[:cut]), "_".join(words[cut:])
+        found += (
+            place
+            for place in places_of(name)
+            if len(place) > len(path)
+            and place[: len(path) - 1] == path[:-1]
+            and f"{place[-2]}_".startswith(f"{block}_")
+        )
+    return tuple(found)

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,12 +11,10 @@ from dsconfig.commands.errors import usage
 from dsconfig.commands.validation.judge import Judge
 from dsconfig.commands.validation.output import Output
 from dsconfig.commands.validation.targets import STDIN, Target
-from dsconfig.report import Applicability, FileReport, Fix, Report
+from dsconfig.report import Applicability, Diagnostic, FileReport, Report
 from dsconfig.source import Document
 from dsconfig.source.edit import EDITABLE, apply_fixes
 from dsconfig.source.from_text import document_from_text
-
-MOST_ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,56 +29,78 @@ class Fixed:
 def fix(document: Document, judge: Judge, *, unsafe: bool) -> Fixed:
     """Apply fixes round by round until none is left that helps.
 
-    A fix after which the file has more errors than before is not made, so that a valid file
-    stays valid.
+    A fix that brings any finding, or makes one graver, is not made: see :func:`_harms`.
     """
-    report = judge.judge(document)
-    state = Fixed(document, report)
+    state = Fixed(document, judge.judge(document))
     if document.text is None or document.format not in EDITABLE or judge.overrides:
         return state
     seen = {document.text}
-    for _ in range(MOST_ROUNDS):
-        fixes = _wanted(state.report, unsafe)
-        better = _apply(state, fixes, judge) or _one_by_one(state, fixes, judge)
+    while True:
+        fixable = _fixable(state.report, unsafe)
+        better = _apply(state, fixable, judge) or _harmless_of(state, fixable, judge)
         if better is None or better.document.text in seen:
-            break
+            return state
         state = better
         seen.add(state.document.text or "")
-    return state
 
 
-def _wanted(report: Report, unsafe: bool) -> list[Fix]:
-    found = [each.fix for each in report.diagnostics if each.fix is not None]
-    return [each for each in found if unsafe or each.applicability is Applicability.SAFE]
+def _fixable(report: Report, unsafe: bool) -> list[Diagnostic]:
+    return [
+        found
+        for found in report.diagnostics
+        if found.fix is not None and (unsafe or found.fix.applicability is Applicability.SAFE)
+    ]
 
 
-def _one_by_one(state: Fixed, fixes: list[Fix], judge: Judge) -> Fixed | None:
-    """The first single fix that helps, where all together do not."""
-    if len(fixes) < 2:
+def _harmless_of(state: Fixed, fixable: list[Diagnostic], judge: Judge) -> Fixed | None:
+    """The state after the fixes that do no harm alone, or after the first that helps."""
+    if len(fixable) < 2:
         return None
-    tries = (_apply(state, [each], judge) for each in fixes)
-    return next((better for better in tries if better is not None), None)
+    alone = ((found, _apply(state, [found], judge)) for found in fixable)
+    helpful = [(found, better) for found, better in alone if better is not None]
+    if not helpful:
+        return None
+    return _apply(state, [found for found, _ in helpful], judge) or helpful[0][1]
 
 
-def _apply(state: Fixed, fixes: Iterable[Fix], judge: Judge) -> Fixed | None:
-    """The state after some fixes; None where nothing changes or something gets worse.
+def _apply(state: Fixed, mended: Sequence[Diagnostic], judge: Judge) -> Fixed | None:
+    """The state after the fixes of some findings; None where nothing changes or any harm is done.
 
     Two fixes that are right alone can be wrong together: both may write the same key.
     """
     before = state.document
+    fixes = [found.fix for found in mended if found.fix is not None]
     text, count = apply_fixes(before.text or "", fixes)
     if text == before.text:
         return None
     read = document_from_text(text, before.name, has_mark=before.has_mark)
     report = judge.judge(read)
-    # What a text that could not be read hid comes to light when it can: that is no worse.
-    mended = before.is_broken and not read.is_broken
-    more_errors = len(report.errors) > len(state.report.errors)
-    broken = read.is_broken > before.is_broken
     less_readable = _reader_codes(read) - _reader_codes(before)
-    if broken or less_readable or (more_errors and not mended):
+    broken = read.is_broken > before.is_broken
+    # What a text that could not be read hid comes to light when it can: that is no harm.
+    harmed = not before.is_broken and _harms(state.report, report, mended)
+    if broken or less_readable or harmed:
         return None
     return replace(state, document=read, report=report, count=state.count + count)
+
+
+def _harms(before: Report, after: Report, mended: Sequence[Diagnostic]) -> bool:
+    """Whether a report has a finding that the one before it had not.
+
+    A finding may move with its key, so that pointers are compared only for the rules whose
+    findings were mended: such a one may not come back in another place.
+    """
+    codes = {found.code for found in mended}
+    return bool(_weighed(after, codes) - _weighed(before, codes))
+
+
+def _weighed(report: Report, codes: set[str]) -> Counter[tuple[str, ...]]:
+    """How often each program is told each thing, and how grave it is there."""
+    return Counter(
+        (found.code, found.effect, program, found.pointer if found.code in codes else "")
+        for found in report.diagnostics
+        for program in found.runtimes or ("",)
+    )
 
 
 def _reader_codes(document: Document) -> Counter[str]:

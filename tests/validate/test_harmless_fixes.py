@@ -1,0 +1,144 @@
+"""Fixes never harm, whatever strayed into a file: no finding is new, and no program stops anew."""
+
+import json
+from collections import Counter
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+
+import dsconfig
+from dsconfig.commands.validation.fixing import fix
+from dsconfig.commands.validation.judge import Judge
+from dsconfig.runtimes.base import NAMES
+from dsconfig.schema.catalogue import keys
+from dsconfig.source import Document
+from dsconfig.source.from_text import document_from_text
+from mutants import CORPUS
+
+BASES: list[dict[str, Any]] = [
+    {"train_batch_size": 8},
+    {
+        "train_batch_size": 8,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}},
+        "data_efficiency": {"enabled": False},
+    },
+    {
+        "train_micro_batch_size_per_gpu": "auto",
+        "fp16": {"enabled": "auto"},
+        "zero_optimization": {"stage": 2, "overlap_comm": True},
+        "optimizer": {"type": "Adam", "params": {"lr": "auto", "betas": "auto"}},
+        "flops_profiler": {"enabled": True},
+        "activation_checkpointing": {"partition_activations": True},
+    },
+]
+KNOWN = sorted({key.name for key in keys()} | {key.path.split(".")[0] for key in keys()})
+WORDS = [
+    "checkpoint_dir", "flops_profiler_enabled", "max_grad_norm", "offload_optimizer_device",
+    "seed", "epochs", "buffer_size", "micro_batch_size", "lr_scheduler", "scheduler_type",
+    "optimizer_type", "zero_stage", "warmup_ratio", "learning_rate", "gradient_cliping",
+    "overlap_com", "Stage", "monitor", "tensorboard_dir", "wandb_project",
+    "gradient_accumulation_dtype", "cpu_offload", "stage3_prefetch", "bfloat16", "fp16_enabled",
+]  # fmt: skip
+VALUES = some.sampled_from([
+    0, 1, 8, -1, 2.5, 1e-4, 5e8, True, False, None, "auto", "cpu", "ck", "bf16", "linear", "8",
+    {}, [], [0.9, 0.999], {"enabled": True}, {"stage": 2}, {"device": "cpu"}, {"type": "Adam"},
+])  # fmt: skip
+
+
+def misspelt(name: str, at: int, how: int) -> str:
+    """A name with the slips of a hand: a letter less, another case, a dash, a word more or less."""
+    at %= max(1, len(name))
+    forms = (name[:at] + name[at + 1 :], name.title(), name.replace("_", "-"), f"{name}_size",
+             name.rpartition("_")[0] or name, f"{name}_enabled", name)  # fmt: skip
+    return forms[how % len(forms)] or name
+
+
+NAME = some.one_of(
+    some.sampled_from(WORDS),
+    some.builds(misspelt, some.sampled_from(KNOWN), some.integers(0, 30), some.integers(0, 6)),
+)
+STRAY = some.tuples(some.integers(0, 5), NAME, VALUES)
+
+
+def with_strays(base: dict[str, Any], strays: list[tuple[int, str, Any]]) -> str:
+    """The text of a config with each stray key in the root or in one of its blocks."""
+    config = deepcopy(base)
+    for where, name, value in strays:
+        blocks = [config, *(held for held in config.values() if isinstance(held, dict))]
+        blocks[where % len(blocks)].setdefault(name, deepcopy(value))
+    return json.dumps(config, indent=2)
+
+
+def findings(document: Document, runtime: str | None) -> Counter[tuple[str, ...]]:
+    found = dsconfig.validate(document, runtime=runtime).diagnostics
+    return Counter((each.code, each.effect, name) for each in found for name in each.runtimes)
+
+
+def stops(document: Document) -> bool:
+    """Whether DeepSpeed, replayed in its own order, stops while it reads the values."""
+    facts = dsconfig.Facts(world_size=1)
+    return not dsconfig.resolve(document, facts, runtime="deepspeed").ok
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    some.sampled_from(BASES),
+    some.lists(STRAY, min_size=1, max_size=3),
+    some.sampled_from([None, *NAMES]),
+)
+def test_a_fix_brings_no_finding_to_any_program_judged(
+    base: dict[str, Any], strays: list[tuple[int, str, Any]], runtime: str | None
+) -> None:
+    before = document_from_text(with_strays(base, strays), "ds.json")
+    after = fix(before, Judge(runtime=runtime).settled(before), unsafe=True).document
+    judged = Judge(runtime=runtime).settled(before).program
+    program = judged.runtime.name if judged is not None else None
+    assert not findings(after, program) - findings(before, program)
+    if program == "deepspeed":
+        assert stops(after) <= stops(before)
+
+
+@pytest.mark.live
+@pytest.mark.filterwarnings("ignore")
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(some.sampled_from(BASES[:2]), some.lists(STRAY, min_size=1, max_size=3))
+def test_what_deepspeed_reads_it_still_reads(
+    base: dict[str, Any], strays: list[tuple[int, str, Any]]
+) -> None:
+    before = document_from_text(with_strays(base, strays), "ds.json")
+    after = fix(before, Judge(runtime="deepspeed").settled(before), unsafe=True).document
+    assert refused(after) <= refused(before)
+
+
+@pytest.mark.live
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("unsafe", [False, True], ids=["safe", "unsafe"])
+def test_public_files_are_read_as_before(unsafe: bool) -> None:
+    for path in sorted(CORPUS.glob("*.json")):
+        before = dsconfig.read(path)
+        judge = Judge().settled(before, str(path))
+        after = fix(before, judge, unsafe=unsafe).document
+        assert refused(after) <= refused(before), path.name
+
+
+def refused(document: Document) -> bool:
+    """Whether the installed DeepSpeed stops at the text, in a world of one."""
+    from tempfile import TemporaryDirectory
+
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    with TemporaryDirectory() as folder:
+        path = f"{folder}/ds.json"
+        with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(document.text or "")
+        try:
+            DeepSpeedConfig(path)
+        except Exception:  # whatever stops it is a refusal
+            return True
+    return False
