@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,11 +15,10 @@ from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 
 with lazily():
+    from dsconfig.commands import assumed, idle_flags, verdict
     from dsconfig.commands import estimate_tables as tables
-    from dsconfig.commands import idle_flags, text_table, verdict
     from dsconfig.cost import calibration, compat, limits, pictures, pricing, rendering, search
     from dsconfig.facts import given
-    from dsconfig.facts import training as runs
 
 if TYPE_CHECKING:
     from dsconfig.cost.estimate import Estimate
@@ -96,7 +94,8 @@ def estimate(
     )
     effective = None
     if document is not None:
-        facts = with_usual_precision(document, facts, program)
+        facts = assumed.usual_precision(document, facts, program.runtime)
+        facts = assumed.one_pass(document, facts, program.runtime)
         effective = _resolved(document, facts, program.runtime)
     if fit:
         print_limits(facts, effective, program, output_format)
@@ -109,27 +108,6 @@ def estimate(
     _show(found, facts, effective, program, written, output_format)
     if fail_if_oom and not _any_fits(found, facts):
         raise typer.Exit(1)
-
-
-def with_usual_precision(
-    document: "Document", facts: "Facts", program: inference.Program
-) -> "Facts":
-    """The facts with bf16 (fp16 on an older card), said so, where the program takes the precision
-    from arguments that nobody gave: left alone it would train in fp32, which hardly anybody means.
-    """
-    paths = ("bf16.enabled", "fp16.enabled")
-    known = facts.training is not None and facts.training.precision is not None
-    filled = set(inference.filled_by(program.runtime, document.value))
-    given = facts.origins.keys() & {"training", "launch"}
-    if known or given or filled.isdisjoint(paths):
-        return facts
-    bf16 = (facts.device is None or facts.device.bf16) and "bf16.enabled" in filled
-    name = "bf16" if bf16 else "fp16"
-    step = program.runtime.steps({f"/{name}/enabled": True}, {})[0]
-    said = f"assumed: {step}, which nobody gave; without it this trains in fp32 (--precision)"
-    typer.echo(text_table.paragraph(said), err=True)
-    training = replace(facts.training or runs.TrainingFacts(), precision=name)
-    return replace(facts, training=training)
 
 
 def _any_fits(found: "Estimate", facts: "Facts") -> bool:
@@ -163,6 +141,7 @@ def _resolved(document: "Document", facts: "Facts", program: "Runtime") -> "Effe
         typer.echo("no estimate: the config has errors", err=True)
         raise typer.Exit(1)
     idle_flags.say_idle_flags(result.effective, facts)
+    assumed.say_fp32(result.effective, document, program)
     return result.effective
 
 

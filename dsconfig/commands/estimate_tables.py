@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dsconfig.cost.search import Candidate
     from dsconfig.cost.step_time import StepTime
     from dsconfig.facts import Facts
+    from dsconfig.facts.machine import HostFacts
     from dsconfig.runtimes.base import Runtime
 
 BAR_WIDTH, NARROWEST_BAR = 40, 10
@@ -219,7 +220,7 @@ def print_depth(
     """One config: the verdict, what would make it fit, then components by key and phase."""
     option = estimate.options[0]
     typer.echo(f"{paragraph(f'{_heading(estimate, program)}; {label(option)}')}\n")
-    typer.echo(emphasised(verdicts.verdict(option, facts)))
+    typer.echo(emphasised(paragraph(verdicts.verdict(option, facts))))
     if not_fitting(option, facts):
         for line in verdicts.remedy_lines(changes, program.runtime, written or {}):
             typer.echo(line)
@@ -227,7 +228,8 @@ def print_depth(
     typer.echo(f"{_levels(option)}\n")
     for tier, held in (("host", option.host), ("NVMe", option.nvme)):
         if held.peak_bytes:
-            typer.echo(f"{_tier(tier, held)}\n")
+            host = facts.host if held is option.host else None
+            typer.echo(f"{_tier(tier, held, host)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
     for line in [*_recomputation(program.runtime, written or {}, estimate, facts)]:
         typer.echo(paragraph(line))
@@ -320,7 +322,7 @@ def _levels(option: Option) -> TextTable:
     return table
 
 
-def _tier(name: str, held: TierMemory) -> TextTable:
+def _tier(name: str, held: TierMemory, host: "HostFacts | None") -> TextTable:
     wide = terminal_width() >= WIDE
     causes = ["caused by"] if wide else []
     table = TextTable(f"{name} memory", ">GiB per node", *causes, "formula")
@@ -333,6 +335,14 @@ def _tier(name: str, held: TierMemory) -> TextTable:
         table.add_row("at most, being built", _size(held.peak_bytes), *blank, "", bold=True)
     if held.pinned_bytes:
         table.add_row("page-locked", _size(held.pinned_bytes), *blank, "rounded to powers of two")
+    if host is not None and host.memory_bytes is not None and host.usable_bytes is not None:
+        left = host.usable_bytes - held.peak_bytes
+        kept = host.memory_bytes - host.usable_bytes
+        table.add_row("the node has", _size(host.memory_bytes), *blank, "")
+        table.add_row("kept for the system", _size(kept), *blank, "kernel, daemons, page cache")
+        table.add_row(
+            "", _size(abs(left)), *blank, "left" if left >= 0 else "too much", bold=left < 0
+        )
     return table
 
 

@@ -11,7 +11,7 @@ from dsconfig.commands.errors import UsageError, usage, write
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.commands import console, idle_flags, plan_tables
+    from dsconfig.commands import idle_flags, plan_tables, text_table
     from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
@@ -72,12 +72,13 @@ def plan(
 
 def show(made: "Plan", facts: "Facts") -> None:
     """Print the plan for people: whether it fits, then what was decided."""
-    out = console.console()
-    out.print(plan_tables.verdict(made, facts), style="bold")
-    out.print(plan_tables.summary_table(made))
+    typer.echo(text_table.emphasised(text_table.paragraph(plan_tables.verdict(made, facts))))
+    typer.echo(f"\n{plan_tables.summary(made)}")
     if made.units:
-        out.print(plan_tables.units_table(made))
-    out.print(plan_tables.coverage_table(made))
+        typer.echo(f"\n{plan_tables.units_table(made)}")
+    typer.echo("\nkeys of the file")
+    for line in plan_tables.coverage_lines(made):
+        typer.echo(line)
 
 
 def show_simulation(made: "Plan", facts: "Facts", output_format: str) -> None:
@@ -94,4 +95,4 @@ def show_simulation(made: "Plan", facts: "Facts", output_format: str) -> None:
     if output_format == "json":
         typer.echo(json.dumps(result, indent=2))
     else:
-        console.console().print(plan_tables.simulation_table(result))
+        typer.echo(str(plan_tables.simulation_table(result)))

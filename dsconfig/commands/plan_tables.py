@@ -1,52 +1,50 @@
-"""Tables of a plan, for people."""
+"""A plan on a terminal: the verdict, what was decided, the units, and the fate of every key."""
 
+import re
 from collections.abc import Iterator, Mapping
-from itertools import groupby
 from typing import Any
 
-from rich.table import Table
-
-from dsconfig.commands.verdict import gib
-from dsconfig.cost.search import TO_SPARE
+from dsconfig.commands.text_table import TextTable, emphasised, wrapped
+from dsconfig.commands.verdict import Need, gib, sentence
 from dsconfig.facts import Facts
-from dsconfig.planner.plan import Plan, Status, UnitSchedule
+from dsconfig.planner.plan import Coverage, Plan, Status, UnitSchedule
 from dsconfig.runtimes.effective import Tier
 
-STYLES = {Status.HONOURED: "green", Status.INERT: "yellow", Status.REFUSED: "bold red"}
+WIDEST_NAME = 14
+"""Columns of the names before decisions."""
 
 
 def lacks(plan: Plan, facts: Facts) -> int:
     """Bytes that are missing on each card; 0 where it fits, or where either is unknown."""
-    room = facts.device.memory_bytes if facts.device else None
-    needed = plan.memory.get("visible_bytes", plan.memory.get("peak_bytes"))
+    room, needed = _room(facts), _needed(plan)
     return 0 if room is None or needed is None else max(0, needed - room)
+
+
+def _needed(plan: Plan) -> int | None:
+    return plan.memory.get("visible_bytes", plan.memory.get("peak_bytes"))
+
+
+def _room(facts: Facts) -> int | None:
+    return facts.device.memory_bytes if facts.device else None
 
 
 def verdict(plan: Plan, facts: Facts) -> str:
     """Whether the plan fits the card, in one sentence; what is missing where nobody can say."""
-    needed = plan.memory.get("visible_bytes", plan.memory.get("peak_bytes"))
+    needed, room = _needed(plan), _room(facts)
     if needed is None:
         return "Memory is not estimated: give --model (or --params) and --seq-len."
-    phase = plan.memory["peak_phase"]
-    if facts.device is None or facts.device.memory_bytes is None:
-        return f"Needs {gib(needed)} on each GPU, in {phase}."
-    room, over = facts.device.memory_bytes, lacks(plan, facts)
-    if over:
-        said = f"Does not fit: {gib(over)} over on each {facts.device.name}, in {phase}."
-        return f"{said} `dsconfig estimate` says what would."
-    left = f"{gib(room - needed)} ({1 - needed / room:.0%}) left on each {facts.device.name}"
-    word = "Fits, but tightly" if room - needed < TO_SPARE * room else "Fits"
-    return f"{word}: {left}, at most in {phase}."
+    counted = plan.memory.get("sequence_length", 0) is not None
+    card = None if facts.device is None or room is None else (facts.device.name, room)
+    said = sentence(Need(needed, plan.memory["peak_phase"], counted), card)
+    return f"{said} `dsconfig estimate` says what would." if lacks(plan, facts) else said
 
 
-def summary_table(plan: Plan) -> Table:
+def summary(plan: Plan) -> str:
     """One line per decision."""
-    table = Table(title="Plan", title_justify="left", show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _summary(plan):
-        table.add_row(name, value)
-    return table
+    return "\n".join(
+        wrapped(value, first=f"{name:<{WIDEST_NAME}}  ", indent=" " * (WIDEST_NAME + 2))
+        for name, value in _summary(plan)
+    )
 
 
 def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -68,67 +66,93 @@ def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
             given = ", ".join(f"{key}={value}" for key, value in named.params.items())
             yield name, f"{named.type}({given})"
     for name, tier in (
-        ("optimizer states", settled.zero.optimizer_tier),
+        ("states", settled.zero.optimizer_tier),
         ("parameters", settled.zero.parameter_tier),
     ):
         if tier is not Tier.DEVICE:
             yield name, f"on {tier}"
     if "peak_bytes" in plan.memory:
         peak = gib(plan.memory["peak_bytes"])
-        yield "expected peak", f"{peak} per rank, in {plan.memory['peak_phase']}"
+        yield "expected peak", f"{peak} allocated per rank, in {plan.memory['peak_phase']}"
     for collective, sent in plan.traffic.items():
         yield collective.replace("_", "-"), f"{gib(sent)} sent per rank and step"
 
 
-def units_table(plan: Plan) -> Table:
-    """Units in order; runs of equal ones are one row."""
-    table = Table(title="Sharding units", title_justify="left")
-    for heading in ("units", "modules", "elements", "gathered", "freed after forward", "prefetch"):
-        table.add_column(heading, overflow="fold")
+# --- units -----------------------------------------------------------------------------------
 
-    def shape(unit: UnitSchedule) -> tuple[Any, ...]:
-        return (unit.elements, unit.gather, unit.reshard_after_forward, len(unit.prefetch))
+Pattern = tuple[tuple[str, ...], int, str, int]
+"""Module names without their numbers, elements, when it is whole, units prefetched."""
 
-    for _, run in groupby(plan.units, key=shape):
-        same = list(run)
-        first, last = same[0], same[-1]
-        names = ", ".join(name or "(root)" for name in first.modules)
-        if len(same) > 1:
-            names += f" ... {', '.join(last.modules)}"
-        table.add_row(
-            str(len(same)),
-            names,
-            f"{first.elements:,}",
-            "around use" if first.gather else "whole at rest",
-            _freed(first.reshard_after_forward),
-            f"next {len(first.prefetch)}" if first.prefetch else "-",
-        )
+
+def units_table(plan: Plan) -> TextTable:
+    """Units in the order of their first; those that differ by the number of the block are one."""
+    alike: dict[Pattern, list[UnitSchedule]] = {}
+    for unit in plan.units:
+        alike.setdefault(_pattern(unit), []).append(unit)
+    table = TextTable(">units", ">elements", "whole", "prefetch", "modules")
+    for (_, elements, whole, ahead), same in alike.items():
+        prefetched = f"next {ahead}" if ahead else "-"
+        table.add_row(str(len(same)), f"{elements:,}", whole, prefetched, _names(same))
     return table
 
 
-def _freed(reshard: bool | int) -> str:
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+"""The number of a block in the name of a module."""
+
+
+def _pattern(unit: UnitSchedule) -> Pattern:
+    names = tuple(_NUMBER.sub("*", name) for name in unit.modules)
+    return names, unit.elements, _whole(unit), len(unit.prefetch)
+
+
+def _whole(unit: UnitSchedule) -> str:
+    """When a rank holds all of it."""
+    reshard = unit.reshard_after_forward
+    if not unit.gather:
+        return "always"
     if isinstance(reshard, bool):
-        return "yes" if reshard else "no"
-    return f"to a group of {reshard}"
+        return "around use" if reshard else "till backward"
+    return f"in groups of {reshard}"
 
 
-def coverage_table(plan: Plan) -> Table:
-    """Every key of the file with its fate."""
-    table = Table(title="Keys", title_justify="left")
-    table.add_column("key", overflow="fold")
-    table.add_column("status", no_wrap=True)
-    table.add_column("by, or why", overflow="fold")
-    for row in plan.coverage:
-        path = row.pointer.strip("/").replace("/", ".")
-        table.add_row(path, f"[{STYLES[row.status]}]{row.status}[/]", row.by)
-    return table
+def _names(same: list[UnitSchedule]) -> str:
+    """``model.layers.{0-31}.mlp``: the modules of the first, with the numbers of all."""
+    columns = zip(*(unit.modules for unit in same), strict=True)
+    return ", ".join(_numbered(column) for column in columns) or "(root)"
 
 
-def simulation_table(result: Mapping[str, Any]) -> Table:
+def _numbered(names: tuple[str, ...]) -> str:
+    if len(set(names)) == 1:
+        return names[0] or "(root)"
+    numbers = [tuple(map(int, _NUMBER.findall(name))) for name in names]
+    (first, last) = (iter(min(numbers)), iter(max(numbers)))
+
+    def span(_: "re.Match[str]") -> str:
+        low, high = next(first), next(last)
+        return str(low) if low == high else f"{{{low}-{high}}}"
+
+    return _NUMBER.sub(span, names[0])
+
+
+# --- keys ------------------------------------------------------------------------------------
+
+
+def coverage_lines(plan: Plan) -> list[str]:
+    """Every key of the file with its fate, what is not honoured first."""
+    order = (Status.REFUSED, Status.INERT, Status.HONOURED)
+    rows = sorted(plan.coverage, key=lambda row: order.index(row.status))
+    return [_fate(row) for row in rows]
+
+
+def _fate(row: Coverage) -> str:
+    path = row.pointer.strip("/").replace("/", ".")
+    text = wrapped(f"{row.status:<8}  {path}: {row.by}", indent=" " * 12)
+    return emphasised(text, row.status is Status.REFUSED)
+
+
+def simulation_table(result: Mapping[str, Any]) -> TextTable:
     """Peak bytes by phase, on the device and in main memory, and bytes sent by collective."""
-    table = Table(title="Dry run", title_justify="left")
-    table.add_column("what", overflow="fold")
-    table.add_column("per rank", justify="right", no_wrap=True)
+    table = TextTable("dry run", ">per rank")
     for phase, count in result["phases"].items():
         table.add_row(f"peak in {phase}", gib(count))
     for phase, count in result.get("host", {}).items():

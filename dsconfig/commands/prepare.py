@@ -14,6 +14,7 @@ from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 
 with lazily():
+    from dsconfig.commands import assumed, options
     from dsconfig.facts import facts as empty
     from dsconfig.planner import making
     from dsconfig.planner import plan as plans
@@ -59,8 +60,13 @@ def planned(
     strict: bool = False,
 ) -> "Plan":
     """Go all the way. Exits 1 with the reason when the config cannot be planned."""
+    program = options.program(runtime, version)
+    facts = assumed.one_pass(document, facts, program)
+    resolution = resolved(document, facts, runtime, version, strict=strict)
+    if resolution.effective is not None:
+        assumed.say_fp32(resolution.effective, document, program)
     try:
-        return dsconfig.plan(resolved(document, facts, runtime, version, strict=strict), facts)
+        return dsconfig.plan(resolution, facts)
     except making.PlanError as error:
         print(f"{document.name}: {error}", file=sys.stderr)
         raise typer.Exit(FOUND) from None

@@ -19,7 +19,7 @@ from dsconfig.report import FileReport, Report
 from dsconfig.source.pointer import dotted, from_dotted, lookup
 
 with lazily():
-    from dsconfig.commands import key_words, ledger_table
+    from dsconfig.commands import assumed, key_words, ledger_table
     from dsconfig.report import render
     from dsconfig.report.render import as_json as machine_form
 
@@ -59,9 +59,12 @@ def resolve(
     Exit code 1 when something is left open or contradictory.
     """
     document = options.load(file, overrides)
+    program = options.program(runtime, deepspeed_version)
+    facts = assumed.one_pass(document, facts, program)
     result = resolved(document, facts, runtime, deepspeed_version)
     if result.effective is not None:
         say_idle_flags(result.effective, facts)
+        assumed.say_fp32(result.effective, document, program)
     asked = None if explain is None else asked_for(result, explain)
     if output is not None and str(output) != "-":
         _write_config(result, output)

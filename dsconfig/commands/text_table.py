@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH = 160
 GAP = "  "
+WIDEST_TEXT = 100
 NARROWEST = 20
 """Columns the last cell is never wrapped below."""
 
@@ -64,7 +65,7 @@ def wrapped(text: str, *, first: str = "", indent: str = "") -> str:
     """Running text with a hanging indent, wrapped to the terminal; words are never broken."""
     return textwrap.fill(
         text,
-        min(100, terminal_width()),
+        min(WIDEST_TEXT, terminal_width()),
         initial_indent=first,
         subsequent_indent=indent,
         break_long_words=False,
@@ -73,5 +74,5 @@ def wrapped(text: str, *, first: str = "", indent: str = "") -> str:
 
 
 def paragraph(text: str) -> str:
-    """Running text, wrapped to the terminal."""
-    return textwrap.fill(text, min(100, terminal_width()))
+    """Running text, wrapped to the terminal; flags are never broken at their dashes."""
+    return wrapped(text)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsconfig.commands.text_table import wrapped
 from dsconfig.cost.search import TO_SPARE, host_misfit, known_cards
@@ -24,22 +24,47 @@ GIB = 2**30
 
 def verdict(option: "Option", facts: "Facts") -> str:
     """One sentence on a priced config: ``Does not fit: 25.0 GiB over on each A100, in forward.``"""
-    needed, phase = option.device.visible_bytes, option.device.peak_phase
-    if not option.fits:
-        return f"Needs {gib(needed)} on each GPU, in {phase}{_smallest_card(needed)}."
-    (fit, *_) = option.fits
-    each = f"each {fit.device}"
-    short = host_misfit(option, facts)
-    if not fit.fits:
+    training = facts.training
+    (card, *_) = option.fits or (None,)
+    return sentence(
+        Need(
+            option.device.visible_bytes,
+            option.device.peak_phase,
+            activations=training is not None and training.sequence_length is not None,
+            short_of_host=host_misfit(option, facts) if option.fits else "",
+        ),
+        (card.device, card.memory_bytes) if card else None,
+    )
+
+
+class Need(NamedTuple):
+    """What one GPU has to hold (bytes) and when; whether ``activations`` are among it."""
+
+    bytes: int
+    phase: str
+    activations: bool = True
+    short_of_host: str = ""
+
+
+def sentence(need: Need, card: tuple[str, int] | None) -> str:
+    """Whether that fits a card, given as (name, usable bytes)."""
+    when = f"in {need.phase}" if need.activations else f"in {need.phase}, before activations"
+    if card is None:
+        least = "Needs" if need.activations else "Needs at least"
+        smallest = _smallest_card(need.bytes) if need.activations else "; give --seq-len"
+        return f"{least} {gib(need.bytes)} on each GPU, {when}{smallest}."
+    name, memory = card
+    left, short = memory - need.bytes, need.short_of_host
+    if left < 0:
         also = f"; {short}, too" if short else ""
-        over = gib(-fit.headroom_bytes)
-        return f"Does not fit: {over} over on {each}, in {phase}{also}."
+        return f"Does not fit: {gib(-left)} over on each {name}, {when}{also}."
     if short:
         return f"Does not fit: {short}."
-    share = fit.headroom_bytes / fit.memory_bytes
-    word = "Fits, but tightly" if share < TO_SPARE else "Fits"
-    left = f"{gib(fit.headroom_bytes)} ({share:.0%}) left on {each}"
-    return f"{word}: {left}, at most in {phase}."
+    share = f"{gib(left)} ({left / memory:.0%}) left on each {name}"
+    if not need.activations:
+        return f"Fits only before activations: {share}. Give --seq-len: activations decide."
+    word = "Fits, but tightly" if left < TO_SPARE * memory else "Fits"
+    return f"{word}: {share}, at most in {need.phase}."
 
 
 def _smallest_card(needed: int) -> str:

@@ -77,9 +77,9 @@ def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
     ]
     wants = [(option.device.visible_bytes, fit.memory_bytes) for fit in option.fits]
     host = facts.host
-    if host is not None and host.memory_bytes is not None:
+    if host is not None and host.usable_bytes is not None:
         lacks.append(host_misfit(option, facts))
-        wants.append((option.host.peak_bytes, host.memory_bytes))
+        wants.append((option.host.peak_bytes, host.usable_bytes))
     if option.nvme.bytes and not _names_disk(effective, facts):
         lacks.append(f"needs {option.nvme.bytes / GIB:.0f} GiB of NVMe: give --nvme")
     elif option.nvme.bytes and host is not None and host.nvme_bytes is not None:
@@ -92,11 +92,12 @@ def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
 
 def host_misfit(option: Option, facts: Facts) -> str:
     """The same for main memory alone, building the model included; empty where it fits."""
-    memory = facts.host.memory_bytes if facts.host else None
-    if memory is None or option.host.peak_bytes <= memory:
+    usable = facts.host.usable_bytes if facts.host else None
+    if usable is None or option.host.peak_bytes <= usable:
         return ""
     building = " to build the model" if option.host.peak_bytes > option.host.bytes else ""
-    return f"needs {option.host.peak_bytes / GIB:.0f} GiB of main memory per node{building}"
+    needs = f"needs {option.host.peak_bytes / GIB:.0f} GiB of main memory per node{building}"
+    return f"{needs}, and {usable / GIB:.0f} GiB are left beside the system"
 
 
 def _names_disk(effective: Effective, facts: Facts) -> bool:

@@ -43,6 +43,26 @@ class HostFacts:
     nvme_path: str | None = None
     nvme_bytes: int | None = None
 
+    @property
+    def usable_bytes(self) -> int | None:
+        """What a job can have of the main memory; the rest is the system's."""
+        return None if self.memory_bytes is None else self.memory_bytes - _of_system(self)
+
+
+_TAKEN_BY_SYSTEM = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06))
+_TAKEN_ABOVE = 0.02
+"""Shares of one slice of GiB after the other, and of all above them, that kernel, daemons and page
+cache need: what Google Kubernetes Engine keeps from the jobs of a node (its page "Plan GKE Standard
+node sizes")."""
+
+
+def _of_system(host: HostFacts) -> int:
+    left, taken = host.memory_bytes or 0, 0.0
+    for size, share in _TAKEN_BY_SYSTEM:
+        part = min(left, size * 2**30)
+        left, taken = left - part, taken + part * share
+    return int(taken + left * _TAKEN_ABOVE)
+
 
 _KIND_OF_VENDOR = {"nvidia": "cuda", "amd": "rocm", "intel": "hpu"}
 _REMEDY = "Name a card such as a100-80gb, or give --device-memory with any name"

@@ -73,6 +73,8 @@ def complete(plan: Plan, facts: Facts) -> Plan:
             "host_bytes": option.host.bytes,
             "host_peak_bytes": option.host.peak_bytes,
             "nvme_bytes": option.nvme.bytes,
+            # Without the length of a sample no activations are among them.
+            "sequence_length": facts.training.sequence_length if facts.training else None,
         },
         traffic=traffic(units, tree, plan.mesh, plan.effective),
     )

@@ -1,0 +1,80 @@
+"""What is taken where nobody said anything, and told on standard error each time."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import typer
+
+from dsconfig.batch import GLOBAL, KEYS, STEPS
+from dsconfig.lazily import lazily
+from dsconfig.runtimes.base import AUTO
+
+with lazily():
+    from dsconfig.commands import inference, text_table
+    from dsconfig.facts import training as runs
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+    from dsconfig.facts.training import TrainingFacts
+    from dsconfig.runtimes.base import Runtime
+    from dsconfig.runtimes.effective import Effective
+    from dsconfig.source import Document
+
+PRECISIONS = ("bf16.enabled", "fp16.enabled")
+
+
+def say(text: str) -> None:
+    """One assumption or remark, wrapped, on standard error."""
+    typer.echo(text_table.paragraph(text), err=True)
+
+
+def usual_precision(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
+    """The facts with bf16 (fp16 on an older card) where the program takes the precision from
+    arguments that nobody gave: left alone it would train in fp32, which hardly anybody means.
+    """
+    known = facts.training is not None and facts.training.precision is not None
+    filled = set(inference.filled_by(program, document.value))
+    given = facts.origins.keys() & {"training", "launch"}
+    if known or given or filled.isdisjoint(PRECISIONS):
+        return facts
+    bf16 = (facts.device is None or facts.device.bf16) and "bf16.enabled" in filled
+    name = "bf16" if bf16 else "fp16"
+    step = program.steps({f"/{name}/enabled": True}, {})[0]
+    say(f"assumed: {step}, which nobody gave; without it this trains in fp32 (--precision)")
+    return replace(facts, training=replace(_training(facts), precision=name))
+
+
+def one_pass(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
+    """The facts with one pass per step where our resolver is to settle a batch whose size nobody
+    gave: a global batch of micro batch x GPUs.
+    """
+    config: object = document.value
+    if program.fills_by_itself or not isinstance(config, dict):
+        return facts
+    held = cast("dict[str, Any]", config)
+    training = _training(facts)
+    is_open = any(held.get(key) == AUTO for key in KEYS)
+    in_file = any(held.get(key, AUTO) != AUTO for key in (GLOBAL, STEPS))
+    if not is_open or in_file or training.global_batch_size or training.gradient_accumulation_steps:
+        return facts
+    say("assumed: a global batch of micro batch x GPUs, which nobody gave (--global-batch)")
+    return replace(facts, training=replace(training, gradient_accumulation_steps=1))
+
+
+def say_fp32(effective: "Effective", document: "Document", program: "Runtime") -> None:
+    """One line where training in fp32 is nobody's decision."""
+    config: object = document.value
+    if str(effective.numerics.precision) != "fp32" or not isinstance(config, dict):
+        return
+    held = cast("dict[str, Any]", config)
+    blocks = [held.get(name) for name in ("bf16", "fp16", "torch_autocast")]
+    said = [block.get("enabled") for block in blocks if isinstance(block, dict)]  # type: ignore[union-attr]
+    if AUTO in said:
+        step = program.steps({"/bf16/enabled": True}, held)[0]
+        say(f"note: this trains in fp32, since nobody gave a precision: set {step}")
+    elif not said:
+        say('note: this trains in fp32: the config has neither "bf16" nor "fp16"')
+
+
+def _training(facts: "Facts") -> "TrainingFacts":
+    return facts.training or runs.TrainingFacts()

@@ -1,0 +1,112 @@
+"""What nobody said is never taken in silence: batch, precision, the length of a sample."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+OPEN = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "bf16": {"enabled": "auto"},
+    "zero_optimization": {"stage": 3},
+}
+WITHOUT = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}
+MODEL = ("--model", "llama-3-8b", "--gpus", 4, "--device", "h100")
+
+
+def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
+    environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "open.json"
+    path.write_text(json.dumps(OPEN))
+    return path
+
+
+@pytest.fixture
+def without(tmp_path: Path) -> Path:
+    path = tmp_path / "without.json"
+    path.write_text(json.dumps(WITHOUT))
+    return path
+
+
+def test_a_global_batch_that_nobody_gave_is_micro_batch_times_gpus(file: Path) -> None:
+    done = run("resolve", file, "--gpus", 4, "--device", "h100", "--micro-batch", 2, "-o", "-")
+    assert json.loads(done.stdout)["train_batch_size"] == 8
+    assert "assumed: a global batch of micro batch x GPUs" in done.stderr
+    given = run("resolve", file, *MODEL[2:], "--micro-batch", 2, "--global-batch", 16, "-o", "-")
+    assert json.loads(given.stdout)["gradient_accumulation_steps"] == 2
+    assert "assumed" not in given.stderr
+
+
+def test_the_micro_batch_is_still_the_largest_that_fits(file: Path) -> None:
+    done = run("plan", file, *MODEL, "--seq-len", 2048, "--output-format", "json")
+    batch = json.loads(done.stdout)["effective"]["batch"]
+    assert batch["accumulation"] == 1 and batch["micro_batch"] > 1
+    assert "--global-batch" in done.stderr
+
+
+def test_a_program_with_a_batch_of_its_own_is_left_alone(file: Path) -> None:
+    done = run("resolve", file, *MODEL, "--runtime", "transformers")
+    assert "global batch" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["resolve", "plan"])
+def test_fp32_under_a_trainer_is_said_with_what_ends_it(command: str, file: Path) -> None:
+    silent = run(command, file, *MODEL, "--runtime", "transformers")
+    assert "trains in fp32" in silent.stderr and "bf16=True" in silent.stderr
+    given = run(command, file, *MODEL, "--runtime", "transformers", "--precision", "bf16")
+    assert "fp32" not in given.stderr
+
+
+def test_an_estimate_takes_bf16_and_says_so(file: Path) -> None:
+    done = run("estimate", file, *MODEL, "--seq-len", 2048)
+    assert "assumed: bf16=True in TrainingArguments" in done.stderr
+    assert "bf16, AdamW" in done.stdout
+
+
+def test_a_config_without_a_precision_says_that_it_trains_in_fp32(without: Path) -> None:
+    assert "trains in fp32" in run("estimate", without, *MODEL).stderr
+    asked = run("estimate", without, *MODEL, "--set", "bf16.enabled=false")
+    assert "trains in fp32" not in asked.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "estimate"])
+def test_without_a_length_the_verdict_says_what_is_not_counted(command: str, without: Path) -> None:
+    flags = (*MODEL, "--set", "bf16.enabled=true")
+    first = " ".join(run(command, without, *flags).stdout.split())
+    assert "Fits only before activations" in first and "Give --seq-len" in first
+    counted = " ".join(run(command, without, *flags, "--seq-len", 512).stdout.split())
+    assert "before activations" not in counted and "Fits" in counted
+
+
+def test_a_plan_in_a_file_remembers_what_was_not_counted(without: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    run("plan", without, *MODEL, "-o", plan)
+    assert "at least" in run("plan", plan).stdout
+    run("plan", without, *MODEL, "--seq-len", 512, "-o", plan)
+    assert "at least" not in run("plan", plan).stdout
+
+
+def test_the_units_of_equal_blocks_are_one_row_and_fit_the_screen(without: Path) -> None:
+    shown = run("plan", without, *MODEL).stdout
+    assert "   31  218,112,000  around use  -         model.layers.{0-30}" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("memory", "said"), [("150GiB", "left"), ("125GiB", "beside the system")])
+def test_main_memory_leaves_room_for_the_system(memory: str, said: str, without: Path) -> None:
+    offload = ("--set", "zero_optimization.offload_optimizer.device=cpu")
+    flags = (*MODEL, "--set", "bf16.enabled=true", *offload, "--seq-len", 512)
+    done = run("estimate", without, *flags, "--host-memory", memory)
+    assert "kept for the system" in done.stdout and said in done.stdout
+    assert done.stdout.count("Does not fit: needs") == (memory == "125GiB")
