@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from dsconfig.cost.activations import Recompute, recompute_of
 from dsconfig.cost.choices import (
+    NAMES,
     RECOMPUTED,
     USUAL,
     choice_edits,
@@ -20,7 +21,7 @@ from dsconfig.cost.search import divisors, verdict_on
 from dsconfig.cost.step_time import step_time
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import RECOMPUTATION, Runtime
-from dsconfig.runtimes.effective import Effective
+from dsconfig.runtimes.effective import Effective, Tier, Zero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,4 +218,20 @@ def _other_choices(effective: Effective, facts: Facts) -> Iterator[Candidate]:
             plain = replace(now, offload_optimizer=None, offload_param=None)
             zero = with_choice(plain, choice, facts)
             changed = replace(effective, zero=zero)
-            yield Candidate((choice.label,), choice_edits(zero), changed)
+            back = _moved_back(now, zero)
+            stays = zero.optimizer_tier is zero.parameter_tier is Tier.DEVICE
+            what = f"{choice.label}, all on the GPU" if back and stays else choice.label
+            yield Candidate((what,), choice_edits(zero) | back, changed)
+
+
+def _moved_back(now: Zero, then: Zero) -> dict[str, Any]:
+    """The edits for tiers that are in the file, and not in the choice."""
+    blocks = {
+        "offload_optimizer": (now.optimizer_tier, then.optimizer_tier),
+        "offload_param": (now.parameter_tier, then.parameter_tier),
+    }
+    return {
+        f"/zero_optimization/{key}": {"device": NAMES[Tier.DEVICE]}
+        for key, (held, wanted) in blocks.items()
+        if wanted is Tier.DEVICE and held is not Tier.DEVICE
+    }

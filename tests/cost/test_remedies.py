@@ -191,3 +191,16 @@ def test_the_remedies_are_in_the_json_too(tmp_path: Any, capsys: Any, monkeypatc
     first = data["remedies"][0]
     assert first["fits"] and first["steps"][0]["text"] == "gradient_checkpointing=True"
     assert "bf16=True in TrainingArguments" in captured.err, "fp32 is never assumed in silence"
+
+
+def test_a_remedy_without_offload_takes_the_block_back() -> None:
+    moved = {"offload_optimizer": {"device": "cpu"}}
+    document = read({**FIXED, "zero_optimization": {"stage": 3, **moved}})
+    here = gather(**WORLD, sequence_length=512, host_memory="100GiB")
+    settled = dsconfig.resolve(document, here, runtime="deepspeed").effective
+    assert settled is not None
+    changes = cheapest_changes(settled, here, runtime="deepspeed", count=50)
+    (back,) = (each for each in changes if each.what == "stage 3, all on the GPU")
+    assert back.edits["/zero_optimization/offload_optimizer"] == {"device": "none"}
+    (step, *_) = runtime_of("deepspeed").steps(back.edits, document.value)
+    assert "offload_optimizer" in step.text
