@@ -209,6 +209,8 @@ def print_limits(
     with usage():
         found = limits.limits(facts, effective, runtime=program.runtime)
     if not found:
+        if facts.outline is not None:
+            raise UsageError(facts.why_no_model)
         needed = [] if facts.world_size else ["--gpus"]
         needed += [] if facts.model else ["--model"]
         raise UsageError(f"--fit: give {' or '.join(needed)}")
@@ -228,6 +230,8 @@ def print_compat(facts: "Facts", program: str, output_format: str) -> None:
     """DeepSpeed's own tables for these facts, to the letter; as JSON their bytes."""
     if program != "deepspeed":
         raise UsageError(f"--compat: {program!r} is unknown; write --compat deepspeed")
+    if facts.outline is not None:
+        raise UsageError(facts.why_no_model)
     if facts.model is None or facts.world_size is None:
         raise UsageError("--compat needs the model and the devices: give --model and --gpus")
     nodes = facts.nodes or 1

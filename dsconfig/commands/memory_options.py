@@ -64,6 +64,8 @@ def with_trainable(facts: "Facts", trainable: str | None) -> "Facts":
     if trainable is None:
         return facts
     if facts.model is None:
+        if facts.outline is not None:
+            raise UsageError(facts.why_no_model)
         raise UsageError("--trainable needs the model: give --model or --params")
     with usage():
         count = quantities.count(trainable, "--trainable")

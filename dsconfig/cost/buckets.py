@@ -85,7 +85,7 @@ def with_buckets(
     written = written or {}
     known = OVERLAP in open_keys or OVERLAP in written
     overlapping = changes.get("overlap_comm", zero.overlap_comm) or not known
-    width = facts.model.hidden_size if facts.model else None
+    width = facts.width
     sizes = by_width(width) if width else {REDUCE: DEFAULT_BUCKET, GATHER: DEFAULT_BUCKET}
     given = [
         written[name]

@@ -398,6 +398,8 @@ def tune(
 
     Raises ValueError when model, number of devices or the card's memory is unknown.
     """
+    if facts.outline is not None:
+        raise ValueError(facts.why_no_model)
     if facts.model is None or facts.world_size is None:
         raise ValueError("tune needs the model and the devices: give --model and --gpus")
     if facts.device is None or facts.device.memory_bytes is None:

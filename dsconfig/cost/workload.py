@@ -124,7 +124,7 @@ def workload(
 ) -> Workload:
     """Digest config and facts. Raises ValueError when the model or world size is unknown."""
     if facts.model is None:
-        raise ValueError("the model is unknown: give --model or --params")
+        raise ValueError(facts.why_no_model)
     if facts.world_size is None:
         raise ValueError("the number of devices is unknown: give --gpus")
     if facts.model.parameters > MOST_PARAMETERS:

@@ -15,7 +15,7 @@ with lazily():
 
 if TYPE_CHECKING:
     from dsconfig.facts.machine import DeviceFacts, HostFacts
-    from dsconfig.facts.model import ModelTree
+    from dsconfig.facts.model import ModelOutline, ModelTree
     from dsconfig.facts.training import TrainingFacts
 
 
@@ -32,6 +32,8 @@ class Facts:
     device: "DeviceFacts | None" = None
     host: "HostFacts | None" = None
     model: "ModelTree | None" = None
+    outline: "ModelOutline | None" = None
+    """A model that was named and whose sizes are not known; ``model`` is None then."""
     training: "TrainingFacts | None" = None
     tensor_parallel: int = 1
     sequence_parallel: int = 1
@@ -42,6 +44,22 @@ class Facts:
     launch: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """An accelerate config file as given (its ``deepspeed_config`` block is a plugin's)."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def named_model(self) -> "ModelTree | ModelOutline | None":
+        """The model that was named, whatever is known of it."""
+        return self.model or self.outline
+
+    @property
+    def width(self) -> int | None:
+        """The model's hidden_size, where it is known."""
+        return self.named_model.hidden_size if self.named_model else None
+
+    @property
+    def why_no_model(self) -> str:
+        """Why nothing can be said that needs the model's sizes, and what supplies them."""
+        asked = "the model is unknown: give --model or --params"
+        return self.outline.why if self.outline is not None else asked
 
     @property
     def data_parallel(self) -> int | None:

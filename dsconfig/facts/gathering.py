@@ -11,7 +11,7 @@ from dsconfig import mesh
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.given import FactError, above_zero, byte_count, not_negative
 from dsconfig.facts.machine import DeviceFacts, HostFacts, named_device, processor, this_host
-from dsconfig.facts.model import ModelTree
+from dsconfig.facts.model import ModelOutline, ModelTree
 from dsconfig.facts.training import FLAG, TrainingFacts, from_path, training
 from dsconfig.lazily import lazily
 
@@ -86,7 +86,7 @@ def _facts(given: Mapping[str, Any]) -> Facts:
         nodes=nodes,
         device=_device(device, given["device_memory"], ranks_of_node, origins),
         host=_host(device, given["host_memory"], given["nvme"], given["nvme_size"], origins),
-        model=_model(given["model"], given["params"], origins),
+        **_model(given["model"], given["params"], origins),
         training=_training(given["training_args"], launch.precision, own, origins),
         client_optimizer=given["client_optimizer"],
         client_scheduler=given["client_scheduler"],
@@ -220,7 +220,17 @@ def _model(
     model: str | Path | ModelTree | None,
     params: str | int | float | None,
     origins: dict[str, str],
-) -> ModelTree | None:
+) -> dict[str, Any]:
+    """The field of Facts that holds what is known of the model."""
+    found = _named_model(model, params, origins)
+    return {"outline" if isinstance(found, ModelOutline) else "model": found}
+
+
+def _named_model(
+    model: str | Path | ModelTree | None,
+    params: str | int | float | None,
+    origins: dict[str, str],
+) -> ModelTree | ModelOutline | None:
     if model is not None and params is not None:
         raise FactError("--params", "--model already says how many parameters there are; drop one")
     if params is not None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from dsconfig.facts import architectures, given
+from dsconfig.facts import architectures, given, hf_attributes
 from dsconfig.facts.architectures import HOME_OF_FAMILY
 from dsconfig.facts.given import FactError
-from dsconfig.facts.model import Architecture, ModelTree
+from dsconfig.facts.model import Architecture, ModelOutline, ModelTree
 
 # The names different families give to one size, the commonest first.
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -34,15 +34,39 @@ _EXTRAS = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim"
 _TIED_BY_DEFAULT = {"gpt2", "gpt_neo", "opt", "bloom", "falcon", "gemma2", "t5", "bert"}
 
 
-def from_path(path: str | Path) -> ModelTree:
-    """The model described by a config.json. Raises FactError when it cannot be."""
+class SizesUnknown(FactError):
+    """A config that names a model, and not all of its sizes."""
+
+
+def from_path(path: str | Path) -> ModelTree | ModelOutline:
+    """The model described by a config.json; its outline where that does not say the sizes.
+
+    Raises FactError where a size is no number, or the file is no config.
+    """
     file = Path(path)
     return _cached(str(file), file.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
-def _cached(path: str, _changed: int) -> ModelTree:
-    return model(given.read_file(path, "--model"), name=path)
+def _cached(path: str, _changed: int) -> ModelTree | ModelOutline:
+    return known(given.read_file(path, "--model"), name=path)
+
+
+def known(config: Mapping[str, Any], name: str = "model") -> ModelTree | ModelOutline:
+    """The model, or its outline where the config says what it is and not how large."""
+    try:
+        return model(config, name)
+    except SizesUnknown as unknown:
+        if not ({"model_type", *hf_attributes.WIDTHS} & config.keys()):
+            raise
+        held = hf_attributes.attributes(config)
+        width = held.get("hidden_size")
+        return ModelOutline(
+            name=name,
+            why=str(unknown),
+            hidden_size=width if type(width) is int else None,
+            config=MappingProxyType(held),
+        )
 
 
 def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
@@ -53,11 +77,11 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
     part = language_part(config)
     if part is None:
         remedy = "it needs hidden_size and num_hidden_layers; else give --params"
-        raise FactError("--model", f"{name} has no width and depth of a model; {remedy}")
+        raise SizesUnknown("--model", f"{name} has no width and depth of a model; {remedy}")
     shape = _sizes(part)
     if not shape.vocab_size:
         remedy = "its embedding is not known; add it, or give --params"
-        raise FactError("--model", f"{name} has no vocab_size: {remedy}")
+        raise SizesUnknown("--model", f"{name} has no vocab_size: {remedy}")
     dtype = config.get("dtype") or config.get("torch_dtype") or part.get("torch_dtype")
     trained_in = dtype if dtype in ("bfloat16", "float16", "float32") else None
     tree = architectures.model_of(name, shape, trained_in=trained_in) or _estimated(name, shape)
@@ -66,7 +90,8 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
     if part is not config:
         note = "only the language model is counted; other towers of this config are not"
         tree = replace(tree, assumed=(*tree.assumed, note))
-    return replace(tree, config=MappingProxyType(dict(config)), trained_in=trained_in)
+    held = MappingProxyType(hf_attributes.attributes(config))
+    return replace(tree, config=held, trained_in=trained_in)
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -146,6 +146,19 @@ class ModelTree:
     """The attributes of ``model.config``, which integrations search; None: it has no such thing."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOutline:
+    """What is known of a model whose sizes are not; ``why`` says what is missing."""
+
+    name: str
+    why: str
+    hidden_size: int | None = None
+    config: Mapping[str, Any] | None = field(
+        default_factory=lambda: MappingProxyType({}), hash=False, repr=False
+    )
+    """As that of a :class:`ModelTree`."""
+
+
 def counted(tree: ModelTree, root: ModuleFact) -> ModelTree:
     """``tree`` with every count taken from ``root`` (elements, shared storage once)."""
     tensors = list(root.unique_parameters())

@@ -32,7 +32,7 @@ def fill(draft: Draft) -> None:
         alone = "there is nothing to overlap: no sharding, or a single rank"
         reason = rule if overlapping else alone
         draft.fill(f"{BLOCK}.{OVERLAP}", overlapping, Source.DERIVED, reason)
-    width = draft.facts.model.hidden_size if draft.facts.model else None
+    width = draft.facts.width
     for name in (REDUCE, GATHER):
         if draft.is_auto(f"{BLOCK}.{name}"):
             _bucket(draft, name, width)

@@ -4,12 +4,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from dsconfig.facts import Facts
+from dsconfig.lazily import lazily
 from dsconfig.report import Diagnostic, Effect
 from dsconfig.resolver.resolution import LedgerEntry, Source
 from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.schema.key_index import written_as
 from dsconfig.source import Document
 from dsconfig.source.pointer import ABSENT, copied, join, value_at
+
+with lazily():
+    from dsconfig.source import strict
 
 
 class Draft:
@@ -23,7 +27,10 @@ class Draft:
         self.document = document
         self.facts = facts
         self.runtime = runtime
-        self.config: dict[str, Any] = copied(document.value)
+        own = runtime.reads_hjson
+        self.config: dict[str, Any] = (
+            copied(document.value) if own else strict.as_json_reads(document)
+        )
         self.ledger: list[LedgerEntry] = []
         self.findings: list[Diagnostic] = []
         self.given_up: set[str] = set()

@@ -63,7 +63,7 @@ def missing_flags(facts: Facts) -> tuple[str, ...]:
     needed: dict[str, object] = {
         "--gpus": facts.world_size,
         "--device": facts.device and facts.device.memory_bytes,
-        "--model or --params": facts.model,
+        ("--params" if facts.outline else "--model or --params"): facts.model,
     }
     if facts.model is not None and facts.model.architecture is not None:
         # Without it no activations would be counted, and everything would seem to fit.

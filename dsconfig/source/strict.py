@@ -3,17 +3,42 @@
 import json
 import re
 from difflib import SequenceMatcher
-from typing import Any
+from itertools import zip_longest
+from typing import Any, cast
 
 from dsconfig.report import Applicability, Edit, Fix
 from dsconfig.source import tokens
 from dsconfig.source.document import Document
+from dsconfig.source.pointer import copied
 from dsconfig.source.positions import LineIndex
 
 MOST_STEPS = 400
 """Departures of one file that are mended."""
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _WORD = re.compile(r"[A-Za-z]+")
+
+
+def as_json_reads(document: Document) -> Any:
+    """The values with the numbers that Python's ``json`` makes: 1.0 and 5e8 stay floats there."""
+    if document.text is None or document.departure is not None or document.is_broken:
+        return copied(document.value)
+    try:
+        return _numbers_of(document.value, json.loads(document.text))
+    except ValueError:  # a text of another format than JSON
+        return copied(document.value)
+
+
+def _numbers_of(value: Any, read: Any) -> Any:
+    """A copy of ``value``, which an override may have changed, with the numbers of ``read``."""
+    if isinstance(value, dict):
+        held = cast("dict[str, Any]", value)
+        other = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+        return {name: _numbers_of(each, other.get(name)) for name, each in held.items()}
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        others = cast("list[Any]", read) if isinstance(read, list) else []
+        return [_numbers_of(*pair) for pair in zip_longest(items, others[: len(items)])]
+    return read if isinstance(read, float) and type(value) is int else value
 
 
 def strict_fix(document: Document) -> Fix | None:

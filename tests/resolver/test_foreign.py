@@ -171,3 +171,13 @@ def test_betas_of_one_number_stop_deepspeed():
     resolution = dsconfig.resolve(config, gather(world_size=2), runtime=deepspeed())
     (found,) = resolution.diagnostics
     assert found.pointer == "/optimizer/params/betas" and "IndexError" in found.message
+
+
+def test_transformers_reads_numbers_as_json_does() -> None:
+    text = '{"train_batch_size": 8.0, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}}'
+    facts = dsconfig.gather(world_size=1, training_args={"per_device_train_batch_size": 8})
+    hugging = dsconfig.resolve(text, facts, runtime="transformers").config
+    assert type(hugging["train_batch_size"]) is float
+    assert type(hugging["zero_optimization"]["reduce_bucket_size"]) is float
+    alone = dsconfig.resolve(text, facts, runtime="deepspeed").config
+    assert type(alone["train_batch_size"]) is int

@@ -6,9 +6,13 @@ Where a block on the way is a text, the bare AttributeError of their code is the
 from collections.abc import Mapping
 from typing import Any, cast
 
-from dsconfig.facts import ModelTree
+from dsconfig.facts import hf_attributes
+from dsconfig.facts.model import ModelOutline, ModelTree
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.behaviour.replay import MissingFact, Stops, about
+
+Named = ModelTree | ModelOutline | None
+"""The model of a run, whatever is known of it; None where nobody named one."""
 
 
 def node(config: dict[str, Any], path: str) -> tuple[dict[str, Any] | None, str]:
@@ -75,7 +79,7 @@ def sizes_by_width(width: Any) -> tuple[Any, Any, Any]:
         return width * width, int(0.9 * width * width), 10 * width
 
 
-def width_for_transformers(model: ModelTree | None, open_keys: list[str]) -> Any:
+def width_for_transformers(model: Named, open_keys: list[str]) -> Any:
     """hidden_size, the widest of hidden_sizes, then the same two of text_config."""
     config = _config(model, open_keys)
     width = None
@@ -93,12 +97,13 @@ def width_for_transformers(model: ModelTree | None, open_keys: list[str]) -> Any
         elif "hidden_sizes" in text_config:
             width = _widest(text_config["hidden_sizes"])
     if width is None:
+        _insist_on_knowing(config, open_keys)
         said = "the model's config has neither hidden_size nor hidden_sizes"
         raise Stops("ValueError", said, *open_keys, late=True)
     return width
 
 
-def width_for_accelerate(model: ModelTree | None, open_keys: list[str]) -> Any:
+def width_for_accelerate(model: Named, open_keys: list[str]) -> Any:
     """hidden_size, then the widest of hidden_sizes, at the top level alone."""
     config = _config(model, open_keys)
     if config is None:
@@ -107,11 +112,12 @@ def width_for_accelerate(model: ModelTree | None, open_keys: list[str]) -> Any:
         return config["hidden_size"]
     if "hidden_sizes" in config:
         return _widest(config["hidden_sizes"])
+    _insist_on_knowing(config, open_keys)
     said = "model.config has neither hidden_size nor hidden_sizes at its top level"
     raise Stops("ValueError", said, *open_keys, late=True)
 
 
-def _config(model: ModelTree | None, open_keys: list[str]) -> Mapping[str, Any] | None:
+def _config(model: Named, open_keys: list[str]) -> Mapping[str, Any] | None:
     if model is None:
         raise MissingFact(
             open_keys[0],
@@ -119,6 +125,14 @@ def _config(model: ModelTree | None, open_keys: list[str]) -> Mapping[str, Any] 
             "give --model",
         )
     return model.config
+
+
+def _insist_on_knowing(config: Mapping[str, Any] | None, open_keys: list[str]) -> None:
+    """Before it is said that a width is not there: a class may keep or compute it unseen."""
+    if config is not None and not hf_attributes.is_known(config):
+        kind = config.get("model_type")
+        said = f"the width of model_type {kind!r} does not show in its config.json"
+        raise MissingFact(open_keys[0], said, "write the bucket sizes, or hidden_size in that file")
 
 
 def _widest(sizes: Any) -> Any:

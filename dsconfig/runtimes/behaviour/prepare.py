@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, cast
 
-from dsconfig.facts import Facts, ModelTree
+from dsconfig.facts import Facts
 from dsconfig.runtimes.base import AUTO, Source
 from dsconfig.runtimes.behaviour import integrations
-from dsconfig.runtimes.behaviour.integrations import is_auto, value
+from dsconfig.runtimes.behaviour.integrations import Named, is_auto, value
 from dsconfig.runtimes.behaviour.plugin import Plugin, launched, set_mixed_precision
 from dsconfig.runtimes.behaviour.remarks import after_accelerate
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops, about
@@ -39,7 +39,7 @@ class Script:
     accumulation: int
     accumulation_is_given: bool
     batch_sizes: tuple[int | None, ...]
-    model: ModelTree | None
+    model: Named
     has_model: bool = True
     optimizer: str | None = None
     scheduler: str | None = None
@@ -251,7 +251,7 @@ def _script(
         accumulation=int(steps or 1),
         accumulation_is_given=bool(steps),
         batch_sizes=sizes,
-        model=facts.model,
+        model=facts.named_model,
         optimizer=optimizer,
         scheduler=_SCHEDULER.get(scheduler, "torch"),
         learning_rate=rate,

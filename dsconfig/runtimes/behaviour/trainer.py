@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from dsconfig.facts import Facts, ModelTree
+from dsconfig.facts import Facts
 from dsconfig.facts.training import DEFAULTS
 from dsconfig.runtimes.base import AUTO, Source
 from dsconfig.runtimes.behaviour import integrations
-from dsconfig.runtimes.behaviour.integrations import is_auto, node, stage_of, value
+from dsconfig.runtimes.behaviour.integrations import Named, is_auto, node, stage_of, value
 from dsconfig.runtimes.behaviour.plugin import Plugin, set_mixed_precision
 from dsconfig.runtimes.behaviour.prepare import Script, prepare
 from dsconfig.runtimes.behaviour.remarks import after_trainer
@@ -147,7 +147,7 @@ class TrainerFill:
         for dtype in ("fp16", "bf16"):
             self._fill(f"{dtype}.enabled", args.switch(dtype), f"{dtype}|{dtype}_full_eval")
 
-    def finalize(self, args: Arguments, model: ModelTree | None) -> None:
+    def finalize(self, args: Arguments, model: Named) -> None:
         """Second pass: bucket sizes and the schedule; then all mismatches at once."""
         self._buckets(model)
         if value(self.config, TOTAL) is not None:
@@ -159,7 +159,7 @@ class TrainerFill:
             said = f"values that mismatch TrainingArguments: {told}"
             raise Stops("ValueError", said, *self.mismatches, late=True)
 
-    def _buckets(self, model: ModelTree | None) -> None:
+    def _buckets(self, model: Named) -> None:
         open_keys = [key for key in integrations.BY_WIDTH if is_auto(self.config, key)]
         if not open_keys:
             return
@@ -200,7 +200,7 @@ def config_alone(replay: Replay, facts: Facts) -> None:
     args = arguments(facts)
     fill = TrainerFill(replay)
     fill.process(args, batch_search=args["auto_find_batch_size"])
-    fill.finalize(args, facts.model)
+    fill.finalize(args, facts.named_model)
 
 
 def trainer(replay: Replay, facts: Facts, launch: Launch) -> None:
@@ -223,7 +223,7 @@ def trainer(replay: Replay, facts: Facts, launch: Launch) -> None:
         plugin.read_file(replay)
         fill.stage = stage_of(replay.config)
         set_mixed_precision(replay, mixed, rocm=rocm)
-    fill.finalize(args, facts.model)
+    fill.finalize(args, facts.named_model)
     with about("tensor_parallel.autotp_size"):
         _ = replay.config.get("tensor_parallel", {}).get("autotp_size", 1) > 1
     has_optimizer = "optimizer" in replay.config
@@ -238,7 +238,7 @@ def trainer(replay: Replay, facts: Facts, launch: Launch) -> None:
             accumulation=1,
             accumulation_is_given=False,
             batch_sizes=(),
-            model=facts.model,
+            model=facts.named_model,
             optimizer="dummy" if has_optimizer else "torch",
             scheduler="dummy" if has_optimizer or "scheduler" in replay.config else None,
             scheduler_is_callable="scheduler" not in replay.config,

@@ -1,0 +1,52 @@
+"""The attributes that a config.json has once transformers has made a config of it.
+
+A class may keep ``hidden_size`` under a name of its own (``n_embd``, ``d_model``), give it a
+default, or compute it. ``hf_attributes.json`` says which, by ``model_type``, as the classes of
+transformers 5.23 do; ``tests/facts/record_hf_attributes.py`` writes it.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+FILE = Path(__file__).with_name("hf_attributes.json")
+WIDTHS = ("hidden_size", "hidden_sizes")
+TEXT = "text_config"
+
+
+def attributes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with its widths under the names by which integrations ask for them."""
+    return _attributes(config, str(config.get("model_type")))
+
+
+def _attributes(config: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    own, found = _table().get(model_type, {}), dict(config)
+    for name in WIDTHS:
+        kept_as = own.get("kept_as", {}).get(name, name)
+        if kept_as in config:
+            found[name] = config[kept_as]
+        elif name not in config and name in own.get("defaults", {}):
+            found[name] = own["defaults"][name]
+    part = config.get(TEXT)
+    text_type = own.get(TEXT)
+    if isinstance(part, Mapping):
+        text = cast(Mapping[str, Any], part)
+        found[TEXT] = _attributes(text, str(text.get("model_type", text_type)))
+    elif text_type is not None:
+        found[TEXT] = _attributes({}, text_type)
+    return found
+
+
+def is_known(config: Mapping[str, Any]) -> bool:
+    """Whether what the table does not say of a config is not there; else nobody knows."""
+    model_type = config.get("model_type")
+    if model_type is None:
+        return True
+    return model_type in _table() and not _table()[model_type].get("computes_width", False)
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Any]]:
+    return json.loads(FILE.read_text("utf-8"))
