@@ -354,7 +354,10 @@ def print_candidates(
     peak = facts.device.tflops_16bit if facts.device else None
     option, time = best.option, best.time
     typer.echo(f"{paragraph(_won(best, facts, program))}\n")
-    if not best.reason:
+    if best.reason:
+        nearest = f"Nothing fits. What comes nearest, {best.label}: {best.reason}."
+        typer.echo(emphasised(paragraph(nearest)))
+    else:
         rate = _rate_of(time, peak)
         share = f", {rate[1]} MFU" if rate[1] != "-" else ""
         typer.echo(emphasised(f"Fastest that fits: {best.label}"))
@@ -369,15 +372,35 @@ def print_candidates(
     smallest = min(each.compared.samples for each in found if each.compared)
     typer.echo(f"\nat {smallest} samples per step, by which they are ranked; memory in GiB")
     table = TextTable(">tokens/s/GPU", ">MFU", ">GPU", ">host", "config")
-    for each in found[:shown]:
+    for alike in _alike(found)[:shown]:
+        each = alike[0]
+        stages = " or ".join(str(one.choice.stage) for one in alike)
         table.add_row(
-            *_rate(each, peak),
-            f"{each.option.device.visible_bytes / 2**30:.1f}",
-            f"{each.option.host.bytes / 2**30:.0f}" if each.option.host.bytes else "",
-            f"{each.label}: {each.reason or 'fastest'}",
+            *_cells(each, peak),
+            f"stage {stages}{each.choice.tiers}, {each.run}: {each.reason or 'fastest'}",
             bold=not each.reason,
         )
     typer.echo(str(table))
+
+
+def _alike(found: "tuple[Candidate, ...]") -> "list[list[Candidate]]":
+    """The candidates in order; stages between which no number differs are together."""
+    groups: dict[tuple[str, ...], list[Candidate]] = {}
+    for each in found:
+        same = (*_cells(each, 1.0), each.choice.tiers, each.run, str(each.verdict.fits))
+        groups.setdefault(same, []).append(each)
+    return list(groups.values())
+
+
+def count_alike(found: "tuple[Candidate, ...]") -> int:
+    """Rows that all of them take."""
+    return len(_alike(found))
+
+
+def _cells(each: "Candidate", peak_tflops: float | None) -> tuple[str, str, str, str]:
+    option = each.option
+    host = f"{option.host.bytes / 2**30:.0f}" if option.host.bytes else ""
+    return (*_rate(each, peak_tflops), f"{option.device.visible_bytes / 2**30:.1f}", host)
 
 
 def _won(best: "Candidate", facts: "Facts", program: "Program") -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.runtimes.base import Runtime
 
-SHOWN = 12
+SHOWN = 10
 
 Out = Annotated[
     Path | None, typer.Option("-o", "--output", help="Write the winner here; - is stdout.")
@@ -63,6 +63,9 @@ def tune(
         _write(found[0], output, program)
     if output is None or str(output) != "-":
         _show(found, show_all, output_format, facts, found_out)
+    known = facts.host is not None and facts.host.memory_bytes is not None
+    if won and found[0].option.host.bytes and not known:
+        typer.echo("main memory is taken to be as large as needed: give --host-memory", err=True)
     if not won:
         typer.echo(
             "nothing fits: more GPUs, --host-memory, --nvme or a shorter --seq-len", err=True
@@ -102,10 +105,11 @@ def _show(
         data = rendering.candidates_data(found)
         typer.echo(json.dumps({**data, **program.data}, indent=2))
         return
-    shown = len(found) if show_all else SHOWN
+    rows = tables.count_alike(found)
+    shown = rows if show_all else SHOWN
     tables.print_candidates(found, shown, facts, program)
-    if len(found) > shown:
-        typer.echo(f"{len(found) - shown} more with --all")
+    if rows > shown:
+        typer.echo(f"{rows - shown} more with --all")
     if not found[0].reason:
         made = written(found[0], program.runtime)
         if made.steps:

@@ -32,8 +32,13 @@ class Choice:
 
     @property
     def label(self) -> str:
+        return f"stage {self.stage}{self.tiers}"
+
+    @property
+    def tiers(self) -> str:
+        """What is moved off the GPU, as it follows the stage: ``, optimizer to CPU``."""
         places = {Tier.HOST: "CPU", Tier.NVME: "NVMe"}
-        parts = [f"stage {self.stage}"]
+        parts = [""]
         if self.optimizer is not Tier.DEVICE:
             what = "optimizer + parameters" if self.parameters is self.optimizer else "optimizer"
             parts.append(f"{what} to {places[self.optimizer]}")

@@ -97,7 +97,7 @@ def host_misfit(option: Option, facts: Facts) -> str:
         return ""
     building = " to build the model" if option.host.peak_bytes > option.host.bytes else ""
     needs = f"needs {option.host.peak_bytes / GIB:.0f} GiB of main memory per node{building}"
-    return f"{needs}, and {usable / GIB:.0f} GiB are left beside the system"
+    return f"{needs}, {usable / GIB:.0f} are usable"
 
 
 def _names_disk(effective: Effective, facts: Facts) -> bool:
@@ -170,11 +170,15 @@ class Candidate:
 
     @property
     def label(self) -> str:
+        return f"{self.choice.label}, {self.run}"
+
+    @property
+    def run(self) -> str:
+        """What goes with any stage: ``micro batch 4 x 2, recompute``, in two passes."""
         choice = self.choice
         again = "" if choice.recompute is Recompute.NONE else f", {_IN_WORDS[choice.recompute]}"
-        bucket = f", buckets {self.effective.zero.reduce_bucket_size:.0e}" if choice.stage else ""
-        batch = f"micro batch {choice.micro_batch} x {choice.accumulation}"
-        return f"{choice.label}, {batch}{again}{bucket}"
+        passes = f" x {choice.accumulation}" if choice.accumulation > 1 else ""
+        return f"micro batch {choice.micro_batch}{passes}{again}"
 
 
 _IN_WORDS = {Recompute.SELECTIVE: "recompute attention", Recompute.FULL: "recompute"}
@@ -432,7 +436,9 @@ def _lost(candidate: Candidate, best: Candidate) -> str:
     ratio = mine.seconds / others.seconds
     if ratio < 1.005:
         more = candidate.device_bytes - best.device_bytes
-        return f"as fast, {more / GIB:.1f} GiB more" if more > 0 else "as fast, but more sharded"
+        if more > 0:
+            return f"as fast, {more / GIB:.1f} GiB more"
+        return "as fast, but more sharded" if more < 0 else "the same, but more sharded"
     again = candidate.choice.recompute is not best.choice.recompute
     causes = {
         "offload": mine.offload - others.offload,
@@ -440,7 +446,7 @@ def _lost(candidate: Candidate, best: Candidate) -> str:
         "recomputation" if again else "update": mine.compute - others.compute,
     }
     cause = max(causes, key=lambda name: causes[name])
-    return f"{ratio:.2f}x the time at micro batch {candidate.choice.micro_batch}: {cause}"
+    return f"{ratio:.2f}x the time: {cause}"
 
 
 # --- the table of usual choices --------------------------------------------------------------
