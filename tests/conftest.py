@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from training.ranks import Ranks, SharedRanks
+from training.ranks import Ranks, SharedRanks, hide_cards
 
+hide_cards()  # only ranks take one, where they are told to
 settings.register_profile("suite", deadline=None)  # tests do not look at the clock
 settings.load_profile("suite")
 
@@ -27,3 +28,9 @@ def ranks_of() -> Iterator[SharedRanks]:
 def ranks(ranks_of: SharedRanks) -> Ranks:
     """Two training processes that most tests share."""
     return ranks_of(2)
+
+
+@pytest.fixture
+def host_ranks(ranks_of: SharedRanks) -> Ranks:
+    """Two that train on the host wherever the others do: for what is true of the host alone."""
+    return ranks_of(2, "cpu")

@@ -21,10 +21,10 @@ def test_stage_0_sums_as_by_hand(ranks: Ranks, summed: str, sent: str, branches:
     assert ranks.run(JOB, stage=0, **types)[0] == pytest.approx(expected, rel=1e-6)
 
 
-def test_stage_1_sums_a_whole_window_in_fp32_before_it_is_sent(ranks: Ranks) -> None:
+def test_stage_1_sums_a_whole_window_in_fp32_before_it_is_sent(host_ranks: Ranks) -> None:
     def gap(summed: str, sent: str) -> float:
-        exact = ranks.once(BY_HAND, summed_in="fp32", sent_in="fp32")[0]
-        return abs(ranks.run(JOB, stage=1, summed_in=summed, sent_in=sent)[0] / exact - 1)
+        exact = host_ranks.once(BY_HAND, summed_in="fp32", sent_in="fp32")[0]
+        return abs(host_ranks.run(JOB, stage=1, summed_in=summed, sent_in=sent)[0] / exact - 1)
 
     # torch 2.15 adds what one backward leaves in a tied weight in fp32 too, unlike the reference.
     newer = TorchVersion(torch.__version__) >= (2, 15)

@@ -28,6 +28,7 @@ from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding
 from dsengine.optimizers.gradients import global_norm, scale_gradients
 from dsengine.parameters.shards import copy_whole, part_of, whole_of
+from dsengine.sharding.to_device import inputs_to
 from dsengine.simulation.fakes import Values
 from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
 from dsengine.tiers.host import _to_part
@@ -218,6 +219,21 @@ def test_a_step_count_comes_along_where_the_kernel_wants_it_beside_the_parameter
         master = nn.Parameter(torch.ones(2, device="meta"))
         rebind(optimizer, {weight: "w"}, {"w": master}, lambda _, tensor: tensor.to("meta"))
         assert optimizer.state[master]["step"].device.type == place
+
+
+def test_state_of_a_whole_parameter_follows_it_to_the_device() -> None:
+    """Adagrad has its sums when it is built, which a script may do while the model is here."""
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adagrad([weight])
+    master = nn.Parameter(torch.ones(2, device="meta"))
+    rebind(optimizer, {weight: "w"}, {"w": master}, lambda _, tensor: tensor)
+    assert optimizer.state[master]["sum"].device.type == "meta"
+
+
+def test_inputs_come_to_the_device_wherever_they_are_nested() -> None:
+    inputs = inputs_to(torch.device("meta"), ({"ids": torch.ones(1)}, [torch.ones(2)], 3, None))
+    assert {each.device.type for each in tree_leaves(inputs[:2])} == {"meta"}
+    assert inputs[2:] == (3, None)
 
 
 def test_a_step_count_follows_a_part_to_the_host() -> None:

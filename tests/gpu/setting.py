@@ -55,14 +55,14 @@ TESTS = {
 
 def on_card() -> Setting:
     """All of it, on the cards of this machine."""
-    import dsconfig
+    from dsconfig.facts.machine import named_device
 
-    device = dsconfig.gather().device
+    card = torch.cuda.get_device_name(0)
     return Setting(
         device="cuda",
-        card=torch.cuda.get_device_name(0),
+        card=card,
         cards=torch.cuda.device_count(),
-        peak_tflops=device.tflops_16bit if device else None,
+        peak_tflops=named_device(card).tflops_16bit,
         workload={**LARGE, "micro_batch": 4, "device": "cuda"},
         modes=MODES,
         tests=TESTS,

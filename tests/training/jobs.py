@@ -31,7 +31,7 @@ def window(engine: Any, step: int) -> float:
         loss = engine(models.batch(step, micro, dist.get_rank()))
         engine.backward(loss)
         engine.step()
-        total += loss.detach().double()
+        total += loss.detach().double().cpu()
     dist.all_reduce(total)
     return (total / engine.gradient_accumulation_steps() / dist.get_world_size()).item()
 

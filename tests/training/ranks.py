@@ -23,6 +23,25 @@ PRELOADED = ["torch", "torch.distributed.fsdp", "torch._dynamo"]
 does not see this one's ``sys.path``."""
 
 
+_CARDS = "CARDS_BEFORE_HIDING"
+
+
+def hide_cards() -> None:
+    """Let this process and what it starts train on the host; ranks may still be given the cards."""
+    if _CARDS not in os.environ:
+        os.environ[_CARDS] = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def show_cards() -> None:
+    """What was hidden, in a process that has not looked for cards yet."""
+    shown = os.environ.pop(_CARDS, None)
+    if shown == "all":
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+    elif shown is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = shown
+
+
 class RankError(RuntimeError):
     """A job raised on at least one rank; the message holds each rank's traceback."""
 
@@ -45,8 +64,8 @@ class Ranks:
         for rank in range(size):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(theirs, rank, size, port, device), daemon=True
-            )
+                target=_serve, args=(theirs, rank, size, port, device), daemon=device == "cpu"
+            )  # a loader on a card has processes of its own, which a daemon may not have
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -122,12 +141,14 @@ class SharedRanks:
 
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
-        self._running: dict[int, Ranks] = {}
+        self._running: dict[tuple[int, str], Ranks] = {}
 
-    def __call__(self, size: int = 2) -> Ranks:
-        if size not in self._running or self._running[size].closed:
-            self._running[size] = Ranks(size, self._device)
-        return self._running[size]
+    def __call__(self, size: int = 2, device: str | None = None) -> Ranks:
+        """``device``: another one than that of the rest."""
+        kind = (size, device or self._device)
+        if kind not in self._running or self._running[kind].closed:
+            self._running[kind] = Ranks(*kind)
+        return self._running[kind]
 
     def close(self) -> None:
         for ranks in self._running.values():
@@ -152,8 +173,7 @@ def _serve(pipe: Connection, rank: int, size: int, port: int, device: str) -> No
         MASTER_PORT=str(port),
         OMP_NUM_THREADS="1",
     )
-    if device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # or the engine would take a card that is there
+    hide_cards() if device == "cpu" else show_cards()
     import torch
     import torch.distributed as dist
 
@@ -182,7 +202,12 @@ def _backend(device: str, rank: int, size: int) -> str:
 
     cards = torch.cuda.device_count()
     torch.cuda.set_device(rank % cards)
-    return "cpu:gloo,cuda:nccl" if size <= cards else "cpu:gloo,cuda:gloo"
+    if size <= cards:
+        return "cpu:gloo,cuda:nccl"
+    from training.shared_card import gather_by_lists
+
+    gather_by_lists()
+    return "cpu:gloo,cuda:gloo"
 
 
 def _leave_clean(environment: dict[str, str]) -> None:

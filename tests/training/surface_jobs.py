@@ -341,7 +341,7 @@ def existing_state(stage: int) -> list[float]:
     model = models.tied()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for rank in range(2):
-        model(models.batch(0, 0, rank)).backward()
+        model(models.batch(0, 0, rank).cpu()).backward()
     optimizer.step()
     optimizer.zero_grad()
     engine, *_ = dsengine.initialize(model=model, config=config(stage), optimizer=optimizer)

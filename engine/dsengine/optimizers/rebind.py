@@ -44,9 +44,10 @@ def rebind(
     for parameter, entries in state.items():
         name = originals[parameter]
         divided = _divided(name, parameter, entries, divide)
-        if name in counted_on_device:
-            divided = {key: _moved(value, masters[name]) for key, value in divided.items()}
-        optimizer.state[masters[name]] = divided
+        optimizer.state[masters[name]] = {
+            key: _moved(value, masters[name], counts=name in counted_on_device)
+            for key, value in divided.items()
+        }
 
 
 def _name(parameter: Tensor, originals: Mapping[Tensor, str], group: int) -> str:
@@ -71,10 +72,11 @@ def _divided(
     }
 
 
-def _moved(value: Any, master: Tensor) -> Any:
-    """A step count beside the master, which may have come to a GPU since it was begun."""
-    is_count = isinstance(value, Tensor) and value.dim() == 0
-    return value.to(master.device) if is_count else value
+def _moved(value: Any, master: Tensor, *, counts: bool) -> Any:
+    """State beside its master, which may have come to a GPU since; a step count where asked."""
+    if not isinstance(value, Tensor) or (value.dim() == 0 and not counts):
+        return value
+    return value.to(master.device)
 
 
 def masters_of_groups(

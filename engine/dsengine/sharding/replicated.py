@@ -12,6 +12,7 @@ from dsconfig import Effective, Plan
 from dsengine.optimizers.precision import Policy
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.reduction import Averaging, all_reduce_hook
+from dsengine.sharding.to_device import inputs_to
 from dsengine.sharding.window_sums import WindowSums
 from dsengine.torch_private import arm_reducer, foreach_copy_
 
@@ -74,6 +75,9 @@ class Replicated(Sharding):
         return parallel
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        place = next((p.device for p in self._parameters.values()), torch.device("cpu"))
+        if place.type != "cpu":
+            args, kwargs = inputs_to(place, (args, kwargs))
         return self.module(*args, **kwargs)
 
     def before_backward(self, loss: Tensor, reduce: bool) -> None:

@@ -12,6 +12,7 @@ from dsengine.sharding.zero.adoption import is_partitioned, put_pieces, restore_
 from dsengine.sharding.zero.partitioned import PartitionedParameter
 from dsengine.sharding.zero.registry import remember
 from engine_storage.jobs.toy import ToyModel, shard
+from training.models import place
 
 
 class Inventive(nn.Module):
@@ -108,7 +109,7 @@ def handover(said: dict[str, Any]) -> None:
     originals = {p: n for n, p in model.named_parameters()}
     names = take_pieces(model)
     shard(model, 3)
-    put_pieces(model, names, torch.device("cpu"))
+    put_pieces(model, names, torch.device(place()))
     masters = dict(model.named_parameters())
     remember(model, originals, masters)
     whole = {n: p.detach().full_tensor() for n, p in masters.items()}

@@ -62,6 +62,7 @@ def batch_of(step: int) -> Tensor:
 def shard(model: ToyModel, stage: int) -> nn.Module:
     """Stage 0 is replicated, 3 fully sharded, 1 and 2 keep parameters whole at rest."""
     if stage == 0:
+        model.to(place())
         return DistributedDataParallel(model) if dist.is_initialized() else model
     for block in model.blocks:
         fully_shard(block, reshard_after_forward=stage == 3)
