@@ -60,12 +60,14 @@ def _measured(setting: Setting, modes: list[str], seconds: float) -> list[Row]:
 
 
 def rate(mode: str, steps: int, workload: dict[str, Any]) -> Row:
-    """Tokens per second over all ranks, and this rank's peak; runs on every rank."""
+    """Tokens per second over all ranks, and this rank's peak over what earlier modes left; runs on every rank."""
     from benchmarks.engine import timed  # which puts its own folder first
 
-    on_card = workload["device"] != "cpu"
+    on_card, before = workload["device"] != "cpu", 0
     if on_card:
         torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
     tokens = timed(mode, steps, **workload)
     torch._dynamo.reset()
-    return {"tokens/s": tokens, "bytes": torch.cuda.max_memory_allocated() if on_card else 0}
+    held = torch.cuda.max_memory_allocated() - before if on_card else 0
+    return {"tokens/s": tokens, "bytes": held}
