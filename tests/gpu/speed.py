@@ -60,7 +60,7 @@ def _measured(setting: Setting, modes: list[str], seconds: float) -> list[Row]:
 
 
 def rate(mode: str, steps: int, workload: dict[str, Any]) -> Row:
-    """Tokens per second over all ranks, and this rank's peak over what earlier modes left; runs on every rank."""
+    """Tokens per second over all ranks, and this rank's own peak; runs on every rank."""
     from benchmarks.engine import timed  # which puts its own folder first
 
     on_card, before = workload["device"] != "cpu", 0
