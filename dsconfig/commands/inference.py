@@ -18,6 +18,7 @@ from dsconfig.source.pointer import value_at
 
 with lazily():
     from dsconfig.commands import options
+    from dsconfig.commands.validation import settings
     from dsconfig.schema import version as versions
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 EVERY = "all"
 """In the place of a runtime: the file is judged for each of them."""
 TRAINER, ACCELERATE, ALONE = "transformers", "accelerate", "deepspeed"
+BY_DEFAULT = "by default"
 YAMLS = (".yaml", ".yml")
 MOST_NEIGHBOURS, LARGEST_NEIGHBOUR = 40, 64 * 1024
 """Files beside a config that are looked into, and bytes of each."""
@@ -84,8 +86,13 @@ def program(
     """Who runs a file, at which release of DeepSpeed.
 
     ``asked`` is the name that the user or the ``project`` file gave; ``source`` what the file was
-    called on the command line. Raises UsageError for a name or a release that is unknown.
+    called on the command line, which also says whose project it lies in. Raises UsageError for a
+    name or a release that is unknown.
     """
+    if not project:
+        told = settings.settings_for(source or ".")
+        version = version or told.version
+        asked, project = (asked, "") if asked else (told.runtime, told.file)
     release = options.release(version)
     if version is not None:
         newer = release > versions.NEWEST
@@ -110,7 +117,7 @@ def _told(document: "Document | None", source: str, facts: "Facts | None") -> tu
     if "launch" in given:
         return ACCELERATE, "by the accelerate config"
     if document is None:
-        return ALONE, "by default"
+        return (source and _neighbour(Path(source))) or (ALONE, BY_DEFAULT)
     holder = _holder(Path(source)) if source.endswith(YAMLS) else ""
     if holder:
         return holder, "the YAML that holds it is of this kind"

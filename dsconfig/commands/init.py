@@ -1,17 +1,20 @@
 """``dsconfig init``: a starter config for a model on given hardware, each choice explained."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsconfig.commands import options
-from dsconfig.commands.errors import UsageError, usage, write
+from dsconfig.commands import inference, options
+from dsconfig.commands.errors import UsageError, write
 from dsconfig.lazily import lazily
 
 with lazily():
     from dsconfig.commands import init_template
-    from dsconfig.runtimes import base
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+    from dsconfig.runtimes.base import Runtime
 
 Out = Annotated[
     Path | None,
@@ -33,36 +36,43 @@ def init(
     micro_batch: options.MicroBatch = None,
     global_batch: options.GlobalBatch = None,
     host_memory: options.HostMemory = None,
+    training_args: options.TrainingArgs = None,
+    accelerate_config: options.AccelerateConfig = None,
     learning_rate: LearningRate = 1e-5,
     runtime: options.RuntimeName = None,
     output: Out = None,
     force: Force = False,
 ) -> None:
-    """Write a commented starter config that validates clean: for all programs, or for --runtime.
+    """Write a commented starter config that validates clean, for the program that will run it.
+
+    That is --runtime, else who takes --training-args or --accelerate-config, or whose file beside
+    -o names it; else the file suits every program.
 
     With --model (or --params), --gpus and --device: stage, offload, buckets and micro batch are
     the fastest that fit. Without them: a cautious start. For transformers and accelerate what
     they fill in stays "auto". The reasons stand under "$dsconfig", which every program reads
     past; with --runtime deepspeed or dsengine they are // remarks.
     """
-    with usage("--runtime"):
-        program = base.runtime_of(runtime or "deepspeed")
-    known = (model or params, gpus, device)
+    flags: dict[str, Any] = {
+        "model": model,
+        "params": params,
+        "world_size": gpus,
+        "nodes": nodes,
+        "device": device,
+        "training_args": training_args,
+        "accelerate_config": accelerate_config,
+        "sequence_length": seq_len,
+        "micro_batch": micro_batch,
+        "global_batch": global_batch,
+        "host_memory": host_memory,
+        "learning_rate": learning_rate,
+    }
+    facts = options.facts_from(**options.of_project(flags, None))
+    runtime, program = _program(runtime, facts, output)
+    known = (facts.model, facts.world_size, facts.device)
     if any(known) and not all(known):
         raise UsageError("name --model (or --params), --gpus and --device together, or none")
-    facts = options.facts_from(
-        model=model,
-        params=params,
-        world_size=gpus,
-        nodes=nodes,
-        device=device,
-        sequence_length=seq_len,
-        micro_batch=micro_batch,
-        global_batch=global_batch,
-        host_memory=host_memory,
-        learning_rate=learning_rate,
-    )
-    if any(known):
+    if all(known):
         starter = init_template.chosen(facts, learning_rate, program)
     else:
         starter = init_template.cautious(learning_rate)
@@ -70,6 +80,18 @@ def init(
     hjson = runtime is not None and program.reads_hjson
     text = init_template.written(starter.for_program(program), hjson=hjson)
     _emit(text, output, runtime, force=force)
+
+
+def _program(
+    runtime: str | None, facts: "Facts", output: Path | None
+) -> "tuple[str | None, Runtime]":
+    """Who is to run the file, by name and as it behaves; no name where nothing tells."""
+    found = inference.program(runtime, None, source=str(output or ""), facts=facts)
+    if found.found == inference.BY_DEFAULT:
+        return None, found.runtime
+    if found.found:
+        typer.echo(found.sentence, err=True)
+    return found.runtime.name, found.runtime
 
 
 def _emit(text: str, output: Path | None, runtime: str | None, *, force: bool) -> None:

@@ -17,7 +17,9 @@ from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazily import lazily
 
 with lazily():
+    from dsconfig.commands.validation import settings
     from dsconfig.facts import gathering, machine
+    from dsconfig.planner import plan as plans
     from dsconfig.runtimes import base
     from dsconfig.schema import installed
     from dsconfig.schema import version as versions
@@ -246,7 +248,8 @@ def with_facts(*names: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
         @wraps(command)
         def called(**given: Any) -> None:
-            facts = facts_from(**{name: given.pop(name) for name in taken})
+            flags = of_project({name: given.pop(name) for name in taken}, given.get("file"))
+            facts = facts_from(**flags)
             command(**given, facts=facts)
 
         rest = [each for each in own.parameters.values() if each.name != "facts"]
@@ -276,6 +279,37 @@ def with_this_machine(facts: "Facts", *, ranks: bool = True) -> "Facts":
         found = replace(found, world_size=len(here), nodes=1)
     typer.echo(f"device: {found.world_size or 1} x {name}, as in this machine (--device)", err=True)
     return found
+
+
+def of_project(flags: dict[str, Any], file: str | None) -> dict[str, Any]:
+    """The flags with model and devices of the project that a file lies in, where none were given;
+    said on standard error. A plan has settled them already.
+    """
+    told = settings.settings_for(file or ".")
+    taken: dict[str, Any] = {}
+    if told.model and not flags.get("model") and not flags.get("params"):
+        taken["model"] = told.model
+    if told.device and not flags.get("device") and not flags.get("device_memory"):
+        taken["device"] = told.device
+    if told.gpus and not flags.get("world_size"):
+        taken["world_size"] = told.gpus
+    if not taken or (file is not None and text_of_plan(file) is not None):
+        return flags
+    said = " ".join(f"--{_FLAGS.get(name, name)} {value}" for name, value in taken.items())
+    typer.echo(f"{said}: by {told.file}", err=True)
+    return {**flags, **taken}
+
+
+def text_of_plan(file: str) -> str | None:
+    """What is in a file that holds a plan; None where it holds something else, or nothing."""
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    return text if plans.is_plan(text) else None
+
+
+_FLAGS = {"world_size": "gpus"}
 
 
 def facts_from(**flags: object) -> "Facts":

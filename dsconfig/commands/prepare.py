@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -74,11 +73,8 @@ def planned(
 
 def plan_in(file: str) -> "Plan | None":
     """The plan that a file holds, None where it holds something else. Raises UsageError."""
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
-    if not plans.is_plan(text):
+    text = options.text_of_plan(file)
+    if text is None:
         return None
     with usage(file):
         return plans.Plan.from_json(text)

@@ -106,6 +106,7 @@ def validate(
     output = Output(output_format, quiet=quiet)
     judge = Judge(
         facts=_facts(
+            files,
             world_size=world_size,
             nodes=nodes,
             device=device,
@@ -135,9 +136,10 @@ def validate(
     raise typer.Exit(_exit_code(reports, changed and diff, exit_zero, error_on_warning))
 
 
-def _facts(**flags: object) -> "Facts | None":
-    """The facts the flags give; None where there are none, so that nothing is imported."""
-    given = {name: flag for name, flag in flags.items() if flag is not None}
+def _facts(files: Sequence[str] | None, **flags: object) -> "Facts | None":
+    """The facts of flags and project; None where there are none, so that nothing is imported."""
+    own = {name: flag for name, flag in flags.items() if flag is not None}
+    given = options.of_project(own, files[0] if files else None)
     return options.facts_from(**given) if given else None
 
 

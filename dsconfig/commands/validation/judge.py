@@ -45,7 +45,7 @@ class Judge(NamedTuple):
         )
         return self._replace(
             runtime=self.runtime or project.runtime,
-            project=str(project.root / "pyproject.toml") if not self.runtime else "",
+            project=project.file if not self.runtime else "",
             version=self.version or project.version,
             selection=own.also_ignoring(project.ignored_in(file)),
         )

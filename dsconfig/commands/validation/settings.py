@@ -5,9 +5,12 @@ ignore = ["DSC7"]
 per-file-ignores = {"legacy/*.json" = ["DSC412"]}
 runtime = "transformers"
 deepspeed-version = "0.16.4"
+model = "meta-llama/Llama-3.1-8B"
+devices = "8 x h100"
 exclude = ["third_party/*"]
 """
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +21,7 @@ from dsconfig.commands.errors import UsageError
 
 SECTION = "[tool.dsconfig]"
 LISTS = ("select", "ignore", "exclude")
-TEXTS = ("runtime", "deepspeed-version")
+TEXTS = ("runtime", "deepspeed-version", "model", "devices")
 PER_FILE = "per-file-ignores"
 
 
@@ -32,6 +35,13 @@ class Settings(NamedTuple):
     per_file_ignores: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     runtime: str | None = None
     version: str | None = None
+    model: str | None = None
+    gpus: int | None = None
+    device: str | None = None
+
+    @property
+    def file(self) -> str:
+        return str(self.root / "pyproject.toml")
 
     def excludes(self, file: str) -> bool:
         return any(self._matches(file, pattern) for pattern in self.exclude)
@@ -53,8 +63,9 @@ class Settings(NamedTuple):
 
 
 def settings_for(file: str) -> Settings:
-    """The settings that hold for a file. Raises UsageError when they are malformed."""
-    return _settings_of(Path(file).absolute().parent)
+    """The settings that hold for a file, or a folder. Raises UsageError when they are malformed."""
+    path = Path(file).absolute()
+    return _settings_of(path if path.is_dir() else path.parent)
 
 
 @lru_cache(maxsize=1024)
@@ -100,7 +111,11 @@ def _settings(path: Path, table: Any) -> Settings:
     if not isinstance(per_file, dict):
         raise UsageError(f"{path}: {PER_FILE} must map patterns to lists of codes")
     patterns = cast("dict[str, Any]", per_file)
+    gpus, device = _devices(path, _text(path, "devices", entries.get("devices")))
     return Settings(
+        model=_text(path, "model", entries.get("model")),
+        gpus=gpus,
+        device=device,
         root=path.parent,
         select=_texts(path, "select", entries.get("select", [])),
         ignore=_texts(path, "ignore", entries.get("ignore", [])),
@@ -121,3 +136,16 @@ def _text(path: Path, key: str, value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise UsageError(f"{path}: {key} in {SECTION} must be a text")
+
+
+_DEVICES = re.compile(r"\s*(?:(\d+)\s*x\s+)?(\S.*?)\s*")
+
+
+def _devices(path: Path, text: str | None) -> tuple[int | None, str | None]:
+    """How many of which card: ``8 x h100``, or the card alone."""
+    if text is None:
+        return None, None
+    told = _DEVICES.fullmatch(text)
+    if told is None:
+        raise UsageError(f'{path}: devices in {SECTION} must read like "8 x h100"')
+    return int(told[1]) if told[1] else None, told[2]

@@ -1,0 +1,90 @@
+"""``[tool.dsconfig]``: model and devices of a project; ``init`` finds out who runs the file."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 2,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3},
+}
+SETTINGS = """
+[tool.dsconfig]
+model = "meta-llama/Llama-3.1-8B"
+devices = "4 x a100-80gb"
+runtime = "accelerate"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "pyproject.toml").write_text(SETTINGS)
+    (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
+    return tmp_path
+
+
+def run(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
+    held = os.environ | {"COLUMNS": "120"}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=held, cwd=folder
+    )
+
+
+def test_model_and_devices_of_the_project_hold_where_no_flag_says_otherwise(project: Path) -> None:
+    done = run(project, "estimate", "ds.json", "--seq-len", 512)
+    assert done.stdout.startswith("llama-3-8b: 8.03e9 parameters on 4 x A100-SXM4-80GB"), done
+    assert "for accelerate" in done.stdout and "pyproject.toml" in done.stderr
+    flags = ("--model", "gpt2", "--device", "h100", "--gpus", 2, "--runtime", "deepspeed")
+    own = run(project, "estimate", "ds.json", "--seq-len", 512, *flags)
+    assert own.stdout.startswith("gpt2: 124e6 parameters on 2 x H100") and not own.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("tune", "--seq-len", 2048), "4 x A100-SXM4-80GB"),
+        (("plan", "ds.json"), "8,030,261,248 parameters"),
+        (("init",), "llama-3-8b on 4 x A100-SXM4-80GB"),
+        (("estimate", "--fit", "--seq-len", 512), "on 4 x A100-SXM4-80GB"),
+    ],
+)
+def test_every_command_that_takes_them_does(
+    command: tuple[object, ...], said: str, project: Path
+) -> None:
+    done = run(project, *command)
+    assert said in done.stdout, done.stdout + done.stderr
+
+
+def test_a_plan_has_settled_them_already(project: Path) -> None:
+    flags = ("--model", "gpt2", "--gpus", 2, "--device", "cpu")
+    assert run(project, "plan", "ds.json", *flags, "-o", "plan.json").returncode == 0
+    shown = run(project, "plan", "plan.json")
+    assert shown.returncode == 0 and "gpt2" in shown.stdout and "pyproject" not in shown.stderr
+
+
+def test_devices_read_like_eight_of_a_card(project: Path) -> None:
+    (project / "pyproject.toml").write_text('[tool.dsconfig]\ndevices = ""\n')
+    done = run(project, "tune", "--seq-len", 512)
+    assert done.returncode == 2 and '"8 x h100"' in done.stderr
+    (project / "pyproject.toml").write_text('[tool.dsconfig]\ndevices = "h100"\n')
+    one = run(project, "estimate", "--params", "1e9", "--gpus", 3)
+    assert "on 3 x H100" in one.stdout
+
+
+def test_init_writes_for_the_program_whose_file_names_it(tmp_path: Path) -> None:
+    (tmp_path / "args.yaml").write_text("deepspeed: ds.json\nbf16: true\n")
+    world = ("--params", "1e9", "--gpus", 2, "--device", "h100")
+    done = run(tmp_path, "init", "-o", "ds.json", *world)
+    assert "for transformers" in done.stderr and "args.yaml names it" in done.stderr
+    written = json.loads((tmp_path / "ds.json").read_text())
+    assert written["train_micro_batch_size_per_gpu"] == "auto"
+    nobody = run(tmp_path, "init", *world)
+    assert json.loads(nobody.stdout)["train_micro_batch_size_per_gpu"] != "auto"
+    given = run(tmp_path, "init", "--training-args", "args.yaml")
+    assert "for transformers" in given.stderr and '"auto"' in given.stdout
