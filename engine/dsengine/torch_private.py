@@ -119,6 +119,13 @@ class ShardedParameter:
         if gradient is not None:
             yield gradient
 
+    def drop_unreduced(self) -> None:
+        """Forget the gradients that are not reduced yet."""
+        whole = getattr(self._record, "_unsharded_param", None)
+        if whole is not None:
+            whole.grad = None
+        self._record.unsharded_accumulated_grad = None
+
     def replace(self, part: Tensor, *, requires_grad: bool = True) -> None:
         """Let ``part``, this rank's, be the shard from now on, on every module that owns it.
 
@@ -214,6 +221,42 @@ def reduce_again(unit: FSDPModule) -> None:
         group.post_backward()
         group.finalize_backward()
         group._training_state = type(group._training_state).IDLE
+
+
+def forget_pass(root: FSDPModule) -> None:
+    """Let the next forward begin anew after an error has ended a forward or a backward.
+
+    Otherwise torch waits for ever for the end of that backward: it has noted that what completes
+    one is queued, and queues it for no later one. Public since torch 2.13.
+    """
+    if (reset := getattr(root, "reset_iter_state", None)) is not None:
+        reset()
+        return
+    state = cast(Any, root._get_fsdp_state())
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # nothing reads what is let go of here
+    state._comm_ctx.all_gather_state = state._comm_ctx.reduce_scatter_state = None
+    state._comm_ctx.post_forward_order.clear()
+    for each in state._state_ctx.all_states:
+        each._modules_to_run_forward.clear()
+        each._training_state = type(each._training_state).IDLE
+    for unit in units_of(cast(nn.Module, root)):
+        for group in parameter_groups(unit):
+            _forget_pass_of(group)
+    state._state_ctx.iter_forward_root = None
+    state._state_ctx.post_backward_final_callback_queued = False
+
+
+def _forget_pass_of(group: Any) -> None:
+    if group._all_gather_result is not None:
+        if isinstance(work := group._all_gather_result.all_gather_work, dist.Work):
+            work.wait()
+        group._all_gather_result = None
+    group._post_reduce_event = group._all_reduce_state = None
+    group._reshard_after_forward_event = group._partial_reduce_output = None
+    group._post_forward_indices.clear()
+    group._training_state = type(group._training_state).IDLE
+    group._to_sharded()
 
 
 def reshard_within(unit: FSDPModule, mesh_info: Any = None) -> Any:
@@ -372,6 +415,11 @@ def storage_key(tensor: Tensor | torch.UntypedStorage) -> int:
     """What tensors in the same memory have in common. ``data_ptr`` is 0 for all that is empty."""
     storage = tensor.untyped_storage() if isinstance(tensor, Tensor) else tensor
     return storage._cdata
+
+
+def is_in_backward() -> bool:
+    """Whether this thread is inside a backward."""
+    return _torch._C._current_graph_task_id() != -1
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:

@@ -44,3 +44,8 @@ class Accumulation:
         if not self._managed:
             return True
         return (self._counters.micro_steps + 1) % self.steps == 0
+
+    def begin_window_anew(self) -> None:
+        """Let the next micro batch be the first of a window, where the counters say what is."""
+        if self._managed and self.forced is None:
+            self._counters.micro_steps -= self._counters.micro_steps % self.steps

@@ -94,7 +94,16 @@ class DirectBackward:
         engine.prepare_backward(output)
         at_end_of_backward(self._finish)
 
-    def _finish(self) -> None:
+    @property
+    def has_begun(self) -> bool:
+        """Whether a script's own backward has begun and not come to its end."""
+        return self._prepared
+
+    def forget(self) -> None:
+        """Take the last backward for over."""
         self._prepared = self._scaled = False
+
+    def _finish(self) -> None:
+        self.forget()
         # FSDP's own callback was queued later and has to run before gradients are complete.
         at_end_of_backward(self._engine.sharding.after_backward)

@@ -17,11 +17,13 @@ from dsengine.loop.offload_states import EVERYTHING, GRADIENTS, MODEL
 from dsengine.loop.saving import SavingEngine
 from dsengine.loop.stepping import Stepper
 from dsengine.loop.told import tell
+from dsengine.observation.printing import say
 from dsengine.observation.reporter import Reporter
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_watched
 from dsengine.sharding import Sharding
+from dsengine.torch_private import is_in_backward
 
 living: "WeakSet[Engine]" = WeakSet()
 """The engines of this process that are not destroyed."""
@@ -64,6 +66,8 @@ class Engine(SavingEngine):
         self._step_applied = False
         self._global_grad_norm: float | None = None
         self._reduces = True
+        self._passing_through = ""
+        """"forward" or "backward" while it lasts, and after an error has ended it."""
         self._backwards = 0
         """Since the last boundary."""
         self._is_destroyed = False
@@ -81,10 +85,13 @@ class Engine(SavingEngine):
     @in_phase("forward")
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.need(MODEL, "forward()")
+        if self._unfinished_pass:
+            self._forget_pass(self._unfinished_pass)
         with self._reporter.phase("forward"), self._policy.autocast_context(self.device):
             if self._policy.casts_inputs:
                 args, kwargs = self._policy.cast((args, kwargs))
-            outputs = self.sharding.forward(*args, **kwargs)
+            with self._passing("forward"):
+                outputs = self.sharding.forward(*args, **kwargs)
         if torch.is_grad_enabled():
             self._direct.watch(outputs)
         return outputs
@@ -105,12 +112,44 @@ class Engine(SavingEngine):
             loss = loss / self._accumulation.steps
         self.prepare_backward(loss)
         inside = self._direct.of_engine(frees_graph=not retain_graph)
-        with inside, self._reporter.phase("backward"):
+        with inside, self._passing("backward"), self._reporter.phase("backward"):
             scale = self.loss_scaler.scale
             scaled = loss if scale == 1.0 else loss.float() * scale
             scaled.backward(retain_graph=retain_graph, **kwargs)
-        self.sharding.after_backward()
+            self.sharding.after_backward()
         return loss
+
+    @contextmanager
+    def _passing(self, name: str) -> Iterator[None]:
+        """Note which pass has begun until it has ended; a recomputation is part of another one."""
+        if self._passing_through:
+            yield
+            return
+        self._passing_through = name
+        yield
+        self._passing_through = ""
+
+    @property
+    def _unfinished_pass(self) -> str:
+        """The pass that an error has ended, "" for none."""
+        if is_in_backward():
+            return ""
+        return "backward" if self._direct.has_begun else self._passing_through
+
+    def _forget_pass(self, name: str) -> None:
+        """Get over a pass that an error has ended, which the script has caught.
+
+        After a backward the gradients of its window are in part those of another one: they are
+        dropped, and the window begins anew. All ranks have to give up the same pass.
+        """
+        self._passing_through = ""
+        self._direct.forget()
+        self.sharding.forget_pass()
+        if name == "backward":
+            self.sharding.drop_gradients()
+            self._accumulation.begin_window_anew()
+            self._backwards = 0
+            say("an error has ended a backward: its window's gradients are dropped")
 
     def prepare_backward(self, loss: Tensor) -> None:
         """Settle whether the coming backward of ``loss`` reduces gradients."""
@@ -133,6 +172,11 @@ class Engine(SavingEngine):
             raise RuntimeError(
                 "this engine has no optimizer to step: give `optimizer` in the config or pass "
                 "one to initialize()"
+            )
+        if self._unfinished_pass == "backward":
+            raise RuntimeError(
+                "step() after a backward that an error has ended: go on with the next forward, "
+                "which drops the gradients of this window"
             )
         if not self._reduces:
             raise RuntimeError("step() inside no_sync(): the gradients are not reduced yet")

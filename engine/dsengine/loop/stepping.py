@@ -57,11 +57,8 @@ class Stepper:
             policy.is_mixed and effective.numerics.check_grad_overflow
         )
         self._tolerates_unused = effective.zero.ignore_unused_parameters
-        plain_replicas = effective.zero.stage == 0 and not policy.is_mixed
         self._needs_norm = (
-            self._clipping > 0
-            or self._skips_overflow
-            or (effective.gradients.compute_norm and not plain_replicas)
+            self._clipping > 0 or self._skips_overflow or effective.gradients.compute_norm
         )
 
     def step(self, number: int) -> Outcome:

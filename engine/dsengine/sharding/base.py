@@ -82,6 +82,10 @@ class Sharding(ABC):
         """Free what is gathered and not in use."""
         return
 
+    def forget_pass(self) -> None:
+        """Be ready for a forward after an error has ended a pass, on all ranks alike."""
+        return
+
     def prepare_for_compile(self) -> None:
         """Take away what torch.compile cannot trace."""
         return

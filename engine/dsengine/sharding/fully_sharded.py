@@ -64,6 +64,7 @@ from dsengine.torch_private import (
     as_shard,
     collect,
     foreach_copy_,
+    forget_pass,
     gather_asynchronously,
     reduce_again,
     reshard_within,
@@ -352,6 +353,17 @@ class FullySharded(Sharding):
     def restore(self) -> None:
         for unit in self.whole:
             unit.reshard()
+        self._gather()
+
+    def forget_pass(self) -> None:
+        self._reductions.finish()
+        self._reductions.buffers.clear()
+        forget_pass(self.root)
+        for each in collect(self._units()):
+            each.drop_unreduced()
+        self._all_gather.release()
+        if self._direct_use is not None:
+            self._direct_use.after_backward(reduced=False)
         self._gather()
 
     def release(self) -> None:

@@ -1,6 +1,7 @@
 """Stage 0: DistributedDataParallel, every rank holds everything."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ class Replicated(Sharding):
         ]
         self._sums = self._window_sums(plan.effective, policy)
         self._reduced = False
-        self._parallel = self._wrap(plan.effective, policy)
+        self._wrapped = partial(self._wrap, plan.effective, policy)
+        self._parallel = self._wrapped()
 
     def _window_sums(self, effective: Effective, policy: Policy) -> WindowSums | None:
         if policy.accumulation is policy.compute:
@@ -84,6 +86,10 @@ class Replicated(Sharding):
         self._reduced = self._parallel is not None and reduce
         if self._parallel is not None and reduce:
             arm_reducer(self._parallel, loss)
+
+    def forget_pass(self) -> None:
+        if self._reduced:  # a reducer that was armed and has not finished cannot be armed again
+            self._parallel = self._wrapped()
 
     def after_backward(self) -> None:
         if self._sums is None:
