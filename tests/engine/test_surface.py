@@ -216,9 +216,12 @@ def test_a_config_without_optimizer_evaluates(ranks: Ranks, stage: int) -> None:
     assert ranks.run("training.surface_jobs:evaluation_only", stage=stage)[0] > 0
 
 
+@pytest.mark.parametrize("mixed", [{}, {"bf16": {"enabled": True, "check_grad_overflow": False}}])
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_gradient_that_is_no_number_stops_the_step_by_name(ranks: Ranks, stage: int) -> None:
-    settings = config(stage, bf16={"enabled": True, "check_grad_overflow": False})
+def test_a_gradient_that_is_no_number_stops_the_step_by_name(
+    ranks: Ranks, stage: int, mixed: dict[str, Any]
+) -> None:
+    settings = config(stage, **mixed)
     for kind, message, unchanged, _ in ranks.run(
         "training.surface_jobs:failure", settings=settings, kind="nan"
     ):
