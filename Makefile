@@ -17,12 +17,12 @@ help:
 $(STAMPS)/setup: pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) install --quiet "torch==2.13.0"
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,yaml,plot]"
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,plot]"
 	$(BIN)/python -m compileall -q dsconfig engine/dsengine
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/interop: $(STAMPS)/setup
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,yaml,plot,interop]"
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,plot,interop]"
 	@touch $@
 
 run: $(STAMPS)/setup ## the main job, on real input
@@ -48,7 +48,7 @@ test-torch: ## the engine's tests with another torch: make test-torch VERSION=2.
 		$(PYTHON) -m venv --clear $(TORCH) && \
 		$(TORCH)/bin/python -m pip install --quiet "torch==$(VERSION)" && \
 		$(TORCH)/bin/python -m pip install --quiet --constraint constraints.txt \
-			"torch==$(VERSION)" --editable ".[engine,dev,yaml,plot]" && touch $(TORCH)/ready; }
+			"torch==$(VERSION)" --editable ".[engine,dev,plot]" && touch $(TORCH)/ready; }
 	mkdir -p runs/torch
 	rm -f runs/torch/$(VERSION).xml
 	$(TORCH)/bin/python -m pytest -m "(engine or torch) and not live and not deep" \

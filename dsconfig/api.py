@@ -11,6 +11,7 @@ with lazily():
     from dsconfig.checks import judging
     from dsconfig.cost import pricing
     from dsconfig.facts import facts as known
+    from dsconfig.facts import held
     from dsconfig.planner import making
     from dsconfig.report import report as reports
     from dsconfig.resolver import entry
@@ -63,8 +64,10 @@ def validate(
     another kind.
     """
     document = read(document)
+    if document.is_made and runtime is not None:
+        runtime = programs.runtime_of(runtime, _version(version, runtime)).without_file()
     found = judging.check(
-        document, _facts(facts), runtime=runtime, version=_version(version, runtime)
+        document, _completed(facts, document), runtime=runtime, version=_version(version, runtime)
     )
     if document.may_ignore:
         # One program's view leaves rules asleep, so idle requests are told in the whole view only.
@@ -86,7 +89,10 @@ def resolve(
     ValueError for an unknown runtime or version, TypeError for facts of another kind.
     """
     chosen = programs.runtime_of(runtime, _version(version, runtime))
-    return entry.resolve(read(document), _facts(facts), chosen)
+    document = read(document)
+    if document.is_made:
+        chosen = chosen.without_file()
+    return entry.resolve(document, _completed(facts, document), chosen)
 
 
 def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
@@ -132,6 +138,11 @@ def _facts(facts: Facts | None) -> Facts:
         wrong = type(facts).__name__
         raise TypeError(f"facts are dsconfig.Facts, not {wrong}: write dsconfig.gather(...)")
     return facts
+
+
+def _completed(facts: Facts | None, document: Document) -> Facts:
+    """The facts, with those of the YAML that holds the document."""
+    return held.completed(_facts(facts), document) if document.holder else _facts(facts)
 
 
 def _insist_on_resolution(resolution: object, function: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from dsconfig.checks.registry import MODEL, NESTED
+from dsconfig.checks.registry import HOLDER, MODEL, NESTED
 from dsconfig.facts import Facts
 from dsconfig.lazily import lazily
 from dsconfig.runtimes import conditions
@@ -63,7 +63,8 @@ class Context(ReadConfig):
         """What wakes rules: the top-level keys, some nested ones, and the facts there are."""
         nested = (path for path in NESTED if self.has(*path.split(".")))
         facts = (MODEL,) if self.facts.model is not None else ()
-        return frozenset((*self.config, *nested, *facts))
+        beside = (HOLDER,) if self.document.holder else ()
+        return frozenset((*self.config, *nested, *facts, *beside))
 
     @cached_property
     def optimizer(self) -> str | None:

@@ -19,6 +19,7 @@ from dsconfig.source.pointer import join, split
 with lazily():
     from dsconfig.checks import spelling
     from dsconfig.facts import trainer_fields, training
+    from dsconfig.source import plugin_settings
 
 
 OWN_KEYS = ("$schema", "$dsconfig")
@@ -203,7 +204,7 @@ def of_another_place(path: Path) -> str | None:
         return f"it is a name of TrainingArguments; in a ds_config write {' or '.join(keys)}"
     if name in (*trainer_fields.TAKEN, *trainer_fields.FORMER):
         return "it is a name of TrainingArguments: set it there, DeepSpeed has no such setting"
-    if name in training.OF_ACCELERATE:
+    if name in plugin_settings.KNOWN:
         return "it is a line of deepspeed_config in accelerate's YAML, or an argument of its plugin"
     if name in OF_SCRIPTS:
         return "it is the script's own setting: pass it to the script, DeepSpeed has none of it"

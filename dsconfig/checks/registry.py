@@ -9,6 +9,8 @@ from dsconfig.report import Effect
 
 MODEL = "@model"
 """Wakes what needs to know the model."""
+HOLDER = "@holder"
+"""Wakes what looks at the YAML that holds a config, or names it."""
 PAGE = "@page"
 """Wakes nothing: the findings come with the document, and only pages need the rules."""
 
@@ -56,6 +58,7 @@ MODULES: Mapping[str, str] = {
     "data": "data_efficiency vocabulary_size",
     "monitors": "tensorboard wandb comet datastates_ckpt wall_clock_breakdown memory_breakdown",
     "huggingface": "",
+    "launching": HOLDER,
     "syntax": PAGE,
 }
 """The modules with rules, and what wakes each: one of the words, or anything.

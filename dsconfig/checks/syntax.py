@@ -153,7 +153,7 @@ def no_config_inside(config: Context) -> Iterator[Finding]:
 
     Looked for are `deepspeed_config_file` (accelerate), `deepspeed`, `deepspeed_config` and
     `ds_config`, and in Python a dict literal with keys of a ds_config. Settings of accelerate's
-    own plugin are told as info: accelerate makes the config from them.
+    own plugin are judged as the config that accelerate makes of them.
 
     with: name="train.yaml"
     bad:

@@ -89,6 +89,8 @@ def estimate(
         print_compat(facts, compat, output_format)
         return
     document = None if file is None else options.load(file, overrides)
+    if document is not None:
+        facts = options.completed(facts, document)
     program = inference.program(
         runtime, deepspeed_version, document=document, source=file or "", facts=facts
     )

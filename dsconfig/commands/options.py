@@ -17,9 +17,13 @@ from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazily import lazily
 
 with lazily():
+<<<<<<< HEAD
     from dsconfig.commands.validation import settings
     from dsconfig.facts import gathering, machine
     from dsconfig.planner import plan as plans
+=======
+    from dsconfig.facts import gathering, held, machine
+>>>>>>> 35856f2 (Read accelerate's and trainers' YAML as the config that they make, with the facts beside it)
     from dsconfig.runtimes import base
     from dsconfig.schema import installed
     from dsconfig.schema import version as versions
@@ -184,6 +188,11 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
         raise UsageError(f"{document.name}: {unreadable[0].message}")
     with usage():
         return override.with_overrides(document, overrides or [])
+
+
+def completed(facts: "Facts", document: "Document") -> "Facts":
+    """The facts with those of the YAML that holds the document."""
+    return held.completed(facts, document) if document.holder else facts
 
 
 def release(text: str | None, *, option: str = "--deepspeed-version") -> "Version":

@@ -50,6 +50,7 @@ def plan(
     made = prepare.plan_in(file)
     if made is None:
         document = options.load(file, overrides)
+        facts = options.completed(facts, document)
         made = prepare.planned(document, facts, runtime or "dsengine", deepspeed_version)
         idle_flags.say_idle_flags(made.effective, facts)
     else:

@@ -60,6 +60,7 @@ def planned(
 ) -> "Plan":
     """Go all the way. Exits 1 with the reason when the config cannot be planned."""
     program = options.program(runtime, version)
+    facts = options.completed(facts, document)
     facts = assumed.one_pass(document, facts, program)
     resolution = resolved(document, facts, runtime, version, strict=strict)
     if resolution.effective is not None:

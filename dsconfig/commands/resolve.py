@@ -60,6 +60,7 @@ def resolve(
     """
     document = options.load(file, overrides)
     program = options.program(runtime, deepspeed_version)
+    facts = options.completed(facts, document)
     facts = assumed.one_pass(document, facts, program)
     result = resolved(document, facts, runtime, deepspeed_version)
     if result.effective is not None:

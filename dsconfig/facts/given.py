@@ -2,10 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 from typing import Any, cast
+
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.facts import yaml_text
 
 
 class FactError(ValueError):
@@ -83,29 +88,6 @@ def read_file(path: str | Path, flag: str) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], value)
 
 
-def key_lines(path: str | Path) -> Mapping[str, int]:
-    """The 1-based line of every key, by dotted path; empty where no YAML reader is installed.
-
-    JSON goes the same way: to a YAML reader it is YAML.
-    """
-    try:
-        from ruamel.yaml import YAML
-    except ImportError:
-        return {}
-    root: Any = YAML(pure=True).compose(Path(path))  # pyright: ignore[reportUnknownMemberType]
-    return dict(_keys_below(root, ""))
-
-
-def _keys_below(node: Any, prefix: str) -> Iterator[tuple[str, int]]:
-    if node is None or node.id != "mapping":
-        return
-    entries: list[tuple[Any, Any]] = node.value
-    for key, child in entries:
-        path = f"{prefix}{key.value}"
-        yield path, key.start_mark.line + 1
-        yield from _keys_below(child, f"{path}.")
-
-
 def _json(text: str, file: Path, flag: str) -> object:
     try:
         return json.loads(text)
@@ -116,13 +98,6 @@ def _json(text: str, file: Path, flag: str) -> object:
 
 def _yaml(text: str, file: Path, flag: str) -> object:
     try:
-        from ruamel.yaml import YAML
-        from ruamel.yaml.error import YAMLError
-    except ImportError:
-        remedy = "install dsconfig-zero[yaml], or give the same values as JSON"
-        raise FactError(flag, f"{file}: no YAML reader is installed; {remedy}") from None
-    try:
-        return YAML(typ="safe", pure=True).load(text)  # pyright: ignore[reportUnknownMemberType]
-    except YAMLError as error:
-        first = str(error).splitlines()[0]
-        raise FactError(flag, f"{file} is not YAML: {first}") from None
+        return yaml_text.load(text)
+    except ValueError as error:
+        raise FactError(flag, f"{file} is not YAML: {error}") from None

@@ -73,20 +73,6 @@ NAMES_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Keys of a ds_config, and the arguments that say the same."""
-OF_ACCELERATE = frozenset(
-    (
-        "deepspeed_config_file",
-        "zero3_init_flag",
-        "zero3_save_16bit_model",
-        "offload_optimizer_device",
-        "offload_param_device",
-        "offload_optimizer_nvme_path",
-        "offload_param_nvme_path",
-        "deepspeed_hostfile",
-        "deepspeed_multinode_launcher",
-        "deepspeed_moe_layer_cls_names",
-    )
-)
 _COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps")
 _NUMBERS = (
     "learning_rate",

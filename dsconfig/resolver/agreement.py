@@ -15,13 +15,13 @@ from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft
 from dsconfig.runtimes.base import Runtime
-from dsconfig.runtimes.behaviour.plugin import PATH_OF_SETTING
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops
 from dsconfig.runtimes.behaviour.trainer import TrainerFill, arguments
+from dsconfig.source.plugin_settings import PATH_OF_SETTING
 from dsconfig.source.pointer import ABSENT, copied, value_at
 
 with lazily():
-    from dsconfig.facts import given as given_facts
+    from dsconfig.facts import yaml_text
 
 ARGUMENTS, LAUNCH = "training", "launch"
 _TITLES = {ARGUMENTS: "TrainingArguments", LAUNCH: "the accelerate config"}
@@ -176,7 +176,7 @@ def _shown(facts: Facts, side: Side) -> str:
     file = facts.origins.get(side.file)
     place = file or _TITLES[side.file]
     if file is not None:
-        line = given_facts.key_lines(file).get(side.key)
+        line = yaml_text.key_lines(file).get(side.key)
         place = f"{file}:{line}" if line else file
     return f"{place} says {side.key} = {_written(side.value)}"
 

@@ -1,7 +1,8 @@
 """accelerate, which fills some "auto" and refuses every other."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from dsconfig.lazily import lazily
 from dsconfig.runtimes.base import (
@@ -74,6 +75,11 @@ class Accelerate(Runtime):
     @property
     def wants_zero_block(self) -> bool:
         return True
+
+    def without_file(self) -> Self:
+        other = copy(self)
+        other.config_file = False
+        return other
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         return AutoFate.FILLED if path in _FILLED else AutoFate.REFUSED_LATE

@@ -163,6 +163,10 @@ class Runtime:
         """
         raise NotImplementedError
 
+    def without_file(self) -> Self:
+        """The same program where its config is made of launch settings and no file is named."""
+        return self
+
     def at(self, version: Version) -> Self:
         """The same program on another DeepSpeed release."""
         other = copy(self)

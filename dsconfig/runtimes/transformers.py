@@ -1,7 +1,8 @@
 """The Trainer of transformers, which fills some "auto" and hands the rest to DeepSpeed."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from dsconfig.lazily import lazily
 from dsconfig.runtimes.base import ARGUMENTS, RECOMPUTATION, AutoFate, Runtime, Step
@@ -66,6 +67,11 @@ class Transformers(Runtime):
     @property
     def wants_zero_block(self) -> bool:
         return self.entry == "trainer"
+
+    def without_file(self) -> Self:
+        other = copy(self)
+        other.config_file, other.launched = False, True
+        return other
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
         if self.entry == "config" and path not in _BY_ITSELF:

@@ -53,7 +53,9 @@ class Document(NamedTuple):
     ``departure``: why programs that read strict JSON (transformers, accelerate) refuse the
     text; None where they read it. ``has_mark``: the file starts with a byte order mark, which
     ``text`` leaves out. ``placeholders``: pointers whose value some other program
-    will fill in; ``is_template`` is True where there is one.
+    will fill in; ``is_template`` is True where there is one. ``holder``: the settings of
+    the YAML that holds the config or names it. ``is_made``: the config is what accelerate makes of
+    that YAML.
     """
 
     name: str
@@ -68,6 +70,8 @@ class Document(NamedTuple):
     has_mark: bool = False
     is_unreadable: bool = False
     is_broken: bool = False
+    holder: Mapping[str, Any] = MappingProxyType({})
+    is_made: bool = False
 
     @property
     def may_ignore(self) -> bool:

@@ -144,12 +144,12 @@ def template(count: int) -> Diagnostic:
     )
 
 
-def no_config_inside(message: str, help: str, *, harmless: bool = False) -> Diagnostic:
+def no_config_inside(message: str, help: str) -> Diagnostic:
     """A YAML or Python file that holds no ds_config."""
     return Diagnostic(
         code="DSC009",
         name="no-config-inside",
-        effect=Effect.NOTE if harmless else Effect.REFUSED,
+        effect=Effect.REFUSED,
         range=START,
         message=message,
         help=help,

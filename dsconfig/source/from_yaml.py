@@ -1,6 +1,7 @@
 """YAML that holds a ds_config, or names the file that does.
 
-accelerate: ``deepspeed_config: {deepspeed_config_file: ds.json}``. Trainers: ``deepspeed:
+accelerate: ``deepspeed_config: {deepspeed_config_file: ds.json}``, or settings of its plugin, from
+which it makes a config. Trainers: ``deepspeed:
 ds.json``, or the config itself below that key. Values are PyYAML's, because accelerate and
 transformers read with it: ``5e8`` without a dot is a text there.
 """
@@ -10,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from dsconfig.report import Diagnostic
-from dsconfig.source import findings
+import yaml
+
+from dsconfig.source import findings, plugin_settings
 from dsconfig.source.document import Document, Format, finish, telling, too_deep, unreadable
 from dsconfig.source.pointer import escape
 from dsconfig.source.positions import Offsets, Spans
@@ -20,18 +22,8 @@ Node = Any
 """A node of PyYAML, which has no types of its own."""
 HOLDERS = ("deepspeed_config_file", "deepspeed", "deepspeed_config", "ds_config")
 """Keys below which a ds_config stands, or its path."""
-PLUGIN_KEYS = frozenset(
-    (
-        "deepspeed_config_file",
-        "zero_stage",
-        "zero3_init_flag",
-        "zero3_save_16bit_model",
-        "offload_optimizer_device",
-        "offload_param_device",
-        "deepspeed_multinode_launcher",
-    )
-)
-"""Settings of accelerate's DeepSpeed plugin, which are no ds_config."""
+_PLUGIN_KEYS = plugin_settings.KNOWN - {"gradient_accumulation_steps", "gradient_clipping"}
+"""Settings of accelerate's DeepSpeed plugin that are no keys of a ds_config."""
 MOST_NODES = 200_000
 """Nodes after aliases are written out; more is an attack or an accident."""
 
@@ -50,11 +42,6 @@ def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -
     ``read`` reads a file that the YAML names.
     """
     try:
-        import yaml
-    except ImportError:
-        remedy = "install dsconfig-zero[yaml], or give the config as JSON"
-        return unreadable(name, text, findings.unreadable("no YAML reader is installed", remedy))
-    try:
         loader: Any = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is None:
@@ -62,21 +49,25 @@ def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -
         if _size(root, {}) > MOST_NODES:
             message = "the aliases in this file expand to more than any config needs"
             return unreadable(name, text, findings.unreadable(message, "write the values out"))
-        holder = _config_node(root)
-        value = _plain(loader.construct_document(holder or root))
+        node = _config_node(root)
+        whole = _plain(loader.construct_document(root))
+        part: Any = yaml.SafeLoader(text)
+        value = _plain(part.construct_document(node)) if node else whole
     except yaml.YAMLError as error:
         return _broken(text, name, error)
     except (ValueError, RecursionError) as error:
         if isinstance(error, RecursionError):
             return unreadable(name, text, too_deep())
         return unreadable(name, text, findings.unreadable(f"this is no YAML: {error}", "mend it"))
-    if holder is None:
-        return _without_config(text, name, value)
-    place = (holder.start_mark.index, holder.end_mark.index)
+    holder = cast("dict[str, Any]", whole) if isinstance(whole, dict) and node is not root else {}
+    if node is None:
+        is_plugin = isinstance(whole, dict) and plugin_settings.block_of(holder)
+        return _made(text, name, root, holder) if is_plugin else _without_config(text, name)
+    place = (node.start_mark.index, node.end_mark.index)
     if isinstance(value, str):
-        return _follow(text, name, value, place, read)
+        return _follow(text, name, value, place, read)._replace(holder=holder)
     found = _Found()
-    _walk(holder, "", (-1, -1), text, found)
+    _walk(node, "", (-1, -1), text, found)
     spans = Spans(text, found.places)
     repeated = [
         findings.duplicate_key(
@@ -84,7 +75,23 @@ def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -
         )
         for pointer, start, end in found.duplicates
     ]
-    return finish(name, text, Format.YAML, value, spans=spans, found=repeated)
+    document = finish(name, text, Format.YAML, value, spans=spans, found=repeated)
+    return document._replace(holder=holder)
+
+
+def _made(text: str, name: str, root: Node, launch: dict[str, Any]) -> Document:
+    """What accelerate makes of its plugin's settings, each value at the setting it comes from."""
+    found = _Found()
+    _walk(root, "", (-1, -1), text, found)
+    places = found.places
+    places[""] = places["/deepspeed_config"]
+    for setting, path in plugin_settings.PATH_OF_SETTING.items():
+        if f"/deepspeed_config/{setting}" in places:
+            places[f"/{path.replace('.', '/')}"] = places[f"/deepspeed_config/{setting}"]
+    spans = Spans(text, places)
+    value = plugin_settings.made_by_launch(launch)
+    document = finish(name, text, Format.YAML, value, spans=spans)
+    return document._replace(holder=launch, is_made=True)
 
 
 def _config_node(root: Node) -> Node:
@@ -92,15 +99,15 @@ def _config_node(root: Node) -> Node:
     waiting: list[Node] = [root]
     for node in waiting:
         entries = dict(_entries(node))
-        least = 1 if node is root else 2
-        if telling(entries) >= least and PLUGIN_KEYS.isdisjoint(entries):
-            return node
         for key in HOLDERS:
             held = entries.get(key)
             if held is not None and (held.id == "mapping" or _is_path(held)):
                 inner = _config_node(held) if held.id == "mapping" else held
                 if inner is not None:
                     return inner
+        least = 1 if node is root else 2
+        if telling(entries) >= least and _PLUGIN_KEYS.isdisjoint(entries):
+            return node
         waiting += (child for child in entries.values() if child.id == "mapping")
         if len(waiting) > MOST_NODES:
             break
@@ -180,20 +187,10 @@ def _follow(
     return unreadable(name, text, missing)._replace(spans=spans, format=Format.YAML)
 
 
-def _without_config(text: str, name: str, value: Any) -> Document:
-    settings = (
-        cast("dict[str, Any]", value).get("deepspeed_config") if isinstance(value, dict) else None
-    )
-    if settings:
-        message = (
-            "this accelerate config holds plugin settings, from which accelerate makes a config"
-        )
-        help = "validate the file that deepspeed_config_file names, or write one and name it there"
-        nothing: Diagnostic = findings.no_config_inside(message, help, harmless=True)
-    else:
-        message = "this YAML neither holds nor names a ds_config"
-        help = "put the config, or its path, under the key deepspeed"
-        nothing = findings.no_config_inside(message, help)
+def _without_config(text: str, name: str) -> Document:
+    message = "this YAML neither holds nor names a ds_config"
+    help = "put the config, or its path, under the key deepspeed"
+    nothing = findings.no_config_inside(message, help)
     return finish(name, text, Format.YAML, {}, found=[nothing], is_broken=True)
 
 

@@ -2,32 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
-from dsconfig.runtimes.base import AUTO, Source
+from dsconfig.runtimes.base import Source
 from dsconfig.runtimes.behaviour.integrations import fill, stage_of
 from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
+from dsconfig.source import plugin_settings
+from dsconfig.source.plugin_settings import PATH_OF_SETTING, VARIABLES
 
-PATH_OF_SETTING = {
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    "gradient_clipping": "gradient_clipping",
-    "zero_stage": "zero_optimization.stage",
-    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
-    "offload_param_device": "zero_optimization.offload_param.device",
-    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
-    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
-    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
-}
-_VARIABLES = {
-    "gradient_accumulation_steps": ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", AUTO),
-    "gradient_clipping": ("ACCELERATE_GRADIENT_CLIPPING", AUTO),
-    "zero_stage": ("ACCELERATE_DEEPSPEED_ZERO_STAGE", 2),
-    "offload_optimizer_device": ("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "none"),
-    "offload_param_device": ("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "none"),
-    "offload_optimizer_nvme_path": ("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH", "none"),
-    "offload_param_nvme_path": ("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH", "none"),
-    "zero3_save_16bit_model": ("ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL", "false"),
-}
 _IGNORED_WITH_A_FILE = (
     "gradient_accumulation_steps",
     "gradient_clipping",
@@ -51,28 +33,21 @@ class Plugin:
     settings: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = {name: self._setting(name) for name in _VARIABLES}
+        found = {name: self._setting(name) for name in VARIABLES}
         object.__setattr__(self, "settings", found)
 
     def is_given(self, name: str) -> bool:
         """Whether an argument or a variable says it, and not accelerate's default."""
-        return self.arguments.get(name) is not None or _VARIABLES[name][0] in self.environment
+        return self.arguments.get(name) is not None or VARIABLES[name][0] in self.environment
 
     def _setting(self, name: str) -> Any:
         given = self.arguments.get(name)
         if given is not None:
             return given
-        variable, default = _VARIABLES[name]
-        text = self.environment.get(variable)
-        if text is None:
-            return default == "true" if name == "zero3_save_16bit_model" else default
-        if name == "gradient_accumulation_steps":
-            return int(text) if text.isdigit() else text
-        if name == "gradient_clipping":
-            return text if text == AUTO else float(text)
-        if name == "zero_stage":
-            return int(text)
-        return text.lower() == "true" if name == "zero3_save_16bit_model" else text
+        try:
+            return plugin_settings.read(name, self.environment)
+        except ValueError as error:
+            raise Stops("ValueError", f"{name}: {error}", PATH_OF_SETTING[name]) from error
 
     def read_file(self, replay: Replay) -> None:
         """Complete the config of a file in place: what the plugin fills, adds and refuses."""
@@ -103,27 +78,9 @@ class Plugin:
 
     def make_config(self, replay: Replay) -> None:
         """The config accelerate makes where no file is given."""
-        held, config = self.settings, replay.config
-        config.clear()
-        config.update(
-            train_batch_size=AUTO,
-            train_micro_batch_size_per_gpu=AUTO,
-            gradient_accumulation_steps=held["gradient_accumulation_steps"],
-            zero_optimization={
-                "stage": held["zero_stage"],
-                "offload_optimizer": self._target("offload_optimizer"),
-                "offload_param": self._target("offload_param"),
-                "stage3_gather_16bit_weights_on_model_save": held["zero3_save_16bit_model"],
-            },
-        )
-        if held["gradient_clipping"]:
-            config["gradient_clipping"] = held["gradient_clipping"]
-        config["steps_per_print"] = float("inf")
-
-    def _target(self, what: str) -> dict[str, Any]:
-        device = self.settings[f"{what}_device"]
-        path = self.settings[f"{what}_nvme_path"] if device == "nvme" else None
-        return {"device": device, "nvme_path": path}
+        replay.config.clear()
+        replay.config.update(plugin_settings.made(self.settings))
+        replay.config["steps_per_print"] = float("inf")
 
 
 def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> None:
@@ -155,23 +112,11 @@ def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> No
 
 def launched(launch: Mapping[str, Any], *, with_file: bool) -> dict[str, str]:
     """The variables ``accelerate launch`` sets from its config file."""
-    block = launch.get("deepspeed_config")
-    if not isinstance(block, dict):
-        return {}
-    held = cast(dict[str, Any], block)
-    named = {
-        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": held.get("gradient_accumulation_steps"),
-        "ACCELERATE_GRADIENT_CLIPPING": held.get("gradient_clipping"),
-        "ACCELERATE_DEEPSPEED_ZERO_STAGE": held.get("zero_stage"),
-        "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": held.get("offload_optimizer_device"),
-        "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": held.get("offload_param_device"),
-        "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH": held.get("offload_optimizer_nvme_path"),
-        "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH": held.get("offload_param_nvme_path"),
-        "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": held.get("zero3_save_16bit_model"),
-    }
-    found = {name: str(value) for name, value in named.items() if value is not None}
-    if with_file:
-        fields = [name for name in held if name != "deepspeed_config_file"]
+    found = plugin_settings.exported(launch)
+    if with_file and launch.get("deepspeed_config"):
+        fields = [
+            name for name in plugin_settings.block_of(launch) if name != "deepspeed_config_file"
+        ]
         if "mixed_precision" in launch:
             fields.append("mixed_precision")
         found["ACCELERATE_CONFIG_DS_FIELDS"] = ",".join(fields)

@@ -237,6 +237,9 @@ def _script(
     training, config = facts.training, replay.config
     micro = training.micro_batch_size if training else None
     sizes = runtime.batch_sizes
+    if sizes is None and micro is None and is_auto(config, MICRO):
+        said = "the batch size of the data loaders is unknown"
+        raise MissingFact(MICRO, said, "give --micro-batch")
     if sizes is None:
         sizes = (micro,) if micro is not None else ()
     # The Accelerator reads this variable too, and it wins over its argument.

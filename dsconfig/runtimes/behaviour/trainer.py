@@ -15,7 +15,7 @@ from dsconfig.facts.training import DEFAULTS
 from dsconfig.runtimes.base import AUTO, Source
 from dsconfig.runtimes.behaviour import integrations
 from dsconfig.runtimes.behaviour.integrations import Named, is_auto, node, stage_of, value
-from dsconfig.runtimes.behaviour.plugin import Plugin, set_mixed_precision
+from dsconfig.runtimes.behaviour.plugin import Plugin, launched, set_mixed_precision
 from dsconfig.runtimes.behaviour.prepare import Script, prepare
 from dsconfig.runtimes.behaviour.remarks import after_trainer
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops, about
@@ -206,7 +206,10 @@ def config_alone(replay: Replay, facts: Facts) -> None:
 def trainer(replay: Replay, facts: Facts, launch: Launch) -> None:
     """``Trainer.train`` up to the call of ``deepspeed.initialize``."""
     args = arguments(facts)
-    plugin = Plugin({}, launch.environment)
+    environment = launch.environment
+    if launch.through_accelerate:
+        environment = {**launched(facts.launch, with_file=launch.config_file), **environment}
+    plugin = Plugin({}, environment)
     mixed = args.mixed_precision
     rocm = facts.device is not None and facts.device.kind == "rocm"
     if launch.through_accelerate:

@@ -1,0 +1,94 @@
+"""Facts that stand beside a config: in the YAML of accelerate or of a trainer around it.
+
+accelerate's file says how many processes there are, and their precision. A trainer's file holds
+the fields of TrainingArguments, some under names of its own: LLaMA-Factory and ms-swift take them
+as they are, axolotl renames the batch, and each has its own word for the length of a sequence.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dsconfig.facts import accelerate_config
+from dsconfig.facts.facts import Facts
+from dsconfig.facts.given import FactError
+from dsconfig.facts.trainer_fields import FORMER, TAKEN
+from dsconfig.facts.training import training
+from dsconfig.source.document import Document
+from dsconfig.source.plugin_settings import TOP_LEVEL
+
+OWN_NAMES: Mapping[str, str] = {
+    "micro_batch_size": "per_device_train_batch_size",
+    "num_epochs": "num_train_epochs",
+    "sequence_len": "max_length",
+    "cutoff_len": "max_length",
+    "max_seq_length": "max_length",
+    "max_length": "max_length",
+}
+"""What axolotl (the first three), LLaMA-Factory and others call an argument."""
+
+
+def completed(facts: Facts, document: Document) -> Facts:
+    """The facts with what the document's holder says; what is given already wins."""
+    holder = document.holder
+    if not holder:
+        return facts
+    try:
+        if is_of_accelerate(holder):
+            return facts if facts.launch else _with_launch(facts, holder, document.name)
+        return _with_arguments(facts, holder, document.name)
+    except FactError:  # a value of a wrong type, about which there is a rule, or another program's
+        return facts
+
+
+def is_of_accelerate(holder: Mapping[str, Any]) -> bool:
+    """Whether a YAML is one of ``accelerate config``."""
+    return "deepspeed_config" in holder or len(TOP_LEVEL & holder.keys()) > 2
+
+
+def _with_launch(facts: Facts, holder: Mapping[str, Any], name: str) -> Facts:
+    launch = accelerate_config.launch(holder)
+    known = facts.training
+    if launch.precision is not None and (known is None or known.precision is None):
+        known = replace(known or training({}), precision=launch.precision)
+    return replace(
+        facts,
+        launch=dict(holder),
+        world_size=facts.world_size or launch.world_size,
+        nodes=facts.nodes or launch.nodes,
+        training=known,
+        origins={**facts.origins, "launch": name},
+    )
+
+
+def _with_arguments(facts: Facts, holder: Mapping[str, Any], name: str) -> Facts:
+    found = arguments_in(holder)
+    given = facts.training
+    if not found or (given is not None and given.arguments):
+        return facts
+    said = training(found)
+    if given is not None:
+        own = {each: getattr(given, each) for each in given.__slots__ if each != "arguments"}
+        said = replace(said, **{each: value for each, value in own.items() if value is not None})
+    return replace(facts, training=said, origins={**facts.origins, "training": name})
+
+
+def arguments_in(holder: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the Trainer in a trainer's YAML, under their names in TrainingArguments."""
+    found: dict[str, Any] = {}
+    for written, value in holder.items():
+        name = OWN_NAMES.get(written, written)
+        known = name in TAKEN or name in FORMER or name == "max_length"
+        if known and name != "deepspeed" and value is not None and value != "auto":
+            found[name] = _number(value)
+    return found
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads 1e-4 as a text; every trainer makes a number of it."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value

@@ -1,0 +1,40 @@
+"""YAML files of facts: their values, and the line of each key."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, for which 1e-4 is a number: the programs make one of that text."""
+
+
+_EXPONENT = re.compile(r"[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+")
+_reader: Any = _Loader
+_reader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789."))
+
+
+def load(text: str) -> object:
+    """What a YAML text holds. Raises ValueError where it is none."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).splitlines()[0]) from None
+
+
+def key_lines(path: str | Path) -> Mapping[str, int]:
+    """The 1-based line of every key, by dotted path; JSON goes the same way, as YAML."""
+    reader: Any = yaml.SafeLoader(Path(path).read_text("utf-8-sig"))
+    return dict(_keys_below(reader.get_single_node(), ""))
+
+
+def _keys_below(node: Any, prefix: str) -> Iterator[tuple[str, int]]:
+    if node is None or node.id != "mapping":
+        return
+    for key, child in node.value:
+        path = f"{prefix}{key.value}"
+        yield path, key.start_mark.line + 1
+        yield from _keys_below(child, f"{path}.")

@@ -1,0 +1,160 @@
+"""The settings of accelerate's DeepSpeedPlugin: where each lands in a ds_config, and how.
+
+``accelerate launch`` writes the ``deepspeed_config`` block of its YAML into environment variables,
+the plugin reads them, and makes a config of them where no file is named. The paths for NVMe have a
+variable that the plugin reads, and that the launcher never writes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+AUTO = "auto"
+PATH_OF_SETTING: Mapping[str, str] = {
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "gradient_clipping",
+    "zero_stage": "zero_optimization.stage",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
+    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
+    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+}
+VARIABLES: Mapping[str, tuple[str, Any]] = {
+    "gradient_accumulation_steps": ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", AUTO),
+    "gradient_clipping": ("ACCELERATE_GRADIENT_CLIPPING", AUTO),
+    "zero_stage": ("ACCELERATE_DEEPSPEED_ZERO_STAGE", 2),
+    "offload_optimizer_device": ("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "none"),
+    "offload_param_device": ("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "none"),
+    "offload_optimizer_nvme_path": ("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH", "none"),
+    "offload_param_nvme_path": ("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH", "none"),
+    "zero3_save_16bit_model": ("ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL", "false"),
+}
+"""By setting: the variable it is read from, and what holds where that is not set."""
+NOT_LAUNCHED = frozenset(("offload_optimizer_nvme_path", "offload_param_nvme_path"))
+"""Settings that the launcher takes and hands to nobody."""
+OTHERS = frozenset(
+    (
+        "deepspeed_config_file",
+        "deepspeed_exclusion_filter",
+        "deepspeed_hostfile",
+        "deepspeed_inclusion_filter",
+        "deepspeed_moe_layer_cls_names",
+        "deepspeed_multinode_launcher",
+        "zero3_init_flag",
+    )
+)
+"""Settings of the block that end in no ds_config."""
+KNOWN = OTHERS | PATH_OF_SETTING.keys()
+TOP_LEVEL = frozenset(
+    (
+        "command_file",
+        "commands",
+        "compute_environment",
+        "debug",
+        "deepspeed_config",
+        "distributed_type",
+        "downcast_bf16",
+        "dynamo_config",
+        "enable_cpu_affinity",
+        "fp8_config",
+        "fsdp_config",
+        "gpu_ids",
+        "machine_rank",
+        "main_process_ip",
+        "main_process_port",
+        "main_training_function",
+        "megatron_lm_config",
+        "mixed_precision",
+        "mpirun_config",
+        "num_machines",
+        "num_processes",
+        "parallelism_config",
+        "rdzv_backend",
+        "same_network",
+        "tpu_env",
+        "tpu_name",
+        "tpu_use_cluster",
+        "tpu_use_sudo",
+        "tpu_vm",
+        "tpu_zone",
+        "use_cpu",
+    )
+)
+"""What the YAML of ``accelerate config`` may hold beside the block; at others accelerate stops."""
+
+
+def block_of(launch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The ``deepspeed_config`` block of accelerate's YAML; empty where there is none."""
+    block = launch.get("deepspeed_config")
+    return cast("Mapping[str, Any]", block) if isinstance(block, Mapping) else {}
+
+
+def exported(launch: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that ``accelerate launch`` sets for the plugin from its YAML."""
+    held = block_of(launch)
+    return {
+        VARIABLES[name][0]: _as_launched(name, held[name])
+        for name in PATH_OF_SETTING
+        if name not in NOT_LAUNCHED and held.get(name) is not None
+    }
+
+
+def _as_launched(name: str, value: Any) -> str:
+    return (
+        str(value) if name in ("zero_stage", "gradient_accumulation_steps") else f"{value}".lower()
+    )
+
+
+def read(name: str, environment: Mapping[str, str]) -> Any:
+    """What the plugin reads of a setting. Raises ValueError where it does: ``int("three")``."""
+    variable, default = VARIABLES[name]
+    text = environment.get(variable)
+    if text is None:
+        return default == "true" if name == "zero3_save_16bit_model" else default
+    if name == "gradient_accumulation_steps":
+        return int(text) if text.isdigit() else text
+    if name == "gradient_clipping":
+        return text if text == AUTO else float(text)
+    if name == "zero_stage":
+        return int(text)
+    return text.lower() == "true" if name == "zero3_save_16bit_model" else text
+
+
+def made(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config that the plugin makes of all its settings where no file is named."""
+    config: dict[str, Any] = {
+        "train_batch_size": AUTO,
+        "train_micro_batch_size_per_gpu": AUTO,
+        "gradient_accumulation_steps": settings["gradient_accumulation_steps"],
+        "zero_optimization": {
+            "stage": settings["zero_stage"],
+            "offload_optimizer": _target(settings, "offload_optimizer"),
+            "offload_param": _target(settings, "offload_param"),
+            "stage3_gather_16bit_weights_on_model_save": settings["zero3_save_16bit_model"],
+        },
+    }
+    if settings["gradient_clipping"]:
+        config["gradient_clipping"] = settings["gradient_clipping"]
+    return config
+
+
+def _target(settings: Mapping[str, Any], what: str) -> dict[str, Any]:
+    device = settings[f"{what}_device"]
+    path = settings[f"{what}_nvme_path"] if device == "nvme" else None
+    return {"device": device, "nvme_path": path}
+
+
+def made_by_launch(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """The config that ends in DeepSpeed where accelerate's YAML names no file.
+
+    A setting that the plugin cannot read is left as it is written; there is a rule about it.
+    """
+    environment = exported(launch)
+    return made({name: _read_or_written(name, environment) for name in VARIABLES})
+
+
+def _read_or_written(name: str, environment: Mapping[str, str]) -> Any:
+    try:
+        return read(name, environment)
+    except ValueError:
+        return environment[VARIABLES[name][0]]

@@ -1,0 +1,116 @@
+"""accelerate's and trainers' YAML as first-class sources: judged, resolved, priced, with facts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dsconfig
+from dsconfig.facts import held
+
+ACCELERATE = """compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+deepspeed_config:
+  zero_stage: {stage}
+  offload_param_device: {device}
+  zero3_init_flag: true
+mixed_precision: {mixed}
+num_machines: 1
+num_processes: 8
+"""
+TRAINER = """model_name_or_path: some/model
+do_train: true
+finetuning_type: full
+cutoff_len: 2048
+deepspeed: ds.json
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+learning_rate: 1e-5
+lr_scheduler_type: cosine
+bf16: true
+"""
+AXOLOTL = """base_model: some/model
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+num_epochs: 1
+optimizer: adamw_torch
+learning_rate: 0.00001
+bf16: auto
+deepspeed: ds.json
+"""
+FILLED = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "bf16": {"enabled": "auto"},
+    "zero_optimization": {"stage": 2},
+}
+
+
+def launch(folder: Path, **settings: object) -> Path:
+    values = {"stage": 3, "device": "none", "mixed": "bf16", **settings}
+    path = folder / "accelerate.yaml"
+    path.write_text(ACCELERATE.format(**values))
+    return path
+
+
+def codes(report: dsconfig.Report) -> set[str]:
+    return {found.code for found in report.diagnostics if found.severity == "error"}
+
+
+def test_a_plugin_is_resolved_with_the_processes_and_precision_of_its_file(tmp_path: Path) -> None:
+    facts = dsconfig.gather(micro_batch=2)
+    found = dsconfig.resolve(launch(tmp_path), facts, runtime="accelerate")
+    assert found.ok, found.diagnostics
+    assert found.config["train_batch_size"] == 16
+    assert found.config["bf16"] == {"enabled": True}
+    assert found.config["zero_optimization"]["stage"] == 3
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_the_forms_of_public_examples_have_no_finding(stage: int, tmp_path: Path) -> None:
+    assert not codes(dsconfig.validate(launch(tmp_path, stage=stage), runtime="accelerate"))
+    assert not codes(dsconfig.validate(launch(tmp_path, stage=stage), runtime="transformers"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "line"),
+    [
+        ("zero_stage", "zero_stge", "DSC705", 4),
+        ("num_processes", "num_proceses", "DSC705", 9),
+        ("zero_stage: 3", "zero_stage: three", "DSC705", 4),
+        ("mixed_precision: bf16", "mixed_precision: bf61", "DSC705", 7),
+        ("device: none", "device: cpuu", "DSC031", 5),
+        ("device: none", "device: nvme", "DSC706", 5),
+    ],
+)
+def test_a_slip_in_a_plugin_is_told_at_its_line(
+    before: str, after: str, code: str, line: int, tmp_path: Path
+) -> None:
+    path = launch(tmp_path)
+    path.write_text(path.read_text().replace(before, after))
+    report = dsconfig.validate(path, runtime="accelerate")
+    lines = [found.range.start.line for found in report.diagnostics if found.code == code]
+    assert lines == [line], report.diagnostics
+
+
+def test_settings_beside_a_file_stop_accelerate(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(FILLED))
+    path = tmp_path / "accelerate.yaml"
+    path.write_text("deepspeed_config: {deepspeed_config_file: ds.json, zero_stage: 3}\n")
+    found = dsconfig.resolve(path, dsconfig.gather(world_size=1), runtime="accelerate")
+    assert any("also sets zero_stage" in each.message for each in found.diagnostics)
+
+
+@pytest.mark.parametrize("text", [TRAINER, AXOLOTL], ids=["llama-factory", "axolotl"])
+def test_the_arguments_around_a_named_config_are_facts(text: str, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(FILLED))
+    path = tmp_path / "train.yaml"
+    path.write_text(text)
+    facts = held.completed(dsconfig.gather(world_size=4), dsconfig.read(path))
+    assert facts.training is not None and facts.training.learning_rate == 1e-5
+    found = dsconfig.resolve(path, facts, runtime="transformers")
+    assert found.ok, found.diagnostics
+    assert found.config["train_batch_size"] == 32
+    assert not codes(dsconfig.validate(path, facts, runtime="transformers"))
