@@ -17,13 +17,9 @@ from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazily import lazily
 
 with lazily():
-<<<<<<< HEAD
     from dsconfig.commands.validation import settings
-    from dsconfig.facts import gathering, machine
-    from dsconfig.planner import plan as plans
-=======
     from dsconfig.facts import gathering, held, machine
->>>>>>> 35856f2 (Read accelerate's and trainers' YAML as the config that they make, with the facts beside it)
+    from dsconfig.planner import plan as plans
     from dsconfig.runtimes import base
     from dsconfig.schema import installed
     from dsconfig.schema import version as versions
