@@ -211,6 +211,12 @@ def test_a_client_optimizer_keeps_the_state_it_has(ranks: Ranks) -> None:
         assert close(curve, curves[0])
 
 
+def test_a_layer_may_have_several_names(ranks: Ranks) -> None:
+    curves = [ranks.run("training.surface_jobs:shared_layers", stage=s)[0] for s in STAGES]
+    for curve in curves[1:]:
+        assert curve == pytest.approx(curves[0], rel=1e-6)
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_config_without_optimizer_evaluates(ranks: Ranks, stage: int) -> None:
     assert ranks.run("training.surface_jobs:evaluation_only", stage=stage)[0] > 0

@@ -107,3 +107,36 @@ def no_plan_in_the_file(folder: str) -> str:
     path = Path(folder) / f"ds.{dist.get_rank()}.json"
     path.write_text('{"train_batch_size": 8}')
     return _raised(lambda: dsengine.initialize(model=models.tied(), plan=path))
+
+
+class Divided:
+    """What a Megatron script gives as ``mpu``."""
+
+    @staticmethod
+    def get_tensor_model_parallel_world_size() -> int:
+        return 2
+
+
+def an_mpu_of_divided_layers() -> str:
+    return _raised(
+        lambda: dsengine.initialize(model=models.tied(), config=config(1), mpu=Divided())
+    )
+
+
+def a_mesh_of_divided_samples() -> str:
+    return _raised(
+        lambda: dsengine.initialize(model=models.tied(), config=config(1), mesh_param=(1, 2))
+    )
+
+
+def a_marked_parameter() -> str:
+    model = models.tied()
+    model.twice.weight.tensor_model_parallel = True  # type: ignore[assignment]
+    return _raised(lambda: dsengine.initialize(model=model, config=config(0)))
+
+
+def a_second_engine() -> str:
+    model = models.tied()
+    engine, *_ = dsengine.initialize(model=model, config=config(2))
+    engine.destroy()
+    return _raised(lambda: dsengine.initialize(model=model, config=config(2)))

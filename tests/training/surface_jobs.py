@@ -386,6 +386,34 @@ class Words(nn.Module):
         return nn.functional.cross_entropy(self.head(self.table(ids)), ids)
 
 
+class Shared(nn.Module):
+    """A layer under three names, as ALBERT has its one, and two of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([models.Block(models.WIDTH)] * 3)
+        self.own = nn.ModuleList(models.Block(models.WIDTH) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in (*self.layers, *self.own):
+            x = layer(x)
+        return x.square().mean()
+
+
+def shared_layers(stage: int) -> list[float]:
+    torch.manual_seed(0)
+    engine, *_ = dsengine.initialize(model=Shared(), config=config(stage))
+    curve = []
+    for step in range(4):
+        generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        loss = engine(torch.randn(2, models.WIDTH, generator=generator))
+        engine.backward(loss)
+        engine.step()
+        curve.append(_mean(loss.item()))
+    engine.destroy()
+    return curve
+
+
 def embedding(settings: dict[str, Any], sparse: bool) -> list[float]:
     """Five steps of a model whose embedding may have sparse gradients."""
     torch.manual_seed(0)

@@ -18,6 +18,7 @@ from dsengine.loop.planning import (
     Config,
     plan_for,
     plan_from,
+    refuse_divided_layers,
     refuse_short_memory,
     refuse_uncovered,
 )
@@ -66,7 +67,8 @@ def initialize(
     config skips reading and resolving. With neither, the plan of ``dsconfig run`` is executed.
     ``training`` is what the script knows beside the config (sequence
     length, total steps ...): it settles "auto" and sharpens the memory estimate.
-    Raises ValueError with every finding when the config is refused.
+    Raises ValueError with every finding when the config is refused, for a model that is under an
+    engine already, and where ``mpu``, ``mesh_param`` or the model say that ranks divide layers.
     """
     if model is None:
         raise ValueError("initialize() needs a model: pass model=...")
@@ -75,6 +77,7 @@ def initialize(
 
         init_distributed(distributed_port=distributed_port)
     settle_device()
+    refuse_divided_layers(model, mpu, mesh_param)
     configs = (config, config_params, getattr(args, "deepspeed_config", None))
     with taking_part():
         chosen = _agreed_plan(

@@ -46,6 +46,41 @@ def plan_for(
     return dsconfig.plan(resolution, facts)
 
 
+_DIVIDED = ("tensor_model_parallel", "model_parallel")
+"""What Megatron and DeepSpeed mark the parameters with of which each rank has another part."""
+_DEGREES = (
+    "get_model_parallel_world_size",
+    "get_tensor_model_parallel_world_size",
+    "get_pipeline_model_parallel_world_size",
+    "get_pipe_parallel_world_size",
+    "get_sequence_parallel_world_size",
+)
+"""What an ``mpu`` may be asked, by Megatron's names and DeepSpeed's."""
+
+
+def refuse_divided_layers(model: nn.Module, mpu: Any, mesh_param: Any) -> None:
+    """Raise ValueError where ranks hold parts of layers or of samples: all are averaged here."""
+    found = [f"mpu.{name}() is {n}" for name in _DEGREES if (n := _degree(mpu, name)) > 1]
+    if mesh_param is not None and tuple(mesh_param)[1:] not in ((), (1,)):
+        found.append(f"mesh_param is {tuple(mesh_param)}")
+    found += [
+        f"{name!r} is marked {mark}"
+        for name, parameter in model.named_parameters()
+        for mark in _DIVIDED
+        if getattr(parameter, mark, False)
+    ][:1]
+    if found:
+        raise ValueError(
+            f"{found[0]}, but dsengine divides no layers and no samples among ranks and would "
+            "average gradients that belong to different parts: give a whole model and "
+            "zero_optimization.stage 3, or train with DeepSpeed"
+        )
+
+
+def _degree(mpu: Any, name: str) -> int:
+    return int(getattr(mpu, name, lambda: 1)())
+
+
 def _without_infinity(config: Config) -> Config:
     """Say "never" as a file does: accelerate says that lines are infinitely many steps apart."""
     if isinstance(config, Mapping) and config.get("steps_per_print") == math.inf:

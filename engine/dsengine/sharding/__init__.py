@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
@@ -20,7 +21,13 @@ def distribute(module: nn.Module, plan: Plan, policy: Policy, device: torch.devi
     """Put ``module`` on ``device`` and distribute it as the plan says.
 
     Every rank ends up with the weights of rank 0, or with those zero.Init has divided.
+    Raises ValueError for a model that is divided already.
     """
+    if any(isinstance(each, FSDPModule) for each in module.modules()):
+        raise ValueError(
+            "this model is under an engine, or under fully_shard, already: build it anew for "
+            "another initialize(), and load what was trained (save_16bit_model, load_checkpoint)"
+        )
     stage = plan.effective.zero.stage
     if is_partitioned(module) and stage < 3:
         restore_whole(module)

@@ -196,9 +196,12 @@ class FullySharded(Sharding):
         )
 
     def _shard_unit(self, unit: UnitSchedule) -> FSDPModule | None:
-        """Shard one unit; return the module that stands for it, None when it has none."""
-        modules = [self.module.get_submodule(name) for name in unit.modules]
-        modules = [each for each in modules if not isinstance(each, CONTAINERS)]
+        """Shard one unit; return the module that stands for it, None when it has none.
+
+        A layer that a model has under several names is of the unit of the first of them.
+        """
+        named = dict.fromkeys(self.module.get_submodule(name) for name in unit.modules)
+        modules = [each for each in named if not isinstance(each, (*CONTAINERS, FSDPModule))]
         if not modules:
             return None
         is_root = self.module in modules
