@@ -21,6 +21,7 @@ from dsengine.loop.planning import (
     refuse_divided_layers,
     refuse_short_memory,
     refuse_uncovered,
+    refuse_unusable_files,
 )
 from dsengine.optimizers import (
     as_groups,
@@ -126,6 +127,7 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
         plan = planned()
         refuse_uncovered(plan)
         refuse_short_memory(plan)
+        refuse_unusable_files(plan)
     except (ValueError, OSError) as error:
         failure = error
     check_agreement(plan, model, failure)

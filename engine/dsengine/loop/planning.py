@@ -14,7 +14,7 @@ from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts
 from dsengine.communication.environment import node_count
 from dsengine.observation.printing import say
 from dsengine.parameters.model_tree import describe
-from dsengine.tiers import memory
+from dsengine.tiers import files, memory
 
 GIB = 2**30
 
@@ -192,6 +192,22 @@ def _more_memory(plan: Plan) -> str:
     if zero.optimizer_tier == "host":
         return "train on more nodes, or at stage 3 with offload_optimizer.device nvme"
     return "train on more nodes, or make sub_group_size and offload_param.max_in_cpu smaller"
+
+
+def refuse_unusable_files(plan: Plan) -> None:
+    """Raise ValueError, before a byte is written, where states cannot go into files on this node.
+
+    Space is compared with what the ranks of a node keep there, if they share one file system.
+    """
+    zero = plan.effective.zero
+    tiers = {"offload_optimizer": zero.offload_optimizer, "offload_param": zero.offload_param}
+    for block, offload in tiers.items():
+        if offload is None or str(offload.tier) != "nvme" or not offload.nvme_path:
+            continue
+        wrong = files.unusable(Path(offload.nvme_path), plan.memory.get("nvme_bytes", 0))
+        if wrong and zero.stage > 0:
+            key = f"zero_optimization.{block}.nvme_path"
+            raise ValueError(f"{key}: {offload.nvme_path}: {wrong}")
 
 
 def refuse(refusals: Sequence[Diagnostic]) -> None:

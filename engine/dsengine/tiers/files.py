@@ -10,10 +10,12 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import torch
 from torch import Tensor
 
+GIB = 2**30
 ALIGNMENT = 4096
 """Bytes; what O_DIRECT asks of addresses, offsets and lengths."""
 
@@ -50,6 +52,22 @@ class TileFile:
 
     def close(self) -> None:
         os.close(self.descriptor)
+
+
+def unusable(directory: Path, needed: int) -> str:
+    """Why ``needed`` bytes of files cannot be below ``directory`` (made if need be); "" if so."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=directory):
+            free = shutil.disk_usage(directory).free
+    except OSError as error:
+        return f"cannot hold files: {error.strerror}; name a directory on a local disk"
+    if needed <= free:
+        return ""
+    return (
+        f"{free / GIB:.1f} GiB are free and the ranks of this node need {needed / GIB:.1f} GiB; "
+        "name a larger disk, or train on more nodes"
+    )
 
 
 class FileIO:
