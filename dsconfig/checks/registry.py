@@ -57,6 +57,7 @@ MODULES: Mapping[str, str] = {
     "zero_optimization.pipeline_loading_checkpoint",
     "data": "data_efficiency vocabulary_size",
     "monitors": "tensorboard wandb comet datastates_ckpt wall_clock_breakdown memory_breakdown",
+    "known_faults": "zero_optimization bf16 bfloat16 fp16 data_types gradient_clipping scheduler",
     "huggingface": "",
     "launching": HOLDER,
     "syntax": PAGE,

@@ -66,6 +66,7 @@ def between_releases(
     one, other = meaning(config, before), meaning(config, after)
     changes = [*_no_longer_read(one, other), *_newly_read(one, other), *_new_defaults(one, other)]
     told = {change.pointer for change in changes}
+    changes += _known_faults(document, before, after)
     return [*changes, *_new_refusals(document, before, after, told)]
 
 
@@ -115,15 +116,36 @@ def _when(key: Key, before: Version, after: Version) -> str:
     return f"the default changed in {' and '.join(releases)}; the file does not set it"
 
 
+def _known_faults(document: Document, before: Version, after: Version) -> Iterator[Change]:
+    """The faults of a release that the move cures, and those that begin with it."""
+    from dsconfig import validate
+    from dsconfig.checks.known_faults import RANGES
+
+    def faults(version: Version) -> dict[tuple[str, str], Any]:
+        found = validate(document, runtime="deepspeed", version=version).diagnostics
+        return {(each.code, each.pointer): each for each in found if each.code in RANGES}
+
+    one, other = faults(before), faults(after)
+    for place in one.keys() - other.keys():
+        yield Change(place[1], "known fault", "cured", f"{place[0]} {one[place].message}")
+    for place in other.keys() - one.keys():
+        yield Change(place[1], "right", "known fault", f"{place[0]} {other[place].message}")
+
+
 def _new_refusals(
     document: Document, before: Version, after: Version, told: set[str]
 ) -> Iterator[Change]:
     """What the later release refuses or alters, and the earlier did not."""
     from dsconfig import validate
+    from dsconfig.checks.known_faults import RANGES
 
     def findings(version: Version) -> dict[tuple[str, str], Any]:
         report = validate(document, runtime="deepspeed", version=version)
-        return {(found.code, found.pointer): found for found in report.errors}
+        return {
+            (found.code, found.pointer): found
+            for found in report.errors
+            if found.code not in RANGES
+        }
 
     known = findings(before)
     for place, found in findings(after).items():

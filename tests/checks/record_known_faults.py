@@ -1,0 +1,97 @@
+"""Look for the faulty lines of each known fault in a clone of DeepSpeed, tag by tag.
+
+    PYTHONPATH=tests python -m checks.record_known_faults CLONE
+
+Prints the range of releases by code, beside that of the rule; exits 1 where they differ.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from dsconfig.checks.known_faults import RANGES
+from dsconfig.schema.version import Version
+
+STAGE_12, STAGE_3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
+ENGINE = "runtime/engine.py"
+LINES: Mapping[str, tuple[str, str]] = {
+    "DSC830": (
+        STAGE_12,
+        r"if not i in self\.averaged_gradients or self\.averaged_gradients\[i\] is None:\s+"
+        r"self\.all_grad_tensors\[i\] =",
+    ),
+    "DSC831": (
+        STAGE_12,
+        r"will send 32bit directly\s+if not self\.is_gradient_accumulation_boundary:\s+copy_grad",
+    ),
+    "DSC832": (STAGE_12, r"accumulate_gradients\(\)\s+else:\s+copy_gradients_to_cpu"),
+    "DSC833": (
+        STAGE_12,
+        r"stream\.wait_stream\(get_accelerator\(\)\.current_stream\(\)\)\n"
+        r"(?!\s+get_accelerator\(\)\.current_stream\(\)\.wait_stream)",
+    ),
+    "DSC834": (
+        STAGE_12,
+        r"def allreduce_and_copy_with_multiple_ranks(?:(?!record_stream).)*"
+        r"def allreduce_and_scatter",
+    ),
+    "DSC835": (
+        STAGE_3,
+        r"def __add_grad_to_ipg_bucket.{0,260}partition_stream\.wait_stream\("
+        r"get_accelerator\(\)\.default_stream",
+    ),
+    "DSC836": (
+        ENGINE,
+        r"def _backward_epilogue(?:(?!BF16_Optimizer).)*self\.allreduce_gradients\(\)"
+        r"(?:(?!def ).)*self\.optimizer\.backward_epilogue\(\)",
+    ),
+    "DSC838": (
+        ENGINE,
+        r"else:\s+self\.buffered_allreduce_fallback\(elements_per_buffer=bucket_siz",
+    ),
+    "DSC839": ("runtime/utils.py", r"clip_coef = torch\.max\(tmp_tensor, clip_coef\)"),
+    "DSC840": (STAGE_12, r"inf_or_nan \* err \+ inf_or_nan\.logical_not\(\) \* total_norm"),
+    "DSC841": (
+        STAGE_3,
+        r"elements_in_ipg_bucket \+ param\.grad\.numel\(\) < self\.reduce_bucket_size",
+    ),
+    "DSC842": ("runtime/lr_schedules.py", r"first_stair_count(?!.*stair_position)"),
+    "DSC843": ("runtime/lr_schedules.py", r"for group in self\.optimizer\.param_groups\]\[0\]"),
+}
+"""The file and the lines that do it, by code. What is missing was read, and is no one line."""
+OLDEST = Version(0, 8, 0)
+
+
+def releases(clone: str) -> list[Version]:
+    """The released versions of a clone, oldest first."""
+    tags = _git(clone, "tag").split()
+    named = (Version.parse(tag) for tag in tags if re.fullmatch(r"v\d+\.\d+\.\d+", tag))
+    return sorted(version for version in named if version >= OLDEST)
+
+
+def has(clone: str, version: Version, file: str, lines: str) -> bool:
+    text = _git(clone, "show", f"v{version}:deepspeed/{file}")
+    return re.search(lines, text, re.DOTALL) is not None
+
+
+def _git(clone: str, *arguments: str) -> str:
+    command = ["git", "-C", clone, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def differing(clone: str) -> list[str]:
+    """A line for each code whose range in the clone is not that of the rule."""
+    known, found = releases(clone), []
+    for code, (file, lines) in LINES.items():
+        faulty = [version for version in known if has(clone, version, file, lines)]
+        span = (faulty[0], faulty[-1]) if faulty else None
+        if span != RANGES[code]:
+            found.append(f"{code}: the rule says {RANGES[code]}, the clone {span}")
+    return found
+
+
+if __name__ == "__main__":
+    told = differing(sys.argv[1])
+    print("\n".join(told) or f"{len(LINES)} ranges agree")
+    sys.exit(bool(told))

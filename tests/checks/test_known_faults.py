@@ -1,0 +1,73 @@
+"""Releases that are known to train wrong: told from the first to the last, and not beside them."""
+
+import os
+
+import pytest
+
+import dsconfig
+from dsconfig.checks.examples import judge
+from dsconfig.checks.known_faults import RANGES
+from dsconfig.checks.registry import rules
+from dsconfig.commands.differences import between_releases
+from dsconfig.schema.version import Version
+
+STAGE_2 = {
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 8,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2},
+}
+
+
+def codes(config: dict, version: str) -> dict[str, str]:
+    found = dsconfig.validate(config, runtime="deepspeed", version=version).diagnostics
+    return {each.code: each.severity for each in found if each.code in RANGES}
+
+
+@pytest.mark.parametrize("code", sorted(RANGES))
+def test_a_fault_is_told_in_its_range_only(code: str) -> None:
+    first, last = RANGES[code]
+    bad = rules()[code].bad
+    for version, told in ((first, True), (last, True), (_after(last), False)):
+        found = {each.code for each in judge(bad._replace(version=str(version)))}
+        assert (code in found) == told, (code, version)
+
+
+def _after(version: Version) -> Version:
+    return version._replace(patch=version.patch + 1)
+
+
+def test_a_step_of_one_pass_loses_nothing() -> None:
+    assert codes(STAGE_2, "0.18.2")["DSC830"] == "error"
+    assert "DSC830" not in codes({**STAGE_2, "gradient_accumulation_steps": 1}, "0.18.2")
+    assert codes({**STAGE_2, "gradient_accumulation_steps": "auto"}, "0.18.2")["DSC830"] == "info"
+
+
+def test_the_batch_and_the_ranks_tell_the_passes() -> None:
+    config = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8}
+    config["zero_optimization"] = {"stage": 2}
+    for ranks, severity in ((2, "error"), (8, None), (None, "info")):
+        facts = dsconfig.gather(world_size=ranks)
+        found = dsconfig.validate(config, facts, runtime="deepspeed", version="0.18.0")
+        told = {each.code: each.severity for each in found.diagnostics}
+        assert told.get("DSC830") == severity, ranks
+
+
+def test_a_move_says_what_it_cures_and_what_begins() -> None:
+    document = dsconfig.read(STAGE_2)
+    made = between_releases(
+        dict(STAGE_2), document, Version.parse("0.17.6"), Version.parse("0.18.5")
+    )
+    told = {(each.before, each.after, each.why[:6]) for each in made}
+    assert ("known fault", "cured", "DSC830") in told
+    assert ("right", "known fault", "DSC844") in told
+
+
+@pytest.mark.deep
+def test_the_ranges_are_those_of_the_sources() -> None:
+    from checks.record_known_faults import differing
+
+    clone = os.environ.get("DEEPSPEED_CLONE")
+    if clone is None:
+        pytest.skip("DEEPSPEED_CLONE names no clone of DeepSpeed with its tags")
+    assert differing(clone) == []
