@@ -306,10 +306,16 @@ def no_optimizer(config: Context) -> Iterator[Finding]:
     """
     alone = not config.has("optimizer") and config.facts.client_optimizer is None
     if config.stage and alone and len(config.runtimes) == 1:
+        own = config.offload("offload_optimizer") != "none"
+        offloaded = (
+            "; a torch optimizer is refused where it is offloaded: pass DeepSpeedCPUAdam, or set "
+            '"zero_force_ds_cpu_optimizer": false'
+        )
         yield Finding(
             path=ZERO,
             message=f"ZeRO stage {config.stage} needs an optimizer: the script has to pass one, "
             "since the file has none",
-            help='add "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}} if it does not',
+            help='add "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}} if it does not'
+            + (offloaded if own else ""),
             on_key=True,
         )

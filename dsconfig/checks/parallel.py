@@ -111,6 +111,34 @@ def autotp_size(config: Context) -> Iterator[Finding]:
 
 
 @rule(
+    "DSC476",
+    "autotp-at-stage-3",
+    Effect.REFUSED,
+    wakes="tensor_parallel",
+    late=True,
+    holds=in_deepspeed,
+)
+def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
+    """Releases from 0.16.4 to 0.19.3 do not split layers over ranks at stage 3.
+
+    with: version="0.19.3"
+    bad: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 2},
+        "zero_optimization": {"stage": 3}}
+    good: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 2},
+        "zero_optimization": {"stage": 2}}
+    """
+    size = config.read(TP, "autotp_size", 0)
+    in_range = config.since("0.16.4") and not config.since("0.19.4")
+    if in_range and size > 1 and config.stage == 3:
+        yield Finding(
+            path=(*TP, "autotp_size"),
+            message=f"autotp_size {size} at stage 3: {NOW}, since only stages up to 2 are "
+            "taken from 0.16.4 to 0.19.3",
+            help="use stage 2, or DeepSpeed 0.19.4 or later",
+        )
+
+
+@rule(
     "DSC464",
     "partition-config",
     Effect.REFUSED,
