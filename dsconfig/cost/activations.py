@@ -49,6 +49,8 @@ class Activations:
     logits_forward: int = 0
     logits_backward: int = 0
     on_host: int = 0
+    in_flight: int = 1
+    """Micro batches whose forward pass is kept at once: more than one in a pipeline."""
     tokens: int = 0
     assumed: str = ""
     formula: str = ""
@@ -220,7 +222,7 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
     """Activations of one micro batch; nothing when the sequence length is unknown."""
     shape = facts.model.architecture if facts.model else None
     length = facts.training.sequence_length if facts.training else None
-    batch = effective.batch.micro_batch if effective.batch else None
+    batch = effective.batch.micro_batch if effective.batch else _written(effective)
     if batch is None and facts.training:
         batch = facts.training.micro_batch_size
     if shape is None or length is None or batch is None:
@@ -229,6 +231,12 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
     tokens = length * batch // facts.sequence_parallel
     recompute = recompute_of(effective, facts)
     return _activations(effective, facts, shape, style, (tokens, length), recompute)
+
+
+def _written(effective: Effective) -> int | None:
+    """The micro batch of a config whose batch is not settled."""
+    size = effective.config.get("train_micro_batch_size_per_gpu")
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def _activations(
@@ -261,7 +269,7 @@ def _activations(
             kept, on_host = 0, kept * shape.layers
     forward, backward = _loss(facts, shape, style, tokens)
     return Activations(
-        blocks=max(1, shape.layers // facts.pipeline_parallel),
+        blocks=shape.layers,
         per_block=kept,
         recomputed=again,
         temporaries=temporaries,

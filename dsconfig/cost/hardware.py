@@ -36,6 +36,11 @@ RESERVED_OVER_ALLOCATED = 1.05
 """Caching allocator with steady shapes: 1.02 to 1.10 (PyTorch's CUDA notes; published runs)."""
 
 
+def outside_bytes(facts: Facts) -> int:
+    """What a process holds on its device beside the allocator's pool: context, communicators."""
+    return CONTEXT_BYTES + (COMMUNICATOR_BYTES if (facts.world_size or 1) > 1 else 0)
+
+
 def pinned(amount: int) -> int:
     """Bytes that PyTorch's pinned-memory allocator takes: the next power of two."""
     return 1 << (amount - 1).bit_length() if amount > 0 else 0

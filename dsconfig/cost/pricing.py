@@ -9,9 +9,10 @@ from dsconfig.cost.buckets import bucket_rule_bytes
 from dsconfig.cost.estimate import DeviceMemory, Estimate, Fit, Option, Phase, TierMemory
 from dsconfig.cost.tiers import host_memory, nvme_memory
 from dsconfig.cost.timeline import SHAPED, Trace
-from dsconfig.cost.workload import Workload, workload
+from dsconfig.cost.workload import Workload, workloads
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime, runtime_of
+from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.effective import Effective, Tier
 
 _PLACES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
@@ -29,16 +30,26 @@ def estimate(
     return Estimate(options=(option,), inputs=inputs_of(effective, facts, runtime))
 
 
-def _workload(effective: Effective, facts: Facts, program: Runtime) -> Workload:
+def facts_in_force(effective: Effective, facts: Facts, program: Runtime) -> Facts:
+    """The facts with what the file says of ranks that share a layer or a sequence.
+
+    Only DeepSpeed reads it; dsengine refuses such keys.
+    """
+    return with_degrees(facts, effective.config) if program.ends_in_deepspeed else facts
+
+
+def _workloads(effective: Effective, facts: Facts, program: Runtime) -> tuple[Workload, ...]:
     in_engine = not program.ends_in_deepspeed
-    return workload(effective, facts, program.version, in_engine=in_engine)
+    return workloads(effective, facts, program.version, in_engine=in_engine)
 
 
 def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine") -> Option:
     """One choice of stage and offload, in full."""
     program = runtime_of(runtime)
-    job = _workload(effective, facts, program)
-    trace = simulator_of(program)(job)
+    facts = facts_in_force(effective, facts, program)
+    simulate = simulator_of(program)
+    runs = [(job, simulate(job)) for job in _workloads(effective, facts, program)]
+    job, trace = max(runs, key=lambda run: run[1].peak)
     zero = effective.zero
     host = host_memory(job, is_deepspeed=program.ends_in_deepspeed)
     device = _device(job, trace, facts, host)
@@ -92,9 +103,8 @@ def _around(trace: Trace, facts: Facts) -> tuple[int, int]:
         return trace.peak, 0
     capability = facts.device.compute_capability if facts.device else None
     pool = trace.pooled + hardware.workspace_bytes(capability)
-    communicators = hardware.COMMUNICATOR_BYTES if (facts.world_size or 1) > 1 else 0
     reserved = int(pool * hardware.RESERVED_OVER_ALLOCATED)
-    return reserved, hardware.CONTEXT_BYTES + communicators
+    return reserved, hardware.outside_bytes(facts)
 
 
 def fits_on(cards: list[tuple[str, int]], device: DeviceMemory) -> tuple[Fit, ...]:

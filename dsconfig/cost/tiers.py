@@ -32,9 +32,11 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     rounded = sum(pinned(each.bytes) * ranks for each in found if each.pinned)
     total = sum(component.bytes for component in components)
     built, updating = _times(_built(job), ranks), _times(_temporaries(job), ranks)
+    flattened = _times(deepspeed.flattened(job), ranks) if is_deepspeed else None
     beside = 0 if is_deepspeed else dsengine.built_beside(job) * ranks
-    peak = max(total + updating.bytes, built.bytes + beside)
-    passing = tuple(each for each in (built, updating) if each.bytes)
+    creating = max(built.bytes + beside, flattened.bytes if flattened else 0)
+    peak = max(total + updating.bytes, creating)
+    passing = tuple(each for each in (built, flattened, updating) if each and each.bytes)
     components = (*passing, *components)
     return TierMemory(components=components, bytes=total, peak_bytes=peak, pinned_bytes=rounded)
 

@@ -11,7 +11,14 @@ from typing import NamedTuple
 from dsconfig.cost.estimate import Component, Phase
 from dsconfig.cost.workload import OUTSIDE, Weight, Workload
 
-SHAPED = frozenset({"activations", "logits and loss", "working set of one block"})
+SHAPED = frozenset(
+    {
+        "activations",
+        "activations of other micro batches",
+        "logits and loss",
+        "working set of one block",
+    }
+)
 """Parts that kernels and shapes decide; everything else follows from the config exactly."""
 
 
@@ -190,6 +197,11 @@ class ActivationParts:
         saved = job.activations
         pointer = saved.pointer
         self.kept = Part("activations", pointer, saved.formula)
+        self.in_flight = Part(
+            "activations of other micro batches",
+            "/gradient_accumulation_steps",
+            f"{saved.in_flight - 1} more micro batches in flight in the pipeline",
+        )
         self.working = Part(
             "working set of one block",
             "/activation_checkpointing" if saved.recomputed else pointer,
@@ -199,6 +211,12 @@ class ActivationParts:
             "embedding output and token ids", pointer, "what the loss and the last norm keep"
         )
         self.logits = Part("logits and loss", pointer, saved.loss_formula)
+        self._each = saved.per_block * saved.blocks + saved.outside
+        self._others = saved.in_flight - 1
+
+    def hold_in_flight(self, line: Timeline) -> None:
+        """What the other micro batches of a pipeline keep, blocks and their inputs."""
+        line.hold(self.in_flight, self._others * self._each)
 
 
 def run_forward(
@@ -207,6 +225,7 @@ def run_forward(
     """Hold what forward keeps, block by block; ``enter_block`` sees each stretch first."""
     parts = ActivationParts(job)
     saved = job.activations
+    parts.hold_in_flight(line)
     line.hold(parts.outside, saved.outside)
     counted = 0
     for block, indices in list(stretches(job.weights)):
@@ -243,3 +262,4 @@ def run_backward(
             left -= gone
     line.free(parts.kept)
     line.free(parts.outside)
+    line.free(parts.in_flight)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from dsconfig.cost import hardware, pipeline
 from dsconfig.cost.activations import Activations, activations_of
 from dsconfig.cost.optimizers import OptimizerCost, cost_in_force
 from dsconfig.facts.facts import Facts
@@ -27,6 +28,8 @@ class Weight:
     module: int = 0
     rows: int = 1
     """Size of the first dimension, along which ``fully_shard`` divides."""
+    linear: bool = False
+    """The matrix of a linear map, which torch's own keeps from forward to backward."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,8 @@ class Workload:
     """Bytes of an element as the model is built or loaded, before anything is cast."""
     on_cpu: bool = False
     """The processor is the device, and gloo the communication library."""
+    free_bytes: int | None = None
+    """Of the device before anything is allocated; None where its memory is not known."""
 
     @cached_property
     def ranks(self) -> int:
@@ -119,6 +124,35 @@ class Workload:
         return self.mesh.part(elements)
 
 
+def workloads(
+    effective: Effective, facts: Facts, version: Version = NEWEST, *, in_engine: bool = False
+) -> tuple[Workload, ...]:
+    """One for each stage of a pipeline that may be the fullest; one where there is no pipeline.
+
+    Raises ValueError as :func:`workload` does.
+    """
+    whole = workload(effective, facts, version, in_engine=in_engine)
+    stages = facts.pipeline_parallel
+    if stages == 1:
+        return (whole,)
+    return tuple(_of_stage(whole, stage, stages) for stage in pipeline.fullest_stages(stages))
+
+
+def _of_stage(whole: Workload, stage: int, stages: int) -> Workload:
+    shape = whole.model.architecture
+    tied = shape is not None and shape.tied_embeddings
+    weights = pipeline.weights_of_stage(whole.weights, stage, stages, tied=tied)
+    blocks = len({each.block for each in whole.weights if each.block != OUTSIDE})
+    activations = whole.activations
+    if activations.blocks:
+        activations = pipeline.activations_of_stage(
+            activations, blocks, stage, stages, whole.accumulation
+        )
+    # The tree is that of the whole model: its units are not those of a stage.
+    model = replace(whole.model, root=None)
+    return replace(whole, weights=weights, activations=activations, model=model)
+
+
 def workload(
     effective: Effective, facts: Facts, version: Version = NEWEST, *, in_engine: bool = False
 ) -> Workload:
@@ -132,7 +166,6 @@ def workload(
             f"--params: {facts.model.parameters:.3g} parameters are beyond any model; write a "
             "count like 13e9, 13B or 700M"
         )
-    degree = max(1, facts.tensor_parallel * facts.pipeline_parallel)
     batch = effective.batch
     ranks = Mesh.over(
         facts.world_size,
@@ -144,7 +177,7 @@ def workload(
     )
     return Workload(
         effective=effective,
-        weights=weights_of(facts.model, degree),
+        weights=weights_of(facts.model, facts.tensor_parallel),
         mesh=ranks,
         ranks_per_node=ranks_per_node(facts.world_size, facts.nodes),
         optimizer=cost_in_force(effective, facts, facts.model, in_engine=in_engine),
@@ -155,7 +188,15 @@ def workload(
         builds_in_pieces=effective.zero.stage == 3 and _uses_zero_init(facts),
         built_width=_built_width(facts),
         on_cpu=facts.device is not None and facts.device.kind == "cpu",
+        free_bytes=_free_bytes(facts),
     )
+
+
+def _free_bytes(facts: Facts) -> int | None:
+    """What the driver calls free once the context and the communicators are there."""
+    if facts.device is None or facts.device.memory_bytes is None:
+        return None
+    return facts.device.memory_bytes - hardware.outside_bytes(facts)
 
 
 def _uses_zero_init(facts: Facts) -> bool:
@@ -215,7 +256,10 @@ def _from_tree(model: ModelTree) -> list[Weight]:
             if storage not in seen:
                 seen.add(storage)
                 rows = tensor.shape[0] if tensor.shape else 1
-                found.append(Weight(tensor.elements, tensor.trainable, current, place, rows))
+                linear = len(tensor.shape) == 2 and "Embedding" not in module.type
+                found.append(
+                    Weight(tensor.elements, tensor.trainable, current, place, rows, linear)
+                )
     return found
 
 
@@ -238,10 +282,10 @@ def _from_counts(model: ModelTree) -> tuple[Weight, ...]:
     weights = [Weight(first, not adapter, rows=first)]
     for index in range(layers):
         weights += [
-            Weight(elements, not adapter, index, len(weights) + place, elements)
+            Weight(elements, not adapter, index, len(weights) + place, elements, linear=True)
             for place, elements in enumerate(matrices)
         ]
         if adapter:
-            weights.append(Weight(adapter, True, index, len(weights), adapter))
-    weights.append(Weight(outer, not adapter, OUTSIDE, len(weights), outer))
+            weights.append(Weight(adapter, True, index, len(weights), adapter, linear=True))
+    weights.append(Weight(outer, not adapter, OUTSIDE, len(weights), outer, linear=True))
     return tuple(weights)

@@ -12,6 +12,7 @@ from typing import Any
 
 from dsconfig import batch
 from dsconfig.facts import Facts
+from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.settings import Settings, plain, setting
 from dsconfig.schema.by_hand import DTYPE_OF_NAME
 from dsconfig.schema.former import renewed
@@ -148,6 +149,7 @@ class Zero:
     hpz_partition_size: int = setting("zero_optimization.zero_hpz_partition_size")
     mics_shard_size: int = setting("zero_optimization.mics_shard_size")
     quantized_weights: bool = setting("zero_optimization.zero_quantized_weights")
+    memory_efficient_linear: bool = setting("zero_optimization.memory_efficient_linear")
     offload_optimizer: Offload | None = None
     offload_param: Offload | None = None
 
@@ -257,7 +259,7 @@ def effective(
     several_nodes = (facts.nodes or 1) > 1
     return read.fill(
         Effective,
-        batch=_batch(read, facts),
+        batch=_batch(read, with_degrees(facts, _sharing_samples(written))),
         zero=_zero(read),
         numerics=_numerics(read),
         gradients=read.fill(
@@ -277,6 +279,11 @@ def effective(
         reporting=_reporting(read),
         config=written,
     )
+
+
+def _sharing_samples(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The key by which DeepSpeed's batch arithmetic divides the ranks; autotp_size is not one."""
+    return {key: value for key, value in written.items() if key == "sequence_parallel_size"}
 
 
 def _batch(read: Settings, facts: Facts) -> Batch | None:

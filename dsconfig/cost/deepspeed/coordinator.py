@@ -10,6 +10,7 @@ from bisect import bisect_right
 from itertools import accumulate
 
 from dsconfig.cost.deepspeed import parts
+from dsconfig.cost.deepspeed.releases import Release
 from dsconfig.cost.timeline import Timeline
 from dsconfig.cost.workload import Workload
 
@@ -26,6 +27,10 @@ class Coordinator:
         self._elements = [weight.elements for weight in job.weights]
         self._quantized = zero.quantized_weights
         self._group = max(1, zero.hpz_partition_size)
+        self._keeps_linear = keeps_linear(job)
+        self._forward_ends = len(modules)
+        self._kept: set[int] = set()  # weights that autograd holds since they were given up
+        self._linear = [weight.linear for weight in job.weights]
         self._second: set[int] = set()  # weights whose secondary shard has been made
         self._live_limit = zero.max_live_parameters
         self._prefetch = zero.prefetch_bucket_size
@@ -75,6 +80,18 @@ class Coordinator:
                 self._available -= self._elements[index]
                 self._line.free(parts.GATHERED, self._bytes[index])
                 self._keep_second(index)
+                self._keep_linear(index)
+
+    def _keep_linear(self, index: int) -> None:
+        """torch's own linear has saved the weight: its storage stays until backward is through."""
+        if not self._keeps_linear or not self._linear[index]:
+            return
+        if self._step <= self._forward_ends:
+            self._kept.add(index)
+            self._line.hold(parts.KEPT_LINEAR, self._bytes[index])
+        elif index in self._kept:
+            self._kept.remove(index)
+            self._line.free(parts.KEPT_LINEAR, self._bytes[index])
 
     def _keep_second(self, index: int) -> None:
         """hpZ: when a parameter is first given up, the node keeps a part of it until the step."""
@@ -123,6 +140,15 @@ class Coordinator:
     def _on_the_wire(self, amount: int) -> int:
         """8-bit gathers send one byte per element (and a scale for each group of them)."""
         return amount // 2 + amount // 128 if self._quantized else amount
+
+
+def keeps_linear(job: Workload) -> bool:
+    """Whether forward leaves gathered weights with autograd: torch's linear, nothing recomputed."""
+    wrapped = Release(job.version).wraps_linear(
+        zero_init=job.builds_in_pieces,
+        memory_efficient=job.effective.zero.memory_efficient_linear,
+    )
+    return not wrapped and job.activations.recomputed == 0
 
 
 def persistent_weights(job: Workload) -> frozenset[int]:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from dsconfig.cost.deepspeed import stage12
 from dsconfig.cost.deepspeed.buckets import Partition
-from dsconfig.cost.estimate import Component, below_device
+from dsconfig.cost.estimate import Component, Phase, below_device
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
 
@@ -12,6 +13,16 @@ MEBI = 2**20
 OPTIMIZER = "/zero_optimization/offload_optimizer"
 PARAMETERS = "/zero_optimization/offload_param"
 _ACCUMULATION = "/gradient_accumulation_steps"
+
+
+def flattened(job: Workload) -> Component:
+    """Stages 1 and 2: the weights of a rank and their flat copy, where main memory is the way."""
+    passes = job.effective.zero.stage in (1, 2) and not stage12.flattens_on_device(job)
+    amount = 2 * job.trained * job.width if passes else 0
+    formula = "w per trainable element, twice, while they are laid together"
+    return below_device(
+        "weights being flattened", amount, "/zero_optimization/stage", formula, phases=(Phase.INIT,)
+    )
 
 
 def on_nvme(job: Workload) -> list[Component]:

@@ -7,6 +7,25 @@ _STAGE = f"{_ZERO}/stage"
 
 WEIGHTS = Part("weights", _STAGE, "w per element; divided by the ranks at stage 3")
 CREATED = Part("model as built", "", "w per element, whole before it is divided: no zero.Init")
+FLAT_WEIGHTS = Part(
+    "flat copy of the weights", _STAGE, "w per trainable element, while they are laid together"
+)
+KEPT_LINEAR = Part(
+    "gathered weights kept for backward",
+    f"{_ZERO}/memory_efficient_linear",
+    "w per element of each linear map, without stage 3's own linear function",
+    stream="gather",
+)
+CREATION_GATHER = Part(
+    "gather of one parameter at creation",
+    _STAGE,
+    "w per element of the largest one, where its hook is made",
+)
+PASSING_MASTER = Part(
+    "fp32 masters passing",
+    f"{_ZERO}/offload_optimizer",
+    "4 per owned element, cast on the device before 0.17.0",
+)
 MASTER = Part("fp32 master weights", _STAGE, "4 per owned element")
 MOMENTS = Part("optimizer state", "/optimizer/type", "state bytes per owned element")
 ZERO_GRADIENT = Part("zero gradient at creation", "", "4 per owned element, to create the state")

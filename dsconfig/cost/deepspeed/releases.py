@@ -23,6 +23,10 @@ STAGE3_BUCKET_FOLLOWS_WIRE = Version(0, 17, 0)
 CHECKS_BF16 = Version(0, 19, 3)
 SCALAR_OVERFLOW = Version(0, 19, 6)
 EXACT_FP32_SUMS = Version(0, 19, 8)
+MASTERS_PASS_WHOLE, MASTERS_PASS_NARROW = Version(0, 14, 1), Version(0, 17, 0)
+FLATTENS_ON_DEVICE = Version(0, 18, 7)
+GATHERS_IN_PLACE = Version(0, 18, 5)
+WRAPS_GIVEN_MODELS = Version(0, 19, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,32 @@ class Release:
     def sums_exactly(self) -> bool:
         """fp32 accumulation at stage 2 keeps fp32 sums; before 0.19.8 it kept 16 bits."""
         return self.version >= EXACT_FP32_SUMS
+
+    @property
+    def flattens_on_device(self) -> bool:
+        """Stages 1 and 2 lay the weights together where they are, if the card has room for both
+        copies (#7828); before, and where it has not, by way of main memory.
+        """
+        return self.version >= FLATTENS_ON_DEVICE
+
+    @property
+    def masters_pass_whole(self) -> bool:
+        """ZeRO-Offload's step brings the fp32 masters to the device, to cast them there (from
+        #5301 to #7309); before and after it copies into the 16-bit weights.
+        """
+        return MASTERS_PASS_WHOLE <= self.version < MASTERS_PASS_NARROW
+
+    @property
+    def gathers_in_place(self) -> bool:
+        """A gather of one parameter alone fills it; before #7661 through a buffer of its size."""
+        return self.version >= GATHERS_IN_PLACE
+
+    def wraps_linear(self, *, zero_init: bool, memory_efficient: bool) -> bool:
+        """Whether stage 3's own linear function is in force, which keeps no gathered weight.
+
+        Before #8189 zero.Init alone put it there.
+        """
+        return memory_efficient and (zero_init or self.version >= WRAPS_GIVEN_MODELS)
 
     def overflow_bytes(self, numerics: Numerics) -> int:
         """Bytes per element of the largest gradient while it is tested for overflow.

@@ -42,7 +42,8 @@ def _create(job: Workload, line: Timeline, partition: Partition) -> None:
     width, own = job.width, partition.elements
     trainable = partition.total
     line.hold(parts.WEIGHTS, (trainable + job.frozen_elements) * width)
-    line.blink(parts.FLAT_GRADIENT, trainable * width)
+    if flattens_on_device(job):
+        line.blink(parts.FLAT_WEIGHTS, trainable * width)
     if job.effective.zero.optimizer_tier is not Tier.DEVICE:
         largest = job.largest_trained
         line.hold(parts.OFFLOAD_SCRATCH, largest * width)
@@ -55,6 +56,22 @@ def _create(job: Workload, line: Timeline, partition: Partition) -> None:
     if not job.optimizer.eager:
         line.enter(Phase.FORWARD)
     line.hold(parts.MOMENTS, state)
+
+
+def flattens_on_device(job: Workload) -> bool:
+    """Whether the weights and their flat copy stand on the device at the same time.
+
+    ``available_memory`` is asked once the model is there, and compared with the flat copy. On a
+    CPU "by way of main memory" is the same memory. Where the card is not known, it is taken to
+    have room.
+    """
+    if job.on_cpu:
+        return True
+    if not Release(job.version).flattens_on_device:
+        return False
+    held = (job.trained + job.frozen_elements) * job.width
+    flat = job.trained * job.width
+    return job.free_bytes is None or job.free_bytes - held >= flat
 
 
 def _hold_accumulated(job: Workload, line: Timeline, partition: Partition) -> None:
@@ -84,6 +101,8 @@ def _step(job: Workload, line: Timeline, partition: Partition) -> None:
     if job.effective.zero.optimizer_tier is not Tier.DEVICE:
         for part in gradients:
             line.free(part)
+        if Release(job.version).masters_pass_whole and not job.on_cpu:
+            line.blink(parts.PASSING_MASTER, own * job.master_width)
         return
     _test_overflow(job, line)
     if partition.compact:

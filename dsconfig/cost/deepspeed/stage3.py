@@ -57,6 +57,20 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
         line.hold(parts.BUCKET, zero.reduce_bucket_size * _bucket_width(job))
     if zero.optimizer_tier is Tier.DEVICE:
         line.hold(parts.GRADIENT_SHARDS, owned * job.accumulation_width)
+    line.blink(parts.CREATION_GATHER, _creation_gather(job))
+
+
+def _creation_gather(job: Workload) -> int:
+    """Bytes at the largest parameter, each of which is gathered alone to hang a hook on it.
+
+    A shard in main memory passes through the device.
+    """
+    release = Release(job.version)
+    largest = max((each.elements for each in job.trainable), default=0)
+    if not release.gathers_in_place:
+        return 2 * largest * job.width
+    offloaded = job.effective.zero.parameter_tier is not Tier.DEVICE
+    return (largest + (job.shard(largest) if offloaded else 0)) * job.width
 
 
 def _bucket_width(job: Workload) -> int:

@@ -149,6 +149,7 @@ class _Run:
         line, job = self._line, self._job
         activations = ActivationParts(job)
         saved = job.activations
+        activations.hold_in_flight(line)
         line.hold(activations.outside, saved.outside)
         counted: set[int] = set()
         for place, group in enumerate(self._groups):
@@ -207,6 +208,7 @@ class _Run:
         line.free(parts.REDUCE_OUTPUT)
         line.free(activations.kept)
         line.free(activations.outside)
+        line.free(activations.in_flight)
         self._round_sums()
 
     def _gradients(self, place: int) -> None:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from dsconfig.facts import Facts
+from dsconfig.runtimes import degrees
 from dsconfig.runtimes.behaviour import deepspeed_parse, deepspeed_step
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, replayed
 from dsconfig.schema.version import Version
@@ -16,7 +17,7 @@ def run(replay: Replay, facts: Facts, runtime: "DeepSpeed") -> None:
     """Replay as far as ``runtime.until`` says."""
     if facts.world_size is None:
         raise MissingFact("", "the number of processes is unknown", "give --gpus")
-    ranks = facts.data_parallel if runtime.mpu else None
+    ranks = facts.data_parallel if runtime.mpu or degrees.passes_an_mpu(facts) else None
     deepspeed_parse.parse(replay, facts, ranks, runtime.version)
     if runtime.until == "step":
         deepspeed_step.build_and_step(replay, facts.client_optimizer, runtime.version)
@@ -32,5 +33,6 @@ def handed_on(replay: Replay, facts: Facts, version: Version) -> Replay:
 def _after(replay: Replay, facts: Facts, version: Version) -> None:
     # A script that hands over no optimizer in the config brings one of its own.
     own = None if "optimizer" in replay.config else facts.client_optimizer or "torch.AdamW"
-    deepspeed_parse.parse(replay, facts, None, version)
+    ranks = facts.data_parallel if degrees.passes_an_mpu(facts) else None
+    deepspeed_parse.parse(replay, facts, ranks, version)
     deepspeed_step.build_and_step(replay, own, version)

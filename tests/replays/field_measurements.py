@@ -1,0 +1,161 @@
+"""Published figures of real runs: memory, what ran and what did not, seconds per step, orderings.
+
+Each row has its config and the flags of ``dsconfig estimate``. A memory row agrees within 12 %, a
+verdict when it is the same, a step within a factor of 1.5, an ordering when the faster one is.
+``python -m replays.field_measurements PATH`` (with ``PYTHONPATH=tests``) prints every row.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import dsconfig
+from dsconfig.commands import memory_options
+from dsconfig.cost.estimate import Option, Phase
+from dsconfig.facts import Facts, gather
+from replays import Case
+
+MEMORY_TOLERANCE = 0.12
+TIME_TOLERANCE = 1.5
+GIB = 2**30
+Row = Mapping[str, Any]
+
+NUMBERS = {
+    "--gpus": "world_size",
+    "--nodes": "nodes",
+    "--seq-len": "sequence_length",
+    "--micro-batch": "micro_batch",
+    "--accumulation": "accumulation",
+    "--tensor-parallel": "tensor_parallel",
+    "--sequence-parallel": "sequence_parallel",
+    "--pipeline-parallel": "pipeline_parallel",
+}
+NAMES = {
+    "--model": "model",
+    "--params": "params",
+    "--device": "device",
+    "--device-memory": "device_memory",
+    "--host-memory": "host_memory",
+    "--precision": "precision",
+}
+
+
+def replay(path: Path) -> Iterator[Case]:
+    held = json.loads(path.read_text())
+    for row in held["rows"]:
+        yield case(row)
+    for row in held.get("orderings", ()):
+        yield ordering(row)
+
+
+def case(row: Row) -> Case:
+    expected, got = published(row), predicted(row)
+    if row["kind"] == "fits":
+        return Case(row["id"], expected, got, expected == got)
+    if row["kind"] == "time":
+        agrees = max(got / expected, expected / got) <= TIME_TOLERANCE
+    else:
+        agrees = abs(got / expected - 1) <= MEMORY_TOLERANCE
+    return Case(row["id"], round(expected, 2), round(got, 2), agrees)
+
+
+def published(row: Row) -> Any:
+    """GiB, seconds of one step, or whether it ran."""
+    return {"memory": "measured_gib", "time": "seconds", "fits": "ran"}[row["kind"]] and row[
+        {"memory": "measured_gib", "time": "seconds", "fits": "ran"}[row["kind"]]
+    ]
+
+
+def predicted(row: Row) -> Any:
+    """Ours, in the same terms."""
+    facts = facts_of(row)
+    option = option_of(row, facts)
+    if row["kind"] == "time":
+        assert option.step is not None
+        return option.step.seconds
+    if row["kind"] == "fits":
+        return all(fit.fits for fit in option.fits)
+    return read(option, row["read"]) / GIB
+
+
+def read(option: Option, what: str) -> int:
+    """Bytes of what was measured: a peak, the end of a phase, one component, the host."""
+    device = option.device
+    name, _, rest = what.partition(":")
+    if name == "rest":
+        return device.rest_bytes[Phase(rest)]
+    if name == "parts":
+        phase, _, part = rest.partition(":")
+        return sum(
+            each.bytes
+            for each in device.components
+            if each.name == part and Phase(phase) in each.phases
+        )
+    if name == "host-no-moments":
+        return sum(
+            each.bytes
+            for each in option.host.components
+            if each.name not in ("optimizer state", "optimizer temporaries", "model as built")
+        )
+    return {
+        "peak": device.peak_bytes,
+        "reserved": device.reserved_bytes,
+        "visible": device.visible_bytes,
+        **{str(phase): count for phase, count in device.phase_bytes.items()},
+    }[name]
+
+
+def option_of(row: Row, facts: Facts) -> Option:
+    version = row.get("deepspeed_version")
+    resolution = dsconfig.resolve(row["config"], facts, runtime=row["runtime"], version=version)
+    return dsconfig.estimate(resolution, facts).options[0]
+
+
+def facts_of(row: Row) -> Facts:
+    """The facts that the flags of the row give, as the command line reads them."""
+    given, others = flags_of(row["flags"])
+    arguments = row.get("training_args")
+    if row.get("model_config"):
+        with TemporaryDirectory() as place:
+            path = Path(place) / "config.json"
+            path.write_text(json.dumps(row["model_config"]))
+            facts = gather(**{**given, "model": path, "training_args": arguments})
+    else:
+        facts = gather(**given, training_args=arguments)
+    facts = memory_options.with_style(
+        facts, others.get("--recompute"), others.get("--attention"), "--fused-kernels" in others
+    )
+    return memory_options.with_trainable(facts, others.get("--trainable"))
+
+
+def flags_of(flags: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Arguments of ``gather``, and the flags about how the model is run."""
+    given: dict[str, Any] = {}
+    others: dict[str, str] = {}
+    words = iter(flags)
+    for flag in words:
+        if flag == "--fused-kernels":
+            others[flag] = ""
+        elif flag in NUMBERS:
+            given[NUMBERS[flag]] = int(next(words))
+        elif flag in NAMES:
+            given[NAMES[flag]] = next(words)
+        else:
+            others[flag] = next(words)
+    return given, others
+
+
+def main() -> None:
+    held = json.loads(Path(sys.argv[1]).read_text())
+    for row in held["rows"]:
+        expected, got = published(row), predicted(row)
+        error = "" if row["kind"] == "fits" else f"{got / expected - 1:+.1%}"
+        shown = got if row["kind"] == "fits" else f"{got:.2f}"
+        print(f"{row['kind']:7} {row['id']:34} {expected!s:>20} {shown!s:>8} {error:>8}")
+
+
+if __name__ == "__main__":
+    main()
