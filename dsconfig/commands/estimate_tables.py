@@ -5,7 +5,7 @@ The verdict stands first. Sizes are GiB, as nvidia-smi and torch print them.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -226,6 +226,8 @@ def print_depth(
             typer.echo(line)
     typer.echo(f"\n{_components(option)}\n")
     typer.echo(f"{_levels(option)}\n")
+    if option.step is not None and estimate.inputs["sequence_length"] is not None:
+        typer.echo(f"{paragraph(step_line(asdict(option.step)))}\n")
     for tier, held in (("host", option.host), ("NVMe", option.nvme)):
         if held.peak_bytes:
             host = facts.host if held is option.host else None
@@ -235,6 +237,19 @@ def print_depth(
         typer.echo(paragraph(line))
     for line in _remarks(estimate, facts):
         typer.echo(paragraph(line))
+
+
+def step_line(step: Mapping[str, float | None]) -> str:
+    """Seconds of a step with their range and parts, and what they come to on each GPU."""
+    seconds, low, high = (step[f"{name}seconds"] or 0.0 for name in ("", "low_", "high_"))
+    named = ("compute", "communication", "offload", "bubble")
+    parts = [(name, step[f"{name}_seconds"] or 0.0) for name in named]
+    listed = ", ".join(f"{name} {value:.3g}" for name, value in parts if value >= 0.005 * seconds)
+    share = "" if step["mfu"] is None else f", {step['mfu']:.0%} MFU"
+    return (
+        f"Step: {seconds:.3g} s expected, {low:.3g} to {high:.3g} by what is published ({listed}); "
+        f"{step['tokens_per_second_per_gpu'] or 0.0:,.0f} tokens/s per GPU{share}."
+    )
 
 
 def not_fitting(option: Option, facts: "Facts") -> bool:

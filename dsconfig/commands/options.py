@@ -172,6 +172,15 @@ SequenceParallel = Annotated[
 PipelineParallel = Annotated[
     int, typer.Option("--pipeline-parallel", help="Degree.", rich_help_panel=FACTS)
 ]
+NodeLink = Annotated[
+    str | None,
+    typer.Option(
+        "--node-link",
+        metavar="RATE",
+        help="Between nodes, per GPU: 25 (GB/s) or 200Gbit.",
+        rich_help_panel=FACTS,
+    ),
+]
 
 
 def load(source: str, overrides: list[str] | None = None) -> "Document":
@@ -238,6 +247,7 @@ def every_fact(
     tensor_parallel: TensorParallel = 1,
     sequence_parallel: SequenceParallel = 1,
     pipeline_parallel: PipelineParallel = 1,
+    node_link: NodeLink = None,
 ) -> "Facts":
     """All flags about facts, under the names that ``dsconfig.gather`` has for them."""
     return facts_from(**locals())

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dsconfig.commands.estimate_tables import step_line
 from dsconfig.commands.text_table import TextTable, emphasised, wrapped
 from dsconfig.commands.verdict import Need, gib, sentence
 from dsconfig.facts import Facts
@@ -74,6 +75,8 @@ def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
     if "peak_bytes" in plan.memory:
         peak = gib(plan.memory["peak_bytes"])
         yield "expected peak", f"{peak} allocated per rank, in {plan.memory['peak_phase']}"
+    if plan.step:
+        yield "expected step", step_line(plan.step).removeprefix("Step: ")
     for collective, sent in plan.traffic.items():
         yield collective.replace("_", "-"), f"{gib(sent)} sent per rank and step"
 

@@ -94,6 +94,24 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Seconds of one optimizer step, its parts, and between which bounds it is expected.
+
+    ``mfu``: the share of the card's rate that goes to the model; None where the rate is unknown.
+    """
+
+    seconds: float
+    low_seconds: float
+    high_seconds: float
+    compute_seconds: float
+    communication_seconds: float
+    offload_seconds: float
+    bubble_seconds: float
+    tokens_per_second_per_gpu: float
+    mfu: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One choice of stage and offload, priced."""
 
@@ -108,6 +126,8 @@ class Option:
     bucket_allocated_bytes: int
     """What the runtime really allocates for communication buckets."""
     fits: tuple[Fit, ...] = ()
+    step: Step | None = None
+    """None where the batch is not settled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,12 @@ None of them is fitted to a row of the validation table. What is known of a card
 links) comes from the catalogue; the rest stands here, with what is taken for an unknown card.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.machine import DeviceFacts
 from dsconfig.mesh import ranks_per_node
 
 GIB = 2**30
@@ -60,13 +63,57 @@ def workspace_bytes(architecture: str | None) -> int:
 USUAL_TFLOPS = 312.0
 """Dense 16-bit rate where the card is not known: an A100's (NVIDIA's data sheet)."""
 
-EFFICIENCY = 0.45
-"""Share of the dense rate that a tuned decoder reaches. Assumed, in the middle of what is
-published: 0.33 to 0.39 (torchtitan, Llama-3.1-8B), 0.40 (DeepSpeed ZeRO-3, Granite-7B), 0.46 on
-H100 and 0.57 on A100 (fms-fsdp, 7B)."""
+Range = tuple[float, float]
 
-SMALL_BATCH_TOKENS = 2048
-"""Tokens per pass at which half of that efficiency is reached. Assumed."""
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Share of the dense rate that all FLOPs of a decoder reach, those computed again among them.
+
+    Where blocks are recomputed it is higher: the same work beside more of what products do best.
+    """
+
+    plain: Range
+    recomputing: Range
+
+
+FULLY_SHARD: Mapping[str, Efficiency] = {
+    "8.0": Efficiency(plain=(0.57, 0.60), recomputing=(0.57, 0.73)),
+    "9.0": Efficiency(plain=(0.38, 0.46), recomputing=(0.42, 0.53)),
+}
+"""On PyTorch's own stack, by compute capability: the least and the most that is published.
+
+A100: 0.57 (fms-fsdp, 7B), 0.60 and, recomputing, 0.73 (llm-foundry's benchmarking README, medians
+of its rows with 8 GPUs, 1B parameters or more and 4,096 tokens or less). H100: 0.46 (fms-fsdp, 7B),
+0.42 and, recomputing, 0.53 (llm-foundry, the same medians), 0.33 to 0.39 of model FLOPs while a
+sixth of the products is computed again, so 0.38 to 0.46 (torchtitan, Llama-3.1-8B)."""
+
+DEEPSPEED: Mapping[str, Efficiency] = {
+    "8.0": Efficiency(plain=(0.40, 0.60), recomputing=(0.40, 0.73)),
+    "9.0": Efficiency(plain=(0.28, 0.46), recomputing=(0.28, 0.53)),
+}
+"""In a training loop around DeepSpeed. A100: from 0.40 (ZeRO-3, Granite-7B) up to what the card
+does on the other stack. H100: none was found; the least is assumed to be lower in the ratio of the
+two cards there."""
+
+USUAL_EFFICIENCY = Efficiency(plain=(0.33, 0.60), recomputing=(0.33, 0.73))
+"""Of any other card. Assumed: the range of those two together."""
+
+SPREAD_OF_LINKS: Range = (0.5, 0.9)
+"""Of a link's data sheet, what collectives reach. Assumed: no measurement that was read stands
+behind it."""
+
+HIDDEN_SHARE = 0.5
+"""Of the communication that may run beside compute, what is hidden. Assumed, between none (LLaMA-7B
+on eight A800, docs/decisions/0503) and all (torchtitan, Llama-2-70B on 64 A100)."""
+
+LAUNCHES_OF_BLOCK = 40
+"""Kernels of a block in forward, a transformers decoder in eager mode: products 7, norms 2 x 6,
+rotary 8, attention 3, activation and residuals 5, casts and copies. Counted in its modules."""
+
+LAUNCH_SECONDS: Range = (4e-6, 12e-6)
+"""Of the host per kernel: 5 microseconds and more to launch one (CUDA C++ programming guide gives
+2.2 for an empty one), and the framework's own work around it."""
 
 USUAL_MEMORY_GB = 1555.0
 """GB/s of device memory where the card is not known: an A100-40GB's (NVIDIA's data sheet)."""
@@ -78,20 +125,17 @@ PINNED_SHARE = 12 / 15.75
 """Of that, what copies of page-locked memory reach: 12 GB/s over PCIe 3.0 x16 (NVIDIA's CUDA C++
 Best Practices Guide, Pinned Memory)."""
 
-COLLECTIVE_SHARE = 0.7
-"""Of a link's data sheet, what collectives reach. Assumed: no measurement that was read stands
-behind it."""
-
 ADAPTER_GB = 25.0
-"""GB/s per device between nodes: one 200 Gbit/s adapter each (a DGX A100's)."""
+"""GB/s between nodes for each device in them: a 200 Gbit/s adapter each (a DGX A100's)."""
 
 NVME_READ_GB, NVME_WRITE_GB = 3.69, 3.18
 """GB/s of one NVMe drive under asynchronous I/O, shared by the ranks of a node (DeepSpeed's
 DeepNVMe tutorial, ``ds_nvme_tune``)."""
 
-HOST_ADAM_ELEMENTS = 4.0e9
-"""Elements per second and node of a vectorised Adam in main memory. Assumed: 28 bytes for each at a
-little more than 100 GB/s, about half of what the memory of a server with two sockets delivers."""
+HOST_ADAM_ELEMENTS: Range = (1.0e9, 1.7e9)
+"""Elements per second and node that an optimizer step on the host gets through: unscaling,
+clipping, DeepSpeedCPUAdam and the cast back. Llama-2-7B on four A100: the CPU's path takes more
+than 4 s, the whole step 7 s instead of 0.5 (DeepSpeed's ZenFlow blog)."""
 
 UPDATE_BYTES = 28
 """Adam reads gradient, master weight and two moments and writes all but the gradient, in fp32."""
@@ -99,32 +143,62 @@ UPDATE_BYTES = 28
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Per rank and second, in one direction: FLOPs, bytes, and elements of the host's Adam."""
+    """Per rank and second, in one direction: FLOPs, bytes, and elements of the host's Adam.
+
+    ``link`` is that of ranks that share states, ``node_link`` that of ranks that share layers,
+    which stand in one node; ``launch`` is seconds of the host per kernel.
+    """
 
     flops: float
+    flops_recomputing: float
     memory: float
     link: float
+    node_link: float
     pcie: float
     nvme_read: float
     nvme_write: float
     host_adam: float
+    launch: float
 
 
-def rates(facts: Facts) -> Rates:
-    """What one rank reaches; the ranks of a node share its disks and processors."""
+def rates(facts: Facts, end: str = "usual", *, is_deepspeed: bool = False) -> Rates:
+    """What one rank reaches; the ranks of a node share its disks and processors.
+
+    ``end``: ``slow`` or ``fast`` for the ends of what is published, ``usual`` for the geometric
+    middle of them.
+    """
     device = facts.device
     sharing = ranks_per_node(facts.world_size or 1, facts.nodes)
     pcie = (device.pcie_gb_per_second if device else None) or PCIE_GB
     inside = (device.link_gb_per_second if device else None) or pcie
-    link = inside * COLLECTIVE_SHARE
+    share = _at(SPREAD_OF_LINKS, end)
+    link = inside * share
     if (facts.nodes or 1) > 1:
-        link = min(link, ADAPTER_GB)
+        # A ring crosses between two nodes once, over the adapters of all their ranks together.
+        link = min(link, (facts.node_link_gb_per_second or ADAPTER_GB) * sharing)
+    efficiency = efficiency_of(device, is_deepspeed=is_deepspeed)
+    peak = ((device.tflops_16bit if device else None) or USUAL_TFLOPS) * 1e12
     return Rates(
-        flops=((device.tflops_16bit if device else None) or USUAL_TFLOPS) * 1e12 * EFFICIENCY,
+        flops=peak * _at(efficiency.plain, end),
+        flops_recomputing=peak * _at(efficiency.recomputing, end),
         memory=((device.memory_gb_per_second if device else None) or USUAL_MEMORY_GB) * 1e9,
         link=link * 1e9,
+        node_link=inside * share * 1e9,
         pcie=pcie * PINNED_SHARE * 1e9,
         nvme_read=NVME_READ_GB * 1e9 / sharing,
         nvme_write=NVME_WRITE_GB * 1e9 / sharing,
-        host_adam=HOST_ADAM_ELEMENTS / sharing,
+        host_adam=_at(HOST_ADAM_ELEMENTS, end) / sharing,
+        launch=_at((LAUNCH_SECONDS[1], LAUNCH_SECONDS[0]), end),
     )
+
+
+def efficiency_of(device: DeviceFacts | None, *, is_deepspeed: bool = False) -> Efficiency:
+    """Of the card's generation; an unknown card is taken to be an A100, as its rate is."""
+    capability = device.compute_capability if device else "8.0"
+    published = DEEPSPEED if is_deepspeed else FULLY_SHARD
+    return published.get(capability or "", USUAL_EFFICIENCY)
+
+
+def _at(ends: Range, end: str) -> float:
+    slow, fast = ends
+    return {"slow": slow, "fast": fast}.get(end, sqrt(slow * fast))

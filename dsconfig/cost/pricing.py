@@ -6,7 +6,16 @@ from types import MappingProxyType
 from dsconfig.cost import hardware
 from dsconfig.cost.activations import recompute_of
 from dsconfig.cost.buckets import bucket_rule_bytes
-from dsconfig.cost.estimate import DeviceMemory, Estimate, Fit, Option, Phase, TierMemory
+from dsconfig.cost.estimate import (
+    DeviceMemory,
+    Estimate,
+    Fit,
+    Option,
+    Phase,
+    Step,
+    TierMemory,
+)
+from dsconfig.cost.step_time import step_time
 from dsconfig.cost.tiers import host_memory, nvme_memory
 from dsconfig.cost.timeline import SHAPED, Trace
 from dsconfig.cost.workload import Workload, workloads
@@ -65,6 +74,26 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
         bucket_rule_bytes=bucket_rule_bytes(zero),
         bucket_allocated_bytes=trace.buckets,
         fits=fits_on(known, device),
+        step=_step(effective, facts, program),
+    )
+
+
+def _step(effective: Effective, facts: Facts, program: Runtime) -> Step | None:
+    """The step's time in the words of the answer."""
+    if effective.batch is None:
+        return None
+    time = step_time(effective, facts, is_deepspeed=program.ends_in_deepspeed)
+    peak = facts.device.tflops_16bit if facts.device else None
+    return Step(
+        seconds=time.seconds,
+        low_seconds=time.low,
+        high_seconds=time.high,
+        compute_seconds=time.compute,
+        communication_seconds=time.communication,
+        offload_seconds=time.offload,
+        bubble_seconds=time.bubble,
+        tokens_per_second_per_gpu=time.tokens_per_second,
+        mfu=time.mfu(peak * 1e12 if peak else None),
     )
 
 

@@ -20,7 +20,7 @@ from dsconfig.cost.pricing import price
 from dsconfig.cost.search import divisors, verdict_on
 from dsconfig.cost.step_time import step_time
 from dsconfig.facts.facts import Facts
-from dsconfig.runtimes.base import RECOMPUTATION, Runtime
+from dsconfig.runtimes.base import RECOMPUTATION, Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective, Tier, Zero
 
 
@@ -92,7 +92,10 @@ class _Judge:
         self._time = self._seconds(effective)
 
     def _seconds(self, effective: Effective) -> float:
-        return step_time(effective, self._facts).seconds_per_sample if effective.batch else 1.0
+        if effective.batch is None:
+            return 1.0
+        is_deepspeed = runtime_of(self._runtime).ends_in_deepspeed
+        return step_time(effective, self._facts, is_deepspeed=is_deepspeed).seconds_per_sample
 
     def along(self, line: "Line") -> Iterator[Change]:
         """The changes of one line that save bytes: from the farthest back to one too large."""

@@ -1,5 +1,6 @@
 """Sizes and names as people read them."""
 
+from dataclasses import asdict
 from typing import Any
 
 from dsconfig.cost.activations import Recompute
@@ -73,6 +74,7 @@ def option_data(option: Option) -> dict[str, Any]:
         "nvme": _tier(option.nvme),
         "bucket_rule_bytes": option.bucket_rule_bytes,
         "bucket_allocated_bytes": option.bucket_allocated_bytes,
+        "step": None if option.step is None else asdict(option.step),
         "fits": [
             {
                 "device": fit.device,

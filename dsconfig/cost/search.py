@@ -220,7 +220,10 @@ class Space:
             found = [each for each in found if each.works]
         if len(found) < 2:
             return found
-        return sorted(found, key=lambda each: step_time(self.config(each), self.facts).seconds)
+        return sorted(found, key=lambda each: self._time(self.config(each)).seconds)
+
+    def _time(self, effective: Effective) -> StepTime:
+        return step_time(effective, self.facts, is_deepspeed=self.runtime.ends_in_deepspeed)
 
     def config(self, choice: Choice) -> Effective:
         """The config with a choice in place."""
@@ -266,7 +269,7 @@ class Space:
             choice=replace(choice, buckets=sizes),
             effective=effective,
             option=options[0],
-            time=step_time(effective, self.facts),
+            time=self._time(effective),
             verdict=verdict,
             device_bytes=max(option.device.visible_bytes for option in options),
             host_bytes=max(option.host.peak_bytes for option in options),

@@ -1,21 +1,28 @@
-"""A model of the time of one step: to rank configs, not to promise tokens per second.
+"""A model of the time of one step, with its parts and a range.
 
-Compute is FLOPs over the rate of the card, and the update of states in its memory; communication is
-bytes over links; offload is bytes over PCIe and NVMe and the host's Adam. What overlaps is not
-taken off: published runs order the stages by the bytes they send (docs/decisions/0503). Every rate
-is in ``hardware``.
+Compute is FLOPs over what a card reaches, and what its memory has to move; communication is bytes
+over links; offload is bytes over PCIe and NVMe and the host's Adam; the bubble is what a pipeline
+stands idle. Published runs hide between none and all of their communication behind compute: half
+of what can be hidden is counted, and both ends make the range (docs/decisions/0503). Every rate is
+in ``hardware``.
 """
 
 from dataclasses import dataclass
 
+from dsconfig.cost import hardware
 from dsconfig.cost.activations import Recompute, recompute_of, style_of
-from dsconfig.cost.hardware import SMALL_BATCH_TOKENS, UPDATE_BYTES, Rates, rates
+from dsconfig.cost.hardware import Rates, rates
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import ModelTree
+from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.effective import Batch, Effective, Tier
 
 USUAL_TOKENS = 2048
 """Tokens of a sample where nobody says: the order of choices hardly depends on it."""
+
+SCORE_ACCESSES = 6
+"""Times a score of attention written out goes through memory in forward: the product, the mask
+(read and written), softmax (read and written), the second product; backward takes twice as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +32,12 @@ class StepTime:
     compute: float
     """Forward, backward and what is computed again, and the update of states on the device."""
     communication: float
-    """Seconds of collectives, as if no computation hid them."""
+    """Collectives, as far as computation does not hide them."""
     offload: float
+    bubble: float = 0.0
+    """What a stage of a pipeline waits for the others."""
+    low: float = 0.0
+    high: float = 0.0
     samples: int
     tokens: int = 0
     """Of one rank in one step."""
@@ -44,28 +55,56 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        return self.compute + self.communication + self.offload
+        return self.compute + self.communication + self.offload + self.bubble
 
     @property
     def seconds_per_sample(self) -> float:
         return self.seconds / max(1, self.samples)
 
 
-def step_time(effective: Effective, facts: Facts) -> StepTime:
+def step_time(effective: Effective, facts: Facts, *, is_deepspeed: bool = False) -> StepTime:
     """Expected time of one step; raises ValueError without model or number of devices."""
-    if facts.model is None or facts.world_size is None or effective.batch is None:
+    facts = with_degrees(facts, effective.config)
+    model, ranks, batch = facts.model, facts.world_size, effective.batch
+    if model is None or ranks is None or batch is None:
         raise ValueError("the model, --gpus and the batch are needed to rank by speed")
-    step = _Step(effective, facts, facts.model, effective.batch)
-    # Ranks that share a sample share its tokens.
-    tokens = step.tokens * effective.batch.accumulation * (facts.data_parallel or 1)
-    return StepTime(
-        tokens=tokens // facts.world_size,
-        useful_flops=tokens * sum(step.flops_per_token()) / facts.world_size,
-        compute=step.one_pass * effective.batch.accumulation + step.update(),
-        communication=step.communication(),
-        offload=step.offload(),
-        samples=effective.batch.global_batch,
+    step = _Step(effective, facts, model, batch)
+    samples = batch.micro_batch * batch.accumulation * (facts.data_parallel or 1)
+    tokens = samples * step.length
+    usual, low, high = (
+        step.parts(rates(facts, end, is_deepspeed=is_deepspeed))
+        for end in ("usual", "fast", "slow")
     )
+    return StepTime(
+        tokens=tokens // ranks,
+        useful_flops=tokens * sum(step.flops_per_token()) / ranks,
+        compute=usual.compute,
+        communication=usual.shown(hardware.HIDDEN_SHARE),
+        offload=usual.offload,
+        bubble=usual.bubble,
+        low=low.total(hidden=1.0),
+        high=high.total(hidden=0.0),
+        samples=samples,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Seconds at one set of rates; ``behind`` is communication that compute can hide."""
+
+    compute: float
+    behind: float
+    before: float
+    offload: float
+    bubble: float
+
+    def shown(self, hidden: float) -> float:
+        """Communication that is left where this share of what can be hidden is."""
+        covered = min(self.behind * hidden, self.compute)
+        return self.before + self.behind - covered
+
+    def total(self, *, hidden: float) -> float:
+        return self.compute + self.shown(hidden) + self.offload + self.bubble
 
 
 class _Step:
@@ -74,71 +113,153 @@ class _Step:
     def __init__(self, effective: Effective, facts: Facts, model: ModelTree, batch: Batch) -> None:
         self._effective, self._facts = effective, facts
         self._model, self._batch = model, batch
-        self._rates: Rates = rates(facts)
         self._ranks = max(1, facts.data_parallel or 1)
+        self._sharing = self._ranks * facts.sequence_parallel
+        self._split = facts.tensor_parallel * facts.pipeline_parallel
         self._recompute = recompute_of(effective, facts)
+        self._width = effective.numerics.precision.bytes
         zero = effective.zero
-        self._owned = model.trainable / (self._ranks if zero.stage else 1)
+        self._owned = model.trainable / self._split / (self._sharing if zero.stage else 1)
         training = facts.training
-        self._length = (training.sequence_length if training else None) or USUAL_TOKENS
-        self.tokens = batch.micro_batch * self._length
-        self.one_pass = self._flops() / self._rates.flops
+        self.length = (training.sequence_length if training else None) or USUAL_TOKENS
+        self._tokens = batch.micro_batch * self.length / facts.sequence_parallel
+        """Of one pass on one rank."""
+
+    def parts(self, speed: Rates) -> _Parts:
+        steps, stages = self._batch.accumulation, self._facts.pipeline_parallel
+        one_pass = self._one_pass(speed)
+        passes = one_pass * steps
+        behind, before = self._communication(speed)
+        return _Parts(
+            compute=passes + self._update(speed),
+            behind=behind,
+            before=before,
+            offload=self._offload(speed),
+            # 1F1B fills and drains once a step (Narayanan et al. 2021, arXiv:2104.04473, 2.2).
+            bubble=one_pass * (stages - 1),
+        )
+
+    def _one_pass(self, speed: Rates) -> float:
+        """One micro batch: products, what memory moves beside them; or the host, if it is slower.
+
+        Weights are read once in forward and twice in backward, which short passes wait for.
+        """
+        again = self._recompute is not Recompute.NONE
+        products = self._flops() / (speed.flops_recomputing if again else speed.flops)
+        weights = 3 * self._width * self._model.parameters / self._split / speed.memory
+        work = products + weights + self._moved() / speed.memory
+        return max(work, self._launches() * speed.launch)
 
     def _flops(self) -> float:
-        """Of one micro batch, as if a short pass had more of them.
+        """Of one micro batch and rank.
 
         6 per token and parameter, 12 s h per token and block for the scores: a third of both is
         forward, which full recomputation does once more. Selective recomputation repeats the
         scores of eager attention, or beside flash attention every other matrix product.
         """
-        facts, tokens = self._facts, self.tokens
         matrices, scores = self.flops_per_token()
         again = 0.0
         if self._recompute is Recompute.FULL:
             again = (matrices + scores) / 3
         elif self._recompute is Recompute.SELECTIVE:
-            flash = style_of(self._effective, facts).flash
+            flash = style_of(self._effective, self._facts).flash
             again = matrices / 6 if flash else scores / 3
-        busy = tokens / (tokens + SMALL_BATCH_TOKENS)
-        return tokens * (matrices + scores + again) / busy
+        return self._tokens * (matrices + scores + again) / self._split
 
     def flops_per_token(self) -> tuple[float, float]:
-        """Of the matrices, and of the scores of attention."""
-        shape = self._model.architecture
-        scores = 12.0 * shape.layers * shape.hidden_size * self._length if shape else 0.0
-        return 6.0 * self._model.parameters, scores
+        """Of the matrices, and of the scores of attention.
 
-    def update(self) -> float:
+        A frozen weight takes no gradient of its own: 4 instead of 6. Of a mixture of experts only
+        those that work on a token count.
+        """
+        model, shape = self._model, self._model.architecture
+        scores = 12.0 * shape.layers * shape.hidden_size * self.length if shape else 0.0
+        working = _working_share(model)
+        frozen = model.parameters - model.trainable
+        return (6.0 * model.trainable + 4.0 * frozen) * working, scores
+
+    def _moved(self) -> float:
+        """Bytes of one pass by which attention written out exceeds what published runs do.
+
+        They fuse it; what other operations move is part of their rates.
+        """
+        shape = self._model.architecture
+        style = style_of(self._effective, self._facts)
+        if shape is None or style.flash:
+            return 0.0
+        passes = 4 if self._recompute is Recompute.FULL else 3
+        scores = self._tokens * self.length * shape.heads * shape.layers / self._split
+        return passes * SCORE_ACCESSES * style.width * scores
+
+    def _launches(self) -> float:
+        """Kernels and hooks that the host sends off in one pass, a stage's share."""
+        shape = self._model.architecture
+        layers = (shape.layers if shape else 32) / self._facts.pipeline_parallel
+        passes = 4 if self._recompute is Recompute.FULL else 3
+        return hardware.LAUNCHES_OF_BLOCK * layers * passes
+
+    def _update(self, speed: Rates) -> float:
         """States on the device are read and written once."""
         if self._effective.zero.optimizer_tier is not Tier.DEVICE:
             return 0.0
-        return self._owned * UPDATE_BYTES / self._rates.memory
+        return self._owned * hardware.UPDATE_BYTES / speed.memory
 
-    def communication(self) -> float:
-        """Ring collectives: each moves (N-1)/N of the bytes through every rank's link.
+    def _communication(self, speed: Rates) -> tuple[float, float]:
+        """(what compute can hide, what it waits for).
 
-        Below stage 3 gradients are reduced, once a step or at stage 2 in every pass, and weights
-        gathered once; at stage 3 both in every pass, 1.5 times as much (Rajbhandari et al. 2020,
+        Ring collectives: each moves (N-1)/N of the bytes through every rank's link. Below stage 3
+        gradients are reduced, once a step or at stage 2 in every pass, and weights gathered once;
+        at stage 3 both in every pass, 1.5 times as much (Rajbhandari et al. 2020,
         arXiv:1910.02054, section 7).
         """
         zero, numerics, steps = self._effective.zero, self._effective.numerics, self._batch
-        weights = self._model.parameters * numerics.precision.bytes
-        gradients = self._model.trainable * numerics.communication_dtype.bytes
+        weights = self._model.parameters / self._split * self._width
+        gradients = self._model.trainable / self._split * numerics.communication_dtype.bytes
+        ring = (self._sharing - 1) / self._sharing / speed.link
+        within = self._within_layers() / speed.node_link
         if zero.stage == 0:
-            sent = 2.0 * gradients
-        elif zero.stage == 3:
+            return 2.0 * gradients * ring, within
+        if zero.stage == 3:
             gathers = 3 if self._recompute is Recompute.FULL else 2
-            sent = (gathers * weights + gradients) * steps.accumulation
+            gathered = gathers * weights * steps.accumulation * ring
+            reduced = gradients * steps.accumulation * ring
         else:
-            sent = gradients * (steps.accumulation if zero.stage == 2 else 1) + weights
-        return sent * (self._ranks - 1) / self._ranks / self._rates.link
+            gathered = 0.0
+            within += weights * ring  # after the step, when nothing is left to compute
+            reduced = gradients * (steps.accumulation if zero.stage == 2 else 1) * ring
+        if zero.overlap_comm:
+            return gathered + reduced, within
+        return gathered, within + reduced
 
-    def offload(self) -> float:
+    def _within_layers(self) -> float:
+        """Bytes of a step that ranks of a layer or a sequence exchange, and stages hand on.
+
+        Tensor parallelism all-reduces twice in forward and twice in backward (Shoeybi et al.
+        2019, arXiv:1909.08053); Ulysses sends q, k, v and the output through an all-to-all, and
+        back (Jacobs et al. 2023, arXiv:2309.14509).
+        """
+        facts, shape = self._facts, self._model.architecture
+        if shape is None:
+            return 0.0
+        tensor, sequence, stages = (
+            facts.tensor_parallel,
+            facts.sequence_parallel,
+            facts.pipeline_parallel,
+        )
+        hidden = self._tokens * shape.hidden_size * self._width
+        again = 1.5 if self._recompute is Recompute.FULL else 1.0
+        layers = shape.layers / stages
+        exchanged = layers * hidden * again * 4 * 2 * (tensor - 1) / tensor
+        exchanged += layers * hidden * again * 8 * (sequence - 1) / sequence
+        if stages > 1:
+            exchanged += 2 * hidden
+        return exchanged * self._batch.accumulation
+
+    def _offload(self, speed: Rates) -> float:
         """Gradients down after every pass, weights up once, Adam on the host; parameters streamed
         through forward and backward at stage 3."""
-        zero, speed = self._effective.zero, self._rates
-        width, steps = self._effective.numerics.precision.bytes, self._batch.accumulation
-        seconds = 0.0
+        zero, steps = self._effective.zero, self._batch.accumulation
+        width, seconds = self._width, 0.0
         if zero.optimizer_tier is not Tier.DEVICE:
             seconds += self._owned * width * (steps + 1) / speed.pcie
             seconds += self._owned / speed.host_adam
@@ -146,8 +267,21 @@ class _Step:
             states = 12 * self._owned
             seconds += states / speed.nvme_read + states / speed.nvme_write
         if zero.parameter_tier is not Tier.DEVICE:
-            streamed = 2 * steps * self._model.parameters / self._ranks * width
+            gathers = 3 if self._recompute is Recompute.FULL else 2
+            held = self._model.parameters / self._split / self._sharing
+            streamed = gathers * steps * held * width
             seconds += streamed / speed.pcie
             if zero.parameter_tier is Tier.NVME:
                 seconds += streamed / speed.nvme_read
         return seconds
+
+
+def _working_share(model: ModelTree) -> float:
+    """Parameters that work on a token, of all: in a mixture of experts the chosen ones."""
+    shape = model.architecture
+    if shape is None or not (shape.experts and shape.experts_per_token):
+        return 1.0
+    matrices = 3 if shape.gated_mlp else 2
+    expert = matrices * shape.hidden_size * (shape.expert_size or shape.width_of_mlp)
+    idle = shape.layers * expert * (shape.experts - shape.experts_per_token)
+    return max(model.parameters - idle, model.parameters // 100) / model.parameters

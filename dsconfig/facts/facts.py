@@ -38,6 +38,8 @@ class Facts:
     tensor_parallel: int = 1
     sequence_parallel: int = 1
     pipeline_parallel: int = 1
+    node_link_gb_per_second: float | None = None
+    """Between nodes, per device and in one direction; None: unknown."""
     client_optimizer: str | None = None
     """Class name of an optimizer the script passes itself."""
     client_scheduler: str | None = None

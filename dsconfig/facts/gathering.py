@@ -47,6 +47,7 @@ def gather(
     tensor_parallel: int = 1,
     sequence_parallel: int = 1,
     pipeline_parallel: int = 1,
+    node_link: str | float | None = None,
     client_optimizer: str | None = None,
     client_scheduler: str | None = None,
 ) -> Facts:
@@ -91,6 +92,7 @@ def _facts(given: Mapping[str, Any]) -> Facts:
         client_optimizer=given["client_optimizer"],
         client_scheduler=given["client_scheduler"],
         launch=MappingProxyType(dict(launch.settings)),
+        node_link_gb_per_second=_node_link(given["node_link"], origins),
         origins=MappingProxyType(origins),
         **degrees,
     )
@@ -151,6 +153,24 @@ def _check_ranks(world_size: int | None, nodes: int | None, degrees: Mapping[str
         raise FactError("--gpus", f"{world_size} ranks cannot be split by {said}; give {near}")
     if nodes is not None and world_size % nodes:
         raise FactError("--nodes", f"{world_size} ranks do not split evenly over {nodes} nodes")
+
+
+def _node_link(given: str | float | None, origins: dict[str, str]) -> float | None:
+    """GB/s of a device's share of the adapters between nodes: ``50GB`` or ``400Gbit``."""
+    if given is None:
+        return None
+    origins["node_link_gb_per_second"] = "--node-link"
+    text = str(given).strip().lower().removesuffix("/s").removesuffix("ps")
+    per_byte = 8 if text.endswith("gbit") else 1
+    for unit in ("gbit", "gb"):
+        text = text.removesuffix(unit)
+    try:
+        rate = float(text) / per_byte
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise FactError("--node-link", f"{given!r} is no rate; write GB/s per GPU: 25 or 200Gbit")
+    return rate
 
 
 def _precision(name: str | None) -> str | None:

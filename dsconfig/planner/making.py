@@ -1,6 +1,6 @@
 """From a Resolution to a Plan."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from dsconfig.facts import Facts, ModelTree
 from dsconfig.lazily import lazily
@@ -77,7 +77,12 @@ def complete(plan: Plan, facts: Facts) -> Plan:
             "sequence_length": facts.training.sequence_length if facts.training else None,
         },
         traffic=traffic(units, tree, plan.mesh, plan.effective),
+        step={} if option.step is None or not _length(facts) else asdict(option.step),
     )
+
+
+def _length(facts: Facts) -> int | None:
+    return facts.training.sequence_length if facts.training else None
 
 
 def mesh_of(zero: Zero, facts: Facts) -> Mesh:

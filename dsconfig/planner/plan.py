@@ -68,6 +68,7 @@ class Plan:
     units: tuple[UnitSchedule, ...] = ()
     memory: Mapping[str, Any] = field(default_factory=dict[str, Any])
     traffic: Mapping[str, int] = field(default_factory=dict[str, int])
+    step: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
 
     @property
     def batch(self) -> Batch:

@@ -64,9 +64,7 @@ def case(row: Row) -> Case:
 
 def published(row: Row) -> Any:
     """GiB, seconds of one step, or whether it ran."""
-    return {"memory": "measured_gib", "time": "seconds", "fits": "ran"}[row["kind"]] and row[
-        {"memory": "measured_gib", "time": "seconds", "fits": "ran"}[row["kind"]]
-    ]
+    return row[{"memory": "measured_gib", "time": "seconds", "fits": "ran"}[row["kind"]]]
 
 
 def predicted(row: Row) -> Any:
@@ -148,6 +146,157 @@ def flags_of(flags: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
     return given, others
 
 
+LLAMA: Row = {
+    "flags": ["--model", "llama-7b", "--gpus", "8", "--device", "a800", "--seq-len", "4096"],
+    "runtime": "deepspeed",
+    "batch": 64,
+}
+PAIRS: Mapping[str, tuple[Row, Row]] = {
+    "stage 2 mb1 faster than stage 3 mb2, no recompute, NVLink": (
+        {**LLAMA, "micro": 1, "zero": {"stage": 2}},
+        {**LLAMA, "micro": 2, "zero": {"stage": 3}},
+    ),
+    "no recompute faster than recompute, stage 3": (
+        {**LLAMA, "micro": 2, "zero": {"stage": 3}},
+        {**LLAMA, "micro": 2, "zero": {"stage": 3}, "recompute": "full"},
+    ),
+    "stage 2 mb4 faster than mb1": (
+        {**LLAMA, "micro": 4, "zero": {"stage": 2}, "recompute": "full"},
+        {**LLAMA, "micro": 1, "zero": {"stage": 2}, "recompute": "full"},
+    ),
+    "stage 3 faster than stage 3 + offload": (
+        {**LLAMA, "micro": 2, "zero": {"stage": 3}, "recompute": "full"},
+        {**LLAMA, "micro": 2, "zero": {"stage": 3, "optimizer": True}, "recompute": "full"},
+    ),
+    "stage 1 faster than stage 2 (2 x TITAN RTX, PCIe)": tuple(
+        {
+            "flags": [
+                "--model",
+                "bloom-560m",
+                "--gpus",
+                "2",
+                "--device-memory",
+                "24GiB",
+                "--seq-len",
+                "512",
+            ],
+            "runtime": "deepspeed",
+            "batch": 8,
+            "micro": 1,
+            "zero": {"stage": stage},
+            "precision": "fp16",
+        }
+        for stage in (1, 2)
+    ),
+    "DDP faster than ZeRO-2, NVLink, GA 1": tuple(
+        {
+            "flags": [
+                "--model",
+                "gemma-2-2b",
+                "--gpus",
+                "8",
+                "--device",
+                "a100-80gb",
+                "--seq-len",
+                "1000",
+            ],
+            "runtime": "deepspeed",
+            "batch": 8 * micro,
+            "micro": micro,
+            "zero": {"stage": stage, "overlap_comm": False},
+        }
+        for stage, micro in ((0, 11), (2, 14))
+    ),
+    "ZeRO-2 faster than ZeRO-2 + offload": tuple(
+        {
+            "flags": [
+                "--model",
+                "qwen2.5-1.5b",
+                "--gpus",
+                "2",
+                "--device",
+                "a100-40gb",
+                "--seq-len",
+                "512",
+            ],
+            "runtime": "deepspeed",
+            "batch": 8,
+            "micro": 4,
+            "zero": {"stage": 2, "optimizer": offload},
+        }
+        for offload in (False, True)
+    ),
+    "FSDP LoRA bs6 faster than bs1": tuple(
+        {
+            "flags": [
+                "--model",
+                "llama-2-7b",
+                "--gpus",
+                "2",
+                "--device",
+                "rtx-3090",
+                "--seq-len",
+                "2048",
+                "--trainable",
+                "143130624",
+            ],
+            "runtime": "dsengine",
+            "batch": 2 * micro,
+            "micro": micro,
+            "zero": {"stage": 3},
+            "recompute": "full",
+        }
+        for micro in (6, 1)
+    ),
+    "A100 NVLink faster than L40S PCIe": tuple(
+        {
+            "flags": f"--model llama-3-8b --gpus 4 --device {card} --seq-len 512".split(),
+            "runtime": "deepspeed",
+            "batch": 16,
+            "micro": 1,
+            "zero": {"stage": 3, "optimizer": True, "param": True},
+            "recompute": "full",
+        }
+        for card in ("a100-40gb", "l40s")
+    ),
+}
+"""By ordering: the faster job and the slower one, as the publisher describes them."""
+
+
+def ordering(row: Row) -> Case:
+    """Whether the model has the same one faster, by samples; ``got`` is the ratio."""
+    got = ratio(row)
+    return Case(row["id"], row["published_ratio"], round(got, 2), got > 1)
+
+
+def ratio(row: Row) -> float:
+    """Samples per second of the first over those of the second."""
+    faster, slower = (_seconds_per_sample(job) for job in PAIRS[row["id"]])
+    return slower / faster
+
+
+def _seconds_per_sample(job: Row) -> float:
+    written = dict(job["zero"])
+    zero = {"stage": written["stage"], "overlap_comm": written.get("overlap_comm", True)}
+    for name in ("optimizer", "param"):
+        if written.get(name):
+            zero[f"offload_{name}"] = {"device": "cpu", "pin_memory": True}
+    row = {
+        "config": {
+            "train_batch_size": job["batch"],
+            "train_micro_batch_size_per_gpu": job["micro"],
+            "zero_optimization": zero,
+            job.get("precision", "bf16"): {"enabled": True},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+        },
+        "flags": [*job["flags"], "--recompute", job.get("recompute", "none")],
+        "runtime": job["runtime"],
+    }
+    step = option_of(row, facts_of(row)).step
+    assert step is not None
+    return step.seconds / job["batch"]
+
+
 def main() -> None:
     held = json.loads(Path(sys.argv[1]).read_text())
     for row in held["rows"]:
@@ -155,6 +304,8 @@ def main() -> None:
         error = "" if row["kind"] == "fits" else f"{got / expected - 1:+.1%}"
         shown = got if row["kind"] == "fits" else f"{got:.2f}"
         print(f"{row['kind']:7} {row['id']:34} {expected!s:>20} {shown!s:>8} {error:>8}")
+    for row in held.get("orderings", ()):
+        print(f"{row['id']:60} {row['published_ratio']:6} {ratio(row):6.2f}")
 
 
 if __name__ == "__main__":
