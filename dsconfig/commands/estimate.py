@@ -64,6 +64,7 @@ def estimate(
     recompute: memory_options.Recompute = None,
     attention: memory_options.Attention = None,
     fused_kernels: memory_options.FusedKernels = False,
+    loss_kernel: memory_options.LossKernel = None,
     trainable: memory_options.Trainable = None,
     overrides: options.Overrides = None,
     runtime: options.RuntimeName = None,
@@ -81,7 +82,7 @@ def estimate(
 
     Exit code 1 when the config has errors, or with --fail-if-oom when it does not fit.
     """
-    facts = memory_options.with_style(facts, recompute, attention, fused_kernels)
+    facts = memory_options.with_style(facts, recompute, attention, fused_kernels, loss_kernel)
     facts = memory_options.with_trainable(options.with_this_machine(facts), trainable)
     if fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
         raise UsageError("--fail-if-oom needs the card: give --device or --device-memory")

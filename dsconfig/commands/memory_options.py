@@ -10,6 +10,7 @@ from dsconfig.commands.options import FACTS
 from dsconfig.lazily import lazily
 
 with lazily():
+    from dsconfig.cost import loss
     from dsconfig.facts import given as quantities
     from dsconfig.facts import training as runs
 
@@ -30,6 +31,15 @@ FusedKernels = Annotated[
         "--fused-kernels", help="Fused norm, MLP and loss (Liger).", rich_help_panel=FACTS
     ),
 ]
+LossKernel = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        metavar="KERNEL",
+        help="plain (default), 16bit, fused, chunked, or fused-linear (with --fused-kernels).",
+        rich_help_panel=FACTS,
+    ),
+]
 Trainable = Annotated[
     str | None,
     typer.Option(
@@ -39,7 +49,11 @@ Trainable = Annotated[
 
 
 def with_style(
-    facts: "Facts", recompute: str | None, attention: str | None, fused: bool
+    facts: "Facts",
+    recompute: str | None,
+    attention: str | None,
+    fused: bool,
+    loss_kernel: str | None = None,
 ) -> "Facts":
     """The facts with these flags among the training arguments. Raises UsageError."""
     given: dict[str, Any] = {}
@@ -53,6 +67,10 @@ def with_style(
         given["attn_implementation"] = "eager" if attention == "eager" else "flash_attention_2"
     if fused:
         given["use_liger_kernel"] = True
+    if loss_kernel is not None:
+        if loss_kernel not in loss.NAMES:
+            raise UsageError(f"--loss: {loss_kernel!r} is not one of {', '.join(loss.NAMES)}")
+        given["loss"] = loss_kernel
     if not given:
         return facts
     training = facts.training or runs.TrainingFacts()

@@ -36,6 +36,7 @@ def tune(
     facts: "Facts",
     attention: memory_options.Attention = None,
     fused_kernels: memory_options.FusedKernels = False,
+    loss_kernel: memory_options.LossKernel = None,
     trainable: memory_options.Trainable = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
@@ -54,7 +55,7 @@ def tune(
     facts = options.with_this_machine(facts)
     if facts.training is None or facts.training.sequence_length is None:
         raise UsageError("tune needs the length of a sample: give --seq-len")
-    facts = memory_options.with_style(facts, None, attention, fused_kernels)
+    facts = memory_options.with_style(facts, None, attention, fused_kernels, loss_kernel)
     facts = memory_options.with_trainable(facts, trainable)
     with usage():
         found = search.tune(facts, runtime=program)

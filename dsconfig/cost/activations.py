@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from dsconfig.cost.families import Family, Norm, family_of
+from dsconfig.cost.loss import FORMULAS, Loss, loss_bytes, loss_of
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture
 from dsconfig.runtimes.effective import Effective
@@ -77,13 +78,20 @@ class Style:
     width: int = 2
     flash: bool = True
     fused: bool = False
-    """Fused norm, MLP and loss kernels (Liger and the like)."""
+    """Fused norm and MLP kernels (Liger and the like)."""
+    loss: Loss = Loss.PLAIN
     compiled: bool = False
-    """torch.compile: the loss reads 16-bit logits, without an fp32 copy of them."""
+    """torch.compile: the loss reads 16-bit logits, without an fp32 copy of them; norms keep their
+    input and the MLP no activated gate, which the partitioner has backward compute again."""
     dropout: bool | None = None
     """False: switched off, whatever the published config of the family says."""
     mask_width: int = 1
     """Bytes of a dropout mask element: 1 on CUDA; the model dtype on CPU."""
+
+    @property
+    def lean(self) -> bool:
+        """Whether elementwise operations keep their input only."""
+        return self.fused or self.compiled
 
 
 def block_bytes(shape: Architecture, style: Style) -> BlockBytes:
@@ -128,7 +136,7 @@ def _norms(
     family: Family, shape: Architecture, style: Style, queries: float, values: float
 ) -> float:
     """Norms with what they feed, and their fp32 scales (one or two per token)."""
-    kind = Norm.LAYER if style.fused else family.norm
+    kind = Norm.LAYER if style.lean else family.norm
     full, narrow = kind.value
     kept = 4 * full + style.width * narrow
     inputs = 1 if family.one_norm_input else 2
@@ -143,7 +151,7 @@ def _norms(
 
 def _mlp(family: Family, shape: Architecture, style: Style) -> float:
     copies = family.mlp_copies
-    if style.fused and copies > 2:
+    if style.lean and copies > 2:
         copies -= 1 if shape.gated_mlp else 3  # the activated gate is rebuilt in backward
     kept = style.width * copies * _inner_width(family, shape) / shape.hidden_size
     if shape.experts and shape.experts_per_token:
@@ -197,6 +205,7 @@ def style_of(effective: Effective, facts: Facts) -> Style:
         width=width,
         flash=str(arguments.get("attn_implementation", "sdpa")) != "eager",
         fused=bool(arguments.get("use_liger_kernel", False)),
+        loss=loss_of(arguments),
         compiled=bool(arguments.get("torch_compile", False)),
         dropout=None if dropout is None else bool(dropout),
         mask_width=width if on_cpu else 1,
@@ -254,7 +263,7 @@ def _activations(
     linear = block.whole + (block.linear - block.whole) / tensor
     scores = block.quadratic * shape.heads / tensor * length
     full = int(tokens * (hidden * linear + scores))
-    inner = _inner_width(family_of(shape), shape) / hidden * (1 if style.fused else 2)
+    inner = _inner_width(family_of(shape), shape) / hidden * (1 if style.lean else 2)
     temporaries = int(tokens * hidden * style.width * (2 + inner / tensor))
     kept, again, on_host = full, 0, 0
     if recompute is Recompute.SELECTIVE:
@@ -279,19 +288,23 @@ def _activations(
         on_host=on_host,
         tokens=tokens,
         formula=_formula(block, recompute),
-        loss_formula=FUSED if style.fused else PLAIN,
+        loss_formula=FORMULAS[style.loss],
     )
 
 
 def _loss(facts: Facts, shape: Architecture, style: Style, tokens: int) -> tuple[int, int]:
     """(end of forward, start of backward): logits, loss and what differentiates them."""
-    tensor = facts.tensor_parallel
-    if not style.fused:
-        return plain_loss(shape, style.width, tokens, tensor, fp32_copy=not style.compiled)
-    head = shape.vocab_size * shape.hidden_size
     # Fewer trained parameters than the head has: adapters, and a head that stays as it is.
-    trains_head = facts.model is None or facts.model.trainable >= head
-    return fused_loss(shape, style.width, tokens, tensor, trains_head=trains_head)
+    head = shape.vocab_size * shape.hidden_size
+    return loss_bytes(
+        style.loss,
+        shape,
+        style.width,
+        tokens,
+        facts.tensor_parallel,
+        fp32_copy=not style.compiled,
+        trains_head=facts.model is None or facts.model.trainable >= head,
+    )
 
 
 def _formula(block: BlockBytes, recompute: Recompute) -> str:
@@ -316,38 +329,3 @@ def latent_attention(shape: Architecture, width: int, *, flash: bool) -> float:
     ranks = [int(sizes[name]) for name in ("kv_lora_rank", "q_lora_rank") if sizes.get(name)]
     low = sum((4 + 2 * width) * rank + 4 for rank in ranks)
     return (width * shape.heads * per_head + low) / shape.hidden_size
-
-
-PLAIN = "s b v, 16-bit and fp32 copies"
-FUSED = "w(vh + sbh), a chunk of logits, (w + 4)vh while its gradient is added"
-
-
-def plain_loss(
-    shape: Architecture, width: int, tokens: int, tensor: int, *, fp32_copy: bool = True
-) -> tuple[int, int]:
-    """Logits w, their fp32 copy 4, log-softmax 4; then the fp32 gradient 4 and its cast w."""
-    values = tokens * shape.vocab_size // tensor
-    cast = width if width == 2 else 0
-    forward = values * ((8 if fp32_copy else 4) + cast)
-    return forward, forward + values * (4 + cast)
-
-
-def fused_loss(
-    shape: Architecture, width: int, tokens: int, tensor: int, *, trains_head: bool = True
-) -> tuple[int, int]:
-    """Head and loss in one kernel: no logits, but the gradients, which forward computes already.
-
-    Tokens go through in chunks, about v/h of them, as many tokens each as the next power of
-    two. Each chunk makes its logits while the last one's are still there; then its share of
-    the head's gradient, and the fp32 copy of that which is added. To the byte what
-    liger-kernel 0.8.0 allocates (ops/fused_linear_cross_entropy.py, alike since 0.6.2).
-    """
-    head = shape.vocab_size * shape.hidden_size // tensor if trains_head else 0
-    chunks = -(-shape.vocab_size // shape.hidden_size)
-    chunk = min(tokens, 1 << (-(-tokens // chunks) - 1).bit_length())
-    logits = chunk * shape.vocab_size // tensor * width
-    before = logits if chunk < tokens else 0
-    share = head * (width + (4 if width == 2 else 0))
-    gradients = width * (head + tokens * shape.hidden_size)
-    loss_and_mask = 5 * tokens
-    return gradients + loss_and_mask + logits + max(before, share), gradients

@@ -19,7 +19,7 @@ CONTEXT_BYTES = int(0.71 * GIB)
 ml-engineering, training/performance and debug/pytorch)."""
 
 COMMUNICATOR_BYTES = int(1.0 * GIB)
-"""NCCL buffers after the first collective with more than one rank (1 to 2 GiB, same source)."""
+"""NCCL buffers of a communicator after its first collective (1 to 2 GiB, same source)."""
 
 MEBI = 2**20
 
@@ -40,8 +40,13 @@ RESERVED_OVER_ALLOCATED = 1.05
 
 
 def outside_bytes(facts: Facts) -> int:
-    """What a process holds on its device beside the allocator's pool: context, communicators."""
-    return CONTEXT_BYTES + (COMMUNICATOR_BYTES if (facts.world_size or 1) > 1 else 0)
+    """What a process holds on its device beside the allocator's pool: context, communicators.
+
+    Ranks along each axis of the mesh have a communicator of their own, with its own buffers.
+    """
+    degrees = (facts.tensor_parallel, facts.sequence_parallel, facts.pipeline_parallel)
+    axes = sum(degree > 1 for degree in (facts.data_parallel or 1, *degrees))
+    return CONTEXT_BYTES + axes * COMMUNICATOR_BYTES
 
 
 def pinned(amount: int) -> int:

@@ -6,7 +6,7 @@ Recorded in the Triton interpreter on the CPU, by the storages that its operator
 
 import pytest
 
-from dsconfig.cost.activations import fused_loss
+from dsconfig.cost.loss import Loss, fused_linear, loss_bytes, loss_of
 from dsconfig.facts.model import Architecture
 
 RECORDED = (
@@ -36,6 +36,48 @@ def test_the_fused_loss_holds_what_was_recorded_to_the_byte(
         heads=1,
         vocab_size=vocabulary,
     )
-    forward, backward = fused_loss(shape, width, tokens, 1, trains_head=trained)
+    forward, backward = fused_linear(shape, width, tokens, 1, trains_head=trained)
     assert forward == most
     assert backward == width * (hidden * tokens + (hidden * vocabulary if trained else 0))
+
+
+SHAPE = Architecture(hidden_size=64, layers=1, heads=1, vocab_size=1000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "forward", "backward"),
+    [
+        (Loss.PLAIN, 10, 16),
+        (Loss.NARROW, 4, 8),
+        (Loss.FUSED, 2, 2),
+        (Loss.CHUNKED, 2 + 8 / 8, 4 + 14 / 8),
+    ],
+)
+def test_bytes_of_each_logit_by_the_kernel_of_the_loss(
+    kind: Loss, forward: float, backward: float
+) -> None:
+    values = 128 * SHAPE.vocab_size
+    assert loss_bytes(kind, SHAPE, 2, 128) == (values * forward, values * backward)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({}, Loss.PLAIN),
+        ({"loss": "16bit"}, Loss.NARROW),
+        ({"use_liger_kernel": True}, Loss.FUSED_LINEAR),
+        ({"use_liger_kernel": True, "loss": "plain"}, Loss.PLAIN),
+        (
+            {
+                "use_liger_kernel": True,
+                "liger_kernel_config": {
+                    "fused_linear_cross_entropy": False,
+                    "cross_entropy": True,
+                },
+            },
+            Loss.FUSED,
+        ),
+    ],
+)
+def test_the_loss_is_what_the_run_says_of_its_kernels(arguments: object, kind: Loss) -> None:
+    assert loss_of(arguments) is kind  # type: ignore[arg-type]

@@ -26,6 +26,8 @@ SIZES: Mapping[str, Any] = {
     "num_experts_per_tok": 4,
 }
 MODELS: Mapping[str, Mapping[str, Any]] = {
+    "llama": {"intermediate_size": 688, "num_key_value_heads": 8},
+    "gpt_neox": {"intermediate_size": 1024, "num_key_value_heads": 8},
     "mixtral": {"intermediate_size": 512, "num_local_experts": 8},
     "qwen3_moe": {
         "intermediate_size": 688,
@@ -86,7 +88,7 @@ def _build() -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("width", [2, 4])
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "deepseek_v3"])
 def test_a_layer_of_experts_keeps_what_transformers_keeps(
     build: Callable[..., Any], family: str, width: int
 ) -> None:
@@ -97,3 +99,23 @@ def test_a_layer_of_experts_keeps_what_transformers_keeps(
     assert shape is not None
     block = block_bytes(shape, Style(width=width))
     assert block.linear * BATCH * LENGTH * shape.hidden_size == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_a_compiled_layer_keeps_what_the_partitioner_saves(
+    build: Callable[..., Any], family: str
+) -> None:
+    """The backend runs the partitioner of torch.compile without its code generator."""
+
+    def of(layers: int) -> int:
+        torch._dynamo.reset()
+        model = build(family, layers, torch.bfloat16)
+        compiled = torch.compile(model, backend="aot_eager_decomp_partition")
+        compiled.config = model.config
+        return kept(compiled)
+
+    grown = (of(4) - of(2)) / 2
+    shape = hf_config.model(build(family, 2, torch.bfloat16).config.to_dict()).architecture
+    assert shape is not None
+    block = block_bytes(shape, Style(width=2, compiled=True))
+    assert block.linear * LENGTH * BATCH * shape.hidden_size == pytest.approx(grown, rel=0.02)

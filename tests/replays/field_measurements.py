@@ -6,9 +6,11 @@ verdict when it is the same, a step within a factor of 1.5, an ordering when the
 """
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -297,15 +299,83 @@ def _seconds_per_sample(job: Row) -> float:
     return step.seconds / job["batch"]
 
 
-def main() -> None:
-    held = json.loads(Path(sys.argv[1]).read_text())
+HEAD, TAIL = "<!-- field measurements -->\n", "<!-- end of field measurements -->\n"
+EXPLAIN_ABOVE = 0.10
+
+
+def table(held: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
+    """Every row as the page shows it: what was published, ours, the error, and its reason."""
+    lines = ["| what | published | estimate | error | why it differs, or what was not printed |"]
+    lines.append("|---|---|---|---|---|")
     for row in held["rows"]:
         expected, got = published(row), predicted(row)
-        error = "" if row["kind"] == "fits" else f"{got / expected - 1:+.1%}"
-        shown = got if row["kind"] == "fits" else f"{got:.2f}"
-        print(f"{row['kind']:7} {row['id']:34} {expected!s:>20} {shown!s:>8} {error:>8}")
+        if row["kind"] == "fits":
+            shown = ("ran" if expected else "out of memory", "fits" if got else "does not fit")
+            error = "" if expected == got else "wrong"
+        else:
+            unit = "s" if row["kind"] == "time" else "GiB"
+            shown = (f"{expected:.4g} {unit}", f"{got:.4g} {unit}")
+            error = f"{got / expected - 1:+.1%}"
+        named = name_of(row)
+        reason = reasons.get(named, "") or "; ".join(row.get("missing", ()))
+        linked = row["source"].startswith("https://") and " " not in row["source"]
+        name = f"[{named}]({row['source']})" if linked else named
+        lines.append(f"| {name} | {shown[0]} | {shown[1]} | {error} | {reason} |")
     for row in held.get("orderings", ()):
-        print(f"{row['id']:60} {row['published_ratio']:6} {ratio(row):6.2f}")
+        got = ratio(row)
+        wrong = "" if got > 1 else "the other way round"
+        reason = reasons.get(row["id"], "")
+        cells = f"{row['published_ratio']} x", f"{got:.3f} x", wrong, reason
+        lines.append(f"| {row['id']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def name_of(row: Row) -> str:
+    """As the page has it: some runs have published both their memory and their speed."""
+    return f"{row['id']}, a step" if row["kind"] == "time" else row["id"]
+
+
+def reasons_of(page: str) -> dict[str, str]:
+    """The last column of the table on a page, by row."""
+    found: dict[str, str] = {}
+    for line in page.partition(HEAD)[2].partition(TAIL)[0].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 5:
+            found[cells[0].partition("](")[0].removeprefix("[")] = cells[4]
+    return found
+
+
+def write_page(held: Mapping[str, Any], page: Path) -> None:
+    """Put the table on the page; the reasons that stand there stay."""
+    text = page.read_text()
+    before, _, rest = text.partition(HEAD)
+    after = rest.partition(TAIL)[2]
+    page.write_text(before + HEAD + table(held, reasons_of(text)) + TAIL + after)
+
+
+def errors(held: Mapping[str, Any], kind: str, *, whole: bool = False) -> list[float]:
+    """|log| of ours over the published figure; ``whole``: only rows with everything printed."""
+    return [
+        abs(math.log(predicted(row) / published(row)))
+        for row in held["rows"]
+        if row["kind"] == kind and (row.get("usable", True) or not whole)
+    ]
+
+
+def main() -> None:
+    """Print every row; with a second path, write the table on that page."""
+    held = json.loads(Path(sys.argv[1]).read_text())
+    if len(sys.argv) > 2:
+        write_page(held, Path(sys.argv[2]))
+    print(table(held, {}))
+    for what, found in (
+        ("memory, everything printed", errors(held, "memory", whole=True)),
+        ("memory, all rows", errors(held, "memory")),
+        ("steps", errors(held, "time")),
+    ):
+        print(f"{what}: {len(found)} rows, typical factor {math.exp(median(found)):.3f}")
+    judged = [each for each in map(case, held["rows"]) if isinstance(each.expected, bool)]
+    print(f"verdicts: {sum(each.agrees for each in judged)} of {len(judged)}")
 
 
 if __name__ == "__main__":

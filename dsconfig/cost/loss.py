@@ -1,0 +1,108 @@
+"""Bytes of logits and loss, by how the loss is computed."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, cast
+
+from dsconfig.facts.model import Architecture
+
+
+class Loss(StrEnum):
+    """Where logits of one micro batch stand while the loss is computed and differentiated."""
+
+    PLAIN = "plain"
+    """As transformers writes it: a copy in fp32, a log-softmax, and the gradients of both."""
+    NARROW = "16bit"
+    """The same without a copy in fp32."""
+    FUSED = "fused"
+    """Cross entropy in one kernel, whose gradient takes the place of the logits (flash-attn's
+    ``inplace_backward``, llm-foundry's fused_crossentropy)."""
+    FUSED_LINEAR = "fused-linear"
+    """Head and cross entropy in one kernel, by chunks of tokens: no logits (Liger)."""
+    CHUNKED = "chunked"
+    """Plain on one chunk of the logits after the other, which are whole (torchtune)."""
+
+
+CHUNKS = 8
+"""Of a chunked loss: torchtune's ``num_output_chunks``."""
+
+NAMES = tuple(map(str, Loss))
+
+FORMULAS: Mapping[Loss, str] = {
+    Loss.PLAIN: "s b v, 16-bit and fp32 copies",
+    Loss.NARROW: "s b v, 16-bit copies",
+    Loss.FUSED: "s b v, once",
+    Loss.FUSED_LINEAR: "w(vh + sbh), a chunk of logits, (w + 4)vh while its gradient is added",
+    Loss.CHUNKED: "s b v, fp32 copies of an eighth",
+}
+
+
+def loss_of(arguments: Mapping[str, Any]) -> Loss:
+    """``loss`` where the run names one; else what ``use_liger_kernel`` brings with its settings."""
+    named = arguments.get("loss")
+    if named in NAMES:
+        return Loss(named)
+    if not arguments.get("use_liger_kernel"):
+        return Loss.PLAIN
+    given = arguments.get("liger_kernel_config")
+    chosen = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    if chosen.get("fused_linear_cross_entropy", True):
+        return Loss.FUSED_LINEAR
+    return Loss.FUSED if chosen.get("cross_entropy") else Loss.PLAIN
+
+
+def loss_bytes(
+    kind: Loss,
+    shape: Architecture,
+    width: int,
+    tokens: int,
+    tensor: int = 1,
+    *,
+    fp32_copy: bool = True,
+    trains_head: bool = True,
+) -> tuple[int, int]:
+    """(end of forward, start of backward): logits, loss and what differentiates them.
+
+    ``tensor``: ranks over which the vocabulary is divided; ``fp32_copy``: False where a compiler
+    reads 16-bit logits; ``trains_head``: whether the head takes a gradient.
+    """
+    values = tokens * shape.vocab_size // tensor
+    if kind is Loss.FUSED_LINEAR:
+        return fused_linear(shape, width, tokens, tensor, trains_head=trains_head)
+    if kind is Loss.FUSED:
+        return values * width, values * width
+    if kind is Loss.NARROW:
+        return values * 2 * width, values * 4 * width
+    forward, backward = plain(values, width, fp32_copy=fp32_copy)
+    if kind is Loss.PLAIN:
+        return forward, backward
+    whole = values * width  # the logits; their gradient takes shape chunk by chunk beside them
+    return whole + (forward - whole) // CHUNKS, 2 * whole + (backward - whole) // CHUNKS
+
+
+def plain(values: int, width: int, *, fp32_copy: bool = True) -> tuple[int, int]:
+    """Logits w, their fp32 copy 4, log-softmax 4; then the fp32 gradient 4 and its cast w."""
+    cast_back = width if width == 2 else 0
+    forward = values * ((8 if fp32_copy else 4) + cast_back)
+    return forward, forward + values * (4 + cast_back)
+
+
+def fused_linear(
+    shape: Architecture, width: int, tokens: int, tensor: int, *, trains_head: bool = True
+) -> tuple[int, int]:
+    """Head and loss in one kernel: no logits, but the gradients, which forward computes already.
+
+    Tokens go through in chunks, about v/h of them, as many tokens each as the next power of
+    two. Each chunk makes its logits while the last one's are still there; then its share of
+    the head's gradient, and the fp32 copy of that which is added. To the byte what
+    liger-kernel 0.8.0 allocates (ops/fused_linear_cross_entropy.py, alike since 0.6.2).
+    """
+    head = shape.vocab_size * shape.hidden_size // tensor if trains_head else 0
+    chunks = -(-shape.vocab_size // shape.hidden_size)
+    chunk = min(tokens, 1 << (-(-tokens // chunks) - 1).bit_length())
+    logits = chunk * shape.vocab_size // tensor * width
+    before = logits if chunk < tokens else 0
+    share = head * (width + (4 if width == 2 else 0))
+    gradients = width * (head + tokens * shape.hidden_size)
+    loss_and_mask = 5 * tokens
+    return gradients + loss_and_mask + logits + max(before, share), gradients
