@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from dsconfig.commands.errors import usage
 from dsconfig.lazily import lazily
 
 with lazily():
     from rich import markup
 
     from dsconfig.commands import console as terminal
+    from dsconfig.commands import run_logs
+    from dsconfig.facts import run_log
 
 
 PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "safetensors", "pydantic", "typer")
@@ -36,10 +42,21 @@ class Finding:
     text: str
 
 
-def doctor() -> None:
-    """Look at this machine: packages, cards, memory, limits; say what to mend."""
-    import typer
+Log = Annotated[
+    Path | None,
+    typer.Option("--log", metavar="TRAIN.log", help="Look at what a run printed instead."),
+]
 
+
+def doctor(log: Log = None) -> None:
+    """Look at this machine: packages, cards, memory, limits; say what to mend.
+
+    With --log: read what a run printed, its memory by phase, and where it ran out of it.
+    """
+    if log is not None:
+        with usage():
+            run_logs.print_log(run_log.from_path(log))
+        return
     out = terminal.console()
     worst = State.GOOD
     colours = {State.GOOD: "green", State.NOTE: "yellow", State.BAD: "bold red"}

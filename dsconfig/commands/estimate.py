@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,15 +16,26 @@ from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 
 with lazily():
-    from dsconfig.commands import assumed, idle_flags, verdict
+    from dsconfig.commands import assumed, idle_flags, run_logs, verdict
     from dsconfig.commands import estimate_tables as tables
-    from dsconfig.cost import calibration, compat, limits, pictures, pricing, rendering, search
-    from dsconfig.facts import given
+    from dsconfig.cost import (
+        calibration,
+        compat,
+        limits,
+        log_comparison,
+        pictures,
+        pricing,
+        rendering,
+        search,
+    )
+    from dsconfig.facts import given, machine, run_log
 
 if TYPE_CHECKING:
-    from dsconfig.cost.estimate import Estimate
+    from dsconfig.cost.estimate import Estimate, Option
+    from dsconfig.cost.log_comparison import Comparison
     from dsconfig.cost.remedies import Change
     from dsconfig.facts import Facts
+    from dsconfig.facts.run_log import RunLog
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
     from dsconfig.source import Document
@@ -44,6 +56,10 @@ Measured = Annotated[
 MeasuredAs = Annotated[
     str,
     typer.Option("--measured-as", help="What was measured: allocated, reserved or visible."),
+]
+Log = Annotated[
+    Path | None,
+    typer.Option("--log", metavar="TRAIN.log", help="What a run printed, beside the estimate."),
 ]
 Plot = Annotated[
     Path | None, typer.Option("--plot", metavar="OUT.png|svg", help="Write a bar chart.")
@@ -73,6 +89,7 @@ def estimate(
     compat: Compat = None,
     measured: Measured = None,
     measured_as: MeasuredAs = "visible",
+    log: Log = None,
     plot: Plot = None,
     html: Html = None,
     fail_if_oom: FailIfOom = False,
@@ -86,6 +103,8 @@ def estimate(
     facts = memory_options.with_trainable(options.with_this_machine(facts), trainable)
     if fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
         raise UsageError("--fail-if-oom needs the card: give --device or --device-memory")
+    if log is not None and file is None:
+        raise UsageError("--log needs the config that was run: give FILE")
     if compat is not None:
         print_compat(facts, compat, output_format)
         return
@@ -108,7 +127,8 @@ def estimate(
         found = _calibrated(found, measured, measured_as)
     _write(found, plot, html)
     written: dict[str, Any] = document.value if document is not None else {}
-    _show(found, facts, effective, program, written, output_format)
+    read = None if log is None else read_log(log)
+    _show(found, facts, effective, program, written, output_format, read)
     if fail_if_oom and not _any_fits(found, facts):
         raise typer.Exit(1)
 
@@ -187,19 +207,55 @@ def _show(
     program: inference.Program,
     written: Mapping[str, Any],
     output_format: str,
+    log: "RunLog | None" = None,
 ) -> None:
     changes: tuple[Change, ...] = ()
-    if effective is not None and tables.not_fitting(found.options[0], facts):
-        changes = verdict.remedies_for(effective, facts, program.runtime)
+    option = found.options[0]
+    lacked = log is not None and log.out_of_memory is not None
+    if effective is not None and (lacked or tables.not_fitting(option, facts)):
+        where = smaller_card(facts, option, log) if log is not None else facts
+        changes = verdict.remedies_for(effective, where, program.runtime)
+    comparison = None if log is None else _compared(log, option, effective, facts)
     if output_format == "json":
         data = {**rendering.as_data(found), **program.data}
         if effective is not None:
             data["remedies"] = verdict.remedy_data(changes, program.runtime, written)
+        if comparison is not None:
+            data["log"] = log_comparison.as_data(comparison)
         typer.echo(json.dumps(data, indent=2))
     elif effective is None:
         tables.print_table(found, facts, program)
     else:
         tables.print_depth(found, facts, program, changes, written)
+        if log is not None and comparison is not None:
+            run_logs.print_comparison(log, comparison)
+            if lacked and not tables.not_fitting(option, facts):
+                for line in verdict.remedy_lines(changes, program.runtime, written):
+                    typer.echo(line)
+
+
+def read_log(path: Path) -> "RunLog":
+    """What a run printed. Raises UsageError where it holds nothing that is known."""
+    with usage():
+        return run_log.from_path(path)
+
+
+def _compared(
+    log: "RunLog", option: "Option", effective: "Effective | None", facts: "Facts"
+) -> "Comparison":
+    batch = effective.batch if effective is not None else None
+    samples = batch.global_batch if batch is not None else None
+    return log_comparison.compare(log, option, samples)
+
+
+def smaller_card(facts: "Facts", option: "Option", log: "RunLog") -> "Facts":
+    """The facts with so much less memory as the run lacked, where the estimate fits the card."""
+    lack = log.out_of_memory
+    if lack is None or tables.not_fitting(option, facts):
+        return facts
+    device = facts.device or machine.DeviceFacts(name="the card")
+    least = option.device.visible_bytes - lack.tried
+    return replace(facts, device=replace(device, memory_bytes=max(least, 1)))
 
 
 def print_limits(

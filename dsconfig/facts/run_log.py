@@ -1,0 +1,257 @@
+"""What a training run has printed: memory by caption, throughput, its config, how it ended.
+
+Read are the lines of DeepSpeed (``see_memory_usage``, its timer, its dump of the config), torch's
+message of a lack of memory with the frames before it, and nvidia-smi's table. What DeepSpeed calls
+GB are GiB: it divides by 1024 three times. Nothing is guessed: what is not printed stays None.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from dsconfig.facts.given import FactError
+
+GIB, MIB = 2**30, 2**20
+_UNITS = {"KiB": 2**10, "MiB": MIB, "GiB": GIB, "bytes": 1, "MB": MIB, "GB": GIB}
+_SIZE = r"([\d.]+) (KiB|MiB|GiB|bytes)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One line of ``see_memory_usage``, in bytes; ``peak`` is since the reading before."""
+
+    caption: str
+    phase: str | None
+    """``init``, ``forward``, ``backward`` or ``step``; None where the caption tells none."""
+    allocated: int
+    peak: int
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """torch's own message, in bytes; ``phase`` by the nearest frame that tells it."""
+
+    tried: int
+    capacity: int | None = None
+    allocated: int | None = None
+    reserved: int | None = None
+    phase: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLog:
+    """Everything that was found. Sizes are bytes of one device."""
+
+    release: str | None = None
+    world_size: int | None = None
+    config: Mapping[str, Any] | None = None
+    readings: tuple[Reading, ...] = ()
+    samples_per_second: float | None = None
+    """The last average that was printed, of all ranks."""
+    seconds_per_iteration: float | None = None
+    peak_allocated: int | None = None
+    """As the throughput lines have it."""
+    visible: int | None = None
+    """The most that nvidia-smi showed on one card."""
+    card_bytes: int | None = None
+    out_of_memory: OutOfMemory | None = None
+    found: tuple[str, ...] = field(default=())
+    """What kinds of lines there were, in words."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.found
+
+    def peak(self, phase: str) -> int | None:
+        """The most that was allocated in a phase; None where nothing was printed there."""
+        return max((each.peak for each in self.readings if each.phase == phase), default=None)
+
+    def at_the_end_of(self, phase: str) -> int | None:
+        """What was left allocated at the last reading of a phase."""
+        last = [each.allocated for each in self.readings if each.phase == phase]
+        return last[-1] if last else None
+
+
+def from_path(path: str | Path) -> RunLog:
+    """Read a log. Raises FactError (a ValueError) when it cannot be read or holds nothing known."""
+    try:
+        text = Path(path).read_text("utf-8", errors="replace")
+    except OSError as error:
+        raise FactError("--log", f"{path}: {error.strerror}; name the log of a run") from error
+    found = from_text(text)
+    if found.is_empty:
+        raise FactError(
+            "--log",
+            f"{path} holds no line that is known: memory of DeepSpeed (see_memory_usage), its "
+            "throughput, its config, torch's lack of memory, or nvidia-smi's table",
+        )
+    return found
+
+
+def from_text(text: str) -> RunLog:
+    """Read the lines of one run; those of other programs are passed over."""
+    lines = text.splitlines()
+    readings = tuple(_readings(lines))
+    rates = list(_RATE.finditer(text))
+    peaks = [float(each[1]) for each in _MAX_ALLOCATED.finditer(text)]
+    cards = [(int(each[1]) * MIB, int(each[2]) * MIB) for each in _NVIDIA_SMI.finditer(text)]
+    lacking = _out_of_memory(lines)
+    config = _config(text)
+    iteration = list(_ITERATION.finditer(text))
+    kinds = {
+        "memory by caption": bool(readings),
+        "throughput": bool(rates or iteration),
+        "the config": config is not None,
+        "a lack of memory": lacking is not None,
+        "nvidia-smi": bool(cards),
+    }
+    return RunLog(
+        release=_first(_RELEASE, text),
+        world_size=_whole(_first(_WORLD, text)),
+        config=config,
+        readings=readings,
+        samples_per_second=float(rates[-1][1]) if rates else None,
+        seconds_per_iteration=_seconds(iteration[-1]) if iteration else None,
+        peak_allocated=int(max(peaks) * GIB) if peaks else None,
+        visible=max((used for used, _ in cards), default=None),
+        card_bytes=cards[0][1] if cards else lacking.capacity if lacking else None,
+        out_of_memory=lacking,
+        found=tuple(kind for kind, there in kinds.items() if there),
+    )
+
+
+_USAGE = re.compile(
+    r"\bMA ([\d.]+) GB\s+Max_MA ([\d.]+) GB\s+CA ([\d.]+) GB(?:\s+Max_CA ([\d.]+) GB)?"
+)
+_CAPTION = re.compile(r"see_memory_usage\]\s*(.*\S)")
+_RELEASE = re.compile(r"DeepSpeed info: version=([\d.]+)")
+_WORLD = re.compile(r"(?:dist_world_size|world_size ?\.*|[^_]world_size) ?= ?(\d+)")
+_RATE = re.compile(r"(?<!Curr)SamplesPerSec=([\d.]+)")
+_ITERATION = re.compile(r"([\d.]+) ?(s/it|it/s)\b")
+_MAX_ALLOCATED = re.compile(r"MaxMemAllocated=([\d.]+) ?GB")
+_NVIDIA_SMI = re.compile(r"\|\s+(\d+)MiB\s*/\s*(\d+)MiB\s*\|")
+_JSON = re.compile(r"\bjson = (\{)")
+
+
+def _readings(lines: list[str]) -> Iterator[Reading]:
+    """A caption stands on the line before its figures."""
+    caption = ""
+    for line in lines:
+        figures = _USAGE.search(line)
+        named = _CAPTION.search(line)
+        if figures is not None:
+            allocated, peak, reserved = (int(float(figures[n]) * GIB) for n in (1, 2, 3))
+            yield Reading(
+                caption=caption,
+                phase=phase_of(caption),
+                allocated=allocated,
+                peak=peak,
+                reserved=reserved,
+            )
+        elif named is not None and "CPU Virtual Memory" not in named[1]:
+            caption = named[1]
+
+
+_PHASES = (
+    ("init", r"initiali[sz]|creating|partition|DeepSpeed Engine|param group|flatten|sanity"),
+    ("backward", r"backward|ipg|reduc"),
+    ("forward", r"forward"),
+    ("step", r"\bstep\b|optimizer|norm|overflow|zero_optimizer"),
+)
+"""Words of DeepSpeed's captions, the most telling first."""
+
+
+_ENDED_BEFORE: Mapping[str, str | None] = {
+    "forward": None,
+    "backward": "forward",
+    "step": "backward",
+}
+
+
+def phase_of(caption: str) -> str | None:
+    """The phase whose end a caption tells: "before backward" is the end of forward."""
+    before = re.search(r"\bbefore (forward|backward|step)\b", caption, re.IGNORECASE)
+    if before is not None:
+        return _ENDED_BEFORE[before[1].lower()]
+    for phase, words in _PHASES:
+        if re.search(words, caption, re.IGNORECASE):
+            return phase
+    return None
+
+
+_TRIED = re.compile(rf"CUDA out of memory\. Tried to allocate {_SIZE}")
+_PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
+    "capacity": (
+        re.compile(rf"total capacity of {_SIZE}"),
+        re.compile(rf"{_SIZE} total capacity"),
+    ),
+    "allocated": (
+        re.compile(rf"Of the allocated memory {_SIZE}"),
+        re.compile(rf"{_SIZE} already allocated"),
+    ),
+    "reserved": (re.compile(rf"{_SIZE} reserved in total"),),
+}
+_FRAMES = (
+    ("backward", r"in backward\b|\.backward\(|_engine_run_backward|run_backward"),
+    (
+        "init",
+        r"deepspeed\.initialize|in initialize\b|_configure_(?:zero_)?optimizer|"
+        r"_configure_distributed_model|initialize_optimizer_states|from_pretrained",
+    ),
+    ("step", r"in (?:take_model_)?step\b|_optimizer_step|\.step\("),
+    ("forward", r"in forward\b|_call_impl"),
+)
+"""Frames of a traceback that tell what a run was doing; outer ones may be of several phases."""
+
+
+def _out_of_memory(lines: list[str]) -> OutOfMemory | None:
+    """The first message, as the others follow from it."""
+    for place, line in enumerate(lines):
+        tried = _TRIED.search(line)
+        if tried is None:
+            continue
+        message = " ".join(lines[place : place + 3])
+        parts = {
+            name: next((_bytes(hit) for each in kinds if (hit := each.search(message))), None)
+            for name, kinds in _PARTS.items()
+        }
+        frames = "\n".join(lines[max(0, place - 120) : place])
+        told = [phase for phase, words in _FRAMES if re.search(words, frames)]
+        return OutOfMemory(tried=_bytes(tried), phase=told[0] if told else None, **parts)
+    return None
+
+
+def _bytes(hit: re.Match[str]) -> int:
+    return int(float(hit[1]) * _UNITS[hit[2]])
+
+
+def _config(text: str) -> Mapping[str, Any] | None:
+    """The last of DeepSpeed's own dumps: ``json = {...}``, over several lines."""
+    for hit in reversed(list(_JSON.finditer(text))):
+        try:
+            value, _ = json.JSONDecoder().raw_decode(text, hit.start(1))
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            return cast("dict[str, Any]", value)
+    return None
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str | None:
+    hit = pattern.search(text)
+    return hit[1] if hit else None
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text else None
+
+
+def _seconds(hit: re.Match[str]) -> float | None:
+    value = float(hit[1])
+    if value <= 0:
+        return None
+    return value if hit[2] == "s/it" else 1 / value

@@ -1,0 +1,148 @@
+"""Logs of real runs, from public issues: what is read of them, and how it stands beside estimates.
+
+``tests/oracle/logs``: each is shortened to the lines that were printed; the first names its source.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import dsconfig
+from dsconfig.commands.app import app
+from dsconfig.cost.estimate import Option, Phase
+from dsconfig.cost.log_comparison import compare
+from dsconfig.facts import FactError, gather, run_log
+
+LOGS = Path(__file__).parents[1] / "oracle" / "logs"
+GIB = 2**30
+PEAKS: dict[str, dict[str, float]] = {
+    "stage3_offload": {"init": 0.41},
+    "engine_sanity": {"init": 6.63},
+    "trl_stage3": {"init": 0.0},
+    "twin_flow": {"init": 0.64},
+    "llama_factory": {"init": 7.22},
+    "stage2_own_captions": {"forward": 5.31},
+    "whole_model_first": {"init": 26.38},
+    "engine_breakdown": {"backward": 0.08, "step": 0.02},
+}
+"""GiB by phase, as printed: the peak at "before backward" is that of forward."""
+
+
+@pytest.mark.parametrize("name", PEAKS)
+def test_peaks_stand_in_the_phase_that_they_are_of(name: str) -> None:
+    log = run_log.from_path(LOGS / f"{name}.log")
+    for phase in ("init", "forward", "backward", "step"):
+        peak, expected = log.peak(phase), PEAKS[name].get(phase)
+        assert (peak is None) == (expected is None), phase
+        assert expected is None or peak == int(expected * GIB)
+
+
+def test_every_log_has_its_source_and_something_that_is_read() -> None:
+    logs = sorted(LOGS.glob("*.log"))
+    assert len(logs) >= 10
+    for path in logs:
+        assert path.read_text().startswith("# source: https://github.com/"), path.name
+        assert run_log.from_path(path).found
+
+
+def test_an_average_and_not_the_rate_of_the_last_pass_is_the_throughput() -> None:
+    log = run_log.from_path(LOGS / "engine_breakdown.log")
+    assert log.samples_per_second == pytest.approx(3.0103234)
+    old = run_log.from_path(LOGS / "config_and_rate.log")
+    assert old.samples_per_second == pytest.approx(83.738388)
+    assert old.peak_allocated == int(9.02 * GIB)
+
+
+def test_the_config_that_deepspeed_dumps_is_read() -> None:
+    config = run_log.from_path(LOGS / "config_and_rate.log").config
+    assert config is not None and config["train_micro_batch_size_per_gpu"] == 128
+
+
+def test_release_and_ranks_are_read() -> None:
+    log = run_log.from_path(LOGS / "release_and_ranks.log")
+    assert (log.release, log.world_size) == ("0.16.1", 2)
+
+
+def test_both_wordings_of_a_lack_of_memory_are_read() -> None:
+    old = run_log.from_path(LOGS / "old_lack_of_memory.log").out_of_memory
+    new = run_log.from_path(LOGS / "lack_in_backward.log").out_of_memory
+    assert old is not None and new is not None
+    assert (old.tried, old.allocated) == (172 * 2**20, int(73.95 * GIB))
+    assert (old.phase, new.phase) == (None, "backward")
+    assert new.capacity == int(15.70 * GIB)
+
+
+@pytest.mark.parametrize("text", ["", "root:x:0:0:root:/root:/bin/bash", "epoch 3 loss 0.2"])
+def test_a_foreign_log_is_said_to_be_one(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(text)
+    with pytest.raises(FactError, match="holds no line that is known"):
+        run_log.from_path(path)
+
+
+def option() -> Option:
+    facts = gather(
+        world_size=8, model="llama-2-7b", device="a100-80gb", micro_batch=1, sequence_length=2048
+    )
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": 3},
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+    }
+    resolution = dsconfig.resolve(config, facts, runtime="deepspeed")
+    return dsconfig.estimate(resolution, facts).options[0]
+
+
+def printed(caption: str, allocated: float, peak: float, reserved: float) -> str:
+    """As ``see_memory_usage`` prints them, in GiB."""
+    return (
+        f"[INFO] [utils.py:801:see_memory_usage] {caption}\n[INFO] [utils.py:802:see_memory_usage] "
+        f"MA {allocated:.2f} GB         Max_MA {peak:.2f} GB         CA {reserved:.2f} GB\n"
+    )
+
+
+def test_margin_and_step_are_fitted_where_the_states_agree() -> None:
+    expected = option()
+    rest = expected.device.rest_bytes
+    text = printed("After initializing ZeRO optimizer", *[rest[Phase.INIT] / GIB] * 3)
+    text += printed("Engine before step", 20.0, 40.0, 46.0) + "RunningAvgSamplesPerSec=4.0\n"
+    found = compare(run_log.from_text(text), expected, samples=8)
+    fitted = {each.name: each.value for each in found.fitted}
+    assert not found.is_foreign
+    assert fitted["allocator's margin"] == pytest.approx(1.15)
+    assert expected.step is not None
+    assert fitted["time of a step"] == pytest.approx(2.0 / expected.step.seconds)
+
+
+def test_nothing_is_fitted_to_the_log_of_another_run() -> None:
+    text = printed("After initializing ZeRO optimizer", 60.0, 61.0, 62.0)
+    found = compare(run_log.from_text(text + printed("Engine before step", 9, 9, 9)), option(), 8)
+    assert found.is_foreign and not found.fitted
+    assert [each.what for each in found.figures][:2] == ["peak in init", "after init"]
+
+
+def test_the_phase_that_failed_is_named_beside_what_was_expected_of_it() -> None:
+    log = run_log.from_path(LOGS / "lack_in_backward.log")
+    said = compare(log, option(), 8).failed
+    assert "out of memory in backward" in said and "0.22 GiB more" in said
+
+
+def test_estimate_and_doctor_read_a_log(tmp_path: Path) -> None:
+    config = tmp_path / "ds.json"
+    config.write_text(
+        '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true},'
+        ' "zero_optimization": {"stage": 3}}'
+    )
+    flags = "--model llama-2-7b --gpus 8 --device a100-80gb --seq-len 2048 --runtime deepspeed"
+    log = str(LOGS / "lack_in_backward.log")
+    words = ["estimate", str(config), *flags.split(), "--log", log, "--output-format", "json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    assert "out of memory in backward" in data["log"]["failed"]
+    assert data["remedies"], "what would have fitted is named though the estimate fits"
+    shown = CliRunner().invoke(app, ["doctor", "--log", log])
+    assert "Out of memory in backward" in shown.output
