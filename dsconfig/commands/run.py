@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkstemp
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,19 +21,26 @@ from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.commands import verdict
+    from dsconfig.commands import text_table, verdict, watching
+    from dsconfig.cost import step_time
+    from dsconfig.facts import facts as empty
     from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
+    from dsconfig.facts import Facts
     from dsconfig.planner.plan import Plan
 
 PLAN_VARIABLE = "DSCONFIG_PLAN"
 """Where every rank finds the plan; dsengine.initialize executes it."""
 CONFIG_VARIABLE = "DSCONFIG_FILE"
 """Where it finds the resolved config, for scripts that pass one themselves."""
+EVENTS_VARIABLE = "DSCONFIG_EVENTS"
+"""Where it tells of steps, checkpoints and failures."""
 PLACEHOLDERS = {"{config}": "resolved.json", "{plan}": "plan.json"}
 """Words among the script's arguments that become the path of a file."""
 
+LAUNCHER = "dsengine.starting"
+"""torchrun, with its own words apart."""
 STAND_IN = "dsengine.as_deepspeed"
 """What runs a script in which ``import deepspeed`` gives dsengine."""
 
@@ -102,13 +109,17 @@ def run(
         "warmup_steps": warmup_steps,
         "host_memory": host_memory,
     }
-    made = plan_of(file, gpus, nodes, about_the_world, overrides)
-    typer.echo(banner(made), err=True)
+    made, facts = plan_of(file, gpus, nodes, about_the_world, overrides)
+    typer.echo(text_table.wrapped(banner(made), indent="  "), err=True)
     with TemporaryDirectory(prefix="dsconfig-") as folder:
         program = [*script, *context.args]
         if engine is not None:
             program = ["-m", STAND_IN, *program]
-        raise typer.Exit(display(launch(made, program, Path(folder))))
+        events = Path(folder) / "events.jsonl"
+        descriptor, name = mkstemp(prefix="dsconfig-run-", suffix=".log")
+        os.close(descriptor)
+        job = launch(made, program, events, Path(name))
+        raise typer.Exit(display(job, events, Path(name), expected(made, facts)))
 
 
 def plan_of(
@@ -117,12 +128,13 @@ def plan_of(
     nodes: int | None,
     about_the_world: Mapping[str, object],
     overrides: list[str] | None,
-) -> "Plan":
-    """The plan in ``file``, or that of the config in it. Exits 1 when it cannot be run.
+) -> "tuple[Plan, Facts]":
+    """The plan in ``file``, or that of the config in it, and what is known of the world. Exits 1
+    when it cannot be run.
 
     Raises UsageError for flags that a plan has decided already, and differently.
     """
-    made = prepare.plan_in(file)
+    made, facts = prepare.plan_in(file), empty.Facts()
     if made is None:
         document = options.load(file, overrides)
         here, several = gpus or 1, nodes or 1
@@ -142,7 +154,26 @@ def plan_of(
         lines = "".join(f"\n  {row.pointer}: {row.by}" for row in refused)
         print(f"{file}: this asks for what dsengine refuses:{lines}", file=sys.stderr)
         raise typer.Exit(prepare.FOUND)
-    return made
+    return made, facts
+
+
+def expected(made: "Plan", facts: "Facts") -> "watching.Expected":
+    """What the run is held against while it goes on."""
+    known = made.effective.scheduler
+    steps = facts.training.total_steps if facts.training else None
+    if steps is None and known is not None:
+        steps = known.params.get("total_num_steps")
+    flops, peak = None, facts.device.tflops_16bit if facts.device else None
+    if peak and facts.model and facts.training and facts.training.sequence_length:
+        flops = step_time.step_time(made.effective, facts).useful_flops
+    return watching.Expected(
+        ranks=made.mesh.world_size,
+        steps=steps,
+        peak_bytes=made.memory.get("peak_bytes"),
+        on_cpu=facts.device is None or facts.device.kind == "cpu",
+        flops_per_step=flops,
+        peak_flops=peak * 1e12 if peak else None,
+    )
 
 
 def banner(made: "Plan") -> str:
@@ -163,30 +194,41 @@ def banner(made: "Plan") -> str:
     return f"dsconfig run: {', '.join(said)}"
 
 
-def launch(made: "Plan", script: list[str], folder: Path) -> "subprocess.Popen[bytes]":
-    """Start this node's ranks under torchrun. ``folder`` holds the plan while they run."""
-    files = {word: folder / name for word, name in PLACEHOLDERS.items()}
+def launch(made: "Plan", script: list[str], events: Path, log: Path) -> "subprocess.Popen[bytes]":
+    """Start this node's ranks under torchrun, whose own words go to ``log``. The plan lies beside
+    ``events`` while they run.
+    """
+    files = {word: events.parent / name for word, name in PLACEHOLDERS.items()}
     files["{plan}"].write_text(made.to_json())
     files["{config}"].write_text(json.dumps(made.effective.config, indent=2))
     for word, path in files.items():
         script = [each.replace(word, str(path)) for each in script]
     ranks = made.mesh.world_size // made.nodes
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [sys.executable, "-m", LAUNCHER, str(log), "--standalone"]
     environment = os.environ | {
         PLAN_VARIABLE: str(files["{plan}"]),
         CONFIG_VARIABLE: str(files["{config}"]),
+        EVENTS_VARIABLE: str(events),
+        "PYTHONUNBUFFERED": "1",  # what a rank prints is seen when it prints it
     }
     environment.setdefault("OMP_NUM_THREADS", "1")
-    return subprocess.Popen([*command, f"--nproc-per-node={ranks}", *script], env=environment)
+    return subprocess.Popen(
+        [*command, f"--nproc-per-node={ranks}", *script],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
-def display(job: "subprocess.Popen[bytes]") -> int:
-    """Wait for the job, whose output goes to ours; return its exit code.
+def display(
+    job: "subprocess.Popen[bytes]", events: Path, log: Path, expected: "watching.Expected"
+) -> int:
+    """Show the job until it ends; return its exit code.
 
     On Ctrl-C the launcher stops its ranks first.
     """
     try:
-        return job.wait()
+        return watching.Watching(job, events, log, expected).follow()
     except KeyboardInterrupt:
         try:
             job.wait(timeout=10)

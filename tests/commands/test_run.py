@@ -188,3 +188,43 @@ def test_a_script_written_for_deepspeed_runs_as_it_is(tmp_path: Path, config: Pa
     done = dsconfig("run", config, "--engine", "dsengine", "--gpus", 2, "--", script, "--lr", "1")
     assert "trains dsengine 2 ['--lr', '1']" in done.stdout, done.stdout + done.stderr
     assert done.stderr.count("dsengine stands in for deepspeed") == 1
+
+
+TELLS = """
+import sys, dsengine, torch
+from torch import nn
+engine, *_ = dsengine.initialize(model=nn.Linear(4, 4))
+for step in range(3):
+    if step == 2 and engine.global_rank == 1 and sys.argv[1:] == ["fail"]:
+        engine(torch.randn(1, 5))
+    loss = engine(torch.randn(1, 4)).sum()
+    engine.backward(loss)
+    engine.step()
+engine.save_checkpoint("out")
+"""
+
+
+@pytest.mark.engine
+def test_steps_checkpoint_and_memory_are_shown(tmp_path: Path, config: Path) -> None:
+    script = tmp_path / "tells.py"
+    script.write_text(TELLS.replace('"out"', repr(str(tmp_path / "out"))))
+    done = dsconfig("run", config, "--gpus", 2, "--device", "cpu", "--", script)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stderr.split())
+    assert "dsconfig run: step 1 loss " in said and "lr 1.00e-03" in said
+    assert "3 steps in" in said and "resident on rank 0" in said and "were estimated" in said
+    assert str(tmp_path / "out" / "global_step3") in said
+
+
+@pytest.mark.engine
+def test_a_failure_names_rank_phase_and_cause(tmp_path: Path, config: Path) -> None:
+    script = tmp_path / "tells.py"
+    script.write_text(TELLS)
+    done = dsconfig("run", config, "--gpus", 2, "--device", "cpu", "--", script, "fail")
+    assert done.returncode == 1
+    said = " ".join(done.stderr.split())
+    assert "rank 1 failed in forward() of step 3: RuntimeError: mat1 and mat2" in said
+    assert "[rank0]" not in said and "torch/distributed/elastic" not in said
+    log = Path(said.partition("own words: ")[2].partition(" ")[0])
+    assert "exitcode" in log.read_text()
+    log.unlink()

@@ -88,6 +88,7 @@ class Engine(SavingEngine):
         if self._unfinished_pass:
             self._forget_pass(self._unfinished_pass)
         with self._reporter.phase("forward"), self._policy.autocast_context(self.device):
+            self._reporter.takes(*args, *kwargs.values())
             if self._policy.casts_inputs:
                 args, kwargs = self._policy.cast((args, kwargs))
             with self._passing("forward"):
@@ -117,6 +118,7 @@ class Engine(SavingEngine):
             scaled = loss if scale == 1.0 else loss.float() * scale
             scaled.backward(retain_graph=retain_graph, **kwargs)
             self.sharding.after_backward()
+        self._reporter.saw(loss)
         return loss
 
     @contextmanager

@@ -14,6 +14,7 @@ from dsengine.checkpoints.directory import read_latest
 from dsengine.checkpoints.export import load_weights, save_weights, whole_state_dict
 from dsengine.communication.peers import in_phase
 from dsengine.loop.offload_states import EVERYTHING, OffloadingEngine
+from dsengine.observation.events import tell_first
 
 Path = str | PathLike[str]
 
@@ -69,15 +70,17 @@ class SavingEngine(OffloadingEngine):
         Raises CheckpointError on every rank when one cannot write; the checkpoints that exist
         stay as they are.
         """
+        name = f"global_step{self.global_steps}" if tag is None else str(tag)
         with self.optimizer_on_shards():
             self.checkpointer().save(
                 training_state(self),
                 save_dir,
-                f"global_step{self.global_steps}" if tag is None else str(tag),
+                name,
                 client_state=client_state,
                 save_latest=save_latest,
                 exclude_frozen=exclude_frozen_parameters,
             )
+        tell_first("checkpoint", path=str(FilePath(save_dir) / name))
         return True
 
     @in_phase("load_checkpoint")

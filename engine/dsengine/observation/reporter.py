@@ -4,7 +4,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from dsconfig import Plan
+from dsengine.observation.events import StepEvents
 from dsengine.observation.memory import memory_line
 from dsengine.observation.printing import logger, say, step_line
 from dsengine.observation.timers import Throughput, Timers
@@ -39,6 +42,7 @@ class Reporter:
             from dsengine.observation.monitors import build_monitors
 
             self._monitors = build_monitors(settings.monitors)
+        self._told = StepEvents.of(engine)
         self._watches = bool(self._timers or self.communication or settings.memory_breakdown)
         if settings.dump_state:
             say(f"the plan of this run\n{plan.to_json()}")
@@ -80,10 +84,22 @@ class Reporter:
         if self._settings.memory_breakdown:
             say(memory_line(name, self._engine.device))
 
+    def takes(self, *arguments: Any) -> None:
+        """Note what a micro batch is made of, for who watches the run."""
+        if self._told is not None:
+            self._told.takes(arguments)
+
+    def saw(self, loss: Tensor) -> None:
+        """Note the loss of a micro batch, divided by the accumulation steps."""
+        if self._told is not None:
+            self._told.saw(loss)
+
     def boundary(self) -> None:
         """Report on the optimizer step that has just been taken or skipped."""
         engine = self._engine
         self.throughput.boundary()
+        if self._told is not None:
+            self._told.boundary()
         times = self._timers.take() if self._timers is not None else {}
         if self._flops_due:
             self._flops_due = False
@@ -120,5 +136,7 @@ class Reporter:
         return events
 
     def close(self) -> None:
+        if self._told is not None:
+            self._told.close()
         if self._monitors is not None:
             self._monitors.close()

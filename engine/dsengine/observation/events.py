@@ -1,0 +1,133 @@
+"""What happens in a run, told to who started it: lines of JSON in the file DSCONFIG_EVENTS names.
+
+`dsconfig run` sets the variable, reads the lines while the ranks train, and shows them. Rank 0
+tells of the engine, of steps (at most one a second: to read a loss is to wait for the device) and
+of checkpoints; every rank tells how it failed. Without the variable nothing is done.
+"""
+
+import atexit
+import json
+import os
+import resource
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dsengine.communication.peers.errors import RankFailedError
+from dsengine.communication.peers.message import cause_of
+from dsengine.communication.peers.status import STATUS
+
+if TYPE_CHECKING:
+    from dsengine.loop.engine import Engine
+
+VARIABLE = "DSCONFIG_EVENTS"
+BETWEEN_STEPS = 1.0
+"""Seconds between two steps that are told."""
+
+
+def tell(event: str, **fields: Any) -> None:
+    """Append one line. Short lines of several processes do not mix in a file opened to append."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        line = json.dumps({"event": event, "rank": _rank(), **fields}) + "\n"
+        with suppress(OSError), open(path, "a", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(line)
+
+
+def tell_first(event: str, **fields: Any) -> None:
+    """The same on rank 0 alone."""
+    if _rank() == 0:
+        tell(event, **fields)
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
+
+
+class StepEvents:
+    """The steps of one engine as they are told: loss, rate, tokens, time, memory."""
+
+    @classmethod
+    def of(cls, engine: "Engine") -> "StepEvents | None":
+        """None where nobody listens."""
+        if not os.environ.get(VARIABLE):
+            return None
+        _tell_failures()
+        return cls(engine) if _rank() == 0 else None
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._losses: list[Tensor] = []
+        self._tokens: int | None = 0
+        self._steps = 0
+        self._since = time.perf_counter()
+        tell("engine", estimated=engine.plan.memory.get("peak_bytes"))
+        atexit.register(self.close)
+
+    def takes(self, arguments: Any) -> None:
+        """Count the tokens of a micro batch: the first matrix of whole numbers."""
+        for each in arguments:
+            if isinstance(each, Tensor) and each.dim() == 2 and not each.is_floating_point():
+                self._tokens = None if self._tokens is None else self._tokens + each.numel()
+                return
+        self._tokens = None
+
+    def saw(self, loss: Tensor) -> None:
+        """Note the share of one micro batch in the loss of its step."""
+        self._losses.append(loss.detach())
+
+    def boundary(self) -> None:
+        self._steps += 1
+        losses, self._losses = self._losses, []
+        if self._engine.global_steps > 1 and time.perf_counter() - self._since < BETWEEN_STEPS:
+            return
+        rates = self._engine.get_lr()
+        self._tell(
+            loss=float(torch.stack(losses).sum()) if losses else None,
+            lr=float(rates[0]) if rates else None,
+        )
+
+    def _tell(self, **fields: Any) -> None:
+        now = time.perf_counter()
+        seconds = (now - self._since) / max(1, self._steps)
+        # Ranks that share a sample count its tokens once.
+        ranks = self._engine.plan.batch.data_parallel
+        tokens = None if self._tokens is None else self._tokens * ranks / (now - self._since)
+        told = {"step": self._engine.global_steps, "seconds": seconds, "tokens_per_second": tokens}
+        tell("step", **told, memory=self._memory(), **fields)
+        self._since, self._steps, self._tokens = now, 0, 0
+
+    def _memory(self) -> int:
+        """The most that this rank has held: allocated on its GPU, else resident (bytes)."""
+        if self._engine.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._engine.device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def close(self) -> None:
+        """Tell of the end, once."""
+        atexit.unregister(self.close)
+        with suppress(Exception):  # the process may be ending because of a failure
+            tell("end", step=self._engine.global_steps, memory=self._memory())
+
+
+def _tell_failures() -> None:
+    """Have an exception that ends the process told, with the phase it was in."""
+    previous = sys.excepthook
+    if getattr(previous, "tells", False):
+        return
+
+    def hook(kind: Any, error: BaseException, traceback: Any) -> None:
+        with suppress(Exception):
+            cause = cause_of(error)
+            phase = STATUS.failed_in if STATUS.cause == cause else ""
+            follows = isinstance(error, RankFailedError)
+            tell("failure", cause=cause, phase=phase or "the script", follows=follows)
+        previous(kind, error, traceback)
+
+    hook.tells = True  # type: ignore[attr-defined]
+    sys.excepthook = hook

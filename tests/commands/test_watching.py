@@ -1,0 +1,137 @@
+"""What ``dsconfig run`` shows: steps, silence, the end, and failures by their cause."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsconfig.commands import watching
+from dsconfig.commands.watching import Expected, Watching, clock, ending, step_text
+
+STEP = {"event": "step", "rank": 0, "step": 1, "seconds": 0.5, "loss": 2.302585, "lr": 1e-4}
+STEP |= {"tokens_per_second": 12345.6, "memory": 3 << 30}
+END = {"event": "end", "rank": 0, "step": 20, "memory": 3 << 30}
+FAILED = {"event": "failure", "rank": 1, "phase": "backward() of step 7", "follows": False}
+FAILED |= {"cause": "ValueError: the data are broken"}
+FOLLOWS = {"event": "failure", "rank": 0, "phase": "", "cause": "rank 1 is gone", "follows": True}
+TRACE = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "x.py", line 1, in <module>
+[rank0]: RankFailedError: rank 1 is gone
+
+[rank1]: Traceback (most recent call last):
+[rank1]: ValueError: the data are broken
+"""
+
+
+def follow(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    events: tuple[dict[str, object], ...] = (),
+    *,
+    script: str = "",
+    expected: Expected | None = None,
+) -> tuple[int, str, str]:
+    """Exit code, output and error of a job that tells these events."""
+    told, log = tmp_path / "events.jsonl", tmp_path / "run.log"
+    told.write_text("".join(json.dumps(each) + "\n" for each in events))
+    job = subprocess.Popen(
+        [sys.executable, "-u", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    code = Watching(job, told, log, expected or Expected(ranks=2)).follow()
+    shown = capfd.readouterr()
+    return code, shown.out, " ".join(shown.err.split())
+
+
+def test_output_passes_through_and_the_end_says_what_was_held_and_where_the_checkpoint_lies(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    saved = {"event": "checkpoint", "rank": 0, "path": "out/global_step20"}
+    script = "import sys; print('from a rank'); print('to stderr', file=sys.stderr)"
+    expected = Expected(ranks=2, peak_bytes=2 << 30)
+    code, out, err = follow(tmp_path, capfd, (STEP, saved, END), script=script, expected=expected)
+    assert (code, out) == (0, "from a rank\n") and "to stderr" in err
+    assert "20 steps in" in err and "at most 3.0 GiB allocated on rank 0" in err
+    assert "2.0 GiB were estimated; checkpoint: out/global_step20" in err
+    assert not (tmp_path / "run.log").exists()
+
+
+def test_a_failure_begins_with_rank_phase_and_cause(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = f"import sys; sys.stderr.write({TRACE!r}); sys.exit(1)"
+    code, _, err = follow(tmp_path, capfd, (FOLLOWS, FAILED), script=script)
+    assert code == 1
+    told, traceback = err.index("rank 1 failed in backward() of step 7: ValueError"), "[rank1]:"
+    assert told < err.index(traceback) and "[rank0]:" not in err
+    assert str(tmp_path / "run.log") in err
+    assert "[rank0]:" in (tmp_path / "run.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("events", "script", "said"),
+    [
+        ((FOLLOWS,), "", "rank 1 was killed by SIGKILL; rank 0 says: rank 1 is gone"),
+        ((), "import nothing_of_that_name", "before an engine was built: ModuleNotFoundError"),
+        ((), "", "rank 1 was killed by SIGKILL"),
+    ],
+)
+def test_who_could_not_tell_is_told_by_the_launcher(
+    events: tuple[dict[str, object], ...],
+    script: str,
+    said: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    ended = {"event": "ended", "rank": 0, "of": 1, "how": "was killed by SIGKILL"}
+    told = (*events, ended)
+    code, _, err = follow(tmp_path, capfd, told, script=script or "raise SystemExit(1)")
+    assert code == 1 and said in err
+
+
+def test_a_launcher_that_ends_by_itself_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = follow(tmp_path, capfd, script="raise SystemExit(5)")
+    assert code == 5 and "the launcher ended with exit code 5" in err
+
+
+def test_a_traceback_that_ends_nothing_is_shown_and_silence_is_broken(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "SILENCE", 0.0)
+    monkeypatch.setattr(watching, "HELD", 0.0)
+    monkeypatch.setattr(watching, "TICK", 0.01)
+    script = (
+        "import logging, sys\n"
+        "try: 1 / 0\n"
+        "except ZeroDivisionError: logging.exception('caught')\n"
+        "sys.stderr.write('without an end')"
+    )
+    code, _, err = follow(tmp_path, capfd, script=script)
+    assert code == 0 and "starting 2 ranks" in err
+    assert "ZeroDivisionError: division by zero" in err and "without an end" in err
+
+
+def test_a_step_in_a_line() -> None:
+    known = Expected(ranks=8, steps=100, flops_per_step=5e13, peak_flops=4e14)
+    assert step_text(STEP, known) == (
+        "step 1/100  loss 2.3026  lr 1.00e-04  12,346 tokens/s  25% MFU  3.0 GiB  0:50 left"
+    )
+    bare = {"step": 3, "seconds": 0.1, "memory": 5 << 20}
+    assert step_text(bare, Expected(ranks=1)) == "step 3  5 MiB"
+
+
+def test_on_a_cpu_the_memory_is_that_of_the_process() -> None:
+    said = ending(END, Expected(ranks=1, on_cpu=True, peak_bytes=1 << 30), "", "0:12")
+    assert "3.0 GiB resident on rank 0, 1.0 GiB of tensors were estimated" in said
+    assert said.endswith("no checkpoint was saved")
+
+
+def test_a_clock() -> None:
+    assert [clock(seconds) for seconds in (4, 75, 3 * 3600 + 4 * 60 + 59)] == [
+        "0:04",
+        "1:15",
+        "3:04:59",
+    ]
