@@ -276,7 +276,9 @@ def ending(last: dict[str, Any], expected: Expected, checkpoint: str, took: str)
     """Steps and time, what was held against what was expected, and where the checkpoint lies."""
     kind = "resident on rank 0" if expected.on_cpu else "allocated on rank 0"
     text = f"{last['step']} steps in {took}; at most {gib(last['memory'])} {kind}"
-    if expected.peak_bytes is not None:
+    if expected.peak_bytes is None:
+        text += " (no estimate without --model)"
+    else:
         what = " of tensors" if expected.on_cpu else ""
         text += f", {gib(expected.peak_bytes)}{what} were estimated"
     return f"{text}; checkpoint: {checkpoint}" if checkpoint else f"{text}; no checkpoint was saved"

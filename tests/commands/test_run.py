@@ -212,7 +212,7 @@ def test_steps_checkpoint_and_memory_are_shown(tmp_path: Path, config: Path) -> 
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stderr.split())
     assert "dsconfig run: step 1 loss " in said and "lr 1.00e-03" in said
-    assert "3 steps in" in said and "resident on rank 0" in said and "were estimated" in said
+    assert "3 steps in" in said and "resident on rank 0 (no estimate without --model)" in said
     assert str(tmp_path / "out" / "global_step3") in said
 
 

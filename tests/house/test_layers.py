@@ -37,6 +37,7 @@ ENGINE = [
     "loop",
     "simulation",
     "deepspeed",
+    "starting",
     "as_deepspeed",
 ]
 """The engine's rooms, bottom to top. Its ``__init__`` hands on names of all of them."""
