@@ -21,7 +21,7 @@ from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.commands import text_table, verdict, watching
+    from dsconfig.commands import verdict, watching
     from dsconfig.cost import step_time
     from dsconfig.facts import facts as empty
     from dsconfig.planner import plan as plans
@@ -110,7 +110,7 @@ def run(
         "host_memory": host_memory,
     }
     made, facts = plan_of(file, gpus, nodes, about_the_world, overrides)
-    typer.echo(text_table.wrapped(banner(made), indent="  "), err=True)
+    typer.echo(banner(made), err=True)
     with TemporaryDirectory(prefix="dsconfig-") as folder:
         program = [*script, *context.args]
         if engine is not None:
