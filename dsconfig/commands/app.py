@@ -37,6 +37,28 @@ HOMES = {
 }
 """Where each command lives; the function bears the command's name."""
 
+EXAMPLES = {
+    "validate": ("ds.json", "configs --fix --diff"),
+    "resolve": ("ds.json --gpus 8 --device h100", "ds.json --runtime transformers"),
+    "estimate": (
+        "--params 13e9 --gpus 8",
+        "ds.json --model llama-3-8b --gpus 4 --device a100-80gb",
+    ),
+    "plan": ("ds.json --gpus 2 -o plan.json", "ds.json --gpus 2 --model gpt2 --simulate"),
+    "tune": (
+        "--model llama-3-8b --gpus 8 --device h100 --seq-len 4096",
+        "--params 7e9 --gpus 2 --device rtx-4090 --host-memory 128GiB --seq-len 2048 -o ds.json",
+    ),
+    "init": ("-o ds.json", "--model llama-3-8b --gpus 8 --device h100 -o ds.json"),
+    "explain": ("overlap_comm", "DSC404"),
+    "schema": ("-o ds_config.schema.json", "--deepspeed-version 0.16.4"),
+    "diff": ("old.json new.json", "ds.json --from-version 0.14.4"),
+    "convert": ("ds.json --to json", "ds.json --to accelerate --gpus 8"),
+    "run": ("ds.json --gpus 2 -- train.py", "ds.json --engine dsengine -- theirs.py --lr 1e-4"),
+    "doctor": ("", "--help"),
+}
+"""Two requests of each command, for its help, where its own text has none."""
+
 FORWARDING = {"run"}
 """Commands that hand the arguments after ``--`` to another program."""
 
@@ -50,7 +72,9 @@ def build(name: str) -> Any:
     if name in FORWARDING:
         settings |= {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[dict-item]
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    single.command(name, context_settings=settings)(function)
+    asked = [f"dsconfig {name} {each}".rstrip() for each in EXAMPLES.get(name, ())]
+    examples = "\n\n".join(("Examples:", *asked)) if asked else None
+    single.command(name, context_settings=settings, epilog=examples)(function)
     return get_command(single)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dsconfig
+from dsconfig.commands import app
 from dsconfig.facts.gathering import gather
 from dsconfig.facts.hub import config_of
 
@@ -125,3 +126,10 @@ def test_no_python_escapes_reach_a_message() -> None:
     document = dsconfig.read('{\n"a": it\'s,\n"train_batch_size": 8}')
     said = [each.message for each in document.diagnostics]
     assert any('"it\'s,"' in message for message in said), said
+
+
+@pytest.mark.parametrize("name", app.HOMES)
+def test_every_help_has_two_examples(name: str) -> None:
+    shown = " ".join(run(name, "--help").stdout.split())
+    assert "Examples:" in shown
+    assert shown.partition("Examples:")[2].count(f"dsconfig {name}") >= 2
