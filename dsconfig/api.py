@@ -13,6 +13,7 @@ with lazily():
     from dsconfig.facts import facts as known
     from dsconfig.facts import held
     from dsconfig.planner import making
+    from dsconfig.planner.coverage import findings as engine_findings
     from dsconfig.report import report as reports
     from dsconfig.resolver import entry
     from dsconfig.resolver import resolution as resolutions
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from dsconfig.cost.estimate import Estimate
     from dsconfig.facts import Facts
     from dsconfig.planner.plan import Plan
-    from dsconfig.report import Report
+    from dsconfig.report import Diagnostic, Report
     from dsconfig.resolver.resolution import Resolution
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
@@ -69,6 +70,7 @@ def validate(
     found = judging.check(
         document, _completed(facts, document), runtime=runtime, version=_version(version, runtime)
     )
+    found += _not_built(document, facts, runtime, _version(version, runtime), found)
     if document.may_ignore:
         # One program's view leaves rules asleep, so idle requests are told in the whole view only.
         found = ignores.without_ignored(document, found, report_unused=runtime is None)
@@ -143,6 +145,22 @@ def _facts(facts: Facts | None) -> Facts:
 def _completed(facts: Facts | None, document: Document) -> Facts:
     """The facts, with those of the YAML that holds the document."""
     return held.completed(_facts(facts), document) if document.holder else _facts(facts)
+
+
+def _not_built(
+    document: Document,
+    facts: Facts | None,
+    runtime: str | Runtime | None,
+    version: Version,
+    found: tuple[Diagnostic, ...],
+) -> tuple[Diagnostic, ...]:
+    """What dsengine does not have, where it alone is asked about, and no rule stops it before."""
+    asked = runtime is not None and programs.runtime_of(runtime, version)
+    if not asked or asked.ends_in_deepspeed or reports.Report(found).refusals:
+        return ()
+    if document.is_template or document.is_broken or document.is_unreadable:
+        return ()
+    return tuple(engine_findings.not_built(document, _completed(facts, document), asked))
 
 
 def _insist_on_resolution(resolution: object, function: str) -> None:

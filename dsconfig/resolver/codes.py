@@ -223,6 +223,14 @@ CODES: Mapping[str, Code] = {
             "--gpus 8 --runtime accelerate",
         ),
     ),
+    "DSC762": Code(
+        "not-in-this-engine",
+        Effect.REFUSED,
+        "dsengine does not have this feature of DeepSpeed, and makes no plan with it: tensor "
+        "parallelism, ZenFlow, DeepCompile and others, by the same table as `plan`. Told by "
+        "`validate` where dsengine is asked about alone and no other finding stops it before.",
+        "Follow the remedy that is named, or train with DeepSpeed.",
+    ),
     "DSC760": Code(
         "program-stops",
         Effect.REFUSED,

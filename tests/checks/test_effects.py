@@ -11,6 +11,7 @@ import dsconfig
 from dsconfig.checks.examples import judge
 from dsconfig.checks.registry import rules
 from dsconfig.report import Diagnostic, Effect, Severity
+from dsconfig.resolver.codes import CODES
 from dsconfig.runtimes.base import NAMES
 
 RULES = list(rules().values())
@@ -63,6 +64,7 @@ def _judgements() -> Iterator[Diagnostic]:
 def test_no_finding_has_an_effect_that_its_rule_does_not_list():
     seen = {(each.code, each.effect, each.late) for each in _judgements()}
     listed = {rule.code: (rule.effect, *rule.also) for rule in RULES}
+    listed |= {code: (entry.effect,) for code, entry in CODES.items()}
     assert not {(code, effect) for code, effect, _ in seen if effect not in listed[code]}
     assert not {code for code, effect, late in seen if late and effect is not Effect.REFUSED}
 

@@ -13,7 +13,11 @@ from dsconfig.checks.registry import rules
 from dsconfig.resolver.codes import CODES
 
 PACKAGE = Path(__file__).parents[2] / "dsconfig"
-PLACES = [*(PACKAGE / "resolver").glob("*.py"), *(PACKAGE / "runtimes" / "behaviour").glob("*.py")]
+PLACES = [
+    *(PACKAGE / "resolver").glob("*.py"),
+    *(PACKAGE / "runtimes" / "behaviour").glob("*.py"),
+    PACKAGE / "planner" / "coverage" / "findings.py",
+]
 
 
 def used():

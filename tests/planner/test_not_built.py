@@ -1,0 +1,28 @@
+"""validate for dsengine says what the plan refuses, from the same table."""
+
+import pytest
+
+import dsconfig
+
+BASE = {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
+ZENFLOW = {"topk_ratio": 0.1, "select_interval": 4, "select_strategy": "step", "update_interval": 4}
+OFFLOADED = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+MISSING = [
+    {"tensor_parallel": {"autotp_size": 2}},
+    {"compile": {"deepcompile": True}, "zero_optimization": {"stage": 3}},
+    {"zero_optimization": {**OFFLOADED, "zenflow": ZENFLOW}},
+]
+
+
+@pytest.mark.parametrize("extra", [{}, {"zero_optimization": {"stage": 3}}, *MISSING])
+def test_both_refuse_the_same(extra: dict) -> None:
+    config = {**BASE, **extra}
+    facts = dsconfig.gather(world_size=2)
+    rows = dsconfig.plan(dsconfig.resolve(config, facts), facts).coverage
+    refused = {row.pointer for row in rows if row.status == "refused"}
+    found = dsconfig.validate(config, facts, runtime="dsengine")
+    told = {each.pointer for each in found.diagnostics if each.effect == "refused"}
+    assert bool(told) == bool(refused) == (extra in MISSING)
+    assert told <= refused
+    others = dsconfig.validate(config, facts, runtime="deepspeed").diagnostics
+    assert "DSC762" not in {each.code for each in others}
