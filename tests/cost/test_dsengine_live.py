@@ -48,15 +48,20 @@ def dry_run(chosen: dict[str, Any], rank: int = 0) -> dict[str, Any]:
 
 
 def check(ranks: Ranks, chosen: dict[str, Any]) -> None:
-    """Estimate and dry run against the real run, by rank and phase."""
+    """Estimate and dry run against the real run, by rank and phase.
+
+    Dry runs take their time: they are of rank 0 in windows of one micro batch, else of rank 1.
+    """
+    dry_rank = int(chosen["gradient_accumulation_steps"] > 1)
     expected = dsconfig.estimate(dsconfig.resolve(chosen, FACTS), FACTS).options[0].device
     for rank, real in enumerate(ranks.run("cost.live_jobs:measured", config=chosen)):
         peaks, rests = real["peaks"], real["rests"]
         for phase, peak in peaks.items():
             assert agrees(expected.phase_bytes[phase], peak), f"peak of {phase}"
         assert dict(expected.rest_bytes) == pytest.approx(rests, rel=TOLERANCE), "between phases"
-        dry = dry_run(chosen, rank)["phases"]
-        assert dry == pytest.approx(peaks, rel=TOLERANCE), f"dry run of rank {rank}"
+        if rank == dry_rank:
+            dry = dry_run(chosen, rank)["phases"]
+            assert dry == pytest.approx(peaks, rel=TOLERANCE), f"dry run of rank {rank}"
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])

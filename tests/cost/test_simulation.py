@@ -12,7 +12,7 @@ from cost.releases import agrees
 from dsconfig.facts import named_model
 from dsconfig.facts.gathering import gather
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.torch
 
 
 def config(stage: int, precision: str = "bf16", accumulation: int = 1) -> dict[str, Any]:
