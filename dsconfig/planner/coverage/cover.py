@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from dsconfig.planner.coverage import optimizer, other_engines, reporting, training, zero
-from dsconfig.planner.coverage.rules import Rule, decide, inert
+from dsconfig.planner.coverage.rules import OFF, Rule, decide, inert
 from dsconfig.planner.plan import Coverage, Status
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.key_index import lives, own_path
@@ -34,6 +34,25 @@ def coverage(effective: Effective) -> tuple[Coverage, ...]:
         status, by = _fate(pointer, lookup(config, pointer), effective)
         rows.append(Coverage(pointer=pointer, status=status, by=by))
     return tuple(rows)
+
+
+def may_refuse(config: Mapping[str, Any]) -> bool:
+    """Whether some row could be refused, as far as the file shows without being resolved."""
+    settled = optimizer.is_taken(config.get("optimizer"))
+    return any(
+        _may_refuse(split(pointer), lookup(config, pointer))
+        for pointer in leaf_pointers(config)
+        if not (settled and pointer.startswith("/optimizer/"))
+    )
+
+
+def _may_refuse(path: tuple[str, ...], value: Any) -> bool:
+    rule = None if any("." in name for name in path) else rule_of(".".join(own_path(path)))
+    if rule is None:
+        return lives(path)
+    return any(case.status is Status.REFUSED for case in rule) and not (
+        rule[0].when is OFF and rule[0].status is not Status.REFUSED and not value
+    )
 
 
 def leaf_pointers(value: Any, pointer: str = "") -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dsconfig.facts import Facts
-from dsconfig.planner.coverage.cover import coverage
+from dsconfig.planner.coverage.cover import coverage, may_refuse
 from dsconfig.planner.plan import Status
 from dsconfig.report import Diagnostic, Effect
 from dsconfig.resolver import entry
@@ -17,6 +17,8 @@ def not_built(document: Document, facts: Facts, runtime: Runtime) -> Iterator[Di
 
     None where the config cannot be resolved: the rules say why.
     """
+    if not may_refuse(document.value):
+        return
     effective = entry.resolve(document, facts, runtime).effective
     told: set[str] = set()
     for row in coverage(effective) if effective is not None else ():

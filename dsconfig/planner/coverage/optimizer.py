@@ -1,6 +1,7 @@
 """The optimizer and scheduler blocks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from dsconfig.planner.coverage.rules import (
     OFF,
@@ -129,4 +130,26 @@ def argument(name: str) -> Rule:
     unknown = Condition("of another optimizer", is_unknown)
     return refused("this optimizer does not take it; remove the key", unknown) + honoured(
         "an argument of the optimizer"
+    )
+
+
+def is_taken(block: object) -> bool:
+    """Whether every config of this block alone is honoured: an element-wise optimizer that the
+    engine builds, with arguments that it takes."""
+    if not isinstance(block, Mapping):
+        return False
+    given = cast("Mapping[str, Any]", block)
+    kind, arguments = optimizer_type(str(given.get("type"))), given.get("params", {})
+    if kind is None or kind.in_engine is None or kind.until is not None:
+        return False
+    if not isinstance(arguments, Mapping):
+        return False
+    params = cast("Mapping[str, Any]", arguments)
+    built = OPTIMIZER_CLASSES[kind.in_engine]
+    return (
+        given.keys() <= {"type", "params"}
+        and built.is_elementwise
+        and not (built.needs_closure or built.needs_sparse)
+        and not any(f"optimizer.params.{name}" in RULES for name in params)
+        and all(engine_takes(str(given["type"]), params, name) for name in params)
     )
