@@ -21,7 +21,7 @@ from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.commands import verdict, watching
+    from dsconfig.commands import stopping, verdict, watching
     from dsconfig.cost import step_time
     from dsconfig.facts import facts as empty
     from dsconfig.planner import plan as plans
@@ -82,6 +82,9 @@ def run(
     warmup_steps: options.WarmupSteps = None,
     host_memory: options.HostMemory = None,
     overrides: options.Overrides = None,
+    grace: Annotated[
+        int, typer.Option(help="Seconds that ranks have to end after a signal.", min=0)
+    ] = 30,
 ) -> None:
     """Plan the run of FILE once, then train: SCRIPT runs under torchrun, every rank by that plan.
 
@@ -118,7 +121,8 @@ def run(
         events = Path(folder) / "events.jsonl"
         descriptor, name = mkstemp(prefix="dsconfig-run-", suffix=".log")
         os.close(descriptor)
-        job = launch(made, program, events, Path(name))
+        stopping.adopt_orphans()
+        job = launch(made, program, events, Path(name), grace)
         raise typer.Exit(display(job, events, Path(name), expected(made, facts)))
 
 
@@ -194,9 +198,11 @@ def banner(made: "Plan") -> str:
     return f"dsconfig run: {', '.join(said)}"
 
 
-def launch(made: "Plan", script: list[str], events: Path, log: Path) -> "subprocess.Popen[bytes]":
+def launch(
+    made: "Plan", script: list[str], events: Path, log: Path, grace: int
+) -> "subprocess.Popen[bytes]":
     """Start this node's ranks under torchrun, whose own words go to ``log``. The plan lies beside
-    ``events`` while they run.
+    ``events`` while they run; ranks have ``grace`` seconds to end after a signal.
     """
     files = {word: events.parent / name for word, name in PLACEHOLDERS.items()}
     files["{plan}"].write_text(made.to_json())
@@ -209,6 +215,7 @@ def launch(made: "Plan", script: list[str], events: Path, log: Path) -> "subproc
         PLAN_VARIABLE: str(files["{plan}"]),
         CONFIG_VARIABLE: str(files["{config}"]),
         EVENTS_VARIABLE: str(events),
+        stopping.GRACE: str(grace),
         "PYTHONUNBUFFERED": "1",  # what a rank prints is seen when it prints it
     }
     environment.setdefault("OMP_NUM_THREADS", "1")
@@ -217,21 +224,14 @@ def launch(made: "Plan", script: list[str], events: Path, log: Path) -> "subproc
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        process_group=0,  # a terminal's Ctrl-C comes to it once, from here
     )
 
 
 def display(
     job: "subprocess.Popen[bytes]", events: Path, log: Path, expected: "watching.Expected"
 ) -> int:
-    """Show the job until it ends; return its exit code.
-
-    On Ctrl-C the launcher stops its ranks first.
-    """
-    try:
-        return watching.Watching(job, events, log, expected).follow()
-    except KeyboardInterrupt:
-        try:
-            job.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            job.kill()
-        return 130
+    """Show the job until it and all its ranks have ended; return its exit code."""
+    with stopping.passing_on(job) as received:
+        code = watching.Watching(job, events, log, expected).follow(received)
+    return stopping.exit_code(code, received)

@@ -10,9 +10,11 @@ import json
 import os
 import re
 import selectors
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -72,8 +74,8 @@ class Watching:
         self._ended: dict[str, Any] = {}
         self._checkpoint = ""
 
-    def follow(self) -> int:
-        """Show the job until it ends; return its exit code."""
+    def follow(self, received: Sequence[signal.Signals] = ()) -> int:
+        """Show the job until it ends; return its exit code. ``received``: what is to end it."""
         assert self._job.stdout is not None and self._job.stderr is not None
         with selectors.DefaultSelector() as streams:
             streams.register(self._job.stdout, selectors.EVENT_READ, self._output)
@@ -92,7 +94,7 @@ class Watching:
         with self._job:  # closes the streams
             code = self._job.wait()
         self._take_events()
-        self._summary(code)
+        self._summary(code, received)
         return code
 
     # What the ranks print
@@ -209,9 +211,12 @@ class Watching:
 
     # How they ended
 
-    def _summary(self, code: int) -> None:
+    def _summary(self, code: int, received: Sequence[signal.Signals]) -> None:
         self._clear()
         self._log.close()
+        if received:
+            self._say_stopped(received[0])
+            return
         if code:
             self._say_failure(code)
             return
@@ -224,6 +229,13 @@ class Watching:
     @property
     def _took(self) -> str:
         return clock(time.monotonic() - self._started)
+
+    def _say_stopped(self, by: signal.Signals) -> None:
+        last = f" after step {self._step['step']}" if self._step else ""
+        self._say(f"stopped by {by.name}{last}, in {self._took}")
+        if self._checkpoint:
+            self._say(f"the newest checkpoint of this run: {self._checkpoint}")
+        self._say(f"what was printed, and the launcher's own words: {self._log_path}")
 
     def _say_failure(self, code: int) -> None:
         own = [each for each in self._failures if not each["follows"]]

@@ -4,12 +4,18 @@ What the launcher says of itself goes to the log; its ranks keep the standard er
 How the first rank ended is told as an event, since its exit code says more than it can.
 """
 
+import ctypes
+import os
 import signal
 import sys
 
+_SIGNAL_OF_PARENTS_END = 1
+"""``PR_SET_PDEATHSIG`` of prctl(2)."""
+
 
 def main() -> None:
-    """Run the ranks; exit with 1 when one of them fails."""
+    """Run the ranks; exit as the first of them that fails."""
+    end_with_parent()
     log, *arguments = sys.argv[1:]
     # Before torch sets up its logging. Ranks inherit the descriptor, not this object.
     sys.stderr = open(log, "a", encoding="utf-8", buffering=1)  # noqa: PTH123, SIM115
@@ -24,7 +30,21 @@ def main() -> None:
         rank, first = error.get_first_failure()
         tell("ended", of=rank, how=_how(first.exitcode))
         print(error, file=sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(_exit_code(first.exitcode)) from None
+
+
+def end_with_parent() -> None:
+    """Be told with SIGTERM, where the system offers it, when the process that waits is killed."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_END, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it was faster
+        raise SystemExit(1)
+
+
+def _exit_code(code: int) -> int:
+    """That of a script, or what shells know a signal by."""
+    return code if code >= 0 else 128 - code
 
 
 def _how(code: int) -> str:

@@ -1,0 +1,138 @@
+"""However ``dsconfig run`` is ended, none of its processes is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.engine
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+if len(sys.argv) > 2:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+made = folder / f"rank{os.environ['RANK']}.part"
+made.write_text(f"{os.getpid()} {os.getppid()}")
+made.rename(made.with_suffix(".pid"))
+time.sleep(600)
+"""
+SECONDS = 90.0
+
+
+def until(what: str, holds: object) -> None:
+    end = time.monotonic() + SECONDS
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < end, f"{what}: not in {SECONDS} s"
+        time.sleep(0.1)
+
+
+def lives(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+class Run:
+    """``dsconfig run`` of a script that waits, when both its ranks do."""
+
+    def __init__(self, folder: Path, *stubborn: str, grace: int = 30) -> None:
+        script, config = folder / "wait.py", folder / "ds.json"
+        script.write_text(SCRIPT)
+        config.write_text('{"train_batch_size": 2}')
+        command = [sys.executable, "-m", "dsconfig", "run", str(config), "--gpus", "2"]
+        command += ["--grace", str(grace), "--", str(script), str(folder), *stubborn]
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "engine")])
+        self.process = subprocess.Popen(
+            command,
+            env=os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        until("ranks", lambda: len(list(folder.glob("*.pid"))) == 2)
+        pairs = [path.read_text().split() for path in sorted(folder.glob("*.pid"))]
+        self.ranks = [int(rank) for rank, _ in pairs]
+        self.launcher = int(pairs[0][1])
+
+    @property
+    def everything(self) -> list[int]:
+        return [self.launcher, *self.ranks]
+
+    def is_over(self) -> bool:
+        return not any(map(lives, self.everything))
+
+
+@pytest.fixture
+def started() -> Iterator[list[Run]]:
+    runs: list[Run] = []
+    yield runs
+    for run in runs:
+        for process in (run.process.pid, *run.everything):
+            if lives(process):
+                os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_all_and_is_the_exit_code(
+    tmp_path: Path, started: list[Run], kind: signal.Signals
+) -> None:
+    run = Run(tmp_path)
+    started.append(run)
+    run.process.send_signal(kind)
+    _, said = run.process.communicate(timeout=SECONDS)
+    assert run.process.returncode == 128 + kind
+    assert f"stopped by {kind.name}" in said and "Traceback" not in said
+    assert run.is_over()
+
+
+def test_ranks_that_do_not_listen_are_killed(tmp_path: Path, started: list[Run]) -> None:
+    run = Run(tmp_path, "stubborn", grace=1)
+    started.append(run)
+    run.process.send_signal(signal.SIGTERM)
+    run.process.communicate(timeout=SECONDS)
+    assert run.process.returncode == 128 + signal.SIGTERM
+    assert run.is_over()
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, started: list[Run]) -> None:
+    run = Run(tmp_path, "stubborn", grace=600)
+    started.append(run)
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)  # or the two would arrive as one
+    run.process.send_signal(signal.SIGINT)
+    run.process.communicate(timeout=SECONDS)
+    assert run.process.returncode == 128 + signal.SIGINT
+    assert run.is_over()
+
+
+@pytest.mark.parametrize("whom", ["run", "launcher"])
+def test_what_is_killed_takes_the_rest_along(tmp_path: Path, started: list[Run], whom: str) -> None:
+    run = Run(tmp_path)
+    started.append(run)
+    os.kill(run.process.pid if whom == "run" else run.launcher, signal.SIGKILL)
+    run.process.communicate(timeout=SECONDS)
+    assert run.process.returncode not in (0, None)
+    until("the end of all", run.is_over)
+
+
+def test_the_exit_code_of_a_script_is_that_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 1}')
+    (tmp_path / "leave.py").write_text("raise SystemExit(7)")
+    command = [sys.executable, "-m", "dsconfig", "run", str(tmp_path / "ds.json")]
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "engine")])
+    done = subprocess.run(
+        [*command, "--", str(tmp_path / "leave.py")],
+        env=os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 7
+    assert "rank 0 ended with exit code 7" in done.stderr
