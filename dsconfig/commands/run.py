@@ -24,6 +24,7 @@ with lazily():
     from dsconfig.commands import stopping, verdict, watching
     from dsconfig.cost import step_time
     from dsconfig.facts import facts as empty
+    from dsconfig.facts import machine
     from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
@@ -158,7 +159,18 @@ def plan_of(
         lines = "".join(f"\n  {row.pointer}: {row.by}" for row in refused)
         print(f"{file}: this asks for what dsengine refuses:{lines}", file=sys.stderr)
         raise typer.Exit(prepare.FOUND)
+    insist_on_cards(made.mesh.world_size // made.nodes)
     return made, facts
+
+
+def insist_on_cards(ranks: int) -> None:
+    """Raises UsageError where there are cards, and too few for the ranks of this node."""
+    cards = len(machine.cards_here())
+    if 0 < cards < ranks:
+        raise UsageError(
+            f"{ranks} ranks need {ranks} cards of their own, and this machine shows {cards}: "
+            f"--gpus {cards}, or CUDA_VISIBLE_DEVICES= in the environment to train on the processor"
+        )
 
 
 def expected(made: "Plan", facts: "Facts") -> "watching.Expected":

@@ -147,9 +147,12 @@ def this_host(nvme: str | None = None) -> HostFacts:
 
 
 def cards_here() -> list[tuple[str, int]]:
-    """(name, bytes) of each card of this machine, as nvidia-smi tells; empty without it."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    """(name, bytes) of each card of this machine, as nvidia-smi tells; empty without it.
+
+    Where CUDA_VISIBLE_DEVICES shows some of them, as many: they are taken to be alike.
+    """
+    program, shown = shutil.which("nvidia-smi"), _shown()
+    if program is None or shown == 0:
         return []
     query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     try:
@@ -161,7 +164,15 @@ def cards_here() -> list[tuple[str, int]]:
         (row[0].strip(), int(row[1]) * 2**20)
         for row in rows
         if len(row) == 2 and row[1].strip().isdecimal()
-    ]
+    ][:shown]
+
+
+def _shown() -> int | None:
+    """How many cards CUDA shows to a program that is started now; None: all."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
+        return None
+    return sum(each.strip() not in ("", "-1") for each in shown.split(","))
 
 
 def memory_bytes() -> int | None:

@@ -68,11 +68,44 @@ def test_a_model_in_the_cache_is_taken_as_it_is(
     assert model is not None and model.hidden_size == 64
 
 
-def test_the_cards_of_this_machine_are_taken_where_none_is_named(tmp_path: Path) -> None:
+@pytest.fixture
+def machine_of_two(tmp_path: Path) -> dict[str, str]:
+    """What lets a command find two cards."""
     program = tmp_path / "nvidia-smi"
-    program.write_text('#!/bin/sh\necho "NVIDIA H100 80GB HBM3, 81559"\n' * 1)
+    program.write_text("#!/bin/sh\n" + 'echo "NVIDIA H100 80GB HBM3, 81559"\n' * 2)
     program.chmod(program.stat().st_mode | stat.S_IEXEC)
-    done = run("estimate", "--model", "gpt2", "--gpus", 1, PATH=f"{tmp_path}:/usr/bin:/bin")
+    return {"PATH": f"{tmp_path}:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+def test_more_ranks_than_cards_are_refused_before_one_starts(
+    tmp_path: Path, machine_of_two: dict[str, str]
+) -> None:
+    script, config = tmp_path / "train.py", tmp_path / "ds.json"
+    script.write_text("print('started')")
+    config.write_text('{"train_batch_size": 6}')
+    done = run("run", config, "--gpus", 3, "--", script, **machine_of_two)
+    assert done.returncode == 2 and "started" not in done.stdout
+    assert "this machine shows 2: --gpus 2, or CUDA_VISIBLE_DEVICES=" in " ".join(
+        done.stderr.split()
+    )
+
+
+def test_cards_that_are_hidden_are_not_there(machine_of_two: dict[str, str]) -> None:
+    told = {
+        shown: run(
+            "estimate", "--model", "gpt2", **machine_of_two | {"CUDA_VISIBLE_DEVICES": shown}
+        )
+        for shown in ("0,1", "1", "")
+    }
+    assert "2 x NVIDIA H100" in told["0,1"].stderr
+    assert "1 x NVIDIA H100" in told["1"].stderr
+    assert "NVIDIA H100" not in told[""].stderr
+
+
+def test_the_cards_of_this_machine_are_taken_where_none_is_named(
+    machine_of_two: dict[str, str],
+) -> None:
+    done = run("estimate", "--model", "gpt2", "--gpus", 1, **machine_of_two)
     assert done.returncode == 0 and "as in this machine" in done.stderr
     assert "NVIDIA H100 80GB" in done.stderr and "1 x H100-SXM5-80GB" in done.stdout
 
