@@ -27,6 +27,7 @@ from torch.autograd.variable import Variable
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.utils import _to_kwargs
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
@@ -257,6 +258,14 @@ def _forget_pass_of(group: Any) -> None:
     group._post_forward_indices.clear()
     group._training_state = type(group._training_state).IDLE
     group._to_sharded()
+
+
+def inputs_to(
+    device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Bring a forward's inputs to the device, by the function with which ``fully_shard`` does."""
+    moved, named = _to_kwargs(args, kwargs, device, False)
+    return (moved[0] if moved else ()), (named[0] if named else {})
 
 
 def reshard_within(unit: FSDPModule, mesh_info: Any = None) -> Any:

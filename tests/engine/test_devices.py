@@ -28,11 +28,10 @@ from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding
 from dsengine.optimizers.gradients import global_norm, scale_gradients
 from dsengine.parameters.shards import copy_whole, part_of, whole_of
-from dsengine.sharding.to_device import inputs_to
 from dsengine.simulation.fakes import Values
 from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
 from dsengine.tiers.host import _to_part
-from dsengine.torch_private import as_shard
+from dsengine.torch_private import as_shard, inputs_to
 
 RANK, WORLD = 5, 8
 
@@ -231,9 +230,11 @@ def test_state_of_a_whole_parameter_follows_it_to_the_device() -> None:
 
 
 def test_inputs_come_to_the_device_wherever_they_are_nested() -> None:
-    inputs = inputs_to(torch.device("meta"), ({"ids": torch.ones(1)}, [torch.ones(2)], 3, None))
-    assert {each.device.type for each in tree_leaves(inputs[:2])} == {"meta"}
-    assert inputs[2:] == (3, None)
+    args = ({"ids": torch.ones(1)}, [torch.ones(2)], 3, None)
+    args, named = inputs_to(torch.device("meta"), args, {"mask": torch.ones(1)})
+    assert {each.device.type for each in tree_leaves((args[:2], named))} == {"meta"}
+    assert args[2:] == (3, None)
+    assert inputs_to(torch.device("meta"), (), {}) == ((), {})
 
 
 def test_a_step_count_follows_a_part_to_the_host() -> None:

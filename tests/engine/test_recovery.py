@@ -50,3 +50,25 @@ def test_a_step_without_its_gradients_is_refused(ranks: Ranks) -> None:
     for stage in STAGES:
         said = ranks.run("training.recovery_jobs:stepped_anyway", config=config(stage))[0]
         assert "a backward that an error has ended" in said
+
+
+@pytest.mark.parametrize("way", ["forward", "evaluation", "again"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_forward_takes_no_gradient_away(ranks: Ranks, stage: int, way: str) -> None:
+    """Neither one that fails, nor one that is done again in backward."""
+    job = "training.recovery_jobs:norms"
+    expected = ranks.once(job, config=config(stage, 2), way="")[0]
+    assert ranks.run(job, config=config(stage, 2), way=way)[0] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_getting_over_it_may_fail_too(ranks: Ranks, stage: int) -> None:
+    job = "training.recovery_jobs:recovery_fails"
+    expected = ranks.run(job, config=config(stage), again=False)[0]
+    assert ranks.run(job, config=config(stage), again=True)[0] == expected
+
+
+def test_a_step_without_the_gradients_of_an_earlier_loss_is_refused(ranks: Ranks) -> None:
+    for stage in STAGES:
+        said = ranks.run("training.recovery_jobs:an_earlier_loss", config=config(stage))[0]
+        assert "a backward that an error has ended" in said

@@ -22,7 +22,7 @@ def test_what_cannot_hold_files_is_named(tmp_path: Path) -> None:
 
 
 def test_too_little_space_is_told_in_numbers(tmp_path: Path) -> None:
-    assert "the ranks of this node need 1048576.0 GiB" in files.unusable(tmp_path, 2**50)
+    assert "the ranks of this node need 1.05e+06 GiB" in files.unusable(tmp_path, 2**50)
 
 
 @pytest.mark.engine

@@ -1,11 +1,13 @@
 """A pass that an error ends, which the script catches: often torch.OutOfMemoryError."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import dsengine
 from training import models
@@ -40,7 +42,7 @@ class Tired(models.Block):
 def curve(
     config: dict[str, Any], fails_in: str, *, after: int = 0, direct: bool = False, steps: int = 5
 ) -> list[float]:
-    """Losses of windows; before the third one, a pass fails in its micro batch ``after``.
+    """Losses of windows; before the third one, a pass fails after ``after`` micro batches more.
 
     ``fails_in``: "forward", "backward" or "" for a run in which none does.
     """
@@ -87,10 +89,102 @@ def stepped_anyway(config: dict[str, Any]) -> str:
     model.blocks[1] = Tired(models.WIDTH)
     engine, *_ = dsengine.initialize(model=model, config=config)
     _fail(engine, "backward", 0)
+    return _refusal(engine)
+
+
+def norms(config: dict[str, Any], way: str) -> list[float | None]:
+    """Norms of two windows of two micro batches; between those of the first, what ``way`` says."""
+    torch.manual_seed(0)
+    model = models.Tied()
+    model.blocks[1] = Tired(models.WIDTH)
+    engine, *_ = dsengine.initialize(model=model, config=config)
+    found = []
+    for step in range(2):
+        for micro in range(2):
+            batch = models.batch(step, micro, dist.get_rank())
+            if (step, micro) == (0, 1):
+                _WAYS[way](engine, batch)
+            loss = checkpoint(engine, batch, use_reentrant=False) if way == "again" else None
+            engine.backward(engine(batch)) if loss is None else loss.backward()
+            engine.step()
+        found.append(engine.get_global_grad_norm())
+    engine.destroy()
+    return found
+
+
+def _failing_forward(engine: Any, batch: Tensor) -> None:
+    Tired.fails = True
+    try:
+        engine(batch)
+    except torch.OutOfMemoryError:
+        pass
+    finally:
+        Tired.fails = False
+
+
+def _failing_evaluation(engine: Any, batch: Tensor) -> None:
+    with torch.no_grad():
+        _failing_forward(engine, batch)
+
+
+_WAYS: dict[str, Callable[[Any, Tensor], None]] = {
+    "": lambda engine, batch: None,
+    "again": lambda engine, batch: None,
+    "forward": _failing_forward,
+    "evaluation": _failing_evaluation,
+}
+
+
+def recovery_fails(config: dict[str, Any], again: bool) -> list[float | None]:
+    """The norm of a window after a failed backward; ``again``: what gets over it fails once too."""
+    torch.manual_seed(0)
+    model = models.Tied()
+    model.blocks[1] = Tired(models.WIDTH)
+    engine, *_ = dsengine.initialize(model=model, config=config)
+    _fail(engine, "backward", 0)
+    forget, batch = engine.sharding.forget_pass, models.batch(0, 0, dist.get_rank())
+
+    def failing(**arguments: Any) -> None:
+        engine.sharding.forget_pass = forget
+        raise torch.OutOfMemoryError("once more")
+
+    if again:
+        engine.sharding.forget_pass = failing
+        with suppress(torch.OutOfMemoryError):
+            engine(batch)
+    engine.backward(engine(batch))
+    engine.step()
+    found = engine.get_global_grad_norm()
+    engine.destroy()
+    return found
+
+
+def an_earlier_loss(config: dict[str, Any]) -> str:
+    """What step() says when a forward has failed, and then the backward of an earlier one."""
+    torch.manual_seed(0)
+    model = models.Tied()
+    model.blocks[1] = Tired(models.WIDTH)
+    engine, *_ = dsengine.initialize(model=model, config=config)
+    batch = models.batch(0, 0, dist.get_rank())
+    loss = engine(batch)
+    _failing_forward(engine, batch)
+    _Fragile.fails = True
+    try:
+        engine.backward(loss)
+    except torch.OutOfMemoryError:
+        pass
+    finally:
+        _Fragile.fails = False
+    return _refusal(engine)
+
+
+def _refusal(engine: Any) -> str:
+    """What step() says; then the next forward gets over it."""
+    said = ""
     try:
         engine.step()
     except RuntimeError as error:
-        return str(error)
-    finally:
-        engine.destroy()
-    return ""
+        said = str(error)
+    engine(models.batch(0, 0, dist.get_rank()))
+    engine.destroy()
+    return said

@@ -46,7 +46,13 @@ def may_refuse(config: Mapping[str, Any]) -> bool:
     )
 
 
+def _is_annotation(path: tuple[str, ...]) -> bool:
+    return not path or path[0] in ANNOTATIONS or path[-1].startswith(("_", "//"))
+
+
 def _may_refuse(path: tuple[str, ...], value: Any) -> bool:
+    if _is_annotation(path):
+        return False
     rule = None if any("." in name for name in path) else rule_of(".".join(own_path(path)))
     if rule is None:
         return lives(path)
@@ -67,7 +73,7 @@ def leaf_pointers(value: Any, pointer: str = "") -> Iterator[str]:
 
 def _fate(pointer: str, value: Any, effective: Effective) -> tuple[Status, str]:
     path = split(pointer)
-    if not path or path[0] in ANNOTATIONS or path[-1].startswith(("_", "//")):
+    if _is_annotation(path):
         return Status.INERT, "an annotation for people and tools"
     block = path[0]
     if block in SWITCHED and not _enabled(effective.config, block):

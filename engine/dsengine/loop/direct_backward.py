@@ -104,6 +104,9 @@ class DirectBackward:
         self._prepared = self._scaled = False
 
     def _finish(self) -> None:
-        self.forget()
         # FSDP's own callback was queued later and has to run before gradients are complete.
-        at_end_of_backward(self._engine.sharding.after_backward)
+        at_end_of_backward(self._complete)
+
+    def _complete(self) -> None:
+        self._engine.sharding.after_backward()
+        self.forget()

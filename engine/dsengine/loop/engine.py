@@ -66,7 +66,7 @@ class Engine(SavingEngine):
         self._step_applied = False
         self._global_grad_norm: float | None = None
         self._reduces = True
-        self._passing_through = ""
+        self._begun, self._is_passing = "", False
         """"forward" or "backward" while it lasts, and after an error has ended it."""
         self._backwards = 0
         """Since the last boundary."""
@@ -109,6 +109,8 @@ class Engine(SavingEngine):
         self.need(GRADIENTS, "backward()")
         if not isinstance(loss, Tensor):
             raise TypeError(f"backward() needs a loss tensor, not {type(loss).__name__}")
+        if self._unfinished_pass == "forward":
+            self._forget_pass("forward")
         if scale_wrt_gas and self._accumulation.steps > 1:
             loss = loss / self._accumulation.steps
         self.prepare_backward(loss)
@@ -123,35 +125,47 @@ class Engine(SavingEngine):
 
     @contextmanager
     def _passing(self, name: str) -> Iterator[None]:
-        """Note which pass has begun until it has ended; a recomputation is part of another one."""
-        if self._passing_through:
+        """Note which pass has begun until it has ended.
+
+        What runs inside of one, a recomputation or a call of the engine in a hook, is part of it;
+        checkpointing leaves a recomputation by an exception when it has what it needs.
+        """
+        if self._is_passing or is_in_backward():
             yield
             return
-        self._passing_through = name
-        yield
-        self._passing_through = ""
+        self._begun, self._is_passing = name, True
+        try:
+            yield
+        finally:
+            self._is_passing = False
+        self._begun = ""
 
     @property
     def _unfinished_pass(self) -> str:
         """The pass that an error has ended, "" for none."""
-        if is_in_backward():
+        if self._is_passing or is_in_backward():
             return ""
-        return "backward" if self._direct.has_begun else self._passing_through
+        return "backward" if self._direct.has_begun else self._begun
 
     def _forget_pass(self, name: str) -> None:
         """Get over a pass that an error has ended, which the script has caught.
 
         After a backward the gradients of its window are in part those of another one: they are
-        dropped, and the window begins anew. All ranks have to give up the same pass.
+        dropped, and the window begins anew. All ranks have to give up the same pass. Should this
+        fail itself, for want of memory, the next forward tries again.
         """
-        self._passing_through = ""
-        self._direct.forget()
-        self.sharding.forget_pass()
-        if name == "backward":
+        was_backward = name == "backward"
+        if was_backward:
+            self.sharding.drop_gradients()
+        self.sharding.forget_pass(in_backward=was_backward)
+        if was_backward:
             self.sharding.drop_gradients()
             self._accumulation.begin_window_anew()
             self._backwards = 0
-            say("an error has ended a backward: its window's gradients are dropped")
+            self._reporter.forget_window()
+            say("an error has ended a backward: the gradients of its window are dropped")
+        self._begun = ""
+        self._direct.forget()
 
     def prepare_backward(self, loss: Tensor) -> None:
         """Settle whether the coming backward of ``loss`` reduces gradients."""

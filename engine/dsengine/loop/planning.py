@@ -63,10 +63,12 @@ def refuse_divided_layers(model: nn.Module, mpu: Any, mesh_param: Any) -> None:
     found = [f"mpu.{name}() is {n}" for name in _DEGREES if (n := _degree(mpu, name)) > 1]
     if mesh_param is not None and tuple(mesh_param)[1:] not in ((), (1,)):
         found.append(f"mesh_param is {tuple(mesh_param)}")
+    # Megatron marks them even where one rank has all of each: there the mpu says so.
+    marks = () if any(hasattr(mpu, name) for name in _DEGREES[:2]) else _DIVIDED
     found += [
         f"{name!r} is marked {mark}"
         for name, parameter in model.named_parameters()
-        for mark in _DIVIDED
+        for mark in marks
         if getattr(parameter, mark, False)
     ][:1]
     if found:
@@ -201,13 +203,17 @@ def refuse_unusable_files(plan: Plan) -> None:
     """
     zero = plan.effective.zero
     tiers = {"offload_optimizer": zero.offload_optimizer, "offload_param": zero.offload_param}
-    for block, offload in tiers.items():
-        if offload is None or str(offload.tier) != "nvme" or not offload.nvme_path:
-            continue
-        wrong = files.unusable(Path(offload.nvme_path), plan.memory.get("nvme_bytes", 0))
-        if wrong and zero.stage > 0:
-            key = f"zero_optimization.{block}.nvme_path"
-            raise ValueError(f"{key}: {offload.nvme_path}: {wrong}")
+    places = {
+        f"zero_optimization.{block}.nvme_path": Path(tier.nvme_path)
+        for block, tier in tiers.items()
+        if zero.stage > 0 and tier is not None and str(tier.tier) == "nvme" and tier.nvme_path
+    }
+    # What each of two disks gets is not in the plan: the sum is held against one that has both.
+    needed = plan.memory.get("nvme_bytes", 0) if len({*places.values()}) == 1 else 0
+    for key, place in places.items():
+        wrong = files.unusable(place, needed)
+        if wrong:
+            raise ValueError(f"{key}: {place}: {wrong}")
 
 
 def refuse(refusals: Sequence[Diagnostic]) -> None:

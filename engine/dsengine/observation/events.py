@@ -11,8 +11,11 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
 import torch
 import torch.distributed as dist
@@ -67,10 +70,13 @@ class StepEvents:
         self._steps = 0
         self._since = time.perf_counter()
         tell("engine", estimated=engine.plan.memory.get("peak_bytes"))
-        atexit.register(self.close)
+        self._at_exit = partial(_called, WeakMethod(self.close))  # which keeps no engine
+        atexit.register(self._at_exit)
 
     def takes(self, arguments: Any) -> None:
-        """Count the tokens of a micro batch: the first matrix of whole numbers."""
+        """Count the tokens of a micro batch to learn from: the first matrix of whole numbers."""
+        if not torch.is_grad_enabled():
+            return
         for each in arguments:
             if isinstance(each, Tensor) and each.dim() == 2 and not each.is_floating_point():
                 self._tokens = None if self._tokens is None else self._tokens + each.numel()
@@ -79,7 +85,10 @@ class StepEvents:
 
     def saw(self, loss: Tensor) -> None:
         """Note the share of one micro batch in the loss of its step."""
-        self._losses.append(loss.detach())
+        self._losses.append(loss.detach().float().mean())
+
+    def forget_window(self) -> None:
+        self._losses.clear()
 
     def boundary(self) -> None:
         self._steps += 1
@@ -110,9 +119,14 @@ class StepEvents:
 
     def close(self) -> None:
         """Tell of the end, once."""
-        atexit.unregister(self.close)
+        atexit.unregister(self._at_exit)
         with suppress(Exception):  # the process may be ending because of a failure
             tell("end", step=self._engine.global_steps, memory=self._memory())
+
+
+def _called(method: "WeakMethod[Callable[[], None]]") -> None:
+    if (alive := method()) is not None:
+        alive()
 
 
 def _tell_failures() -> None:

@@ -94,6 +94,11 @@ class Reporter:
         if self._told is not None:
             self._told.saw(loss)
 
+    def forget_window(self) -> None:
+        """The micro batches since the last boundary count no more."""
+        if self._told is not None:
+            self._told.forget_window()
+
     def boundary(self) -> None:
         """Report on the optimizer step that has just been taken or skipped."""
         engine = self._engine

@@ -82,8 +82,11 @@ class Sharding(ABC):
         """Free what is gathered and not in use."""
         return
 
-    def forget_pass(self) -> None:
-        """Be ready for a forward after an error has ended a pass, on all ranks alike."""
+    def forget_pass(self, *, in_backward: bool) -> None:
+        """Be ready for a forward after an error has ended a pass, on all ranks alike.
+
+        ``in_backward``: and be rid of what it has left of gradients, which are not reduced yet.
+        """
         return
 
     def prepare_for_compile(self) -> None:

@@ -358,11 +358,11 @@ class FullySharded(Sharding):
             unit.reshard()
         self._gather()
 
-    def forget_pass(self) -> None:
+    def forget_pass(self, *, in_backward: bool) -> None:
         self._reductions.finish()
         self._reductions.buffers.clear()
         forget_pass(self.root)
-        for each in collect(self._units()):
+        for each in collect(self._units()) if in_backward else ():
             each.drop_unreduced()
         self._all_gather.release()
         if self._direct_use is not None:

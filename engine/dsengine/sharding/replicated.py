@@ -13,9 +13,8 @@ from dsconfig import Effective, Plan
 from dsengine.optimizers.precision import Policy
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.reduction import Averaging, all_reduce_hook
-from dsengine.sharding.to_device import inputs_to
 from dsengine.sharding.window_sums import WindowSums
-from dsengine.torch_private import arm_reducer, foreach_copy_
+from dsengine.torch_private import arm_reducer, foreach_copy_, inputs_to
 
 MEBI = 1024**2
 
@@ -47,6 +46,7 @@ class Replicated(Sharding):
         self._reduced = False
         self._wrapped = partial(self._wrap, plan.effective, policy)
         self._parallel = self._wrapped()
+        self._has_reducer = self._parallel is not None
 
     def _window_sums(self, effective: Effective, policy: Policy) -> WindowSums | None:
         if policy.accumulation is policy.compute:
@@ -79,7 +79,7 @@ class Replicated(Sharding):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         place = next((p.device for p in self._parameters.values()), torch.device("cpu"))
         if place.type != "cpu":
-            args, kwargs = inputs_to(place, (args, kwargs))
+            args, kwargs = inputs_to(place, args, kwargs)
         return self.module(*args, **kwargs)
 
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
@@ -87,8 +87,11 @@ class Replicated(Sharding):
         if self._parallel is not None and reduce:
             arm_reducer(self._parallel, loss)
 
-    def forget_pass(self) -> None:
-        if self._reduced:  # a reducer that was armed and has not finished cannot be armed again
+    def forget_pass(self, *, in_backward: bool) -> None:
+        """A reducer that has not finished cannot be armed again, and remembers over a window which
+        parameters were used."""
+        if in_backward and self._has_reducer:
+            self._parallel = None  # its buckets go before there are others
             self._parallel = self._wrapped()
 
     def after_backward(self) -> None:

@@ -2,18 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_map_only
 
 from dsengine.sharding.zero.partitioned import is_piece
 from dsengine.torch_private import broadcast_coalesced, buffer_table
 
-T = TypeVar("T")
 BROADCAST_BYTES = 256 * 1024**2
 """Most bytes of one flattened broadcast."""
 
@@ -44,11 +41,6 @@ def move_and_agree_on(
         wanted = dtype if dtype is not None and parameter.is_floating_point() else parameter.dtype
         parameter.data = parameter.data.to(device, wanted)
     broadcast_from_first_rank(moved)
-
-
-def inputs_to(device: torch.device, inputs: T) -> T:
-    """Bring the tensors in a tree of inputs to the device, as ``fully_shard`` does with its own."""
-    return tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def unusable(directory: Path, needed: int) -> str:
     if needed <= free:
         return ""
     return (
-        f"{free / GIB:.1f} GiB are free and the ranks of this node need {needed / GIB:.1f} GiB; "
+        f"{free / GIB:.3g} GiB are free and the ranks of this node need {needed / GIB:.3g} GiB; "
         "name a larger disk, or train on more nodes"
     )
 
