@@ -101,6 +101,8 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
     runtime, *others = config.runtimes
     follows = partial(agreement.holder, runtime=runtime)
     for found in agreement.disagreements(config.config, facts):
+        if config.document.is_made and found.left is None and found.right.file == agreement.LAUNCH:
+            continue  # it was made from there
         stops = compared and found.stops_trainer
         consequence = agreement.DEPENDS if others else follows(found)
         if stops:

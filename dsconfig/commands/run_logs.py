@@ -7,9 +7,14 @@ import typer
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph
 from dsconfig.cost.log_comparison import Comparison, Figure, Fitted
 from dsconfig.cost.rendering import both
+from dsconfig.report.render.terminal import one_line
 
 if TYPE_CHECKING:
     from dsconfig.facts.run_log import RunLog
+
+
+LONGEST = 60
+"""Characters of a caption that are shown."""
 
 
 def print_comparison(log: "RunLog", comparison: Comparison) -> None:
@@ -68,7 +73,7 @@ def print_log(log: "RunLog") -> None:
         for each in log.readings:
             sizes = (each.allocated, each.peak, each.reserved)
             cells = [f"{size / 2**30:.2f}" for size in sizes]
-            table.add_row(each.caption, each.phase or "?", *cells, "")
+            table.add_row(one_line(each.caption)[:LONGEST], each.phase or "?", *cells, "")
         typer.echo(f"\n{table}")
     lack = log.out_of_memory
     if lack is None:

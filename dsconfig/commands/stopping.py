@@ -41,10 +41,15 @@ def passing_on(job: "subprocess.Popen[bytes]") -> Generator[list[signal.Signals]
     try:
         yield received
     finally:
+        if job.poll() is None:  # it was left, not ended
+            job.terminate()
+            job.wait()
+        while orphans := _children():  # a rank is adopted when its launcher has gone
+            for orphan in orphans:
+                os.kill(orphan, signal.SIGKILL)
+                os.waitpid(orphan, 0)
         for each, handler in before.items():
             signal.signal(each, handler)
-        for orphan in _children():
-            os.kill(orphan, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
@@ -55,7 +60,9 @@ def adopt_orphans() -> None:
 
 def exit_code(code: int, received: list[signal.Signals]) -> int:
     """That of the job, or what shells and schedulers know a signal by."""
-    return 128 + received[0] if received else code
+    if received:
+        return 128 + received[0]
+    return code if code >= 0 else 128 - code
 
 
 def _children() -> list[int]:

@@ -29,7 +29,9 @@ IN_A_LOG = 10.0
 HELD = 5.0
 """Seconds that a traceback waits for the end of the job."""
 TRACEBACK = b"Traceback (most recent call last):"
-_LINE = re.compile(rb"[^\n\r]*(?:\r\n|\n|\r)")
+_END = re.compile(rb"\r\n|\n|\r")
+LONGEST = 1 << 16
+"""Bytes of a line that has no end yet, above which it is shown as it is."""
 _RANK = re.compile(rb"\[rank(\d+)\]:")
 """What torch puts before every line of a traceback, once a process group exists."""
 
@@ -62,12 +64,11 @@ class Watching:
         """The line of standard error that has no end yet."""
         self._tracebacks: dict[int | None, bytes] = {}
         """By rank; None for what was raised before there was a process group."""
-        self._in_traceback = False
         self._held_since = 0.0
         self._started = self._spoke = self._happened = time.monotonic()
         self._patience = SILENCE
         self._doing = f"starting {expected.ranks} {'rank' if expected.ranks == 1 else 'ranks'}"
-        self._shown = False
+        self._shown = self._is_inside_line = False
         self._step: dict[str, Any] = {}
         self._end: dict[str, Any] = {}
         self._failures: list[dict[str, Any]] = []
@@ -103,39 +104,42 @@ class Watching:
         self._log.write(chunk)
         self._clear()
         _write(sys.stdout, chunk)
+        self._is_inside_line = sys.stdout.isatty() and not chunk.endswith((b"\n", b"\r"))
 
     def _error(self, chunk: bytes) -> None:
         self._log.write(chunk)
-        text = self._rest + chunk
-        whole = 0
-        for line in _LINE.finditer(text):
-            self._error_line(line[0])
-            whole = line.end()
-        self._rest = text[whole:]
+        text, at = self._rest + chunk, 0
+        for end in _END.finditer(text, max(0, len(self._rest) - 1)):
+            self._error_line(text[at : end.end()])
+            at = end.end()
+        self._rest = text[at:]
+        if len(self._rest) > LONGEST and not self._tracebacks:
+            self._release()
 
     def _error_line(self, line: bytes) -> None:
-        if self._tracebacks and not line.strip():
-            return  # between the parts of a traceback
         of_rank = _RANK.match(line)
-        starts = line.startswith(TRACEBACK)
-        if of_rank or starts or self._in_traceback:
+        # Where no rank is named, nothing tells the end of a traceback: messages have several
+        # lines, and chained exceptions words between them.
+        if of_rank or line.startswith(TRACEBACK) or None in self._tracebacks:
             rank = int(of_rank[1]) if of_rank else None
             self._tracebacks[rank] = self._tracebacks.get(rank, b"") + line
             self._held_since = time.monotonic()
-            if not of_rank:
-                self._in_traceback = starts or line[:1] in (b" ", b"\t", b"\n", b"\r")
             return
+        if self._tracebacks and not line.strip():
+            return  # between the parts of a traceback
         self._clear()
         _write(self._screen, line)
+        self._is_inside_line = False
 
     def _release(self) -> None:
         """Show what was held: it did not end the job."""
         held = [*self._tracebacks.values(), self._rest]
-        self._tracebacks, self._in_traceback, self._rest = {}, False, b""
+        self._tracebacks, self._rest = {}, b""
         for text in held:
             if text:
                 self._clear()
                 _write(self._screen, text)
+                self._is_inside_line = not text.endswith((b"\n", b"\r"))
 
     # How far they are
 
@@ -204,6 +208,14 @@ class Watching:
         self._spoke = time.monotonic()
         print(wrapped(f"dsconfig run: {text}", indent="  "), file=self._screen, flush=True)
 
+    def _end_line(self) -> None:
+        """Show the last line of the ranks, which need not end, and go on below it."""
+        rest, self._rest = self._rest, b""
+        if rest:
+            _write(self._screen, rest)
+        if rest or self._is_inside_line:
+            _write(self._screen, b"\n")
+
     def _clear(self) -> None:
         if self._shown:
             self._screen.write("\r\033[K")
@@ -214,6 +226,7 @@ class Watching:
     def _summary(self, code: int, received: Sequence[signal.Signals]) -> None:
         self._clear()
         self._log.close()
+        self._end_line()
         if received:
             self._say_stopped(received[0])
             return
@@ -254,15 +267,23 @@ class Watching:
             first = own[0]
             return f"rank {first['rank']} failed in {first['phase']}: {first['cause']}"
         if not self._ended:
+            if code < 0:
+                return f"the launcher was killed by {signal.Signals(-code).name}"
             return f"the launcher ended with exit code {code}"
         who = f"rank {self._ended['of']}"
         if self._failures:  # it could not tell, but others saw it go
             other = self._failures[0]
             return f"{who} {self._ended['how']}; rank {other['rank']} says: {other['cause']}"
         if None in self._tracebacks:
-            last = self._tracebacks[None].decode("utf-8", "replace").strip().splitlines()[-1]
-            return f"{who} failed before an engine was built: {last}"
+            return f"{who} failed before an engine was built: {raised(self._tracebacks[None])}"
         return f"{who} {self._ended['how']}"
+
+
+def raised(traceback: bytes) -> str:
+    """What a traceback ends with: the first line after its frames, of the last one in a chain."""
+    text = traceback.rpartition(TRACEBACK)[2].decode("utf-8", "replace")
+    lines = [line for line in text.splitlines() if line.strip() and not line[0].isspace()]
+    return lines[0] if lines else "an exception"
 
 
 def step_text(step: dict[str, Any], expected: Expected) -> str:
@@ -304,6 +325,12 @@ def clock(seconds: float) -> str:
 
 
 def _write(stream: IO[str], chunk: bytes) -> None:
-    stream.flush()
-    stream.buffer.write(chunk)  # type: ignore[attr-defined]
-    stream.flush()
+    """Pass on bytes as they are; where nobody reads any more, to nobody."""
+    try:
+        stream.flush()
+        stream.buffer.write(chunk)  # type: ignore[attr-defined]
+        stream.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -16,7 +16,8 @@ from dsconfig.facts.given import FactError
 
 GIB, MIB = 2**30, 2**20
 _UNITS = {"KiB": 2**10, "MiB": MIB, "GiB": GIB, "bytes": 1, "MB": MIB, "GB": GIB}
-_SIZE = r"([\d.]+) (KiB|MiB|GiB|bytes)"
+_NUMBER = r"(\d{1,15}(?:\.\d+)?)"
+_SIZE = rf"{_NUMBER} (KiB|MiB|GiB|bytes)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,15 +126,15 @@ def from_text(text: str) -> RunLog:
 
 
 _USAGE = re.compile(
-    r"\bMA ([\d.]+) GB\s+Max_MA ([\d.]+) GB\s+CA ([\d.]+) GB(?:\s+Max_CA ([\d.]+) GB)?"
+    rf"\bMA {_NUMBER} GB\s+Max_MA {_NUMBER} GB\s+CA {_NUMBER} GB(?:\s+Max_CA {_NUMBER} GB)?"
 )
 _CAPTION = re.compile(r"see_memory_usage\]\s*(.*\S)")
 _RELEASE = re.compile(r"DeepSpeed info: version=([\d.]+)")
-_WORLD = re.compile(r"(?:dist_world_size|world_size ?\.*|[^_]world_size) ?= ?(\d+)")
-_RATE = re.compile(r"(?<!Curr)SamplesPerSec=([\d.]+)")
-_ITERATION = re.compile(r"([\d.]+) ?(s/it|it/s)\b")
-_MAX_ALLOCATED = re.compile(r"MaxMemAllocated=([\d.]+) ?GB")
-_NVIDIA_SMI = re.compile(r"\|\s+(\d+)MiB\s*/\s*(\d+)MiB\s*\|")
+_WORLD = re.compile(r"(?:dist_world_size|world_size ?\.*|[^_]world_size) ?= ?(\d{1,12})\b")
+_RATE = re.compile(rf"(?<!Curr)SamplesPerSec={_NUMBER}")
+_ITERATION = re.compile(rf"{_NUMBER} ?(s/it|it/s)\b")
+_MAX_ALLOCATED = re.compile(rf"MaxMemAllocated={_NUMBER} ?GB")
+_NVIDIA_SMI = re.compile(r"\|\s+(\d{1,12})MiB\s*/\s*(\d{1,12})MiB\s*\|")
 _JSON = re.compile(r"\bjson = (\{)")
 
 
@@ -234,7 +235,7 @@ def _config(text: str) -> Mapping[str, Any] | None:
     for hit in reversed(list(_JSON.finditer(text))):
         try:
             value, _ = json.JSONDecoder().raw_decode(text, hit.start(1))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             return cast("dict[str, Any]", value)

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import yaml
 
+from dsconfig.report import Diagnostic
 from dsconfig.source import findings, plugin_settings
 from dsconfig.source.document import Document, Format, finish, telling, too_deep, unreadable
 from dsconfig.source.pointer import escape
@@ -69,13 +70,7 @@ def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -
     found = _Found()
     _walk(node, "", (-1, -1), text, found)
     spans = Spans(text, found.places)
-    repeated = [
-        findings.duplicate_key(
-            pointer.rpartition("/")[2], pointer, spans.lines.range(start, end), in_file=False
-        )
-        for pointer, start, end in found.duplicates
-    ]
-    document = finish(name, text, Format.YAML, value, spans=spans, found=repeated)
+    document = finish(name, text, Format.YAML, value, spans=spans, found=_repeated(found, spans))
     return document._replace(holder=holder)
 
 
@@ -90,32 +85,49 @@ def _made(text: str, name: str, root: Node, launch: dict[str, Any]) -> Document:
             places[f"/{path.replace('.', '/')}"] = places[f"/deepspeed_config/{setting}"]
     spans = Spans(text, places)
     value = plugin_settings.made_by_launch(launch)
-    document = finish(name, text, Format.YAML, value, spans=spans)
+    document = finish(name, text, Format.YAML, value, spans=spans, found=_repeated(found, spans))
     return document._replace(holder=launch, is_made=True)
+
+
+def _repeated(found: _Found, spans: Spans) -> list[Diagnostic]:
+    return [
+        findings.duplicate_key(
+            pointer.rpartition("/")[2], pointer, spans.lines.range(start, end), in_file=False
+        )
+        for pointer, start, end in found.duplicates
+    ]
 
 
 def _config_node(root: Node) -> Node:
     """The node of the config or of its path; the root where that is one itself."""
     waiting: list[Node] = [root]
+    searched: set[int] = set()
     for node in waiting:
         entries = dict(_entries(node))
         for key in HOLDERS:
             held = entries.get(key)
-            if held is not None and (held.id == "mapping" or _is_path(held)):
+            if held is not None and (held.id == "mapping" or _is_path(held, key)):
                 inner = _config_node(held) if held.id == "mapping" else held
+                searched.add(id(held))
                 if inner is not None:
                     return inner
         least = 1 if node is root else 2
         if telling(entries) >= least and _PLUGIN_KEYS.isdisjoint(entries):
             return node
-        waiting += (child for child in entries.values() if child.id == "mapping")
+        waiting += (
+            child
+            for child in entries.values()
+            if child.id == "mapping" and id(child) not in searched
+        )
         if len(waiting) > MOST_NODES:
             break
     return None
 
 
-def _is_path(node: Node) -> bool:
-    return node.id == "scalar" and str(node.value).strip().lower() not in ("", "null", "~", "false")
+def _is_path(node: Node, key: str) -> bool:
+    if node.id != "scalar" or (key == "deepspeed_config_file" and node.value == "none"):
+        return False  # accelerate writes "none" for no file
+    return str(node.value).strip().lower() not in ("", "null", "~", "false")
 
 
 def _entries(node: Node) -> Iterator[tuple[str, Node]]:

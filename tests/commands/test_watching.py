@@ -135,3 +135,36 @@ def test_a_clock() -> None:
         "1:15",
         "3:04:59",
     ]
+
+
+def test_a_line_without_an_end_passes_at_once_and_ours_begin_below_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = "import sys; sys.stderr.write('x' * 1_000_000 + ' the end'); sys.exit(3)"
+    ended = {"event": "ended", "rank": 0, "of": 1, "how": "ended with exit code 3"}
+    told, log = tmp_path / "events.jsonl", tmp_path / "run.log"
+    told.write_text(json.dumps(ended) + "\n")
+    job = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert Watching(job, told, log, Expected(ranks=2)).follow() == 3
+    assert "the end\ndsconfig run: rank 1 ended with exit code 3" in capfd.readouterr().err
+
+
+def test_a_chain_of_exceptions_stays_whole(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = "try:\n    1/0\nexcept ZeroDivisionError:\n    raise ValueError('first\\nsecond')"
+    ended = {"event": "ended", "rank": 0, "of": 0, "how": "ended with exit code 1"}
+    _, _, err = follow(tmp_path, capfd, (ended,), script=script)
+    assert "failed before an engine was built: ValueError: first dsconfig run:" in err
+    assert "division by zero During handling of the above exception" in err
+    assert err.endswith("ValueError: first second")
+
+
+def test_a_launcher_that_is_killed_is_told_by_the_signal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    _, _, err = follow(tmp_path, capfd, script=script)
+    assert "the launcher was killed by SIGKILL" in err

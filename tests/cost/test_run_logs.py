@@ -146,3 +146,21 @@ def test_estimate_and_doctor_read_a_log(tmp_path: Path) -> None:
     assert data["remedies"], "what would have fitted is named though the estimate fits"
     shown = CliRunner().invoke(app, ["doctor", "--log", log])
     assert "Out of memory in backward" in shown.output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "MA 1.2.3 GB Max_MA 2.0 GB CA 3.0 GB Max_CA 4 GB",
+        "MA " + "9" * 400 + " GB Max_MA 2.0 GB CA 3.0 GB Max_CA 4 GB",
+        "SamplesPerSec=.",
+        "...it/s",
+        "CUDA out of memory. Tried to allocate 2.00.1 GiB",
+        "dist_world_size = " + "9" * 5000,
+        "json = " + '{"a":' * 100_000,
+    ],
+)
+def test_a_line_that_is_not_what_it_looks_like_is_passed_over(line: str) -> None:
+    log = run_log.from_text(f"{line}\nDeepSpeed info: version=0.16.4\n")
+    assert log.release == "0.16.4"
+    assert log.config is None and log.world_size is None and log.out_of_memory is None

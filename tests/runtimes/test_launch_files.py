@@ -114,3 +114,36 @@ def test_the_arguments_around_a_named_config_are_facts(text: str, tmp_path: Path
     assert found.ok, found.diagnostics
     assert found.config["train_batch_size"] == 32
     assert not codes(dsconfig.validate(path, facts, runtime="transformers"))
+
+
+def plugin(folder: Path, *settings: str) -> Path:
+    """accelerate's YAML with these lines of settings alone."""
+    path = folder / "plugin.yaml"
+    lines = "".join(f"  {each}\n" for each in settings)
+    path.write_text(f"distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n{lines}")
+    return path
+
+
+def test_accelerates_word_for_no_file_names_none(tmp_path: Path) -> None:
+    path = plugin(tmp_path, "deepspeed_config_file: none", "zero_stage: 2")
+    report = dsconfig.validate(path, runtime="accelerate")
+    assert "DSC001" not in {each.code for each in report.diagnostics}
+    assert report.refusals == ()
+
+
+def test_a_config_is_not_held_against_the_settings_it_was_made_from(tmp_path: Path) -> None:
+    path = plugin(tmp_path, "zero_stage: 2", "gradient_accumulation_steps: -3")
+    report = dsconfig.validate(path, runtime="accelerate")
+    assert "DSC703" not in {each.code for each in report.diagnostics}
+
+
+def test_a_setting_that_stands_twice_is_told(tmp_path: Path) -> None:
+    path = plugin(tmp_path, "zero_stage: 3", "zero_stage: 2")
+    report = dsconfig.validate(path, runtime="accelerate")
+    assert any("twice" in each.message or "again" in each.message for each in report.diagnostics)
+
+
+def test_holders_within_holders_take_no_longer_for_each(tmp_path: Path) -> None:
+    path = tmp_path / "deep.yaml"
+    path.write_text("{deepspeed: " * 60 + "{x: 1}" + "}" * 60)
+    assert dsconfig.validate(path).diagnostics
