@@ -31,6 +31,7 @@ NOT_SHOWN = {
     "DSC471": "only engine.compile() stops",
     "DSC472": "only engine.compile() stops",
     "DSC474": "only engine.compile() stops",
+    "DSC476": "only releases before 0.19.4 stop, with 2 ranks",
     "DSC502": "needs a model that fills a node",
     "DSC503": "needs a model of 7 billion parameters, and NVMe",
     "DSC902": "stops when a checkpoint is loaded",
