@@ -84,7 +84,10 @@ def run(
     host_memory: options.HostMemory = None,
     overrides: options.Overrides = None,
     grace: Annotated[
-        int, typer.Option(help="Seconds that ranks have to end after a signal.", min=0)
+        int,
+        typer.Option(
+            help="Seconds that ranks have to end after a signal; torch 2.11 gives 30.", min=0
+        ),
     ] = 30,
 ) -> None:
     """Plan the run of FILE once, then train: SCRIPT runs under torchrun, every rank by that plan.

@@ -1,14 +1,13 @@
 """The device a script trains on: ``get_accelerator()``, as scripts ask DeepSpeed for it."""
 
 import os
-import resource
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 
-_KIB = 1024
+from dsengine.observation.memory import peak_resident
 
 
 class Accelerator:
@@ -132,7 +131,7 @@ class Host(Accelerator):
     def max_memory_allocated(self, device_index: int | None = None) -> int:
         """The most resident bytes since the process began; they cannot be reset."""
         del device_index
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+        return peak_resident()
 
     memory_reserved = memory_allocated
     max_memory_reserved = max_memory_allocated

@@ -48,9 +48,12 @@ def plan_for(
 
 _DIVIDED = ("tensor_model_parallel", "model_parallel")
 """What Megatron and DeepSpeed mark the parameters with of which each rank has another part."""
-_DEGREES = (
+_PARTS_OF_LAYERS = (
     "get_model_parallel_world_size",
     "get_tensor_model_parallel_world_size",
+)
+_DEGREES = (
+    *_PARTS_OF_LAYERS,
     "get_pipeline_model_parallel_world_size",
     "get_pipe_parallel_world_size",
     "get_sequence_parallel_world_size",
@@ -64,7 +67,7 @@ def refuse_divided_layers(model: nn.Module, mpu: Any, mesh_param: Any) -> None:
     if mesh_param is not None and tuple(mesh_param)[1:] not in ((), (1,)):
         found.append(f"mesh_param is {tuple(mesh_param)}")
     # Megatron marks them even where one rank has all of each: there the mpu says so.
-    marks = () if any(hasattr(mpu, name) for name in _DEGREES[:2]) else _DIVIDED
+    marks = () if any(hasattr(mpu, name) for name in _PARTS_OF_LAYERS) else _DIVIDED
     found += [
         f"{name!r} is marked {mark}"
         for name, parameter in model.named_parameters()

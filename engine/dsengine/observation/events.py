@@ -8,7 +8,6 @@ of checkpoints; every rank tells how it failed. Without the variable nothing is 
 import atexit
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from torch import Tensor
 from dsengine.communication.peers.errors import RankFailedError
 from dsengine.communication.peers.message import cause_of
 from dsengine.communication.peers.status import STATUS
+from dsengine.observation.memory import peak_resident
 
 if TYPE_CHECKING:
     from dsengine.loop.engine import Engine
@@ -115,7 +115,7 @@ class StepEvents:
         """The most that this rank has held: allocated on its GPU, else resident (bytes)."""
         if self._engine.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._engine.device)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak_resident()
 
     def close(self) -> None:
         """Tell of the end, once."""

@@ -205,10 +205,14 @@ def _existing_tensors() -> list[torch.Tensor]:
 GIB = 1024**3
 
 
+def peak_resident() -> int:
+    """The most bytes of main memory that this process has held; they cannot be reset."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def memory_line(phase: str, device: torch.device) -> str:
     """Allocated and peak GiB: the allocator's on CUDA, else those of the process."""
     if device.type == "cuda":
         held, peak = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
         return f"memory after {phase}: {held / GIB:.2f} GiB allocated, peak {peak / GIB:.2f} GiB"
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return f"memory after {phase}: peak resident {peak / GIB:.2f} GiB"
+    return f"memory after {phase}: peak resident {peak_resident() / GIB:.2f} GiB"
