@@ -6,9 +6,9 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import MODEL, rule
 from dsconfig.checks.rule import Finding, Path
 from dsconfig.report import Effect
+from dsconfig.report.sizes import gib
 from dsconfig.runtimes.read_config import ZERO
 
-GIB = 1024**3
 STATE_BYTES = 12
 """fp32 master weight and two Adam moments, per element."""
 GRADIENT_BYTES = 4
@@ -53,7 +53,8 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
     """Offloaded optimizer states alone are more than the memory of a node (`--host-memory`).
 
     A lower bound: 12 bytes of Adam states and master weight, and 4 of gradient, for each
-    trainable parameter, shared by all nodes. `dsconfig estimate` counts everything.
+    trainable parameter, shared by all nodes; the system's share of a node is left to it.
+    `dsconfig estimate` counts everything.
 
     with: model="llama-2-13b", world_size=8, host_memory="64GiB"
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
@@ -63,17 +64,20 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
         "offload_optimizer": {"device": "cpu"}}}
     """
     model, host = config.facts.model, config.facts.host
-    if model is None or host is None or host.memory_bytes is None or config.stage == 0:
+    if model is None or host is None or config.stage == 0:
+        return
+    if host.memory_bytes is None or host.usable_bytes is None:
         return
     if config.offload("offload_optimizer") != "cpu":
         return
     nodes = config.facts.nodes or 1
     needed = model.trainable * (STATE_BYTES + GRADIENT_BYTES) // nodes
-    if needed > host.memory_bytes:
+    if needed > host.usable_bytes:
         yield Finding(
             path=(*ZERO, "offload_optimizer"),
-            message=f"offloaded states of {model.name} need {needed / GIB:.0f} GiB of each node, "
-            f"which has {host.memory_bytes / GIB:.0f} GiB: the system kills the processes",
+            message=f"offloaded states of {model.name} need {gib(needed, 0)} of each node, "
+            f"which has {gib(host.usable_bytes, 0)} of {gib(host.memory_bytes, 0)} for them beside "
+            "the system: it kills the processes",
             help="use more nodes, offload to nvme at stage 3, or train fewer parameters",
             on_key=True,
         )

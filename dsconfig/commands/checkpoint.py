@@ -9,6 +9,7 @@ import typer
 
 from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
+from dsconfig.report.sizes import gib
 
 with lazily():
     from dsengine.checkpoints import verification
@@ -39,4 +40,4 @@ def checkpoint(
         typer.echo(fault, err=True)
     if faults:
         raise typer.Exit(1)
-    typer.echo(f"{path}: all {compared / 1024**3:.2f} GiB are what was written")
+    typer.echo(f"{path}: all {gib(compared, 2)} are what was written")

@@ -20,8 +20,3 @@ def console(*, stderr: bool = False) -> "Console":
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
-
-
-def gigabytes(count: float) -> str:
-    """Decimal and binary side by side: ``9.00 GB (8.38 GiB)``."""
-    return f"{count / 1e9:.2f} GB ({count / 2**30:.2f} GiB)"

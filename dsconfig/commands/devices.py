@@ -9,6 +9,7 @@ from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.text_table import TextTable
 from dsconfig.lazily import lazily
+from dsconfig.report.sizes import gib, in_gib
 
 with lazily():
     from dsconfig.facts import catalogue, machine
@@ -39,11 +40,11 @@ def devices(words: Words = None, output_format: options.FullOrJson = "full") -> 
         rate = each["tflops_bf16_dense"] or each["tflops_fp16_dense"]
         table.add_row(
             each["name"],
-            f"{each['memory_bytes_usable'] / 2**30:.1f}",
+            in_gib(each["memory_bytes_usable"], 1),
             str(rate or "-"),
             str(each["memory_gb_s"]),
             "yes" if each["bf16"] else "no",
         )
     typer.echo(str(table))
     for name, memory in here:
-        typer.echo(f"this machine: {name}, {memory / 2**30:.1f} GiB")
+        typer.echo(f"this machine: {name}, {gib(memory)}")

@@ -14,6 +14,7 @@ import typer
 
 from dsconfig.commands.errors import usage
 from dsconfig.lazily import lazily
+from dsconfig.report.sizes import both
 
 with lazily():
     from rich import markup
@@ -113,13 +114,13 @@ def cards() -> Iterator[Finding]:
 
 def memory() -> Iterator[Finding]:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    yield Finding(State.GOOD, "host memory", f"{terminal.gigabytes(pages)}, {os.cpu_count()} cores")
+    yield Finding(State.GOOD, "host memory", f"{both(pages)}, {os.cpu_count()} cores")
     shared = Path("/dev/shm")
     if shared.is_dir():
         free = shutil.disk_usage(shared).free
         state = State.NOTE if free < SMALL_SHARED_MEMORY else State.GOOD
         hint = "; loader workers may die: start the container with --shm-size 8g"
-        text = f"{terminal.gigabytes(free)} free in /dev/shm"
+        text = f"{both(free)} free in /dev/shm"
         yield Finding(state, "shared memory", text + (hint if state is State.NOTE else ""))
 
 

@@ -14,6 +14,7 @@ from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazily import lazily
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
+from dsconfig.report.sizes import GIB, gib, in_gib
 
 with lazily():
     from dsconfig.commands import assumed, idle_flags, run_logs, verdict
@@ -178,9 +179,9 @@ def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
     with usage("--measured"):
         fitted = calibration.calibrate(found.options[0], size, what=what)
     typer.echo(
-        f"measured {size / 2**30:.2f} GiB, estimated {fitted.estimated_bytes / 2**30:.2f} "
+        f"measured {gib(size, 2)}, estimated {in_gib(fitted.estimated_bytes)} "
         f"GiB: off by {fitted.error:+.1%}. From here on: activations x "
-        f"{fitted.slope:.2f}, {fitted.constant_bytes / 2**30:+.2f} GiB",
+        f"{fitted.slope:.2f}, {fitted.constant_bytes / GIB:+.2f} GiB",
         err=True,
     )
     if fitted.slope < 0.5:

@@ -16,6 +16,7 @@ from dsconfig.cost.estimate import Estimate, Option, TierMemory
 from dsconfig.cost.rendering import bar, label, moved
 from dsconfig.cost.search import host_misfit
 from dsconfig.lazily import lazily
+from dsconfig.report.sizes import GIB, gib, in_gib, size
 from dsconfig.runtimes.base import RECOMPUTATION
 from dsconfig.source.pointer import dotted
 
@@ -62,7 +63,7 @@ def _overall(estimate: Estimate, facts: "Facts") -> str:
         return f"Nothing below fits. {verdicts.verdict(_leanest(estimate), facts)}"
     return (
         f"{len(fitting)} of {len(estimate.options)} fit each {facts.device.name}; the least "
-        f"sharded, {label(fitting[0])}: {verdicts.gib(fitting[0].fits[0].headroom_bytes)} left. "
+        f"sharded, {label(fitting[0])}: {size(fitting[0].fits[0].headroom_bytes)} left. "
         "`dsconfig tune` says which is fastest."
     )
 
@@ -78,7 +79,7 @@ def _building(estimate: Estimate) -> list[str]:
         return []
     return [
         f"Below stage 3 every rank builds the whole model in main memory first: "
-        f"{verdicts.gib(first.peak_bytes)} per node. At stage 3 zero.Init is taken to spare that."
+        f"{size(first.peak_bytes)} per node. At stage 3 zero.Init is taken to spare that."
     ]
 
 
@@ -112,7 +113,7 @@ def _choices(estimate: Estimate, facts: "Facts") -> TextTable:
 
 def _size(count: float) -> str:
     """In GiB, as a cell has it: the unit stands in the heading; ``-`` for nothing."""
-    return f"{count / 2**30:.2f}" if count else "-"
+    return in_gib(count) if count else "-"
 
 
 def _bars(estimate: Estimate) -> TextTable:
@@ -123,7 +124,7 @@ def _bars(estimate: Estimate) -> TextTable:
     width = max(NARROWEST_BAR, min(BAR_WIDTH, terminal_width() - names - ROOM_OF_SIZE))
     for option in estimate.options:
         peak = option.device.peak_bytes
-        table.add_row(label(option), f"{bar(peak, largest, width)} {peak / 2**30:.1f} GiB")
+        table.add_row(label(option), f"{bar(peak, largest, width)} {gib(peak)}")
     return table
 
 
@@ -133,7 +134,7 @@ def _fits(option: Option, facts: "Facts") -> str:
         return "?"
     fitting = [fit for fit in option.fits if fit.fits]
     if facts.device is not None and not fitting:
-        return f"no, {-option.fits[0].headroom_bytes / 2**30:.1f} GiB short"
+        return f"no, {gib(-option.fits[0].headroom_bytes)} short"
     if not fitting:
         return "no known card"
     short = host_misfit(option, facts)
@@ -141,8 +142,8 @@ def _fits(option: Option, facts: "Facts") -> str:
         return f"no, {short}"
     smallest = fitting[0]
     if facts.device is not None:
-        return f"yes, {smallest.headroom_bytes / 2**30:.1f} GiB left"
-    return f"from {math.ceil(smallest.memory_bytes / 2**30)} GiB ({smallest.device})"
+        return f"yes, {gib(smallest.headroom_bytes)} left"
+    return f"from {math.ceil(smallest.memory_bytes / GIB)} GiB ({smallest.device})"
 
 
 def _buckets(estimate: Estimate) -> str:
@@ -154,8 +155,7 @@ def _buckets(estimate: Estimate) -> str:
             seen.setdefault(row, label(option))
     lines = ["communication buckets: the documented bound (4.5x rule), and what is allocated"]
     lines += [
-        f"  {name}: 4.5x rule {rule / 1e9:.2f} GB, {rule / 2**30:.2f} GiB; "
-        f"allocated {held / 2**30:.2f} GiB"
+        f"  {name}: 4.5x rule {rule / 1e9:.2f} GB, {gib(rule, 2)}; allocated {gib(held, 2)}"
         for (rule, held), name in seen.items()
     ]
     return "\n".join(lines) if seen else "communication buckets: none at stage 0"
@@ -282,9 +282,9 @@ def _components(option: Option) -> TextTable:
     last = ["caused by", "formula"] if formulas else ["caused by"]
     table = TextTable("component, GiB", *(f">{phase}" for phase in phases), *last)
     for (name, pointer, formula), held in ordered:
-        cells = [f"{held[phase] / 2**30:.2f}" if phase in held else "" for phase in phases]
+        cells = [in_gib(held[phase]) if phase in held else "" for phase in phases]
         table.add_row(name, *cells, _key(pointer), *([formula] if formulas else []))
-    totals = [f"{option.device.phase_bytes[phase] / 2**30:.2f}" for phase in phases]
+    totals = [in_gib(option.device.phase_bytes[phase]) for phase in phases]
     table.add_row("together", *totals, *([""] * len(last)), bold=True)
     return table
 
@@ -296,13 +296,13 @@ WIDE, WIDEST = 110, 150
 def _at_the_peak(option: Option, ordered: "list[tuple[Any, dict[Any, int]]]") -> TextTable:
     """Component, bytes at the highest moment, and the last name of the key."""
     phase = option.device.peak_phase
-    table = TextTable("component", f">{phase}, GiB", "caused by")
+    table = TextTable(f"component, in {phase}", ">GiB", "caused by")
     for (name, pointer, _), held in ordered:
         if phase in held:
             cause = _key(pointer).removeprefix("zero_optimization.")
-            table.add_row(name, f"{held[phase] / 2**30:.2f}", cause)
-    phases = (f"{each} {count / 2**30:.2f}" for each, count in option.device.phase_bytes.items())
-    total = f"{option.device.peak_bytes / 2**30:.2f}"
+            table.add_row(name, in_gib(held[phase]), cause)
+    phases = (f"{each} {in_gib(count)}" for each, count in option.device.phase_bytes.items())
+    total = in_gib(option.device.peak_bytes)
     table.add_row("together", total, ", ".join(phases), bold=True)
     return table
 
@@ -414,8 +414,8 @@ def count_alike(found: "tuple[Candidate, ...]") -> int:
 
 def _cells(each: "Candidate", peak_tflops: float | None) -> tuple[str, str, str, str]:
     option = each.option
-    host = f"{option.host.bytes / 2**30:.0f}" if option.host.bytes else ""
-    return (*_rate(each, peak_tflops), f"{option.device.visible_bytes / 2**30:.1f}", host)
+    host = in_gib(option.host.bytes, 0) if option.host.bytes else ""
+    return (*_rate(each, peak_tflops), in_gib(option.device.visible_bytes, 1), host)
 
 
 def _won(best: "Candidate", facts: "Facts", program: "Program") -> str:

@@ -9,7 +9,7 @@ from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.written_for import written_for
 from dsconfig.cost import search
 from dsconfig.cost.activations import Recompute
-from dsconfig.cost.choices import RECOMPUTED
+from dsconfig.cost.choices import RECOMPUTED, recomputation_edits, recomputing_selectively
 from dsconfig.facts import Facts
 from dsconfig.runtimes.base import RECOMPUTATION, Runtime, in_words
 from dsconfig.schema import find
@@ -107,10 +107,12 @@ def chosen(facts: Facts, learning_rate: float, program: Runtime) -> Starter:
     config = skeleton(learning_rate, facts)
     with usage():
         found, _ = search.cheapest(search.open_space(facts, "dsengine"))
-    again = found is not None and found.choice.recompute is Recompute.FULL
-    if again:
+    again = found.choice.recompute if found is not None else Recompute.NONE
+    if again is Recompute.FULL:
         # The resolution below asks the engine, which obeys the block.
         config["activation_checkpointing"] = dict(RECOMPUTED)
+    if again is Recompute.SELECTIVE:
+        facts = recomputing_selectively(facts)
     resolution = dsconfig.resolve(config, facts, runtime="dsengine")
     if not resolution.ok:
         found = resolution.diagnostics[0]
@@ -119,9 +121,12 @@ def chosen(facts: Facts, learning_rate: float, program: Runtime) -> Starter:
     if facts.training and facts.training.global_batch_size:
         told = f"{facts.training.global_batch_size} samples per step on {facts.world_size} ranks"
         reasons[join("gradient_accumulation_steps")] = told
-    config, beside = _trimmed(resolution.config), dict[str, Any]()
-    if again and not program.recomputes_by_file:
-        beside[RECOMPUTATION] = config.pop("activation_checkpointing")
+    config, beside = _trimmed(resolution.config), recomputation_edits(again)
+    if again is Recompute.FULL:
+        if program.recomputes_by_file:
+            beside.clear()
+        else:
+            del config["activation_checkpointing"]
     return Starter(_title(facts), config, reasons, beside)
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from dsconfig.commands.estimate_tables import step_line
 from dsconfig.commands.text_table import TextTable, emphasised, wrapped
-from dsconfig.commands.verdict import Need, gib, sentence
+from dsconfig.commands.verdict import Need, sentence
 from dsconfig.facts import Facts
 from dsconfig.planner.plan import Coverage, Plan, Status, UnitSchedule
+from dsconfig.report.sizes import size
 from dsconfig.runtimes.effective import Tier
 
 WIDEST_NAME = 14
@@ -73,12 +74,12 @@ def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
         if tier is not Tier.DEVICE:
             yield name, f"on {tier}"
     if "peak_bytes" in plan.memory:
-        peak = gib(plan.memory["peak_bytes"])
+        peak = size(plan.memory["peak_bytes"])
         yield "expected peak", f"{peak} allocated per rank, in {plan.memory['peak_phase']}"
     if plan.step:
         yield "expected step", step_line(plan.step).removeprefix("Step: ")
     for collective, sent in plan.traffic.items():
-        yield collective.replace("_", "-"), f"{gib(sent)} sent per rank and step"
+        yield collective.replace("_", "-"), f"{size(sent)} sent per rank and step"
 
 
 # --- units -----------------------------------------------------------------------------------
@@ -157,9 +158,9 @@ def simulation_table(result: Mapping[str, Any]) -> TextTable:
     """Peak bytes by phase, on the device and in main memory, and bytes sent by collective."""
     table = TextTable("dry run", ">per rank")
     for phase, count in result["phases"].items():
-        table.add_row(f"peak in {phase}", gib(count))
+        table.add_row(f"peak in {phase}", size(count))
     for phase, count in result.get("host", {}).items():
-        table.add_row(f"main memory in {phase}", gib(count))
+        table.add_row(f"main memory in {phase}", size(count))
     for collective, count in result["traffic"].items():
-        table.add_row(f"{collective} per step", gib(count))
+        table.add_row(f"{collective} per step", size(count))
     return table

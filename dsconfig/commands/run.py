@@ -19,9 +19,10 @@ import typer
 from dsconfig.commands import options, prepare
 from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
+from dsconfig.report.sizes import size
 
 with lazily():
-    from dsconfig.commands import stopping, verdict, watching
+    from dsconfig.commands import stopping, watching
     from dsconfig.cost import step_time
     from dsconfig.facts import facts as empty
     from dsconfig.facts import machine
@@ -209,7 +210,7 @@ def banner(made: "Plan") -> str:
     if optimizer is not None:
         said.append(optimizer.type + ("" if rate is None else f" at {rate:g}"))
     if "visible_bytes" in made.memory:
-        said.append(f"expected peak {verdict.gib(made.memory['visible_bytes'])} per rank")
+        said.append(f"expected peak {size(made.memory['visible_bytes'])} per rank")
     return f"dsconfig run: {', '.join(said)}"
 
 

@@ -6,8 +6,8 @@ import typer
 
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph
 from dsconfig.cost.log_comparison import Comparison, Figure, Fitted
-from dsconfig.cost.rendering import both
 from dsconfig.report.render.terminal import one_line
+from dsconfig.report.sizes import both, gib, in_gib
 
 if TYPE_CHECKING:
     from dsconfig.facts.run_log import RunLog
@@ -43,7 +43,7 @@ def print_comparison(log: "RunLog", comparison: Comparison) -> None:
 def _values(figure: Figure) -> tuple[str, str]:
     if figure.unit == "seconds":
         return f"{figure.measured:.3g} s", f"{figure.predicted:.3g} s"
-    return f"{figure.measured / 2**30:.2f} GiB", f"{figure.predicted / 2**30:.2f} GiB"
+    return gib(figure.measured, 2), gib(figure.predicted, 2)
 
 
 def _off(figure: Figure) -> str:
@@ -72,7 +72,7 @@ def print_log(log: "RunLog") -> None:
         table = TextTable("caption", "phase", ">allocated", ">peak", ">reserved", "GiB")
         for each in log.readings:
             sizes = (each.allocated, each.peak, each.reserved)
-            cells = [f"{size / 2**30:.2f}" for size in sizes]
+            cells = [in_gib(size) for size in sizes]
             table.add_row(one_line(each.caption)[:LONGEST], each.phase or "?", *cells, "")
         typer.echo(f"\n{table}")
     lack = log.out_of_memory
@@ -80,8 +80,8 @@ def print_log(log: "RunLog") -> None:
         return
     when = f" in {lack.phase}" if lack.phase else ", in a phase that no frame tells"
     parts = {"allocated": lack.allocated, "the card has": lack.capacity}
-    sizes = "".join(f"; {name} {size / 2**30:.2f} GiB" for name, size in parts.items() if size)
-    typer.echo(emphasised(f"\nOut of memory{when}: {lack.tried / 2**30:.2f} GiB more{sizes}."))
+    sizes = "".join(f"; {name} {gib(size, 2)}" for name, size in parts.items() if size)
+    typer.echo(emphasised(f"\nOut of memory{when}: {gib(lack.tried, 2)} more{sizes}."))
     typer.echo(
         paragraph(
             "`dsconfig estimate FILE ... --log LOG` says what was expected and what would fit."

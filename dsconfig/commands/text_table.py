@@ -4,10 +4,11 @@ Numbers are short and stand still; only the last column is wrapped to the termin
 """
 
 import os
+import re
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +37,7 @@ class TextTable:
         room = max(NARROWEST, terminal_width() - sum(widths[:-1]) - len(GAP) * (len(widths) - 1))
         lines: list[str] = []
         for cells, bold in self._rows:
-            parts = textwrap.wrap(cells[-1], room, break_on_hyphens=False) or [""]
+            parts = _lines(cells[-1], room) or [""]
             for number, last in enumerate(parts):
                 shown = cells[:-1] if number == 0 else [""] * (len(cells) - 1)
                 lines.append(emphasised(self._line([*shown, last], widths), bold))
@@ -63,14 +64,21 @@ def emphasised(text: str, wanted: bool = True) -> str:
 
 def wrapped(text: str, *, first: str = "", indent: str = "") -> str:
     """Running text with a hanging indent, wrapped to the terminal; words are never broken."""
-    return textwrap.fill(
-        text,
-        min(WIDEST_TEXT, terminal_width()),
-        initial_indent=first,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+    width = min(WIDEST_TEXT, terminal_width())
+    return "\n".join(
+        _lines(text, width, initial_indent=first, subsequent_indent=indent, break_long_words=False)
     )
+
+
+HELD = "\u00a0"
+"""A space at which no line ends."""
+
+
+def _lines(text: str, width: int, **how: Any) -> list[str]:
+    """Lines of ``width``; a number stays with its words: 61.2 GiB, stage 3, init 9."""
+    held = re.sub(r"(?<=[A-Za-z]) (?=\d)|(?<=\d) (?=[A-Za-z%])", HELD, text)
+    lines = textwrap.wrap(held, width, break_on_hyphens=False, **how)
+    return [line.replace(HELD, " ") for line in lines]
 
 
 def paragraph(text: str) -> str:

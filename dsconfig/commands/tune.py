@@ -89,10 +89,10 @@ def _write(winner: "Candidate", path: Path, program: "Runtime") -> None:
 def written(winner: "Candidate", program: "Runtime") -> "Written":
     """The file of a candidate, and what its program sets elsewhere."""
     config = choices.config_of(winner.effective, recomputes=program.recomputes_by_file)
-    again = winner.effective.activation_checkpointing.enabled and not program.recomputes_by_file
-    return written_for.written_for(
-        program, config, {RECOMPUTATION: choices.RECOMPUTED} if again else None
-    )
+    beside = choices.recomputation_edits(winner.choice.recompute)
+    if program.recomputes_by_file:
+        beside.pop(RECOMPUTATION, None)
+    return written_for.written_for(program, config, beside)
 
 
 def _show(

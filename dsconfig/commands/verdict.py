@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dsconfig.commands.text_table import wrapped
 from dsconfig.cost.search import TO_SPARE, host_misfit, known_cards
 from dsconfig.lazily import lazily
+from dsconfig.report.sizes import GIB, size
 from dsconfig.runtimes.base import in_words
 
 with lazily():
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
-
-GIB = 2**30
 
 
 def verdict(option: "Option", facts: "Facts") -> str:
@@ -52,15 +51,15 @@ def sentence(need: Need, card: tuple[str, int] | None) -> str:
     if card is None:
         least = "Needs" if need.activations else "Needs at least"
         smallest = _smallest_card(need.bytes) if need.activations else "; give --seq-len"
-        return f"{least} {gib(need.bytes)} on each GPU, {when}{smallest}."
+        return f"{least} {size(need.bytes)} on each GPU, {when}{smallest}."
     name, memory = card
     left, short = memory - need.bytes, need.short_of_host
     if left < 0:
         also = f"; {short}, too" if short else ""
-        return f"Does not fit: {gib(-left)} over on each {name}, {when}{also}."
+        return f"Does not fit: {size(-left)} over on each {name}, {when}{also}."
     if short:
         return f"Does not fit: {short}."
-    share = f"{gib(left)} ({left / memory:.0%}) left on each {name}"
+    share = f"{size(left)} ({left / memory:.0%}) left on each {name}"
     if not need.activations:
         return f"Fits only before activations: {share}. Give --seq-len: activations decide."
     word = "Fits, but tightly" if left < TO_SPARE * memory else "Fits"
@@ -74,11 +73,6 @@ def _smallest_card(needed: int) -> str:
         return "; no known card holds that"
     memory, name = min(holding)
     return f"; from {math.ceil(memory / GIB)} GiB ({name}) on"
-
-
-def gib(count: float) -> str:
-    """``61.2 GiB``, or MiB below one of it: the unit of nvidia-smi and torch."""
-    return f"{count / GIB:.1f} GiB" if abs(count) >= GIB else f"{count / 2**20:.0f} MiB"
 
 
 def remedies_for(
@@ -98,7 +92,7 @@ def remedy_lines(
     lines = ["What makes it fit:" if fits else "Nothing alone makes it fit; what comes nearest:"]
     for change in changes:
         steps = in_words(runtime.steps(change.edits, written))
-        brings = f"{gib(change.option.device.visible_bytes)}, {change.slowdown:.2f} times the step"
+        brings = f"{size(change.option.device.visible_bytes)}, {change.slowdown:.2f} times the step"
         lines.append(wrapped(f"{change.what} ({brings}): {steps}", indent="    ", first="  "))
     return lines
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from dsconfig.commands.text_table import wrapped
-from dsconfig.commands.verdict import gib
+from dsconfig.report.sizes import size
 
 TICK = 0.25
 SILENCE = 2.0
@@ -299,7 +299,7 @@ def step_text(step: dict[str, Any], expected: Expected) -> str:
     seconds = step["seconds"]
     if expected.flops_per_step and expected.peak_flops and seconds:
         parts.append(f"{expected.flops_per_step / seconds / expected.peak_flops:.0%} MFU")
-    parts.append(gib(step["memory"]))
+    parts.append(size(step["memory"]))
     if expected.steps and expected.steps > step["step"]:
         parts.append(f"{clock((expected.steps - step['step']) * seconds)} left")
     return "  ".join(parts)
@@ -308,12 +308,12 @@ def step_text(step: dict[str, Any], expected: Expected) -> str:
 def ending(last: dict[str, Any], expected: Expected, checkpoint: str, took: str) -> str:
     """Steps and time, what was held against what was expected, and where the checkpoint lies."""
     kind = "resident on rank 0" if expected.on_cpu else "allocated on rank 0"
-    text = f"{last['step']} steps in {took}; at most {gib(last['memory'])} {kind}"
+    text = f"{last['step']} steps in {took}; at most {size(last['memory'])} {kind}"
     if expected.peak_bytes is None:
         text += " (no estimate without --model)"
     else:
         what = " of tensors" if expected.on_cpu else ""
-        text += f", {gib(expected.peak_bytes)}{what} were estimated"
+        text += f", {size(expected.peak_bytes)}{what} were estimated"
     return f"{text}; checkpoint: {checkpoint}" if checkpoint else f"{text}; no checkpoint was saved"
 
 

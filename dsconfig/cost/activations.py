@@ -203,13 +203,18 @@ def style_of(effective: Effective, facts: Facts) -> Style:
         dropout = facts.model.architecture.extras.get("dropout")
     return Style(
         width=width,
-        flash=str(arguments.get("attn_implementation", "sdpa")) != "eager",
+        flash=is_flash(facts),
         fused=bool(arguments.get("use_liger_kernel", False)),
         loss=loss_of(arguments),
         compiled=bool(arguments.get("torch_compile", False)),
         dropout=None if dropout is None else bool(dropout),
         mask_width=width if on_cpu else 1,
     )
+
+
+def is_flash(facts: Facts) -> bool:
+    """Whether attention keeps no scores."""
+    return str(_arguments(facts).get("attn_implementation", "sdpa")) != "eager"
 
 
 def is_recomputation_asked(facts: Facts) -> bool:
@@ -219,9 +224,12 @@ def is_recomputation_asked(facts: Facts) -> bool:
 
 def recompute_of(effective: Effective, facts: Facts) -> Recompute:
     """What the training run asks for, else what the block of the file says."""
-    asked = _arguments(facts).get("gradient_checkpointing")
+    arguments = _arguments(facts)
+    asked = arguments.get("gradient_checkpointing")
     if isinstance(asked, str) and asked in _RECOMPUTE_NAMES:
         return Recompute(asked)
+    if asked and "context_fn" in (arguments.get("gradient_checkpointing_kwargs") or ()):
+        return Recompute.SELECTIVE  # by what policy, only the script knows
     if asked is None:
         asked = effective.activation_checkpointing.enabled
     return Recompute.FULL if asked else Recompute.NONE

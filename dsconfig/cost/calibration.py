@@ -5,8 +5,7 @@ from types import MappingProxyType
 
 from dsconfig.cost.estimate import Component, DeviceMemory, Estimate, Option, Phase
 from dsconfig.cost.timeline import SHAPED
-
-GIB = 2**30
+from dsconfig.report.sizes import gib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ def calibrate(option: Option, measured_bytes: int, *, what: str = "visible") -> 
     constant = device.peak_bytes + gap - max(phases)
     if constant + min(phases) <= 0:
         raise ValueError(
-            f"{measured_bytes / GIB:.2f} GiB, where {estimated / GIB:.2f} GiB are estimated, is "
+            f"{gib(measured_bytes, 2)}, where {gib(estimated, 2)} are estimated, is "
             "another run: the states of this config alone take more. Check --gpus and the file, "
             "or say what was measured: --measured-as"
         )

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dsconfig.cost.activations import Recompute, recompute_of
+from dsconfig.cost.activations import Recompute, is_flash, recompute_of
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.training import TrainingFacts
+from dsconfig.runtimes.base import RECOMPUTATION, SELECTIVE_RECOMPUTATION
 from dsconfig.runtimes.effective import (
     Batch,
     Effective,
@@ -155,8 +157,32 @@ def with_recomputation(effective: Effective, enabled: bool = True) -> Effective:
     return replace(effective, activation_checkpointing=settings)
 
 
+def recomputing_selectively(facts: Facts) -> Facts:
+    """The same run with attention and every other matrix product kept: the script's doing."""
+    training = facts.training or TrainingFacts()
+    arguments = {**training.arguments, "gradient_checkpointing": Recompute.SELECTIVE.value}
+    return replace(facts, training=replace(training, arguments=arguments))
+
+
+def can_select(facts: Facts) -> bool:
+    """Whether our policy is what the price is of: that of eager attention is another one."""
+    shape = facts.model.architecture if facts.model else None
+    return shape is not None and is_flash(facts)
+
+
 RECOMPUTED: Mapping[str, Any] = {"partition_activations": False}
 """The block activation_checkpointing that asks for recomputation and nothing else."""
+
+
+def recomputation_edits(recompute: Recompute) -> dict[str, Any]:
+    """Values by pointer that ask for it."""
+    asked: dict[Recompute, dict[str, Any]] = {
+        Recompute.SELECTIVE: {SELECTIVE_RECOMPUTATION: True},
+        Recompute.FULL: {RECOMPUTATION: dict(RECOMPUTED)},
+    }
+    return asked.get(recompute, {})
+
+
 NAMES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
 
 

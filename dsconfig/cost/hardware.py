@@ -11,8 +11,7 @@ from math import sqrt
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.machine import DeviceFacts
 from dsconfig.mesh import ranks_per_node
-
-GIB = 2**30
+from dsconfig.report.sizes import GIB
 
 CONTEXT_BYTES = int(0.71 * GIB)
 """CUDA context and kernels per process, recent drivers with lazy loading (0.47 to 0.92 GiB:

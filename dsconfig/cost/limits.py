@@ -37,15 +37,21 @@ class Limit:
         return self.candidate.option if self.candidate else None
 
     @property
-    def recompute(self) -> bool:
-        return self.candidate is not None and self.candidate.choice.recompute is not Recompute.NONE
+    def recompute(self) -> Recompute:
+        return self.candidate.choice.recompute if self.candidate else Recompute.NONE
 
     @property
     def how(self) -> str:
         if self.candidate is None:
             return ""
-        again = ", recomputing activations" if self.recompute else ""
-        return self.candidate.choice.label + again
+        return self.candidate.choice.label + _IN_WORDS[self.recompute]
+
+
+_IN_WORDS = {
+    Recompute.NONE: "",
+    Recompute.SELECTIVE: ", recomputing selectively",
+    Recompute.FULL: ", recomputing activations",
+}
 
 
 def limits(

@@ -10,8 +10,7 @@ from typing import Any
 
 from dsconfig.cost.estimate import Option, Phase
 from dsconfig.facts.run_log import RunLog
-
-GIB = 2**30
+from dsconfig.report.sizes import GIB, gib
 
 OTHER_RUN = 0.25
 """Of the states after creation: what lies between groups, padding and a bucket is less."""
@@ -153,14 +152,14 @@ def _failed(log: RunLog, option: Option) -> str:
     if lack is None:
         return ""
     when = f" in {lack.phase}" if lack.phase else ""
-    held = "" if lack.allocated is None else f" beside {lack.allocated / GIB:.2f} GiB allocated"
-    card = "" if lack.capacity is None else f" on a card of {lack.capacity / GIB:.2f} GiB"
+    held = "" if lack.allocated is None else f" beside {gib(lack.allocated, 2)} allocated"
+    card = "" if lack.capacity is None else f" on a card of {gib(lack.capacity, 2)}"
     device = option.device
     phase = lack.phase or str(device.peak_phase)
     expected = device.phase_bytes.get(Phase(phase), device.peak_bytes)
     return (
-        f"The run ended out of memory{when}: {lack.tried / GIB:.2f} GiB more were asked for"
-        f"{held}{card}; {expected / GIB:.2f} GiB are expected in {phase}."
+        f"The run ended out of memory{when}: {gib(lack.tried, 2)} more were asked for"
+        f"{held}{card}; {gib(expected, 2)} are expected in {phase}."
     )
 
 

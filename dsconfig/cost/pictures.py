@@ -8,6 +8,7 @@ from typing import Any
 from dsconfig.cost.buckets import HISTORY
 from dsconfig.cost.estimate import Estimate, Option
 from dsconfig.cost.rendering import as_data, label
+from dsconfig.report.sizes import GIB
 
 FORMATS = (".png", ".svg", ".pdf")
 COLOURS = (
@@ -52,7 +53,7 @@ def write_chart(estimate: Estimate, path: Path) -> None:
     names = at_peak_names(options)
     left = [0.0] * len(options)
     for index, name in enumerate(names):
-        widths = [at_peak(option).get(name, 0) / 2**30 for option in options]
+        widths = [at_peak(option).get(name, 0) / GIB for option in options]
         colour = COLOURS[index % len(COLOURS)]
         axes.barh(range(len(options)), widths, left=left, label=name, color=colour)
         left = [start + width for start, width in zip(left, widths, strict=True)]
@@ -78,8 +79,8 @@ def _mark_card(axes: Any, options: list[Option]) -> float:
     if len(cards) != 1:
         return 0.0
     memory, name = next(iter(cards.items()))
-    axes.axvline(memory / 2**30, color="black", linestyle="--", linewidth=1, label=name)
-    return memory / 2**30
+    axes.axvline(memory / GIB, color="black", linestyle="--", linewidth=1, label=name)
+    return memory / GIB
 
 
 def at_peak(option: Option) -> dict[str, int]:

@@ -10,7 +10,9 @@ from dsconfig.cost.choices import (
     NAMES,
     RECOMPUTED,
     USUAL,
+    can_select,
     choice_edits,
+    recomputing_selectively,
     with_choice,
     with_micro_batch,
     with_recomputation,
@@ -20,7 +22,12 @@ from dsconfig.cost.pricing import price
 from dsconfig.cost.search import divisors, verdict_on
 from dsconfig.cost.step_time import step_time
 from dsconfig.facts.facts import Facts
-from dsconfig.runtimes.base import RECOMPUTATION, Runtime, runtime_of
+from dsconfig.runtimes.base import (
+    RECOMPUTATION,
+    SELECTIVE_RECOMPUTATION,
+    Runtime,
+    runtime_of,
+)
 from dsconfig.runtimes.effective import Effective, Tier, Zero
 
 
@@ -89,13 +96,13 @@ class _Judge:
     def __init__(self, effective: Effective, facts: Facts, runtime: str | Runtime) -> None:
         self._facts, self._runtime = facts, runtime
         self._peak = price(effective, facts, runtime=runtime).device.peak_bytes
-        self._time = self._seconds(effective)
+        self._time = self._seconds(effective, facts)
 
-    def _seconds(self, effective: Effective) -> float:
+    def _seconds(self, effective: Effective, facts: Facts) -> float:
         if effective.batch is None:
             return 1.0
         is_deepspeed = runtime_of(self._runtime).ends_in_deepspeed
-        return step_time(effective, self._facts, is_deepspeed=is_deepspeed).seconds_per_sample
+        return step_time(effective, facts, is_deepspeed=is_deepspeed).seconds_per_sample
 
     def along(self, line: "Line") -> Iterator[Change]:
         """The changes of one line that save bytes: from the farthest back to one too large."""
@@ -108,10 +115,12 @@ class _Judge:
 
     def _change(self, candidate: "Candidate") -> Change | None:
         """The change with its price; None when it neither fits nor saves anything."""
-        changed = candidate.effective
-        option = price(changed, self._facts, runtime=self._runtime)
+        changed, facts = candidate.effective, self._facts
+        if SELECTIVE_RECOMPUTATION in candidate.edits:
+            facts = recomputing_selectively(facts)
+        option = price(changed, facts, runtime=self._runtime)
         saved = self._peak - option.device.peak_bytes
-        fits = verdict_on(option, changed, self._facts).fits
+        fits = verdict_on(option, changed, facts).fits
         if saved <= 0 and not fits:
             return None
         return Change(
@@ -120,7 +129,7 @@ class _Judge:
             option=option,
             fits=fits,
             saved_bytes=saved,
-            slowdown=self._seconds(changed) / self._time,
+            slowdown=self._seconds(changed, facts) / self._time,
         )
 
 
@@ -172,9 +181,12 @@ def _joined(first: Candidate, others: Iterable[Candidate]) -> Iterator[Candidate
 def _recomputation(effective: Effective, facts: Facts) -> Iterator[Candidate]:
     """Nothing where it is done already, or where a flag has settled it."""
     settled = facts.training is not None and GRADIENTS in facts.training.arguments
-    if recompute_of(effective, facts) is not Recompute.FULL and not settled:
-        edits: dict[str, Any] = {RECOMPUTATION: dict(RECOMPUTED)}
-        yield Candidate(("recompute activations",), edits, with_recomputation(effective))
+    if recompute_of(effective, facts) is Recompute.FULL or settled:
+        return
+    edits: dict[str, Any] = {RECOMPUTATION: dict(RECOMPUTED)}
+    yield Candidate(("recompute activations",), edits, with_recomputation(effective))
+    if can_select(facts):
+        yield Candidate(("recompute selectively",), {SELECTIVE_RECOMPUTATION: True}, effective)
 
 
 def _smaller_batches(effective: Effective) -> Iterator[Candidate]:

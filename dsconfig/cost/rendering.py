@@ -13,13 +13,6 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 _PLACES = {"cpu": "CPU", "nvme": "NVMe"}
 
 
-def both(count: float) -> str:
-    """Decimal and binary side by side: ``9.00 GB (8.38 GiB)``; ``-`` for nothing."""
-    if not count:
-        return "-"
-    return f"{count / 1e9:.2f} GB ({count / 2**30:.2f} GiB)"
-
-
 def moved(option: Option) -> str:
     """``optimizer + parameters to CPU``; nothing where all stays on the device."""
     places = {"optimizer": option.offload_optimizer, "parameters": option.offload_param}
@@ -95,7 +88,8 @@ def limits_data(limits: tuple[Limit, ...]) -> dict[str, Any]:
             {
                 "question": limit.question,
                 "value": limit.value,
-                "recompute": limit.recompute,
+                "recompute": limit.recompute is not Recompute.NONE,
+                "recomputation": limit.recompute.value,
                 "config": config_of(limit.effective) if limit.effective else None,
                 "option": option_data(limit.option) if limit.option else None,
             }
@@ -118,6 +112,7 @@ def candidates_data(candidates: tuple[Candidate, ...]) -> dict[str, Any]:
                 "micro_batch": each.choice.micro_batch,
                 "accumulation": each.choice.accumulation,
                 "recompute": each.choice.recompute is not Recompute.NONE,
+                "recomputation": each.choice.recompute.value,
                 "bucket": each.effective.zero.reduce_bucket_size,
                 "config": config_of(each.effective),
                 "peak_bytes": each.option.device.peak_bytes,

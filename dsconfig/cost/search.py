@@ -19,7 +19,9 @@ from dsconfig.cost.activations import Recompute, is_recomputation_asked
 from dsconfig.cost.choices import (
     USUAL,
     Choice,
+    can_select,
     choice_of,
+    recomputing_selectively,
     usual_config,
     with_choice,
     with_micro_batch,
@@ -30,6 +32,7 @@ from dsconfig.cost.pricing import fits_on, inputs_of, price
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts.facts import Facts
 from dsconfig.lazily import lazily
+from dsconfig.report.sizes import gib, in_gib
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective, Tier
 
@@ -37,7 +40,6 @@ with lazily():
     from dsconfig.facts import catalogue
 
 
-GIB = 2**30
 TO_SPARE = 0.05
 """Of each memory: the estimate's own error is of that size."""
 LARGEST = 2**16
@@ -71,7 +73,7 @@ class Verdict:
 def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
     """A priced config against the card, the main memory and the disk, as far as they are known."""
     lacks = [
-        f"{-fit.headroom_bytes / GIB:.1f} GiB too much for {fit.device}"
+        f"{gib(-fit.headroom_bytes)} too much for {fit.device}"
         for fit in option.fits
         if not fit.fits
     ]
@@ -81,10 +83,10 @@ def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
         lacks.append(host_misfit(option, facts))
         wants.append((option.host.peak_bytes, host.usable_bytes))
     if option.nvme.bytes and not _names_disk(effective, facts):
-        lacks.append(f"needs {option.nvme.bytes / GIB:.0f} GiB of NVMe: give --nvme")
+        lacks.append(f"needs {gib(option.nvme.bytes, 0)} of NVMe: give --nvme")
     elif option.nvme.bytes and host is not None and host.nvme_bytes is not None:
         if option.nvme.bytes > host.nvme_bytes:
-            lacks.append(f"needs {option.nvme.bytes / GIB:.0f} GiB of NVMe per node")
+            lacks.append(f"needs {gib(option.nvme.bytes, 0)} of NVMe per node")
         wants.append((option.nvme.bytes, host.nvme_bytes))
     tight = any(wanted > there * (1 - TO_SPARE) for wanted, there in wants)
     return Verdict("; ".join(each for each in lacks if each), tight)
@@ -96,8 +98,8 @@ def host_misfit(option: Option, facts: Facts) -> str:
     if usable is None or option.host.peak_bytes <= usable:
         return ""
     building = " to build the model" if option.host.peak_bytes > option.host.bytes else ""
-    needs = f"needs {option.host.peak_bytes / GIB:.0f} GiB of main memory per node{building}"
-    return f"{needs}, {usable / GIB:.0f} are usable"
+    needs = f"needs {gib(option.host.peak_bytes, 0)} of main memory per node{building}"
+    return f"{needs}, {in_gib(usable, 0)} are usable"
 
 
 def _names_disk(effective: Effective, facts: Facts) -> bool:
@@ -181,7 +183,7 @@ class Candidate:
         return f"micro batch {choice.micro_batch}{passes}{again}"
 
 
-_IN_WORDS = {Recompute.SELECTIVE: "recompute attention", Recompute.FULL: "recompute"}
+_IN_WORDS = {Recompute.SELECTIVE: "recompute selectively", Recompute.FULL: "recompute"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,9 +201,7 @@ class Space:
         """Stage, tiers and recomputation, the quickest first; among equals the least sharded."""
         now = choice_of(self.base, self.facts)
         micro = self.batches.sizes[0]
-        opens = RECOMPUTE in self.open and not is_recomputation_asked(self.facts)
         every = (Tier.DEVICE, Tier.HOST, Tier.NVME)
-        # A ds_config can ask for all or nothing: selective recomputation is the script's doing.
         found = [
             Choice(
                 stage=stage,
@@ -214,16 +214,31 @@ class Space:
             for stage in (range(4) if STAGE in self.open else (now.stage,))
             for optimizer in (every if OPTIMIZER in self.open else (now.optimizer,))
             for parameters in (every if PARAMETERS in self.open else (now.parameters,))
-            for recompute in ((Recompute.NONE, Recompute.FULL) if opens else (now.recompute,))
+            for recompute in self._recomputations(now)
         ]
         if ARRANGEMENT & self.open:
             found = [each for each in found if each.works]
         if len(found) < 2:
             return found
-        return sorted(found, key=lambda each: self._time(self.config(each)).seconds)
+        return sorted(found, key=lambda each: self.time(each).seconds)
 
-    def _time(self, effective: Effective) -> StepTime:
-        return step_time(effective, self.facts, is_deepspeed=self.runtime.ends_in_deepspeed)
+    def _recomputations(self, now: Choice) -> tuple[Recompute, ...]:
+        """What is open of none, selective and full."""
+        if RECOMPUTE not in self.open or is_recomputation_asked(self.facts):
+            return (now.recompute,)
+        if can_select(self.facts):
+            return (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+        return (Recompute.NONE, Recompute.FULL)
+
+    def time(self, choice: Choice) -> StepTime:
+        """The expected time of one step."""
+        is_deepspeed = self.runtime.ends_in_deepspeed
+        return step_time(self.config(choice), self.facts_of(choice), is_deepspeed=is_deepspeed)
+
+    def facts_of(self, choice: Choice) -> Facts:
+        """The facts of the run with a choice in place: a file recomputes all blocks or none."""
+        selects = choice.recompute is Recompute.SELECTIVE and RECOMPUTE in self.open
+        return recomputing_selectively(self.facts) if selects else self.facts
 
     def config(self, choice: Choice) -> Effective:
         """The config with a choice in place."""
@@ -254,12 +269,12 @@ class Space:
         return self.priced[key]
 
     def _priced(self, choice: Choice) -> Candidate:
-        effective = self.config(choice)
+        effective, facts = self.config(choice), self.facts_of(choice)
         options: list[Option] = []
         verdict = Verdict()
         for program in programs(self.runtime):
-            options.append(price(effective, self.facts, runtime=program))
-            judged = verdict_on(options[-1], effective, self.facts)
+            options.append(price(effective, facts, runtime=program))
+            judged = verdict_on(options[-1], effective, facts)
             verdict = Verdict(judged.lacks, verdict.tight or judged.tight)
             if not verdict.fits:
                 break
@@ -269,7 +284,7 @@ class Space:
             choice=replace(choice, buckets=sizes),
             effective=effective,
             option=options[0],
-            time=self._time(effective),
+            time=self.time(choice),
             verdict=verdict,
             device_bytes=max(option.device.visible_bytes for option in options),
             host_bytes=max(option.host.peak_bytes for option in options),
@@ -305,14 +320,48 @@ def cheapest(space: Space) -> tuple[Candidate | None, list[Candidate]]:
     """The arrangement of the policy at the smallest batch, and those passed over before it."""
     passed: list[Candidate] = []
     tight: Candidate | None = None
-    for choice in space.arrangements():
+    found = space.arrangements()
+    for place, choice in enumerate(found):
         candidate = space.candidate(choice)
         if candidate.verdict.roomy:
-            return candidate, passed
+            return _leanest(space, candidate, found[place + 1 :]), passed
         if candidate.verdict.fits and tight is None:
             tight = candidate
         passed.append(candidate)
     return tight, [each for each in passed if each is not tight]
+
+
+AS_FAST = 1.005
+"""Times a step's time that are no difference: published runs of one config differ by more."""
+
+
+def _leanest(space: Space, fastest: Candidate, slower: Sequence[Choice]) -> Candidate:
+    """Of the stages that are as fast, the lowest, unless another has more than 5 % of the card
+    less: below that the estimate tells no difference.
+    """
+    device = space.facts.device
+    equals = [fastest]
+    for choice in slower:
+        if space.time(choice).seconds > AS_FAST * fastest.time.seconds:
+            break
+        if _differs_by_stage(choice, fastest.choice) and _is_as_fast(space, choice, fastest):
+            candidate = space.candidate(choice)
+            equals += [candidate] if candidate.verdict.roomy else []
+    least = min(each.device_bytes for each in equals)
+    room = TO_SPARE * ((device and device.memory_bytes) or least)
+    lean = (each for each in equals if each.device_bytes <= least + room)
+    return min(lean, key=lambda each: each.choice.stage)
+
+
+def _differs_by_stage(one: Choice, other: Choice) -> bool:
+    return replace(one, stage=0, buckets={}) == replace(other, stage=0, buckets={})
+
+
+def _is_as_fast(space: Space, choice: Choice, other: Candidate) -> bool:
+    """However much of the communication is hidden: stage 3 sends more, and some runs show it."""
+    time, others = space.time(choice), other.time
+    pairs = ((time.low, others.low), (time.seconds, others.seconds), (time.high, others.high))
+    return all(mine <= AS_FAST * theirs for mine, theirs in pairs)
 
 
 def holds(space: Space) -> bool:
@@ -419,6 +468,8 @@ def tune(
     fitting, out = list[Candidate](), list[Candidate]()
     for choice in space.arrangements():
         small = space.candidate(choice)
+        if _is_needless(space, small):
+            continue
         if not small.verdict.fits:
             out.append(replace(small, reason=small.verdict.lacks, compared=small.time))
             continue
@@ -431,16 +482,24 @@ def tune(
     return (*fitting, *out)
 
 
+def _is_needless(space: Space, small: Candidate) -> bool:
+    """Selective recomputation where it does not fit, or the same fits without it."""
+    if small.choice.recompute is not Recompute.SELECTIVE or is_recomputation_asked(space.facts):
+        return False
+    plain = space.candidate(replace(small.choice, recompute=Recompute.NONE))
+    return plain.verdict.roomy or not small.verdict.fits
+
+
 def _lost(candidate: Candidate, best: Candidate) -> str:
     """Why it is not the choice, by the smallest batch of both."""
     if candidate.verdict.tight and not best.verdict.tight:
         return "fits with less than 5 % to spare"
     mine, others = candidate.time, best.time
     ratio = mine.seconds / others.seconds
-    if ratio < 1.005:
+    if ratio < AS_FAST:
         more = candidate.device_bytes - best.device_bytes
         if more > 0:
-            return f"as fast, {more / GIB:.1f} GiB more"
+            return f"as fast, {gib(more)} more"
         return "as fast, but more sharded" if more < 0 else "the same, but more sharded"
     again = candidate.choice.recompute is not best.choice.recompute
     causes = {

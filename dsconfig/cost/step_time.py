@@ -144,11 +144,19 @@ class _Step:
 
         Weights are read once in forward and twice in backward, which short passes wait for.
         """
-        again = self._recompute is not Recompute.NONE
-        products = self._flops() / (speed.flops_recomputing if again else speed.flops)
+        products = self._flops() / self._rate(speed)
         weights = 3 * self._width * self._model.parameters / self._split / speed.memory
         work = products + weights + self._moved() / speed.memory
         return max(work, self._launches() * speed.launch)
+
+    def _rate(self, speed: Rates) -> float:
+        """FLOPs per second; half of the products computed again count half of the difference."""
+        rate_of = {
+            Recompute.NONE: speed.flops,
+            Recompute.SELECTIVE: (speed.flops + speed.flops_recomputing) / 2,
+            Recompute.FULL: speed.flops_recomputing,
+        }
+        return rate_of[self._recompute]
 
     def _flops(self) -> float:
         """Of one micro batch and rank.

@@ -11,6 +11,7 @@ from typing import Any
 
 from dsconfig.facts import catalogue
 from dsconfig.facts.given import FactError
+from dsconfig.report.sizes import GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ node sizes")."""
 def _of_system(host: HostFacts) -> int:
     left, taken = host.memory_bytes or 0, 0.0
     for size, share in _TAKEN_BY_SYSTEM:
-        part = min(left, size * 2**30)
+        part = min(left, size * GIB)
         left, taken = left - part, taken + part * share
     return int(taken + left * _TAKEN_ABOVE)
 

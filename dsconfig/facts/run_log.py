@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from dsconfig.facts.given import FactError
+from dsconfig.report.sizes import GIB, KIB, MIB
 
-GIB, MIB = 2**30, 2**20
-_UNITS = {"KiB": 2**10, "MiB": MIB, "GiB": GIB, "bytes": 1, "MB": MIB, "GB": GIB}
+_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB, "bytes": 1, "MB": MIB, "GB": GIB}
 _NUMBER = r"(\d{1,15}(?:\.\d+)?)"
 _SIZE = rf"{_NUMBER} (KiB|MiB|GiB|bytes)"
 

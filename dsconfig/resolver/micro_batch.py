@@ -1,8 +1,9 @@
 """The largest micro batch that the estimate says fits."""
 
 from dsconfig.cost import search
-from dsconfig.cost.search import GIB, Space
+from dsconfig.cost.search import Space
 from dsconfig.report import Effect
+from dsconfig.report.sizes import gib
 from dsconfig.resolver import sizing, zero
 from dsconfig.resolver.draft import Draft
 
@@ -28,9 +29,7 @@ def largest(draft: Draft, path: str) -> int | None:
         "device": device.name,
         "capacity_bytes": device.memory_bytes,
         "peak_bytes": found.device_bytes,
-        "tried": {
-            str(each.choice.micro_batch): f"{each.device_bytes / GIB:.2f} GiB" for each in tried
-        },
+        "tried": {str(each.choice.micro_batch): gib(each.device_bytes, 2) for each in tried},
     }
     if found.verdict.tight:
         left = device.memory_bytes - found.device_bytes
@@ -39,7 +38,7 @@ def largest(draft: Draft, path: str) -> int | None:
             "tight-fit",
             Effect.NOTE,
             path,
-            f"a micro batch of {found.choice.micro_batch} leaves {left / GIB:.2f} GiB of the "
+            f"a micro batch of {found.choice.micro_batch} leaves {gib(left, 2)} of the "
             "device by the estimate",
             "should it run out of memory, write the next smaller one",
         )
@@ -54,7 +53,7 @@ def _not_even_one(draft: Draft, path: str, space: Space, capacity: int) -> None:
         "micro-batch-does-not-fit",
         Effect.REFUSED,
         path,
-        f"a micro batch of {micro} needs {smallest.device_bytes / GIB:.1f} GiB on a device of "
-        f"{capacity / GIB:.1f} GiB",
+        f"a micro batch of {micro} needs {gib(smallest.device_bytes)} on a device of "
+        f"{gib(capacity)}",
         f'{zero.way_out(space)}; write "auto" for the stage and the offload devices',
     )

@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from dsconfig.cost import search
-from dsconfig.cost.choices import NAMES, RECOMPUTED, Choice, choice_of
-from dsconfig.cost.search import GIB, Candidate, Space
+from dsconfig.cost.choices import NAMES, Choice, choice_of, recomputation_edits
+from dsconfig.cost.search import Candidate, Space
 from dsconfig.report import Effect
+from dsconfig.report.sizes import gib
 from dsconfig.resolver import sizing
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 from dsconfig.resolver.sizing import OPTIMIZER, PARAMETERS, STAGE
-from dsconfig.runtimes.base import RECOMPUTATION
 from dsconfig.runtimes.effective import Tier
 
 
@@ -37,9 +37,9 @@ def way_out(space: Space) -> str:
     found, _ = search.cheapest(replace(space, open=opened, priced={}))
     if found is None:
         return "no stage or offload target holds it: use more or larger devices"
-    need = f"{found.device_bytes / GIB:.1f} GiB"
+    need = gib(found.device_bytes)
     before = choice_of(space.base, space.facts).recompute
-    steps = space.runtime.steps({RECOMPUTATION: RECOMPUTED}, {})
+    steps = space.runtime.steps(recomputation_edits(found.choice.recompute), {})
     again = "" if found.choice.recompute is before else f" together with {steps[0]}"
     return f"{in_words(found.choice)}{again} would hold it ({need})"
 
@@ -102,7 +102,7 @@ def _warn_about_host(draft: Draft, found: Candidate) -> None:
             "host-memory-unknown",
             Effect.NOTE,
             OPTIMIZER,
-            f"offloading needs {found.host_bytes / GIB:.1f} GiB of main memory on each node, and "
+            f"offloading needs {gib(found.host_bytes)} of main memory on each node, and "
             "how much there is was not said",
             "give --host-memory",
         )

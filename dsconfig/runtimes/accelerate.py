@@ -9,6 +9,8 @@ from dsconfig.runtimes.base import (
     BY_THE_MODEL,
     RECOMPUTATION,
     SCRIPT,
+    SELECTIVE_RECOMPUTATION,
+    SELECTIVELY_BY_THE_MODEL,
     AutoFate,
     Runtime,
     Step,
@@ -40,6 +42,7 @@ class Accelerate(Runtime):
     reads_hjson: ClassVar[bool] = False
     elsewhere: ClassVar[Mapping[str, Step]] = {
         RECOMPUTATION: BY_THE_MODEL,
+        SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL,
         "/train_micro_batch_size_per_gpu": Step(SCRIPT, "DataLoader(..., batch_size={})"),
         "/gradient_accumulation_steps": Step(SCRIPT, "Accelerator(gradient_accumulation_steps={})"),
         "/optimizer/params/lr": Step(SCRIPT, "DummyOptim(..., lr={})"),

@@ -56,7 +56,15 @@ CONFIG, ARGUMENTS, SCRIPT = "the config", "TrainingArguments", "the script"
 """The places."""
 RECOMPUTATION = "/activation_checkpointing"
 """The pointer that stands for recomputing every block; what is written for it differs."""
+SELECTIVE_RECOMPUTATION = f"{RECOMPUTATION}/selective"
+"""The same for keeping attention and every other matrix product. No file can ask for it."""
 BY_THE_MODEL = Step(SCRIPT, "model.gradient_checkpointing_enable()")
+_SELECTIVELY = "dict(use_reentrant=False, context_fn=dsengine.checkpointing.every_other_product)"
+SELECTIVELY_BY_THE_MODEL = Step(SCRIPT, f"model.gradient_checkpointing_enable({_SELECTIVELY})")
+SELECTIVELY_BY_ARGUMENTS = Step(
+    ARGUMENTS, f"gradient_checkpointing=True, gradient_checkpointing_kwargs={_SELECTIVELY}"
+)
+"""The policy is ours, because torch has none by name; it is a function of torch alone."""
 
 
 class Source(StrEnum):
@@ -96,7 +104,10 @@ class Runtime:
     believes: ClassVar[tuple[str, ...]] = ("config",)
     """Whose word holds where files disagree: the config's, then that of ``training`` or ``launch``
     (TrainingArguments and accelerate's YAML, by their names in ``Facts``)."""
-    elsewhere: ClassVar[Mapping[str, Step]] = {RECOMPUTATION: BY_THE_MODEL}
+    elsewhere: ClassVar[Mapping[str, Step]] = {
+        RECOMPUTATION: BY_THE_MODEL,
+        SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL,
+    }
     """What is not set by the file alone: by pointer, with ``{}`` for the value."""
     recomputes_by_file: ClassVar[bool] = False
     """True where the block activation_checkpointing alone makes blocks be recomputed."""

@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dsconfig.runtimes.base import AutoFate, Runtime, Step
+from dsconfig.runtimes.base import (
+    SELECTIVE_RECOMPUTATION,
+    SELECTIVELY_BY_THE_MODEL,
+    AutoFate,
+    Runtime,
+    Step,
+)
 from dsconfig.schema import catalogue
 from dsconfig.schema.version import NEWEST, Version
 
@@ -12,7 +18,7 @@ class DsEngine(Runtime):
     name = "dsengine"
     fills_by_itself: ClassVar[bool] = False
     must_fit_on: ClassVar[tuple[str, ...]] = ("dsengine", "deepspeed")
-    elsewhere: ClassVar[Mapping[str, Step]] = {}
+    elsewhere: ClassVar[Mapping[str, Step]] = {SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL}
     recomputes_by_file: ClassVar[bool] = True
     believes: ClassVar[tuple[str, ...]] = ("config", "training", "launch")
     ends_in_deepspeed: ClassVar[bool] = False

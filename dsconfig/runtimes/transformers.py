@@ -5,7 +5,15 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from dsconfig.lazily import lazily
-from dsconfig.runtimes.base import ARGUMENTS, RECOMPUTATION, AutoFate, Runtime, Step
+from dsconfig.runtimes.base import (
+    ARGUMENTS,
+    RECOMPUTATION,
+    SELECTIVE_RECOMPUTATION,
+    SELECTIVELY_BY_ARGUMENTS,
+    AutoFate,
+    Runtime,
+    Step,
+)
 from dsconfig.runtimes.deepspeed import fate_of_auto
 from dsconfig.schema.auto import BY_ACCELERATE, BY_TRANSFORMERS
 from dsconfig.schema.version import NEWEST, Version
@@ -39,6 +47,7 @@ class Transformers(Runtime):
     reads_hjson: ClassVar[bool] = False
     elsewhere: ClassVar[Mapping[str, Step]] = {
         RECOMPUTATION: Step(ARGUMENTS, "gradient_checkpointing=True"),
+        SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_ARGUMENTS,
         "/train_micro_batch_size_per_gpu": Step(ARGUMENTS, "per_device_train_batch_size={}"),
         "/gradient_accumulation_steps": Step(ARGUMENTS, "gradient_accumulation_steps={}"),
         "/optimizer/params/lr": Step(ARGUMENTS, "learning_rate={}"),

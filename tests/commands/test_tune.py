@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,34 @@ def test_what_does_not_fit_is_said_first() -> None:
     done = tune(*huge, "--host-memory", "512GiB")
     assert done.returncode == 1
     assert done.stdout.split("\n\n")[1].startswith("Nothing fits. What comes nearest, stage 3")
+
+
+def test_of_two_stages_as_fast_the_leaner_wins_unless_it_sends_more() -> None:
+    """Stage 2 has 5 GiB less than stage 1; stage 3 has less still, and gathers in every pass."""
+    cards = ("--gpus", "8", "--device", "a100-80gb", "--seq-len")
+    stages = candidates("--model", "llama-2-13b", *cards, "6144")[:3]
+    assert [each["label"].partition(",")[0] for each in stages] == ["stage 2", "stage 1", "stage 3"]
+    assert len({each["compared_seconds"] for each in stages}) == 1
+    assert stages[1]["reason"] == "as fast, 5.5 GiB more"
+    small = candidates("--model", "llama-3.2-1b", *cards, "2048")
+    assert small[0]["label"].startswith("stage 1,"), "within 5 % of the card the simpler one"
+
+
+def test_selective_recomputation_is_tried_where_none_does_not_fit() -> None:
+    long = (*EIGHT_B[:-1], "8192")
+    best, *others = candidates(*long)
+    assert best["recomputation"] == "selective" and not best["reason"]
+    assert any(each["recomputation"] == "full" for each in others)
+    shown = " ".join(tune(*long).stdout.split())
+    assert "recompute selectively: fastest" in shown
+    assert "context_fn=dsengine.checkpointing.every_other_product)) in the script" in shown
+    assert not any(each["recomputation"] == "selective" for each in candidates(*EIGHT_B)[:4])
+    eager = candidates(*long, "--attention", "eager")
+    assert not any(each["recomputation"] == "selective" for each in eager)
+
+
+def candidates(*flags: str) -> list[dict[str, Any]]:
+    return json.loads(tune(*flags, "--output-format", "json").stdout)["candidates"]
 
 
 @pytest.mark.parametrize("columns", [80, 120])

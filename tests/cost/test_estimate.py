@@ -12,6 +12,7 @@ from dsconfig.cost.choices import (
     USUAL,
     Choice,
     config_of,
+    recomputing_selectively,
     usual_config,
     with_choice,
     with_micro_batch,
@@ -25,7 +26,7 @@ from dsconfig.cost.remedies import cheapest_changes
 from dsconfig.cost.search import programs, table, tune, verdict_on
 from dsconfig.facts import Facts, TrainingFacts, catalogue
 from dsconfig.facts.gathering import gather
-from dsconfig.runtimes.base import runtime_of
+from dsconfig.runtimes.base import SELECTIVE_RECOMPUTATION, runtime_of
 from dsconfig.runtimes.effective import Effective, Tier, Zero
 from dsconfig.schema import Key, find
 
@@ -223,13 +224,17 @@ def test_a_change_that_is_made_costs_what_was_said(stage: int) -> None:
     for change in changes:
         written = config_of(config)
         written.pop("train_batch_size", None)
+        then = here
         for pointer, value in change.edits.items():
+            if pointer == SELECTIVE_RECOMPUTATION:
+                then = recomputing_selectively(here)
+                continue
             *blocks, name = pointer.split("/")[1:]
             place = written
             for block in blocks:
                 place = place.setdefault(block, {})
             place[name] = value
-        made = dsconfig.estimate(dsconfig.resolve(written, here), here).options[0]
+        made = dsconfig.estimate(dsconfig.resolve(written, then), then).options[0]
         assert made.device.peak_bytes == change.option.device.peak_bytes, change.what
         assert made.host.bytes == change.option.host.bytes, change.what
         assert made.bucket_rule_bytes == change.option.bucket_rule_bytes, change.what

@@ -14,7 +14,7 @@ import dsconfig
 from dsconfig.commands import init_template
 from dsconfig.commands.errors import UsageError
 from dsconfig.cost.activations import Recompute
-from dsconfig.cost.choices import NAMES
+from dsconfig.cost.choices import NAMES, recomputing_selectively
 from dsconfig.cost.limits import limits
 from dsconfig.cost.search import OPTIMIZER, PARAMETERS, STAGE, Candidate, tune
 from dsconfig.facts import Facts, parameter_count
@@ -142,7 +142,10 @@ def agree(facts: Facts, fixed: Mapping[str, Any], best: Candidate | None, seed: 
     """``resolve`` and ``init`` choose ``best`` too, or refuse where there is none."""
     rebuilds = best is not None and best.choice.recompute is Recompute.FULL
     full = rebuilds and not asked(facts)
-    resolution = dsconfig.resolve(open_file(facts, fixed, recomputed=full), facts)
+    selects = best is not None and best.choice.recompute is Recompute.SELECTIVE
+    # No file asks for that: who resolves one says it of the run.
+    here = recomputing_selectively(facts) if selects else facts
+    resolution = dsconfig.resolve(open_file(facts, fixed, recomputed=full), here)
     assert resolution.ok == (best is not None), (seed, resolution.diagnostics)
     if best is not None:
         assert said(resolution.config) == tuned(best, recomputed=full), seed

@@ -1,17 +1,30 @@
 """Every kind of remedy is spelled for the program that runs the file, and takes effect there."""
 
-import ast
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import dsconfig
+import dsengine
 from dsconfig.cost.remedies import Change, cheapest_changes
 from dsconfig.facts import Facts
 from dsconfig.facts.gathering import gather
-from dsconfig.runtimes.base import ARGUMENTS, CONFIG, SCRIPT, Runtime, Step, runtime_of
+from dsconfig.runtimes.base import (
+    ARGUMENTS,
+    BY_THE_MODEL,
+    CONFIG,
+    RECOMPUTATION,
+    SCRIPT,
+    SELECTIVE_RECOMPUTATION,
+    SELECTIVELY_BY_THE_MODEL,
+    Runtime,
+    Step,
+    runtime_of,
+)
 from dsconfig.source import Document, read
 from dsconfig.source.override import with_overrides
 
@@ -56,16 +69,15 @@ def facts(name: str, arguments: dict[str, Any]) -> Facts:
 
 def followed(steps: tuple[Step, ...], name: str, document: Document) -> tuple[Document, Facts]:
     """The world after a person has done what the steps say, to the letter."""
-    arguments, edits, again = dict(ARGS), list[str](), False
+    arguments, edits, again = dict(ARGS), list[str](), dict[str, Any]()
     for step in steps:
         if step.where == ARGUMENTS:
-            key, _, value = step.text.partition("=")
-            arguments[key] = ast.literal_eval(value)
+            arguments |= eval(f"dict({step.text})", {"dsengine": dsengine})
         elif step.where == CONFIG:
             key, _, value = step.text.partition(" = ")
             edits.append(f"{key}={value}")
-        elif step.text == "model.gradient_checkpointing_enable()":
-            again = True
+        elif step.text.startswith("model.gradient_checkpointing_enable("):
+            again = CALLS[step.text]
         else:
             assert step.where == SCRIPT
             value = int(step.text.rstrip(")").rpartition("=")[2])
@@ -75,12 +87,18 @@ def followed(steps: tuple[Step, ...], name: str, document: Document) -> tuple[Do
     if again:
         training = changed.training
         assert training is not None
-        said = {**training.arguments, "gradient_checkpointing": True}
+        said = {**training.arguments, **again}
         changed = replace(changed, training=replace(training, arguments=said))
     return with_overrides(document, edits), changed
 
 
 ACCUMULATION = "gradient_accumulation_steps"
+SELECTIVELY = SELECTIVELY_BY_THE_MODEL.text
+CALLS: dict[str, dict[str, Any]] = {
+    BY_THE_MODEL.text: {"gradient_checkpointing": True},
+    SELECTIVELY: {"gradient_checkpointing": "selective"},
+}
+"""What is called in a script, and how the next estimate hears of it (``--recompute``)."""
 
 
 @pytest.mark.parametrize(("name", "config"), CASES, ids=[name for name, _ in CASES])
@@ -103,11 +121,12 @@ def test_what_a_remedy_promises_is_what_the_next_estimate_says(
 
 
 def test_recomputation_is_spelled_as_its_program_takes_it() -> None:
-    spelled = {}
+    spelled, selectively = {}, {}
     for name, config in CASES:
         runtime, _, changes = offered(name, config)
         (alone,) = [each for each in changes if each.parts == ("recompute activations",)]
         spelled[name] = [str(step) for step in runtime.steps(alone.edits, config)]
+        (selectively[name],) = runtime.steps({SELECTIVE_RECOMPUTATION: True}, config)
     by_the_script = ["model.gradient_checkpointing_enable() in the script"]
     assert spelled == {
         "transformers": ["gradient_checkpointing=True in TrainingArguments"],
@@ -115,6 +134,9 @@ def test_recomputation_is_spelled_as_its_program_takes_it() -> None:
         "deepspeed": by_the_script,
         "dsengine": ['activation_checkpointing = {"partition_activations": false} in the config'],
     }
+    by_arguments = selectively.pop("transformers")
+    assert by_arguments.where == ARGUMENTS and "context_fn=" in by_arguments.text
+    assert set(selectively.values()) == {SELECTIVELY_BY_THE_MODEL}
 
 
 def test_where_the_file_fixes_the_batch_the_trainer_needs_both_changed() -> None:
@@ -140,6 +162,22 @@ def test_a_batch_with_recomputation_is_offered_where_neither_alone_fits() -> Non
     assert any(joint <= {*change.parts} or len(change.parts) == 2 for change in changes)
 
 
+@contextmanager
+def products() -> Iterator[list[int]]:
+    """How many matrix products are computed while the block runs."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    counted = [0]
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+            counted[0] += func.name() in ("aten::mm", "aten::addmm")
+            return func(*args, **(kwargs or {}))
+
+    with Counting():
+        yield counted
+
+
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_the_trainer_obeys_the_argument_and_the_model_the_call(tmp_path: Any) -> None:
@@ -154,9 +192,10 @@ def test_the_trainer_obeys_the_argument_and_the_model_the_call(tmp_path: Any) ->
         vocab_size=64,
     )
     rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 4
-    spelled = runtime_of("transformers").elsewhere["/activation_checkpointing"].text
-    name, _, value = spelled.partition("=")
-    for asked in (False, True):
+    by_pointer: dict[str | None, int] = {}
+    trainer, script = runtime_of("transformers").elsewhere, runtime_of("deepspeed").elsewhere
+    for pointer in (None, RECOMPUTATION, SELECTIVE_RECOMPUTATION):
+        text = trainer[pointer].text if pointer else ""
         model = transformers.LlamaForCausalLM(tiny)
         arguments = transformers.TrainingArguments(
             output_dir=str(tmp_path),
@@ -165,13 +204,20 @@ def test_the_trainer_obeys_the_argument_and_the_model_the_call(tmp_path: Any) ->
             report_to=[],
             use_cpu=True,
             save_strategy="no",
-            **({name: ast.literal_eval(value)} if asked else {}),
+            **eval(f"dict({text})", {"dsengine": dsengine}),
         )
-        transformers.Trainer(model=model, args=arguments, train_dataset=rows).train()
-        assert model.is_activation_checkpointing is asked
-    model = transformers.LlamaForCausalLM(tiny)
-    exec(runtime_of("deepspeed").elsewhere["/activation_checkpointing"].text, {"model": model})
-    assert model.is_activation_checkpointing
+        with products() as counted:
+            transformers.Trainer(model=model, args=arguments, train_dataset=rows).train()
+        by_pointer[pointer] = counted[0]
+        assert model.is_activation_checkpointing is (pointer is not None)
+        if pointer:
+            model = transformers.LlamaForCausalLM(tiny)
+            exec(script[pointer].text, {"model": model, "dsengine": dsengine})
+            assert model.is_activation_checkpointing
+    # Seven products in each of two blocks, the last of which nobody needs again.
+    plain = by_pointer[None]
+    assert by_pointer[RECOMPUTATION] - plain == 2 * 6
+    assert by_pointer[SELECTIVE_RECOMPUTATION] - plain == 2 * 3
 
 
 def test_the_remedies_are_in_the_json_too(tmp_path: Any, capsys: Any, monkeypatch: Any) -> None:
@@ -188,8 +234,9 @@ def test_the_remedies_are_in_the_json_too(tmp_path: Any, capsys: Any, monkeypatc
     captured = capsys.readouterr()
     data = json.loads(captured.out)
     assert data["runtime"] == "transformers" and data["inferred_from"]
-    first = data["remedies"][0]
-    assert first["fits"] and first["steps"][0]["text"] == "gradient_checkpointing=True"
+    written = [each["steps"][0]["text"] for each in data["remedies"] if each["fits"]]
+    assert written[0].startswith("gradient_checkpointing=True, gradient_checkpointing_kwargs=")
+    assert written[1] == "gradient_checkpointing=True"
     assert "bf16=True in TrainingArguments" in captured.err, "fp32 is never assumed in silence"
 
 

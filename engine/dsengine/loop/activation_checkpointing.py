@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.profiler import record_function
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 import dsconfig
@@ -109,6 +110,33 @@ def checkpoint(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 non_reentrant_checkpoint = checkpoint
+
+
+def every_other_product() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    """Keep attention and every other matrix product of a block, and compute the rest again.
+
+    What torch's ``checkpoint`` takes as ``context_fn``; a model of transformers hands it on:
+
+        model.gradient_checkpointing_enable(
+            dict(use_reentrant=False, context_fn=dsengine.checkpointing.every_other_product)
+        )
+    """
+    seen = {False: 0, True: 0}
+
+    def decide(context: Any, operation: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        name = operation.name() if hasattr(operation, "name") else str(operation)
+        if name in _PRODUCTS:
+            seen[context.is_recompute] += 1
+            keeps = seen[context.is_recompute] % 2 == 1
+        else:
+            keeps = "attention" in name or "flash_attn" in name
+        return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(decide)
+
+
+_PRODUCTS = frozenset(("aten::mm", "aten::addmm", "aten::_scaled_mm", "aten::_grouped_mm"))
+"""What the linear layers of a block come to."""
 
 
 def checkpoint_blocks(module: nn.Module, settings: Settings, blocks: Iterable[str]) -> list[str]:
