@@ -53,7 +53,9 @@ def main() -> None:
         with nullcontext() if starts_programs else without_plugins():
             app(prog_name="dsconfig")
     except UsageError as error:
-        print(f"dsconfig: error: {error}", file=sys.stderr)
+        from dsconfig.commands.text_table import fitted
+
+        print(fitted(f"dsconfig: error: {error}"), file=sys.stderr)
         sys.exit(USAGE)
     except BrokenPipeError:
         # The reader has gone (`| head`); closing quietly is what every tool does.

@@ -13,7 +13,7 @@ from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 
 with lazily():
-    from dsconfig.commands import differences
+    from dsconfig.commands import differences, text_table
 
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def diff(
     else:
         second = options.load(b, overrides)
         changes = differences.between_configs(_mapping(first), _mapping(second), before, after)
-    typer.echo(as_json(changes) if output_format == "json" else as_text(changes))
+    typer.echo(as_json(changes) if output_format == "json" else text_table.fitted(as_text(changes)))
     if changes:
         raise typer.Exit(1)
 

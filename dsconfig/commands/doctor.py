@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from dsconfig.commands.errors import usage
+from dsconfig.commands.text_table import fitted
 from dsconfig.lazily import lazily
 from dsconfig.report.sizes import both
 
@@ -26,6 +27,8 @@ with lazily():
 
 PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "safetensors", "pydantic", "typer")
 NEEDED_TORCH = (2, 11)
+LEFT = 24
+"""Columns of state and subject."""
 SMALL_SHARED_MEMORY = 1 << 30
 """Below this, data loaders with several workers die of a bus error (bytes)."""
 
@@ -64,7 +67,8 @@ def doctor(log: Log = None) -> None:
     for finding in findings():
         mark = f"[{colours[finding.state]}]{finding.state:<7}[/]"
         # The text is no markup: ``dsconfig-zero[engine]`` keeps its brackets.
-        out.print(f"{mark}  {finding.subject:<14} {markup.escape(finding.text)}")
+        text = fitted(" " * LEFT + finding.text).lstrip()
+        out.print(f"{mark}  {finding.subject:<14} {markup.escape(text)}", soft_wrap=True)
         worst = State.BAD if State.BAD in (worst, finding.state) else worst
     if worst is State.BAD:
         raise typer.Exit(1)

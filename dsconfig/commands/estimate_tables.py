@@ -44,7 +44,7 @@ def print_table(estimate: Estimate, facts: "Facts", program: "Program") -> None:
     """All usual choices: device, host, NVMe, what fits, and the communication buckets."""
     typer.echo(f"{paragraph(_heading(estimate, program))}\n")
     typer.echo(f"{paragraph(_overall(estimate, facts))}\n")
-    typer.echo(f"{_choices(estimate, facts)}\n")
+    typer.echo(f"peak in GiB\n{_choices(estimate, facts)}\n")
     typer.echo(f"{_bars(estimate)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
     for line in [*_building(estimate), *_remarks(estimate, facts)]:
@@ -88,10 +88,16 @@ def _heading(estimate: Estimate, program: "Program") -> str:
     gpus, nodes = inputs["gpus"], inputs["nodes"]
     where = f"{gpus} x {inputs['device']}" if inputs["device"] else f"{gpus} GPUs"
     on = f" on {nodes} nodes" if nodes and nodes > 1 else ""
+    named = _named(inputs["model"], inputs["parameters"])
     return (
-        f"{inputs['model']}: {_scientific(inputs['parameters'])} parameters on {where}{on}, "
-        f"{inputs['precision']}, {inputs['optimizer']}; {program.sentence}"
+        f"{named} on {where}{on}, {inputs['precision']}, {inputs['optimizer']}; {program.sentence}"
     )
+
+
+def _named(model: str, parameters: int) -> str:
+    """``llama-3-8b: 8.03e9 parameters``; a model known by its count has no other name."""
+    count = f"{_scientific(parameters)} parameters"
+    return count if model == count else f"{model}: {count}"
 
 
 def _scientific(count: int) -> str:
@@ -102,12 +108,13 @@ def _scientific(count: int) -> str:
 
 def _choices(estimate: Estimate, facts: "Facts") -> TextTable:
     nvme = any(option.nvme.bytes for option in estimate.options)
-    columns = [">stage", "moved off the GPU", ">GPU, GiB", ">host, GiB"]
-    table = TextTable(*columns, *([">NVMe, GiB"] if nvme else []), "fits")
+    columns = [">stage", "moved off the GPU", ">GPU", ">host"]
+    table = TextTable(*columns, *([">NVMe"] if nvme else []), "fits")
     for option in estimate.options:
-        cells = [str(option.stage), moved(option), _size(option.device.peak_bytes)]
-        cells += [_size(option.host.bytes), *([_size(option.nvme.bytes)] if nvme else [])]
-        table.add_row(*cells, _fits(option, facts))
+        counts = [option.device.peak_bytes, option.host.bytes]
+        counts += [option.nvme.bytes] if nvme else []
+        cells = [in_gib(count, 1) if count else "-" for count in counts]
+        table.add_row(str(option.stage), moved(option), *cells, _fits(option, facts))
     return table
 
 
@@ -420,7 +427,7 @@ def _cells(each: "Candidate", peak_tflops: float | None) -> tuple[str, str, str,
 
 def _won(best: "Candidate", facts: "Facts", program: "Program") -> str:
     model, device = facts.model, facts.device
-    named = f"{model.name}: {_scientific(model.parameters)} parameters" if model else "a model"
+    named = _named(model.name, model.parameters) if model else "a model"
     where = f"{facts.world_size} x {device.name}" if device else f"{facts.world_size} GPUs"
     tokens = facts.training.sequence_length if facts.training else None
     precision = best.effective.numerics.precision

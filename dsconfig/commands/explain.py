@@ -15,6 +15,7 @@ from dsconfig.report.diagnostic import RULE_PAGES
 with lazily():
     from dsconfig.checks import page, registry
     from dsconfig.commands import key_words as keys
+    from dsconfig.commands import text_table
     from dsconfig.resolver import codes
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _explain_rule(code: str, *, as_json: bool) -> None:
         data, text = {"finding": finding_as_data(code)}, page.finding_page(code)
     else:
         raise UsageError(f"there is no rule {code}")
-    typer.echo(_dump(data) if as_json else text.rstrip("\n"))
+    typer.echo(_dump(data) if as_json else text_table.fitted(text.rstrip("\n")))
 
 
 def rule_as_data(rule: "Rule") -> dict[str, Any]:
@@ -95,11 +96,11 @@ def _explain_key(name: str, *, as_json: bool) -> None:
     if as_json:
         typer.echo(_dump({"keys": [keys.key_as_data(key) for key in found]}))
     elif len(found) == 1:
-        typer.echo(keys.key_as_text(found[0]))
+        typer.echo(text_table.fitted(keys.key_as_text(found[0])))
     else:
         typer.echo(f"{name} is the name of {len(found)} keys:\n")
         for key in found:
-            typer.echo(f"  {key.path}\n      {key.doc}")
+            typer.echo(text_table.fitted(f"  {key.path}\n      {key.doc}"))
 
 
 def _dump(data: Mapping[str, Any]) -> str:

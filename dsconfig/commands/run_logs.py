@@ -62,7 +62,7 @@ def print_log(log: "RunLog") -> None:
     known = {
         "DeepSpeed": log.release,
         "ranks": log.world_size,
-        "samples/s": log.samples_per_second,
+        "samples/s": log.samples_per_second and f"{log.samples_per_second:.4g}",
         "nvidia-smi": None if log.visible is None else both(log.visible),
     }
     for name, value in known.items():

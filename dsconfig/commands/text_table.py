@@ -70,6 +70,32 @@ def wrapped(text: str, *, first: str = "", indent: str = "") -> str:
     )
 
 
+_BEFORE = re.compile(r" *(?:[->] |\S.{0,20}?  +)?")
+"""What stands before the text of a line: an indent, a mark, or a label and a gap."""
+
+
+def fitted(text: str) -> str:
+    """Lines as they are; those too wide for a terminal go on below where their text begins."""
+    width = shutil.get_terminal_size((UNBOUNDED, 24)).columns
+    return "\n".join(part for line in text.split("\n") for part in _fitted(line, width))
+
+
+UNBOUNDED = 10**6
+"""Columns of a pipe: who reads lines there gets them whole."""
+
+
+def _fitted(line: str, width: int) -> list[str]:
+    before = _BEFORE.match(line)
+    first = before[0] if before else ""
+    if len(line) <= width or len(first) > width // 2:
+        return [line]
+    indent = first if first.startswith("> ") else " " * (len(first) or 2)
+    body = line[len(first) :]
+    return _lines(
+        body, width, initial_indent=first, subsequent_indent=indent, break_long_words=False
+    )
+
+
 HELD = "\u00a0"
 """A space at which no line ends."""
 

@@ -4,11 +4,15 @@ import sys
 from collections.abc import Sequence
 
 from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
 from dsconfig.report import Applicability, FileReport, Severity
 from dsconfig.report.causes import by_cause
 from dsconfig.report.render import FOR_PEOPLE, FORMATS, render
 from dsconfig.report.render.terminal import look_of, one_line, paint
 from dsconfig.source.findings import UNREADABLE
+
+with lazily():
+    from dsconfig.commands import text_table
 
 
 class Output:
@@ -45,7 +49,7 @@ class Output:
 
     def note(self, text: str) -> None:
         if not self.quiet:
-            sys.stderr.write(f"{text}\n")
+            sys.stderr.write(f"{text_table.fitted(text)}\n")
 
     def heading(self, reports: Sequence[FileReport]) -> None:
         """Who runs the files, one line for each program, and what it fills in by itself."""
