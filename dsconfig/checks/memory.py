@@ -48,13 +48,20 @@ def _round(number: int) -> int:
     return number // 10**digits * 10**digits or 1
 
 
-@rule("DSC502", "host-memory-too-small", Effect.REFUSED, wakes=MODEL, late=True)
+@rule(
+    "DSC502",
+    "host-memory-too-small",
+    Effect.REFUSED,
+    also=(Effect.COSTLY,),
+    wakes=MODEL,
+    late=True,
+)
 def host_memory_too_small(config: Context) -> Iterator[Finding]:
     """Offloaded optimizer states alone are more than the memory of a node (`--host-memory`).
 
     A lower bound: 12 bytes of Adam states and master weight, and 4 of gradient, for each
-    trainable parameter, shared by all nodes; the system's share of a node is left to it.
-    `dsconfig estimate` counts everything.
+    trainable parameter, shared by all nodes. Where they fit only without what the system
+    needs for itself, that is a warning. `dsconfig estimate` counts everything.
 
     with: model="llama-2-13b", world_size=8, host_memory="64GiB"
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
@@ -72,15 +79,20 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
         return
     nodes = config.facts.nodes or 1
     needed = model.trainable * (STATE_BYTES + GRADIENT_BYTES) // nodes
-    if needed > host.usable_bytes:
-        yield Finding(
-            path=(*ZERO, "offload_optimizer"),
-            message=f"offloaded states of {model.name} need {gib(needed, 0)} of each node, "
-            f"which has {gib(host.usable_bytes, 0)} of {gib(host.memory_bytes, 0)} for them beside "
-            "the system: it kills the processes",
-            help="use more nodes, offload to nvme at stage 3, or train fewer parameters",
-            on_key=True,
-        )
+    if needed <= host.usable_bytes:
+        return
+    stops = needed > host.memory_bytes
+    has, left = gib(host.memory_bytes, 0), gib(host.usable_bytes, 0)
+    fate = "the system kills the processes" if stops else "it swaps, or kills the processes"
+    room = has if stops else f"{left} of {has} beside the system"
+    yield Finding(
+        path=(*ZERO, "offload_optimizer"),
+        message=f"offloaded states of {model.name} need {gib(needed, 0)} of each node, which has "
+        f"{room}: {fate}",
+        help="use more nodes, offload to nvme at stage 3, or train fewer parameters",
+        effect=None if stops else Effect.COSTLY,
+        on_key=True,
+    )
 
 
 @rule("DSC503", "buffer-smaller-than-tensor", Effect.REFUSED, wakes=MODEL, late=True)

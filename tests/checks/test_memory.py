@@ -4,6 +4,7 @@ import pytest
 
 import dsconfig
 from dsconfig.facts import gather
+from dsconfig.report import Diagnostic, Effect
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,
@@ -11,10 +12,14 @@ CONFIG = {
 }
 
 
-def host_findings(nodes: int | None, memory: int, ranks: int | None = 8) -> list[str]:
+def host_findings(nodes: int | None, memory: int, ranks: int | None = 8) -> list[Diagnostic]:
     facts = gather(world_size=ranks, nodes=nodes, model="llama-2-13b", host_memory=memory)
     report = dsconfig.validate(CONFIG, facts)
-    return [found.message for found in report.diagnostics if found.code == "DSC502"]
+    return [found for found in report.diagnostics if found.code == "DSC502"]
+
+
+def stops(nodes: int | None, memory: int, ranks: int | None = 8) -> bool:
+    return any(found.effect is Effect.REFUSED for found in host_findings(nodes, memory, ranks))
 
 
 @pytest.mark.parametrize(("nodes", "share"), [(None, 1), (1, 1), (2, 2), (4, 4)])
@@ -23,9 +28,16 @@ def test_states_are_divided_by_the_nodes(nodes: int | None, share: int) -> None:
     model = gather(model="llama-2-13b").model
     assert model is not None
     needed = 16 * model.trainable // share
-    assert host_findings(nodes, needed) == []
-    [message] = host_findings(nodes, needed - 1)
-    assert f"{needed / 2**30:.0f} GiB of each node" in message
+    assert not stops(nodes, needed) and stops(nodes, needed - 1)
+    [found] = host_findings(nodes, needed - 1)
+    assert f"{needed / 2**30:.0f} GiB of each node" in found.message
+
+
+def test_what_leaves_the_system_nothing_is_a_warning() -> None:
+    """13e9 parameters take 194 GiB: of 200 the system keeps 11."""
+    [found] = host_findings(1, 200 * 2**30)
+    assert found.effect is Effect.COSTLY and "which has 189 GiB of 200 GiB" in found.message
+    assert host_findings(1, 220 * 2**30) == []
 
 
 @pytest.mark.parametrize(("stage", "told"), [(2, False), (3, True)])
@@ -40,5 +52,5 @@ def test_a_buffer_of_parameters_is_judged_where_they_can_be_on_disk(stage: int, 
 def test_without_ranks_and_nodes_one_node_is_meant() -> None:
     model = gather(model="llama-2-13b").model
     assert model is not None
-    assert host_findings(None, 16 * model.trainable, ranks=None) == []
-    assert len(host_findings(None, 16 * model.trainable - 1, ranks=None)) == 1
+    assert not stops(None, 16 * model.trainable, ranks=None)
+    assert stops(None, 16 * model.trainable - 1, ranks=None)

@@ -220,7 +220,7 @@ def test_an_error_is_told_once(tmp_path: Path) -> None:
 )
 def test_counts_are_written_in_thousands(count: str, said: str) -> None:
     assert (
-        f": {said} parameters on 8 GPUs" in run("estimate", "--params", count, "--gpus", "8").stdout
+        f"{said} parameters on 8 GPUs" in run("estimate", "--params", count, "--gpus", "8").stdout
     )
 
 

@@ -135,5 +135,5 @@ def test_main_memory_too_small_for_states_alone_is_told_by_the_gibibyte(
         "zero_optimization": {"stage": stage, "offload_optimizer": {"device": device}},
     }
     facts = world(host_memory=f"{host_gib}GiB", nodes=nodes)
-    codes = {found.code for found in dsconfig.validate(config, facts).diagnostics}
-    assert ("DSC502" in codes) is told
+    stops = {found.code for found in dsconfig.validate(config, facts).errors}
+    assert ("DSC502" in stops) is told
