@@ -126,10 +126,14 @@ def estimate(
     found = _estimate(facts, effective, program.runtime)
     if measured is not None:
         found = _calibrated(found, measured, measured_as)
-    _write(found, plot, html)
     written: dict[str, Any] = document.value if document is not None else {}
     read = None if log is None else read_log(log)
-    _show(found, facts, effective, program, written, output_format, read)
+    changes = _changes(found, facts, effective, program, read)
+    if plot is not None or html is not None:
+        said = tables.overall(found, facts, effective is not None)
+        remedies = verdict.remedy_data(changes, program.runtime, written)
+        _write(found, plot, html, said, remedies)
+    _show(found, facts, effective, program, written, output_format, read, changes)
     if fail_if_oom and not _any_fits(found, facts):
         raise typer.Exit(1)
 
@@ -193,12 +197,34 @@ def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
     return calibration.calibrated(found, fitted)
 
 
-def _write(found: "Estimate", plot: Path | None, html: Path | None) -> None:
+def _changes(
+    found: "Estimate",
+    facts: "Facts",
+    effective: "Effective | None",
+    program: inference.Program,
+    log: "RunLog | None",
+) -> "tuple[Change, ...]":
+    """What would make a config fit, where it does not by the estimate or by the log of a run."""
+    option = found.options[0]
+    lacked = log is not None and log.out_of_memory is not None
+    if effective is None or not (lacked or tables.not_fitting(option, facts)):
+        return ()
+    where = smaller_card(facts, option, log) if log is not None else facts
+    return verdict.remedies_for(effective, where, program.runtime)
+
+
+def _write(
+    found: "Estimate",
+    plot: Path | None,
+    html: Path | None,
+    said: str,
+    remedies: list[dict[str, Any]],
+) -> None:
     with usage():
         if plot is not None:
             pictures.write_chart(found, plot)
         if html is not None:
-            html.write_text(pictures.page(found), encoding="utf-8")
+            html.write_text(pictures.page(found, said, remedies), encoding="utf-8")
 
 
 def _show(
@@ -208,14 +234,11 @@ def _show(
     program: inference.Program,
     written: Mapping[str, Any],
     output_format: str,
-    log: "RunLog | None" = None,
+    log: "RunLog | None",
+    changes: "tuple[Change, ...]",
 ) -> None:
-    changes: tuple[Change, ...] = ()
     option = found.options[0]
     lacked = log is not None and log.out_of_memory is not None
-    if effective is not None and (lacked or tables.not_fitting(option, facts)):
-        where = smaller_card(facts, option, log) if log is not None else facts
-        changes = verdict.remedies_for(effective, where, program.runtime)
     comparison = None if log is None else _compared(log, option, effective, facts)
     if output_format == "json":
         data = {**rendering.as_data(found), **program.data}

@@ -12,7 +12,7 @@ import typer
 
 from dsconfig.commands import verdict as verdicts
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph, terminal_width
-from dsconfig.cost.estimate import Estimate, Option, TierMemory
+from dsconfig.cost.estimate import MARGIN, MOVED, OUTSIDE, Estimate, Option, TierMemory
 from dsconfig.cost.rendering import bar, label, moved
 from dsconfig.cost.search import host_misfit
 from dsconfig.lazily import lazily
@@ -43,7 +43,7 @@ ROOM_OF_SIZE = 16
 def print_table(estimate: Estimate, facts: "Facts", program: "Program") -> None:
     """All usual choices: device, host, NVMe, what fits, and the communication buckets."""
     typer.echo(f"{paragraph(_heading(estimate, program))}\n")
-    typer.echo(f"{paragraph(_overall(estimate, facts))}\n")
+    typer.echo(f"{paragraph(overall(estimate, facts))}\n")
     typer.echo(f"peak in GiB\n{_choices(estimate, facts)}\n")
     typer.echo(f"{_bars(estimate)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
@@ -51,9 +51,11 @@ def print_table(estimate: Estimate, facts: "Facts", program: "Program") -> None:
         typer.echo(paragraph(line))
 
 
-def _overall(estimate: Estimate, facts: "Facts") -> str:
-    """Which of the choices fit, in one sentence."""
+def overall(estimate: Estimate, facts: "Facts", is_config: bool = False) -> str:
+    """Whether a config fits, or which of the choices do, in one sentence."""
     first = estimate.options[0]
+    if is_config:
+        return verdicts.verdict(first, facts)
     if facts.device is None or not first.fits:
         leanest = replace(_leanest(estimate), fits=())
         return f"The leanest, {label(leanest)}: {verdicts.verdict(leanest, facts)}"
@@ -326,22 +328,24 @@ def _levels(option: Option) -> TextTable:
     if device.low_bytes is not None and device.high_bytes is not None:
         span = f"{_size(device.low_bytes)} to {_size(device.high_bytes)}"
         table.add_row("", "", f"{span}: known by its count only")
-    if device.reserved_bytes == device.peak_bytes:  # a CPU has neither allocator pool nor context
-        if device.visible_bytes > device.peak_bytes:
-            table.add_row(
-                "with what is moved to the host", _size(device.visible_bytes), "one memory"
-            )
-    else:
-        margin = device.reserved_bytes - device.peak_bytes
-        outside = device.visible_bytes - device.reserved_bytes
-        table.add_row("allocator's margin", _size(margin), "rounding and fragments, as reserved")
-        table.add_row("outside the allocator", _size(outside), "CUDA context, NCCL")
-        table.add_row("as nvidia-smi shows it", _size(device.visible_bytes), "")
+    for name, count in device.beside_peak.items():
+        table.add_row(name, _size(count), _BESIDE[name])
+    if device.beside_peak:
+        on_cpu = MOVED in device.beside_peak
+        together = "together" if on_cpu else "as nvidia-smi shows it"
+        table.add_row(together, _size(device.visible_bytes), "")
     for fit in option.fits:
         verdict = "left" if fit.fits else "too much: out of memory"
         table.add_row(f"{fit.device} has", _size(fit.memory_bytes), "")
         table.add_row("", _size(abs(fit.headroom_bytes)), verdict, bold=not fit.fits)
     return table
+
+
+_BESIDE = {
+    MARGIN: "rounding and fragments, as reserved",
+    OUTSIDE: "CUDA context, NCCL",
+    MOVED: "one memory",
+}
 
 
 def _tier(name: str, held: TierMemory, host: "HostFacts | None") -> TextTable:

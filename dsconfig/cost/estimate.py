@@ -50,6 +50,11 @@ def _no_phases() -> Mapping[Phase, int]:
     return MappingProxyType({})
 
 
+MARGIN, OUTSIDE = "allocator's margin", "outside the allocator"
+MOVED = "moved to the host"
+"""On a CPU: the same memory."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
     """One rank's device. Allocated bytes by component; the peak is a maximum over phases.
@@ -70,6 +75,17 @@ class DeviceMemory:
     low_bytes: int | None = None
     high_bytes: int | None = None
     """The range the peak lies in where something was assumed; None where it is exact."""
+
+    @property
+    def beside_peak(self) -> dict[str, int]:
+        """Bytes by name that have to fit beside what is allocated at the peak."""
+        if self.reserved_bytes == self.peak_bytes:
+            moved = self.visible_bytes - self.peak_bytes
+            return {MOVED: moved} if moved else {}
+        return {
+            MARGIN: self.reserved_bytes - self.peak_bytes,
+            OUTSIDE: self.visible_bytes - self.reserved_bytes,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

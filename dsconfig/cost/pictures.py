@@ -1,12 +1,13 @@
 """The estimate as a picture: one stacked bar per choice (matplotlib, loaded only here)."""
 
 import json
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from dsconfig.cost.buckets import HISTORY
-from dsconfig.cost.estimate import Estimate, Option
+from dsconfig.cost.estimate import MARGIN, MOVED, OUTSIDE, Estimate, Option
 from dsconfig.cost.rendering import as_data, label
 from dsconfig.report.sizes import GIB
 
@@ -36,8 +37,12 @@ COLOURS = (
 """More than any estimate has components, so that no two of them look alike."""
 
 
+BESIDE = {MARGIN: "////", OUTSIDE: "....", MOVED: "xxxx"}
+"""What is not allocated and has to fit too, hatched."""
+
+
 def write_chart(estimate: Estimate, path: Path) -> None:
-    """Draw the components at each choice's peak, in GiB.
+    """Draw what must fit at each choice's peak, in GiB: components, then margin and context.
 
     Raises ValueError for a suffix other than png, svg or pdf, or without matplotlib.
     """
@@ -57,9 +62,15 @@ def write_chart(estimate: Estimate, path: Path) -> None:
         colour = COLOURS[index % len(COLOURS)]
         axes.barh(range(len(options)), widths, left=left, label=name, color=colour)
         left = [start + width for start, width in zip(left, widths, strict=True)]
+    for name, hatch in BESIDE.items():
+        widths = [option.device.beside_peak.get(name, 0) / GIB for option in options]
+        if any(widths):
+            look = {"color": "#e8e8e8", "edgecolor": "#777777", "hatch": hatch, "linewidth": 0}
+            axes.barh(range(len(options)), widths, left=left, label=name, **look)
+            left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.set_yticks(range(len(options)), [label(option) for option in options])
     axes.set_ylim(-0.75, len(options) - 0.25)
-    axes.set_xlabel("GiB per GPU at the peak")
+    axes.set_xlabel("GiB per GPU that must fit, at the peak")
     axes.set_title(title(estimate))
     card = _mark_card(axes, options)
     axes.set_xlim(0, 1.03 * max(*left, card) or None)
@@ -105,11 +116,16 @@ def at_peak_names(options: list[Option]) -> list[str]:
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
-def page(estimate: Estimate) -> str:
-    """HTML with stacked bars by choice and phase, formulas on hover, and a sortable table."""
+def page(estimate: Estimate, verdict: str = "", remedies: Sequence[Mapping[str, Any]] = ()) -> str:
+    """HTML with stacked bars by choice and phase, formulas on hover, and a sortable table.
+
+    ``verdict`` and ``remedies`` (as in JSON) stand at its head.
+    """
     data = as_data(estimate)
     for shown, option in zip(data["options"], estimate.options, strict=True):
         shown["label"] = label(option)
+        shown["beside"] = option.device.beside_peak
+    data |= {"verdict": verdict, "remedies": list(remedies)}
     # "</" would end the script element early, whatever it stands in.
     payload = json.dumps({**data, "colours": COLOURS}).replace("</", "<\\/")
     return (

@@ -28,9 +28,19 @@ pytestmark = [
 REPORT = table(gather(world_size=8, params="13e9", device="a100-80gb"))
 
 
+REMEDY = {
+    "what": "recompute activations",
+    "fits": True,
+    "visible_bytes": 5 * 2**30,
+    "slowdown": 1.25,
+    "steps": [{"where": "TrainingArguments", "text": "gradient_checkpointing=True"}],
+}
+
+
 def opened(report: Path, script: str = "") -> str:
     """The page as it stands after ``script`` has been run in it."""
-    report.write_text(page(REPORT) + f"<script>{script}</script>", encoding="utf-8")
+    made = page(REPORT, "Does not fit.", [REMEDY])
+    report.write_text(made + f"<script>{script}</script>", encoding="utf-8")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     done = subprocess.run(
         [str(BROWSER), *flags, report.as_uri()],
@@ -49,6 +59,23 @@ def test_the_page_draws_a_bar_and_a_row_for_every_choice(tmp_path: Path) -> None
     assert "stage 3, optimizer + parameters to CPU" in drawn
 
 
+def test_the_verdict_and_what_mends_it_stand_at_the_head(tmp_path: Path) -> None:
+    drawn = opened(tmp_path / "report.html")
+    assert '<p id="verdict">Does not fit.</p>' in drawn
+    brings = "recompute activations (5.0 GiB, 1.25 times the step): "
+    written = "<code>gradient_checkpointing=True</code> in TrainingArguments"
+    assert f"<li>{brings}{written}</li>" in drawn
+
+
+def test_a_bar_shows_all_that_must_fit(tmp_path: Path) -> None:
+    drawn = opened(tmp_path / "report.html")
+    figures = re.findall(r'class="figure">([\d.]+) GiB', drawn)
+    assert figures == [f"{each.device.visible_bytes / 2**30:.1f}" for each in REPORT.options]
+    for number, name in enumerate(("allocator's margin", "outside the allocator")):
+        assert f'<b class="beside{number}"></b>{name}' in drawn
+        assert drawn.count(f'<i class="beside{number}"') == len(REPORT.options)
+
+
 def test_a_click_on_a_column_sorts_the_table_and_another_one_turns_it_round(tmp_path: Path) -> None:
     up = opened(tmp_path / "up.html", "document.querySelectorAll('th')[1].click();")
     down = opened(
@@ -56,13 +83,13 @@ def test_a_click_on_a_column_sorts_the_table_and_another_one_turns_it_round(tmp_
         "for (const _ of [1, 2]) document.querySelectorAll('th')[1].click();",
     )
     peaks = sorted({option.device.peak_bytes for option in REPORT.options})
-    assert sorted_peaks(up) == [f"{peak / 1e9:.2f} GB" for peak in peaks]
-    assert sorted_peaks(down) == [f"{peak / 1e9:.2f} GB" for peak in reversed(peaks)]
+    assert sorted_peaks(up) == [f"{peak / 2**30:.2f}" for peak in peaks]
+    assert sorted_peaks(down) == [f"{peak / 2**30:.2f}" for peak in reversed(peaks)]
 
 
 def sorted_peaks(drawn: str) -> list[str]:
     """The second column from the top, each figure once."""
-    rows = re.findall(r"<tr><td[^>]*>[^<]*</td><td[^>]*>([\d.]+ GB)", drawn)
+    rows = re.findall(r"<tr><td[^>]*>[^<]*</td><td[^>]*>([\d.]+)<", drawn)
     return list(dict.fromkeys(rows))
 
 

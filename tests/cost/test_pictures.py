@@ -1,8 +1,11 @@
 """What the pictures rest on: no two components share a colour, and words fit the data."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from dsconfig.cost.pictures import COLOURS, title
+from dsconfig.cost.pictures import COLOURS, title, write_chart
 from dsconfig.cost.search import table
 from dsconfig.facts.gathering import gather
 
@@ -13,6 +16,25 @@ def test_every_component_has_a_colour_of_its_own(runtime: str) -> None:
     found = table(facts, runtime=runtime)
     names = {part.name for option in found.options for part in option.device.components}
     assert len(names) <= len(COLOURS) == len(set(COLOURS))
+
+
+@pytest.mark.parametrize("device", ["a100-80gb", "cpu"])
+def test_the_bars_of_the_chart_end_where_the_card_has_to_reach(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    drawn: list[Any] = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda self, _: drawn.append(self))
+    found = table(gather(world_size=8, params="7e9", device=device, device_memory="80GiB"))
+    write_chart(found, tmp_path / "chart.png")
+    (axes,) = drawn[0].axes
+    ends = dict[float, float]()
+    for bar in axes.patches:
+        row = round(bar.get_y() + bar.get_height() / 2)
+        ends[row] = max(ends.get(row, 0.0), bar.get_x() + bar.get_width())
+    wanted = [option.device.visible_bytes / 2**30 for option in reversed(found.options)]
+    assert [ends[row] for row in range(len(wanted))] == pytest.approx(wanted)
+    assert axes.get_xlim()[1] >= max(wanted)
 
 
 def test_the_title_counts_right() -> None:
