@@ -32,7 +32,7 @@ from dsconfig.cost.pricing import fits_on, inputs_of, price
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts.facts import Facts
 from dsconfig.lazily import lazily
-from dsconfig.report.sizes import gib, in_gib
+from dsconfig.report.sizes import in_gib, size
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective, Tier
 
@@ -73,7 +73,7 @@ class Verdict:
 def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
     """A priced config against the card, the main memory and the disk, as far as they are known."""
     lacks = [
-        f"{gib(-fit.headroom_bytes)} too much for {fit.device}"
+        f"{size(-fit.headroom_bytes)} too much for {fit.device}"
         for fit in option.fits
         if not fit.fits
     ]
@@ -83,10 +83,10 @@ def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
         lacks.append(host_misfit(option, facts))
         wants.append((option.host.peak_bytes, host.usable_bytes))
     if option.nvme.bytes and not _names_disk(effective, facts):
-        lacks.append(f"needs {gib(option.nvme.bytes, 0)} of NVMe: give --nvme")
+        lacks.append(f"needs {size(option.nvme.bytes, 0)} of NVMe: give --nvme")
     elif option.nvme.bytes and host is not None and host.nvme_bytes is not None:
         if option.nvme.bytes > host.nvme_bytes:
-            lacks.append(f"needs {gib(option.nvme.bytes, 0)} of NVMe per node")
+            lacks.append(f"needs {size(option.nvme.bytes, 0)} of NVMe per node")
         wants.append((option.nvme.bytes, host.nvme_bytes))
     tight = any(wanted > there * (1 - TO_SPARE) for wanted, there in wants)
     return Verdict("; ".join(each for each in lacks if each), tight)
@@ -98,7 +98,7 @@ def host_misfit(option: Option, facts: Facts) -> str:
     if usable is None or option.host.peak_bytes <= usable:
         return ""
     building = " to build the model" if option.host.peak_bytes > option.host.bytes else ""
-    needs = f"needs {gib(option.host.peak_bytes, 0)} of main memory per node{building}"
+    needs = f"needs {size(option.host.peak_bytes, 0)} of main memory per node{building}"
     return f"{needs}, {in_gib(usable, 0)} are usable"
 
 
@@ -499,7 +499,7 @@ def _lost(candidate: Candidate, best: Candidate) -> str:
     if ratio < AS_FAST:
         more = candidate.device_bytes - best.device_bytes
         if more > 0:
-            return f"as fast, {gib(more)} more"
+            return f"as fast, {size(more)} more"
         return "as fast, but more sharded" if more < 0 else "the same, but more sharded"
     again = candidate.choice.recompute is not best.choice.recompute
     causes = {

@@ -13,9 +13,9 @@ def gib(count: float, digits: int = 1) -> str:
     return f"{in_gib(count, digits)} GiB"
 
 
-def size(count: float) -> str:
+def size(count: float, digits: int = 1) -> str:
     """``61.2 GiB``, or ``312 MiB`` below one of it."""
-    return gib(count) if abs(count) >= GIB else f"{count / MIB:.0f} MiB"
+    return gib(count, digits) if abs(count) >= GIB else f"{count / MIB:.0f} MiB"
 
 
 def both(count: float) -> str:

@@ -1,6 +1,7 @@
 """What a person meets on the way: names that are nearly right, and texts as they are meant."""
 
 import json
+import re
 import stat
 import subprocess
 import sys
@@ -120,6 +121,32 @@ def test_brackets_of_an_extra_are_printed(monkeypatch: pytest.MonkeyPatch, capsy
     doctor.doctor()
     console.console.cache_clear()
     assert "'dsconfig-zero[engine]'" in capsys.readouterr().out
+
+
+def test_fit_asks_for_nothing_that_was_given() -> None:
+    asked = run("estimate", "--fit", "--gpus", 8, "--seq-len", 512).stderr
+    assert "--device" in asked and "--gpus" not in asked
+    answered = run("estimate", "--fit", "--gpus", 8, "--device", "h100", "--host-memory", "1TB")
+    assert answered.returncode == 0 and "largest model (parameters): " in answered.stdout
+    assert "--gpus" not in answered.stderr
+
+
+def test_no_reason_has_less_than_nothing_more() -> None:
+    flags = ("--model", "gpt2", "--gpus", 2, "--device", "h100", "--seq-len", 512)
+    data = json.loads(run("tune", *flags, "--output-format", "json").stdout)
+    reasons = [each["reason"] for each in data["candidates"]]
+    assert any("GiB more" in reason or "more sharded" in reason for reason in reasons)
+    assert not any(re.search(r"-\d| 0 [GM]iB", reason) for reason in reasons), reasons
+
+
+def test_a_release_that_nobody_knows_is_said(tmp_path: Path) -> None:
+    config = tmp_path / "ds.json"
+    config.write_text('{"train_batch_size": 8}')
+    newer = run("validate", config, "--deepspeed-version", "9.9.9")
+    said = " ".join(newer.stderr.split())
+    assert "DeepSpeed 9.9.9, judged as 0.19.8, the newest known" in said
+    wrong = run("validate", config, "--deepspeed-version", "newest")
+    assert wrong.returncode == 2 and "is not a DeepSpeed version" in wrong.stderr
 
 
 def test_explain_takes_the_name_of_a_rule() -> None:

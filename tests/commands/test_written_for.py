@@ -1,23 +1,24 @@
 """What `tune` and `init` write is accepted by its program; `plan` begins with a verdict."""
 
-import ast
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dsconfig
+import dsengine
 from commands.test_small_things import run
 from dsconfig.facts.gathering import gather
 
 WORLD = ("--model", "llama-3-8b", "--gpus", "4", "--device", "a100-80gb", "--seq-len", "8192")
 
 
-def arguments_said(text: str) -> dict[str, object]:
-    """TrainingArguments as ``tune`` says them."""
+def arguments_said(text: str) -> dict[str, Any]:
+    """TrainingArguments that a command asks for."""
     said = " ".join(text.split()).partition("Beside the file (-o), set ")[2]
-    listed = said.partition(" in TrainingArguments")[0].split(", ")
-    return {name: ast.literal_eval(value) for name, value in (each.split("=") for each in listed)}
+    listed = said.partition(" in TrainingArguments")[0]
+    return eval(f"dict({listed})", {"dsengine": dsengine})
 
 
 def test_what_tune_writes_is_taken_by_the_trainer_with_what_it_says_beside(tmp_path: Path) -> None:
