@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         accelerator,
         comm,
         compression,
+        moe,
         ops,
         profiling,
         runtime,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from dsengine.deepspeed.accelerator import get_accelerator
     from dsengine.deepspeed.arguments import add_config_arguments
     from dsengine.deepspeed.runtime.base_optimizer import DeepSpeedOptimizer
+    from dsengine.deepspeed.utils.init_on_device import OnDevice
     from dsengine.deepspeed.utils.logging import log_dist, logger
     from dsengine.loop import activation_checkpointing as checkpointing
     from dsengine.loop.data import RepeatingLoader
@@ -55,6 +57,7 @@ _HOMES = {
     "DeepSpeedOptimizer": "deepspeed.runtime.base_optimizer",
     "Engine": "loop.engine",
     "Progress": "observation.progress",
+    "OnDevice": "deepspeed.utils.init_on_device",
     "RankFailedError": "communication.peers",
     "RepeatingLoader": "loop.data",
     "add_config_arguments": "deepspeed.arguments",
@@ -92,6 +95,7 @@ __all__ = [
     "DeepSpeedEngine",
     "DeepSpeedOptimizer",
     "Engine",
+    "OnDevice",
     "Progress",
     "RankFailedError",
     "RepeatingLoader",
@@ -107,6 +111,7 @@ __all__ = [
     "log_dist",
     "logger",
     "measure",
+    "moe",
     "ops",
     "print_measurement",
     "profiling",

@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.variable import Variable
+from torch.distributed._composable_state import _module_state_mapping
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -125,7 +126,8 @@ class ShardedParameter:
         whole = getattr(self._record, "_unsharded_param", None)
         if whole is not None:
             whole.grad = None
-        self._record.unsharded_accumulated_grad = None
+        if self._record.unsharded_accumulated_grad is not None:  # since 2.15 it is ``grad``
+            self._record.unsharded_accumulated_grad = None
 
     def replace(self, part: Tensor, *, requires_grad: bool = True) -> None:
         """Let ``part``, this rank's, be the shard from now on, on every module that owns it.
@@ -300,11 +302,17 @@ def make_copyable(root: nn.Module) -> None:
         module.__dict__["__deepcopy__"] = partial(_ordinary_copy, module)
 
 
-def _ordinary_copy(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+def _ordinary_kind(module: nn.Module) -> type[nn.Module]:
+    """The class that ``fully_shard`` was given."""
     kind = type(module)
     if issubclass(kind, FSDPModule):
         kind = next(base for base in kind.__mro__[1:] if not issubclass(base, FSDPModule))
         kind = kind if issubclass(kind, nn.Module) else nn.Module
+    return kind
+
+
+def _ordinary_copy(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    kind = _ordinary_kind(module)
     copied = kind.__new__(kind)
     memo[id(module)] = copied
     for key, value in module.__dict__.items():
@@ -324,6 +332,38 @@ def _copied_parameter(parameter: Tensor | None, memo: dict[int, Any]) -> nn.Para
         with torch.no_grad():
             memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
     return memo[id(parameter)]
+
+
+Hook = tuple[str, str, int]
+"""A hook of a module: the module's name, the table of its kind, its key there."""
+
+
+def hooks_below(root: nn.Module) -> set[Hook]:
+    """Return every hook of ``root`` and of the modules in it."""
+    return {
+        (name, table, key)
+        for name, module in root.named_modules()
+        for table, hooks in vars(module).items()
+        if "_hooks" in table and isinstance(hooks, dict)
+        for key in cast(Iterable[int], hooks)
+    }
+
+
+def make_ordinary(root: nn.Module, hooks: Iterable[Hook]) -> None:
+    """Take ``fully_shard``, and ``hooks``, off ``root`` and the modules in it.
+
+    ``fully_shard`` cannot be undone by itself. Its parameters stay where they are, shards or
+    gathered ones: who calls puts others in their places.
+    """
+    modules = dict(root.named_modules())
+    for name, table, key in hooks:
+        vars(modules[name])[table].pop(key, None)
+    for module in modules.values():
+        module.__class__ = _ordinary_kind(module)
+        _module_state_mapping.pop(module, None)
+        for mark in [each for each in vars(module) if each.startswith(_MARKS)]:
+            del vars(module)[mark]
+        replace_parameter_table(module, dict(parameter_table(module)))
 
 
 # DTensor

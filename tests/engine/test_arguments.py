@@ -75,10 +75,10 @@ def test_an_optimizers_argument_shows(kind: str, name: str, value: Any) -> None:
     assert [each.tolist() for each in with_it] != [each.tolist() for each in without]
 
 
-def rates(kind: str, params: dict[str, Any]) -> list[Any]:
+def rates(kind: str, params: dict[str, Any], lr: Any = 0.3) -> list[Any]:
     """Rates and momenta over 20 steps, as the optimizer has them."""
-    settings: dict[str, Any] = {"lr": 0.3, "betas": (0.9, 0.999)}
-    optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(2))], **settings)
+    settings: dict[str, Any] = {"lr": lr, "betas": (0.9, 0.999)}
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(2))], foreach=False, **settings)
     if params.get("last_epoch", -1) >= 0:
         optimizer.param_groups[0]["initial_lr"] = 0.3
     schedule = build_schedule(kind, copy.copy(params), optimizer)
@@ -90,7 +90,7 @@ def rates(kind: str, params: dict[str, Any]) -> list[Any]:
         check_watched(schedule, watched)
         schedule.step(**watched)
         group = optimizer.param_groups[0]
-        seen.append((round(group["lr"], 12), round(group["betas"][0], 12)))
+        seen.append((round(float(group["lr"]), 12), round(group["betas"][0], 12)))
     return seen
 
 
@@ -98,6 +98,15 @@ def rates(kind: str, params: dict[str, Any]) -> list[Any]:
 def test_a_schedules_argument_shows(kind: str, name: str, value: Any) -> None:
     beside = SCHEDULES[kind][0] | ALONE.get((kind, name), {})
     assert rates(kind, {**beside, name: value}) != rates(kind, beside)
+
+
+@pytest.mark.parametrize("kind", ["WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle"])
+def test_a_rate_may_be_a_tensor(kind: str) -> None:
+    """It stays the same tensor, and a schedule goes by what it was at first."""
+    params = SCHEDULES[kind][0] | ({"warmup_max_lr": None} if kind == "WarmupLR" else {})
+    tensor = torch.tensor(0.3, dtype=torch.float64)
+    assert rates(kind, params, tensor) == rates(kind, params)
+    assert float(tensor) == pytest.approx(rates(kind, params)[-1][0])
 
 
 def test_a_schedule_that_watches_a_loss_says_what_it_needs() -> None:

@@ -75,7 +75,7 @@ print(metadata.packages_distributions()["deepspeed"][0])
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("import deepspeed.moe.layer", "no counterpart of deepspeed.moe: experts"),
+        ("import deepspeed.moe.layer", "no counterpart of deepspeed.moe.layer: experts"),
         ("from deepspeed import PipelineModule", "no counterpart of deepspeed.PipelineModule"),
         ("import deepspeed.nonsense", "No module named 'deepspeed.nonsense'"),
     ],

@@ -193,6 +193,54 @@ def test_a_subclass_that_leaves_the_update_alone_steps_parts() -> None:
 # Devices, lines, helpers
 
 
+def test_a_program_that_asks_for_kernels_hears_what_is_offered() -> None:
+    from dsengine.ops import __compatible_ops__
+    from dsengine.ops.op_builder import ALL_OPS, CPUAdamBuilder, FusedLambBuilder
+
+    assert __compatible_ops__[CPUAdamBuilder.NAME] and CPUAdamBuilder().is_compatible()
+    assert not __compatible_ops__["fused_lamb"] and not FusedLambBuilder().is_compatible()
+    assert set(__compatible_ops__) == set(ALL_OPS)
+    with pytest.raises(NotImplementedError, match="no kernel fused_lamb"):
+        FusedLambBuilder().load()
+
+
+def test_a_model_is_built_on_a_device_and_in_a_dtype() -> None:
+    with dsengine.OnDevice(dtype=torch.bfloat16, device="meta"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+        positions = torch.arange(4)
+    assert {(each.device.type, each.dtype) for each in model.parameters()} == {
+        ("meta", torch.bfloat16)
+    }
+    assert positions.device.type == "cpu"  # as DeepSpeed has it
+    with dsengine.OnDevice(dtype=torch.bfloat16, device="meta", enabled=False):
+        assert nn.Linear(2, 2).weight.dtype is torch.float32
+    assert nn.Linear(2, 2).weight.device.type == "cpu"
+
+
+def test_a_release_of_torch_lies_between_two() -> None:
+    from dsengine.utils.torch import required_torch_version
+
+    assert required_torch_version(min_version=2.1) and required_torch_version("2.11", "99")
+    assert not required_torch_version(max_version=2.1)
+    with pytest.raises(ValueError, match="min_version or max_version"):
+        required_torch_version()
+
+
+def test_groups_without_experts_of_ranks_stay_as_they_are() -> None:
+    from dsengine.moe.utils import (
+        is_moe_param,
+        split_params_into_different_moe_groups_for_optimizer,
+    )
+
+    weight = nn.Parameter(torch.zeros(2))
+    group = {"params": [weight], "name": "all"}
+    assert split_params_into_different_moe_groups_for_optimizer(group) == [group]
+    weight.allreduce = False  # DeepSpeed's mark
+    assert is_moe_param(weight)
+    with pytest.raises(NotImplementedError, match="keep them ordinary modules"):
+        split_params_into_different_moe_groups_for_optimizer([group])
+
+
 def test_the_accelerator_is_the_device_that_engines_use() -> None:
     device = get_accelerator()
     assert device is dsengine.get_accelerator()

@@ -69,7 +69,8 @@ def test_a_rank_that_waits_in_vain_is_ended_with_the_reason(runs: dict[str, Any]
 def test_ranks_that_are_done_with_training_may_end_as_they_like(runs: dict[str, Any]) -> None:
     codes, logs = runs["ends_well"]
     assert codes == [0, 0, 0]
-    assert logs == ["", "", ""]
+    # Since torch 2.15, triton counts what it has leaked when a process ends.
+    assert [log.partition("nanobind: leaked")[0] for log in logs] == ["", "", ""]
 
 
 def test_a_rank_killed_in_a_save_costs_no_checkpoint(runs: dict[str, Any]) -> None:

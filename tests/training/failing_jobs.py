@@ -135,8 +135,9 @@ def a_marked_parameter() -> str:
     return _raised(lambda: dsengine.initialize(model=model, config=config(0)))
 
 
-def a_second_engine() -> str:
-    model = models.tied()
-    engine, *_ = dsengine.initialize(model=model, config=config(2))
+def a_part_of_an_engines_model() -> str:
+    """An engine has the whole: what is divided there cannot be given back alone."""
+    whole = torch.nn.Sequential(model := models.tied())
+    engine, *_ = dsengine.initialize(model=whole, config=config(2))
     engine.destroy()
     return _raised(lambda: dsengine.initialize(model=model, config=config(2)))

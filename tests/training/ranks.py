@@ -114,6 +114,10 @@ class Ranks:
             raise TimeoutError(f"ranks {missing} did not finish {job}")
         return [answers[rank][1] for rank in range(len(self._pipes))]
 
+    def answers(self) -> bool:
+        """Whether they can be asked: neither a job nor anybody else has ended one of them."""
+        return not self.closed and self._alive()
+
     def _alive(self) -> bool:
         return all(process.is_alive() for process in self._processes)
 
@@ -146,7 +150,7 @@ class SharedRanks:
     def __call__(self, size: int = 2, device: str | None = None) -> Ranks:
         """``device``: another one than that of the rest."""
         kind = (size, device or self._device)
-        if kind not in self._running or self._running[kind].closed:
+        if kind not in self._running or not self._running[kind].answers():
             self._running[kind] = Ranks(*kind)
         return self._running[kind]
 

@@ -70,8 +70,11 @@ class Checkpointer:
         """Write a checkpoint ``save_dir/tag`` and return its path.
 
         Raises CheckpointError on every rank when any rank could not write; what was there
-        before stays as it was. Raises ValueError for a tag or client state that cannot be used.
+        before stays as it was. Raises ValueError for a directory, tag or client state that cannot
+        be used.
         """
+        if not save_dir:
+            raise ValueError("save_dir is empty: name the directory that checkpoints lie in")
         self.wait()
         root, extra = Path(save_dir), dict(client_state or {})
         tag = self._agreed_tag(str(tag))

@@ -87,6 +87,10 @@ class Host(Accelerator):
     def is_available(self) -> bool:
         return True
 
+    def device_count(self) -> int:
+        """As many as ranks share this host, where a launcher says so (LOCAL_SIZE), else one."""
+        return int(os.environ.get("LOCAL_SIZE", 0)) or 1
+
     def current_device(self) -> int:
         return 0
 
@@ -163,4 +167,9 @@ def get_accelerator() -> Accelerator:
     return Accelerator() if torch.cuda.is_available() else Host()
 
 
-__all__ = ["Accelerator", "Host", "get_accelerator"]
+def is_current_accelerator_supported() -> bool:
+    """Return whether engines can train here: on CUDA, ROCm and the CPU, always."""
+    return get_accelerator().device_name() in ("cuda", "cpu")
+
+
+__all__ = ["Accelerator", "Host", "get_accelerator", "is_current_accelerator_supported"]

@@ -68,15 +68,17 @@ def initialize(
     config skips reading and resolving. With neither, the plan of ``dsconfig run`` is executed.
     ``training`` is what the script knows beside the config (sequence
     length, total steps ...): it settles "auto" and sharpens the memory estimate.
-    Raises ValueError with every finding when the config is refused, for a model that is under an
-    engine already, and where ``mpu``, ``mesh_param`` or the model say that ranks divide layers.
+    A model that another engine has is taken over from it, with the weights it has trained.
+    Raises ValueError with every finding when the config is refused, for a part of an engine's
+    model, with ``dist_init_required=False`` where no process group exists, and where ``mpu``,
+    ``mesh_param`` or the model say that ranks divide layers.
     """
     if model is None:
         raise ValueError("initialize() needs a model: pass model=...")
     if not dist.is_initialized():
         from dsengine.communication.start import init_distributed
 
-        init_distributed(distributed_port=distributed_port)
+        init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     settle_device()
     refuse_divided_layers(model, mpu, mesh_param)
     configs = (config, config_params, getattr(args, "deepspeed_config", None))

@@ -69,6 +69,11 @@ class OffloadingEngine(EngineState):
 
     def need(self, states: frozenset[State], what: str) -> None:
         """Raise RuntimeError when ``what`` cannot be done because states are away."""
+        if not self.sharding.has_model:
+            raise RuntimeError(
+                f"{what}: another initialize() has taken over the model of this engine: use the "
+                "engine that it has returned"
+            )
         if self._offloaded is not None and self._offloaded.states & states:
             away = ", ".join(sorted(self._offloaded.states & states))
             raise RuntimeError(f"{what}: {away} are offloaded; call reload_states() first")

@@ -32,13 +32,49 @@ class ParameterOffload:
         """Nothing: no hook was taken off."""
 
 
+class ToldLossScale:
+    """The scale of the loss as it is now, by DeepSpeed's names."""
+
+    def __init__(self, scaler: LossScaler) -> None:
+        self._scaler = scaler
+
+    @property
+    def cur_scale(self) -> float:
+        return self._scaler.scale
+
+    loss_scale = cur_scale
+
+    @property
+    def cur_iter(self) -> int:
+        """Boundaries until now; of a fixed scale nobody counts them."""
+        return getattr(self._scaler, "iteration", 0)
+
+    @property
+    def dynamic_loss_scale(self) -> bool:
+        return self._scaler.dynamic
+
+    dynamic = dynamic_loss_scale
+
+    @property
+    def scale_window(self) -> int | None:
+        """Boundaries without overflow until the scale is doubled; None of a fixed scale."""
+        return getattr(self._scaler, "window", None)
+
+    @property
+    def min_loss_scale(self) -> float | None:
+        return getattr(self._scaler, "minimum", None)
+
+    min_scale = min_loss_scale
+
+
 def tell(optimizer: Optimizer, scaler: LossScaler, *, overflow: bool, divided: bool) -> None:
     """Let ``optimizer`` say how its last step went; ``divided``: whether parameters are shards."""
     told: Any = optimizer
     told.overflow = overflow
     told.cur_scale = told.loss_scale = scaler.scale
-    told.loss_scaler = scaler
     if not hasattr(told, "optimizer"):
+        told.loss_scaler = told.loss_scale_config = ToldLossScale(scaler)
+        told.dynamic_loss_scale = scaler.dynamic
         told.optimizer = proxy(optimizer)  # DeepSpeed's has torch's within; a cycle would stay
     if divided and not hasattr(told, "parameter_offload"):
         told.parameter_offload = ParameterOffload()

@@ -8,6 +8,7 @@ from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.fully_sharded import FullySharded
+from dsengine.sharding.giving_back import give_back, look_at, note
 from dsengine.sharding.mesh import device_mesh
 from dsengine.sharding.replicated import Replicated
 from dsengine.sharding.to_device import broadcast_from_first_rank, move_and_agree, move_buffers
@@ -21,13 +22,23 @@ def distribute(module: nn.Module, plan: Plan, policy: Policy, device: torch.devi
     """Put ``module`` on ``device`` and distribute it as the plan says.
 
     Every rank ends up with the weights of rank 0, or with those zero.Init has divided.
-    Raises ValueError for a model that is divided already.
+    A model that an engine has had is taken over, with the values of training. Raises ValueError
+    for one that something else has divided.
     """
+    known = give_back(module)
     if any(isinstance(each, FSDPModule) for each in module.modules()):
         raise ValueError(
-            "this model is under an engine, or under fully_shard, already: build it anew for "
-            "another initialize(), and load what was trained (save_16bit_model, load_checkpoint)"
+            "this model is under fully_shard, or part of one that is under an engine: build it "
+            "anew for another initialize()"
         )
+    before = look_at(module)
+    sharding = _distributed(module, plan, policy, device)
+    note(sharding, before)
+    sharding.originals |= {old: sharding.originals[new] for old, new in known.items()}
+    return sharding
+
+
+def _distributed(module: nn.Module, plan: Plan, policy: Policy, device: torch.device) -> Sharding:
     stage = plan.effective.zero.stage
     if is_partitioned(module) and stage < 3:
         restore_whole(module)

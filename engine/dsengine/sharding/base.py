@@ -46,6 +46,8 @@ class Sharding(ABC):
         """This rank's fp32 parts of an offloaded optimizer, where the shards are of 16 bits."""
         self.departed: DepartedGradients | None = None
         """Reduced gradients that have left for an offloaded optimizer."""
+        self.has_model = True
+        """Until another ``initialize`` takes the model over."""
 
     @abstractmethod
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -81,6 +83,11 @@ class Sharding(ABC):
     def release(self) -> None:
         """Free what is gathered and not in use."""
         return
+
+    def let_go(self) -> None:
+        """Leave the model to another engine: this one trains it no more."""
+        self.drop_gradients()
+        self.has_model = False
 
     def forget_pass(self, *, in_backward: bool) -> None:
         """Be ready for a forward after an error has ended a pass, on all ranks alike.

@@ -94,6 +94,13 @@ class Replicated(Sharding):
             self._parallel = None  # its buckets go before there are others
             self._parallel = self._wrapped()
 
+    def let_go(self) -> None:
+        super().let_go()
+        self._parallel = None  # with its reducer go the hooks on the parameters
+        with torch.no_grad():
+            for parameter, master in self._pairs:
+                parameter.data = master.data
+
     def after_backward(self) -> None:
         if self._sums is None:
             return

@@ -3,6 +3,7 @@
 from torch.distributed import is_initialized
 
 from dsengine.deepspeed.utils import groups, timer, zero_to_fp32
+from dsengine.deepspeed.utils.init_on_device import OnDevice
 from dsengine.deepspeed.utils.logging import log_dist, logger, print_dist, warning_once
 from dsengine.deepspeed.utils.module_utils import recursive_getattr, recursive_setattr
 from dsengine.deepspeed.utils.tensor_fragment import (
@@ -32,6 +33,7 @@ from dsengine.deepspeed.utils.z3_leaf_module import (
 from dsengine.loop.data import RepeatingLoader
 
 __all__ = [
+    "OnDevice",
     "RepeatingLoader",
     "get_z3_leaf_modules",
     "groups",

@@ -58,6 +58,11 @@ def put_lr(group: dict[str, Any], rate: float) -> None:
         group["lr"] = rate
 
 
+def own_lrs(optimizer: Optimizer) -> list[float]:
+    """Return the rate of each group as it is now, apart from a tensor that will be written to."""
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
 def per_group(optimizer: Optimizer, value: float | Sequence[float], name: str) -> list[float]:
     """One value per parameter group. Raises ValueError when a list has another length."""
     groups = len(optimizer.param_groups)

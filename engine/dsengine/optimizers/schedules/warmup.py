@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from torch.optim import Optimizer
 
-from dsengine.optimizers.schedules.base import Schedule, pairs, per_group, positive_integer
+from dsengine.optimizers.schedules.base import (
+    Schedule,
+    own_lrs,
+    pairs,
+    per_group,
+    positive_integer,
+)
 
 
 class _Warmup(Schedule):
@@ -53,7 +59,7 @@ class WarmupLR(_Warmup):
     ) -> None:
         super().__init__(optimizer, warmup_num_steps, warmup_type, last_batch_iteration)
         if warmup_max_lr is None:
-            warmup_max_lr = [group["lr"] for group in optimizer.param_groups]
+            warmup_max_lr = own_lrs(optimizer)
         self.min_lrs = per_group(optimizer, warmup_min_lr, "warmup_min_lr")
         self.max_lrs = per_group(optimizer, warmup_max_lr, "warmup_max_lr")
         if last_batch_iteration == -1:
@@ -117,11 +123,12 @@ class WarmupCosineLR(_Warmup):
         self.total_num_steps = total_num_steps
         self.warmup_min_ratio = warmup_min_ratio
         self.cos_min_ratio = cos_min_ratio
-        self.own_lrs = [group["lr"] for group in optimizer.param_groups]
+        self.own_lrs = own_lrs(optimizer)
         if last_batch_iteration == -1:
             self.set_lr(self.get_lr())
 
-    def ratio(self) -> float:
+    def get_lr_ratio(self) -> float:
+        """Return the factor at ``last_batch_iteration``."""
         if self.last_batch_iteration < 0:
             return 0.0
         if self.is_warming_up:
@@ -133,5 +140,5 @@ class WarmupCosineLR(_Warmup):
         return self.cos_min_ratio + (1.0 - self.cos_min_ratio) * wave
 
     def get_lr(self) -> list[float]:
-        ratio = self.ratio()
+        ratio = self.get_lr_ratio()
         return [rate * ratio for rate in self.own_lrs]

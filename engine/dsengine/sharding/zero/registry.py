@@ -60,6 +60,11 @@ def remember(
             setattr(original, _MASTER, masters[name])
 
 
+def forget(parameter: Tensor) -> None:
+    """Let ``parameter`` lead to itself again: the engine that has had its model has it no more."""
+    vars(parameter).pop(_MASTER, None)
+
+
 def master_of(parameter: Tensor) -> Tensor | None:
     """Return what an engine trains in the place of a parameter from before ``initialize``."""
     return getattr(parameter, _MASTER, None)

@@ -9,11 +9,13 @@ from dsengine.sharding.zero.external import (
 )
 from dsengine.sharding.zero.gathered import GatheredParameters
 from dsengine.sharding.zero.init import Init
+from dsengine.sharding.zero.status import ZeroParamStatus
 
 __all__ = [
     "GatheredParameters",
     "Init",
     "TiledLinear",
+    "ZeroParamStatus",
     "offload_config",
     "partition_parameters",
     "register_external_parameter",

@@ -1,0 +1,115 @@
+"""A model as it was before it was distributed, for another ``initialize`` of it.
+
+[Note: what is left of an engine]
+Nothing has to be: a script may have dropped it. So what distribution adds to a model is noted
+beside the model, by names, and the parameters come from the shards that the model holds. The
+mechanism that still lives lets go by itself, and its engine refuses from then on.
+"""
+
+from dataclasses import dataclass
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from dsengine.parameters.shards import whole_of
+from dsengine.sharding.base import Sharding
+from dsengine.sharding.zero.registry import forget
+from dsengine.torch_private import (
+    Hook,
+    collect,
+    hooks_below,
+    make_ordinary,
+    parameter_table,
+    units_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What cannot be seen on a distributed model: ``parameters`` and ``dtypes`` by name."""
+
+    hooks: set[Hook]
+    parameters: dict[str, ReferenceType[nn.Parameter]]
+    dtypes: dict[str, torch.dtype]
+    mechanism: list[ReferenceType[Sharding]]
+
+
+_DISTRIBUTED: WeakKeyDictionary[nn.Module, _Before] = WeakKeyDictionary()
+
+
+def look_at(root: nn.Module) -> _Before:
+    """Return what is noted of ``root``, which is about to be distributed."""
+    named = dict(root.named_parameters(remove_duplicate=False))
+    return _Before(
+        hooks_below(root),
+        {name: ref(each) for name, each in named.items() if type(each) is nn.Parameter},
+        {name: each.dtype for name, each in named.items()},
+        [],
+    )
+
+
+def note(sharding: Sharding, before: _Before) -> None:
+    """Let ``give_back`` know the model of ``sharding``, which has just distributed it."""
+    added = hooks_below(sharding.module) - before.hooks
+    before.hooks.clear()
+    before.hooks.update(added)
+    before.mechanism.append(ref(sharding))
+    _DISTRIBUTED[sharding.module] = before
+
+
+@torch.no_grad()
+def give_back(root: nn.Module) -> dict[Tensor, nn.Parameter]:
+    """Make ``root``, and what is in it, ordinary modules again, whichever engines have had them.
+
+    Parameters have the values of training, as precise as the shards are, and the dtypes from
+    before; they are the objects from before where someone still holds these. Returns which
+    parameter is in the place of what a script knows, shard or whole. Collective.
+    """
+    replaced: dict[Tensor, nn.Parameter] = {}
+    for module in list(root.modules()):
+        if (before := _DISTRIBUTED.pop(module, None)) is not None:
+            replaced |= _give_back(module, before)
+    return replaced
+
+
+def _give_back(root: nn.Module, before: _Before) -> dict[Tensor, nn.Parameter]:
+    for mechanism in before.mechanism:
+        if (sharding := mechanism()) is not None:
+            sharding.let_go()
+    names = {module: name for name, module in root.named_modules()}
+    ordinary: list[tuple[nn.Module, str, nn.Parameter]] = []
+    replaced: dict[Tensor, nn.Parameter] = {}
+    for record in collect(units_of(root)):
+        owners = record.owners
+        name = _joined(names[owners[0][0]], owners[0][1])
+        shard = record.shard
+        whole = whole_of(shard) if isinstance(shard, DTensor) else shard
+        parameter = _as_before(whole, name, before, shard.requires_grad)
+        ordinary += [(module, attribute, parameter) for module, attribute in owners]
+        replaced[shard] = parameter
+        if record.was_gathered:
+            replaced[record.whole] = parameter
+    make_ordinary(root, before.hooks)
+    for module, attribute, parameter in ordinary:
+        parameter_table(module)[attribute] = parameter
+    for name, parameter in root.named_parameters():  # what nothing has divided
+        parameter.data = parameter.data.to(before.dtypes.get(name, parameter.dtype))
+        parameter.grad = None
+    return replaced
+
+
+def _as_before(whole: Tensor, name: str, before: _Before, trains: bool) -> nn.Parameter:
+    whole = whole.detach().to(before.dtypes.get(name, whole.dtype), copy=True)
+    known = before.parameters.get(name)
+    original = None if known is None else known()
+    if original is None:
+        return nn.Parameter(whole, trains)
+    forget(original)
+    original.data, original.requires_grad = whole, trains
+    return original
+
+
+def _joined(module: str, attribute: str) -> str:
+    return f"{module}.{attribute}" if module else attribute
