@@ -28,10 +28,10 @@ $(STAMPS)/interop: $(STAMPS)/setup
 run: $(STAMPS)/setup ## the main job, on real input
 	$(BIN)/python examples/tour.py
 
-# Tests that spawn training processes need both cores themselves; the others share them.
+# Tests that train wait for their ranks more than they compute: two files of them run side by side.
 test: $(STAMPS)/setup ## the test suite
 	$(BIN)/python -m pytest -n 2 -m "not engine and not live and not browser and not deep"
-	$(BIN)/python -m pytest -m "engine and not live and not browser and not deep"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "engine and not live and not browser and not deep"
 
 test-all: $(STAMPS)/interop ## the suite with the live oracles, and the browser where there is one
 	DS_ACCELERATOR=cpu $(BIN)/python -m pytest -m "(live or browser) and not deep"
@@ -51,7 +51,7 @@ test-torch: ## the engine's tests with another torch: make test-torch VERSION=2.
 			"torch==$(VERSION)" --editable ".[engine,dev,plot]" && touch $(TORCH)/ready; }
 	mkdir -p runs/torch
 	rm -f runs/torch/$(VERSION).xml
-	$(TORCH)/bin/python -m pytest -m "(engine or torch) and not live and not deep" \
+	$(TORCH)/bin/python -m pytest -n 2 --dist loadfile -m "(engine or torch) and not live and not deep" \
 		--junitxml=runs/torch/$(VERSION).xml; tested=$$?; \
 		$(TORCH)/bin/python -m tests.torch_releases runs/torch/$(VERSION).xml $(VERSION) && \
 		exit $$tested
