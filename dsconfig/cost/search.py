@@ -467,9 +467,9 @@ def tune(
     best, _ = cheapest(space)
     fitting, out = list[Candidate](), list[Candidate]()
     for choice in space.arrangements():
-        small = space.candidate(choice)
-        if _is_needless(space, small):
+        if _is_needless(space, choice):
             continue
+        small = space.candidate(choice)
         if not small.verdict.fits:
             out.append(replace(small, reason=small.verdict.lacks, compared=small.time))
             continue
@@ -482,12 +482,12 @@ def tune(
     return (*fitting, *out)
 
 
-def _is_needless(space: Space, small: Candidate) -> bool:
-    """Selective recomputation where it does not fit, or the same fits without it."""
-    if small.choice.recompute is not Recompute.SELECTIVE or is_recomputation_asked(space.facts):
+def _is_needless(space: Space, choice: Choice) -> bool:
+    """Selective recomputation where the same fits without it, or it does not fit either."""
+    if choice.recompute is not Recompute.SELECTIVE or is_recomputation_asked(space.facts):
         return False
-    plain = space.candidate(replace(small.choice, recompute=Recompute.NONE))
-    return plain.verdict.roomy or not small.verdict.fits
+    plain = space.candidate(replace(choice, recompute=Recompute.NONE))
+    return plain.verdict.roomy or not space.candidate(choice).verdict.fits
 
 
 def _lost(candidate: Candidate, best: Candidate) -> str:
