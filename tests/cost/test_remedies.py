@@ -220,6 +220,63 @@ def test_the_trainer_obeys_the_argument_and_the_model_the_call(tmp_path: Any) ->
     assert by_pointer[SELECTIVE_RECOMPUTATION] - plain == 2 * 3
 
 
+@pytest.mark.live
+def test_deepspeed_reads_what_each_remedy_writes() -> None:
+    """The batch, the stage, the places and the buckets that the price was made of."""
+    reader = pytest.importorskip("deepspeed.runtime.config")
+    _, document, changes = offered("deepspeed", FIXED)
+    runtime, kinds = runtime_of("deepspeed"), set[str]()
+    for change in changes:
+        steps = runtime.steps(change.edits, FIXED)
+        after, here = followed(steps, "deepspeed", document)
+        settled = dsconfig.resolve(after, here, runtime=runtime).effective
+        assert settled is not None
+        read_by = reader.DeepSpeedConfig(dict(after.value))
+        zero = read_by.zero_config
+        assert zero.stage == change.option.stage, change.what
+        places = {
+            "offload_optimizer": change.option.offload_optimizer,
+            "offload_param": change.option.offload_param,
+        }
+        for name, place in places.items():
+            block = getattr(zero, name)
+            assert (str(block.device) if block else "none") == place, change.what
+        assert read_by.train_micro_batch_size_per_gpu == settled.batch.micro_batch
+        assert read_by.gradient_accumulation_steps == settled.batch.accumulation
+        assert zero.reduce_bucket_size == settled.zero.reduce_bucket_size
+        kinds |= {part.split(" ")[0] for part in change.parts}
+    assert {"micro", "recompute", "stage"} <= kinds
+    smaller = runtime.steps({"/zero_optimization/reduce_bucket_size": 50_000_000}, FIXED)
+    after, _ = followed(smaller, "deepspeed", document)
+    assert reader.DeepSpeedConfig(dict(after.value)).zero_config.reduce_bucket_size == 50_000_000
+
+
+@pytest.mark.live
+@pytest.mark.filterwarnings("ignore")
+def test_the_trainer_hands_deepspeed_what_each_remedy_says(tmp_path: Any) -> None:
+    """Its own arguments fill the file: the batch, the precision, and no contradiction."""
+    transformers = pytest.importorskip("transformers")
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+    runtime, document, changes = offered("transformers", OPEN)
+    for change in changes:
+        steps = runtime.steps(change.edits, OPEN)
+        after, _ = followed(steps, "transformers", document)
+        said = dict(ARGS)
+        for step in steps:
+            if step.where == ARGUMENTS:
+                said |= eval(f"dict({step.text})", {"dsengine": dsengine})
+        arguments = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, **said)
+        made = HfTrainerDeepSpeedConfig(after.value)
+        made.trainer_config_process(arguments)
+        micro = said["per_device_train_batch_size"]
+        assert made.config["train_micro_batch_size_per_gpu"] == micro, change.what
+        assert made.config["gradient_accumulation_steps"] == said[ACCUMULATION], change.what
+        assert made.config["zero_optimization"]["stage"] == change.option.stage, change.what
+        again = any("recompute" in part for part in change.parts)
+        assert arguments.gradient_checkpointing is again, change.what
+
+
 def test_the_remedies_are_in_the_json_too(tmp_path: Any, capsys: Any, monkeypatch: Any) -> None:
     from dsconfig.__main__ import main
 

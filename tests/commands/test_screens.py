@@ -1,0 +1,104 @@
+"""Every command on a terminal of 80 columns in colour, and of 120 without: nothing is cut.
+
+Not here: what is a file (``init``, ``convert``, ``schema``), and ``concise``, a line for a finding.
+"""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+CARD = ("--gpus", "4", "--device", "a100-80gb")
+LLAMA = ("--model", "llama-3-8b", *CARD, "--seq-len", "8192")
+SCREENS = [
+    ("estimate", "--params", "13e9", "--gpus", "8"),
+    ("estimate", "ds.json", *LLAMA),
+    ("estimate", "--fit", "--gpus", "2", "--device", "rtx-4090", "--host-memory", "128GB"),
+    ("plan", "ds.json", *LLAMA),
+    ("tune", *LLAMA),
+    ("tune", *LLAMA, "--runtime", "transformers"),
+    ("resolve", "ds.json", *LLAMA),
+    ("validate", "bad.json"),
+    ("validate", "ds.json"),
+    ("diff", "ds.json", "bad.json"),
+    ("diff", "ds.json", "--from-version", "0.14.4", "--to-version", "0.19.8"),
+    ("explain", "overlap_comm"),
+    ("explain", "DSC404"),
+    ("doctor",),
+    ("models", "llama"),
+    ("devices", "h100"),
+    ("estimate", "--help"),
+    ("estmate",),
+]
+GOOD = {
+    "train_micro_batch_size_per_gpu": 1,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3},
+    "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},
+}
+BAD = {
+    "train_batch_size": 8,
+    "gradient_checkpointing": True,
+    "fp16": {"enabled": True},
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2, "sub_group_size": 0, "cpu_offload": True},
+    "flops_profiler": 3,
+}
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+COLOURED = re.compile(r"\x1b\[[0-9;]*(?:3[0-7]|9[0-7])m")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("screens")
+    (made / "ds.json").write_text(json.dumps(GOOD, indent=2))
+    (made / "bad.json").write_text(json.dumps(BAD, indent=2))
+    return made
+
+
+def shown(command: tuple[str, ...], size: tuple[int, int], folder: Path, **more: str) -> str:
+    """All that a command writes to a terminal of (columns, rows)."""
+    child, terminal = pty.fork()
+    columns, rows = size
+    if child == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.chdir(folder)
+        kept = {name: value for name, value in os.environ.items() if name not in UNSET}
+        environment = {**kept, "TERM": "xterm-256color", **more}
+        os.execve(sys.executable, [sys.executable, "-m", "dsconfig", *command], environment)
+    read = b""
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # Linux says so when the other end is closed
+            break
+        if not part:
+            break
+        read += part
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (0, 1, 2)
+    return read.decode().replace("\r\n", "\n")
+
+
+UNSET = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CI", "GITHUB_ACTIONS")
+
+
+@pytest.mark.parametrize("command", SCREENS, ids=" ".join)
+def test_nothing_is_wider_than_the_screen(command: tuple[str, ...], folder: Path) -> None:
+    narrow = ESCAPE.sub("", shown(command, (80, 24), folder))
+    wide = shown(command, (120, 40), folder, NO_COLOR="1")
+    assert not COLOURED.search(wide)
+    for columns, text in ((80, narrow), (120, ESCAPE.sub("", wide))):
+        lines = text.splitlines()
+        assert lines and not [line for line in lines if len(line) > columns]
+        assert not re.search(r"[\d.]\n *(?:GiB|MiB|GB)\b", text), "unit on the next line"
+    if command[0] in ("estimate", "plan", "tune") and "--help" not in command:
+        head = "\n".join(narrow.splitlines()[:24])
+        assert re.search(r"[Ff]its?\b|largest model|Needs", head), "no verdict at first"
