@@ -65,8 +65,8 @@ def validate(
     another kind.
     """
     document = read(document)
-    if document.is_made and runtime is not None:
-        runtime = programs.runtime_of(runtime, _version(version, runtime)).without_file()
+    if document.holder and runtime is not None:
+        runtime = _started(programs.runtime_of(runtime, _version(version, runtime)), document)
     found = judging.check(
         document, _completed(facts, document), runtime=runtime, version=_version(version, runtime)
     )
@@ -90,10 +90,8 @@ def resolve(
     do with the file. What ``validate`` finds is not repeated here. ``version`` as there. Raises
     ValueError for an unknown runtime or version, TypeError for facts of another kind.
     """
-    chosen = programs.runtime_of(runtime, _version(version, runtime))
     document = read(document)
-    if document.is_made:
-        chosen = chosen.without_file()
+    chosen = _started(programs.runtime_of(runtime, _version(version, runtime)), document)
     return entry.resolve(document, _completed(facts, document), chosen)
 
 
@@ -145,6 +143,13 @@ def _facts(facts: Facts | None) -> Facts:
 def _completed(facts: Facts | None, document: Document) -> Facts:
     """The facts, with those of the YAML that holds the document."""
     return held.completed(_facts(facts), document) if document.holder else _facts(facts)
+
+
+def _started(runtime: Runtime, document: Document) -> Runtime:
+    """The program as the YAML that holds the document starts it."""
+    if document.holder and held.is_of_accelerate(document.holder):
+        return runtime.launched(config_file=not document.is_made)
+    return runtime
 
 
 def _not_built(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from dsconfig.checks.registry import HOLDER, MODEL, NESTED
+from dsconfig.checks.registry import HOLDER, MODEL, NESTED, TRAINING
 from dsconfig.facts import Facts
 from dsconfig.lazily import lazily
 from dsconfig.runtimes import conditions
@@ -64,7 +64,9 @@ class Context(ReadConfig):
         nested = (path for path in NESTED if self.has(*path.split(".")))
         facts = (MODEL,) if self.facts.model is not None else ()
         beside = (HOLDER,) if self.document.holder else ()
-        return frozenset((*self.config, *nested, *facts, *beside))
+        training = self.facts.training
+        arguments = (TRAINING,) if training is not None and training.arguments else ()
+        return frozenset((*self.config, *nested, *facts, *beside, *arguments))
 
     @cached_property
     def optimizer(self) -> str | None:

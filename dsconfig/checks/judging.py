@@ -11,7 +11,7 @@ from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source import findings
 from dsconfig.source.document import Document
 from dsconfig.source.kinds import another_kind
-from dsconfig.source.pointer import join
+from dsconfig.source.pointer import join, split
 
 
 def check(
@@ -31,7 +31,7 @@ def check(
         judged = (runtime_of(runtime, version),)
     names = tuple(each.name for each in judged)
     # What the reader finds holds for whoever reads the file.
-    found = [each._replace(runtimes=names) for each in document.diagnostics]
+    found = [_read_by(judged, each)._replace(runtimes=names) for each in document.diagnostics]
     if document.is_unreadable or document.is_broken or not isinstance(document.value, dict):
         return tuple(found)
     context = Context(document, facts or Facts(), judged, version or judged[0].version)
@@ -44,6 +44,16 @@ def check(
                 found.append(diagnostic)
                 context.is_refused |= diagnostic.effect is Effect.REFUSED
     return _of_another_kind(context, names, found) or tuple(found)
+
+
+def _read_by(judged: tuple[Runtime, ...], found: Diagnostic) -> Diagnostic:
+    """A finding of the reader for these programs: plain JSON readers keep the last of two keys."""
+    if found.name != findings.TWICE or found.range is None:
+        return found
+    if any(runtime.reads_hjson for runtime in judged):
+        return found
+    key = split(found.pointer)[-1]
+    return findings.duplicate_key(key, found.pointer, found.range, in_file=False)
 
 
 def _of_another_kind(

@@ -85,10 +85,11 @@ def _unreadable(config: Context) -> Iterator[Finding]:
                 effect=Effect.REFUSED,
             )
     mixed = launch.get("mixed_precision")
-    if mixed is not None and mixed is not False and str(mixed).lower() not in MIXED:
+    if mixed is not None and (isinstance(mixed, bool) or str(mixed).lower() not in MIXED):
+        bare = " (YAML's word for false: the text no stands in quotes)" if mixed is False else ""
         yield Finding(
             path=("mixed_precision",),
-            message=f"mixed_precision is {mixed!r}: accelerate stops",
+            message=f"mixed_precision is {mixed!r}{bare}: accelerate stops",
             help=f"write {', '.join(MIXED[:-1])} or {MIXED[-1]}",
             effect=Effect.REFUSED,
         )

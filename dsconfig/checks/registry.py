@@ -11,6 +11,8 @@ MODEL = "@model"
 """Wakes what needs to know the model."""
 HOLDER = "@holder"
 """Wakes what looks at the YAML that holds a config, or names it."""
+TRAINING = "@training"
+"""Wakes what looks at TrainingArguments."""
 PAGE = "@page"
 """Wakes nothing: the findings come with the document, and only pages need the rules."""
 
@@ -60,6 +62,7 @@ MODULES: Mapping[str, str] = {
     "known_faults": "zero_optimization bf16 bfloat16 fp16 data_types gradient_clipping scheduler",
     "huggingface": "",
     "launching": HOLDER,
+    "arguments": TRAINING,
     "syntax": PAGE,
 }
 """The modules with rules, and what wakes each: one of the words, or anything.

@@ -19,6 +19,7 @@ from dsconfig.source.pointer import join, split
 
 with lazily():
     from dsconfig.checks import spelling
+    from dsconfig.runtimes.behaviour import deepspeed_step
 
 
 PARAMS = ("scheduler", "params")
@@ -279,12 +280,21 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr":
         1e-4}}}
     """
+    rate = (*PARAMS, "warmup_max_lr")
+    may_be_null = config.version >= deepspeed_step.RATE_OF_THE_OPTIMIZER
+    if config.has(*rate) and config.get(*rate) is None and not may_be_null:
+        yield Finding(
+            path=rate,
+            message=f"warmup_max_lr is null, which DeepSpeed takes since "
+            f"{deepspeed_step.RATE_OF_THE_OPTIMIZER}: {NOW}",
+            help="write the rate, such as that of the optimizer",
+        )
     for error in config.schema_errors:
         path = split(error.pointer)
         is_value = error.kind in (ErrorKind.TYPE, ErrorKind.BOUND)
         if not is_value or path[:2] != PARAMS or len(path) < 3:
             continue
-        if path[2] in POSITIVE_STEPS or (error.value is None and path[2] == "warmup_max_lr"):
+        if path[2] in POSITIVE_STEPS or (error.value is None and path == rate):
             continue
         meant = literal_of(error.value)
         edits = replace_value(config.document, error.pointer, meant) if meant is not None else ()

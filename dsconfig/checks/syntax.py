@@ -48,7 +48,7 @@ def syntax_error(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC003", "duplicate-key", Effect.REFUSED)
+@rule("DSC003", "duplicate-key", Effect.REFUSED, also=(Effect.ALTERED,))
 def duplicate_key(config: Context) -> Iterator[Finding]:
     """A key stands twice in one object.
 
@@ -147,17 +147,18 @@ def template_file(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC009", "no-config-inside", Effect.REFUSED)
+@rule("DSC009", "no-config-inside", Effect.REFUSED, also=(Effect.NOTE,))
 def no_config_inside(config: Context) -> Iterator[Finding]:
     """A YAML or Python file neither holds nor names a ds_config.
 
     Looked for are `deepspeed_config_file` (accelerate), `deepspeed`, `deepspeed_config` and
     `ds_config`, and in Python a dict literal with keys of a ds_config. Settings of accelerate's
-    own plugin are judged as the config that accelerate makes of them.
+    own plugin are judged as the config that accelerate makes of them. Of a trainer's file that
+    trains without DeepSpeed, or with a config that the trainer brings along, it is a `note`.
 
     with: name="train.yaml"
     bad:
-        deepspeed: null
+        model: gpt2
     good:
         deepspeed: {train_batch_size: 8}
     """

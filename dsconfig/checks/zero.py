@@ -289,14 +289,14 @@ NO_CLIPPING = 1e9
 
 @rule("DSC421", "clipping-without-effect", Effect.INERT, wakes="gradient_clipping")
 def clipping_without_effect(config: Context) -> Iterator[Finding]:
-    """The clipping norm is so large, or infinite, that nothing is ever clipped; 0 says so
-    plainly.
+    """The clipping norm is so large, infinite or no number at all, that nothing is ever clipped;
+    0 says so plainly.
 
     bad: {"train_batch_size": 8, "gradient_clipping": 1e12}
     good: {"train_batch_size": 8, "gradient_clipping": 1.0}
     """
     value = config.number("gradient_clipping")
-    if value is not None and value >= NO_CLIPPING:
+    if value is not None and not value < NO_CLIPPING:  # also true of NaN, which YAML can write
         yield Finding(
             path=("gradient_clipping",),
             message=f"gradient_clipping is {value:g}: nothing is ever clipped",

@@ -3,21 +3,24 @@
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from dsconfig.commands import options
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, usage, write
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 
 with lazily():
-    from dsconfig.commands import differences, text_table
+    from dsconfig.commands import differences, moves, pinning, text_table
 
 
 if TYPE_CHECKING:
     from dsconfig.commands.differences import Change
+    from dsconfig.commands.moves import Move
+    from dsconfig.schema.version import Version
     from dsconfig.source import Document
 
 First = Annotated[str, typer.Argument(metavar="A", help="A config; - reads stdin.")]
@@ -28,8 +31,13 @@ FromVersion = Annotated[
 ToVersion = Annotated[
     str | None, typer.Option("--to-version", metavar="X.Y.Z", help="The release to move to.")
 ]
-
-
+Pin = Annotated[
+    bool,
+    typer.Option("--pin", help="Write the file that means at --to-version what it means now."),
+]
+Out = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Of --pin: not to stdout.")
+]
 OfTheFirst = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override a key of A, not of B (repeatable)."),
@@ -42,12 +50,16 @@ def diff(
     from_version: FromVersion = None,
     to_version: ToVersion = None,
     overrides: OfTheFirst = None,
+    pin: Pin = False,
+    output: Out = None,
     output_format: options.FullOrJson = "full",
 ) -> None:
     """Compare by meaning: defaults filled in, aliases and renames undone.
 
     With two files: what trains differently. With one file and two releases of DeepSpeed: what
-    the move changes for it. Exit code 1 where there is a difference.
+    the move changes for it, and with --pin the file that means under the second release what it
+    meant under the first; what no file can keep is told on stderr. Exit code 1 where there is a
+    difference.
     """
     if b is None and from_version is None:
         raise UsageError("name a second file, or --from-version (and --to-version) for one")
@@ -56,14 +68,36 @@ def diff(
         options.release(to_version, option="--to-version") if to_version or b is None else before
     )
     first = options.load(a, overrides)
+    if pin:
+        _pin(first, b, before, after, output)
+        return
+    if output is not None:
+        raise UsageError("-o is for --pin")
     if b is None:
-        changes = differences.between_releases(_mapping(first), first, before, after)
+        _mapping(first)
+        changes = moves.moves(first, before, after)
     else:
         second = options.load(b, overrides)
         changes = differences.between_configs(_mapping(first), _mapping(second), before, after)
     typer.echo(as_json(changes) if output_format == "json" else text_table.fitted(as_text(changes)))
     if changes:
         raise typer.Exit(1)
+
+
+def _pin(
+    first: "Document", b: str | None, before: "Version", after: "Version", output: Path | None
+) -> None:
+    if b is not None:
+        raise UsageError("--pin takes one file and --from-version")
+    _mapping(first)
+    with usage("--pin"):
+        pinned = pinning.pinned(first, before, after)
+    if output is None:
+        typer.echo(pinned.text, nl=False)
+    else:
+        write(output, pinned.text or "")
+    for move in moves.moves(pinned, before, after):
+        typer.echo(f"not kept: {move}", err=True)
 
 
 def _mapping(document: "Document") -> dict[str, Any]:
@@ -75,13 +109,13 @@ def _mapping(document: "Document") -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def as_text(changes: Iterable["Change"]) -> str:
+def as_text(changes: Iterable["Change | Move"]) -> str:
     """One change per line, for a terminal."""
     lines = [f"{change}" for change in changes]
     return "\n".join(lines) if lines else "no difference in meaning"
 
 
-def as_json(changes: Iterable["Change"]) -> str:
+def as_json(changes: Iterable["Change | Move"]) -> str:
     return json.dumps(
         {"format_version": "1.0", "changes": [asdict(change) for change in changes]},
         indent=2,

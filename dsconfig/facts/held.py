@@ -14,8 +14,8 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.given import FactError
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import training
+from dsconfig.source import plugin_settings
 from dsconfig.source.document import Document
-from dsconfig.source.plugin_settings import TOP_LEVEL
 
 OWN_NAMES: Mapping[str, str] = {
     "micro_batch_size": "per_device_train_batch_size",
@@ -43,21 +43,22 @@ def completed(facts: Facts, document: Document) -> Facts:
 
 def is_of_accelerate(holder: Mapping[str, Any]) -> bool:
     """Whether a YAML is one of ``accelerate config``."""
-    return "deepspeed_config" in holder or len(TOP_LEVEL & holder.keys()) > 2
+    return plugin_settings.is_of_accelerate(holder, plugin_settings.block_of(holder))
 
 
 def _with_launch(facts: Facts, holder: Mapping[str, Any], name: str) -> Facts:
     launch = accelerate_config.launch(holder)
-    known = facts.training
+    known, origins = facts.training, {**facts.origins, "launch": name}
     if launch.precision is not None and (known is None or known.precision is None):
         known = replace(known or training({}), precision=launch.precision)
+        origins["precision"] = name
     return replace(
         facts,
         launch=dict(holder),
         world_size=facts.world_size or launch.world_size,
         nodes=facts.nodes or launch.nodes,
         training=known,
-        origins={**facts.origins, "launch": name},
+        origins=origins,
     )
 
 

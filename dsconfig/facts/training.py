@@ -10,6 +10,7 @@ from dsconfig.facts import given
 from dsconfig.facts.given import FactError
 
 FLAG = "--training-args"
+PRECISION_FLAG = "--precision"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

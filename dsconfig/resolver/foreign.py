@@ -13,6 +13,10 @@ from dsconfig.source.pointer import copied, join
 def fill(draft: Draft) -> None:
     """Let the runtime answer, and note every value it changed."""
     before = draft.config
+    departure = draft.document.departure
+    if departure is not None and not draft.runtime.reads_hjson:
+        _report(draft, Failure("JSONDecodeError", f"{departure.message} is no strict JSON"))
+        return
     try:
         replay = draft.runtime.fill(copied(before), draft.facts)
     except MissingFact as missing:

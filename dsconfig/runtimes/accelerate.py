@@ -79,9 +79,9 @@ class Accelerate(Runtime):
     def wants_zero_block(self) -> bool:
         return True
 
-    def without_file(self) -> Self:
+    def launched(self, *, config_file: bool) -> Self:
         other = copy(self)
-        other.config_file = False
+        other.config_file = config_file
         return other
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:

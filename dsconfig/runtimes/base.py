@@ -174,8 +174,8 @@ class Runtime:
         """
         raise NotImplementedError
 
-    def without_file(self) -> Self:
-        """The same program where its config is made of launch settings and no file is named."""
+    def launched(self, *, config_file: bool) -> Self:
+        """The same program below ``accelerate launch``, whose YAML names a file or settings."""
         return self
 
     def at(self, version: Version) -> Self:

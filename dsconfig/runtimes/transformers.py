@@ -36,7 +36,7 @@ _BY_ITSELF, _FILLED = (
 class Transformers(Runtime):
     """``entry``: "config" for HfTrainerDeepSpeedConfig alone, "trainer" for the whole trainer.
 
-    ``launched`` is true where the config comes through ``accelerate launch`` instead of
+    ``through_accelerate`` is true where the config comes through ``accelerate launch`` instead of
     ``TrainingArguments.deepspeed``; ``environment`` holds the variables it sets, and
     ``config_file`` is false where it names no file.
     """
@@ -63,13 +63,13 @@ class Transformers(Runtime):
         *,
         version: Version = NEWEST,
         entry: str = "trainer",
-        launched: bool = False,
+        through_accelerate: bool = False,
         config_file: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(version=version)
         self.entry = entry
-        self.launched = launched
+        self.through_accelerate = through_accelerate
         self.config_file = config_file
         self.environment = environment or {}
 
@@ -77,9 +77,9 @@ class Transformers(Runtime):
     def wants_zero_block(self) -> bool:
         return self.entry == "trainer"
 
-    def without_file(self) -> Self:
+    def launched(self, *, config_file: bool) -> Self:
         other = copy(self)
-        other.config_file, other.launched = False, True
+        other.config_file, other.through_accelerate = config_file, True
         return other
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
@@ -90,7 +90,7 @@ class Transformers(Runtime):
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
         if self.entry == "config":
             return replay.replayed(config, trainer.config_alone, facts)
-        launch = trainer.Launch(self.launched, self.config_file, self.environment)
+        launch = trainer.Launch(self.through_accelerate, self.config_file, self.environment)
         filled = replay.replayed(config, trainer.trainer, facts, launch)
         return alone.handed_on(filled, facts, self.version)
 
@@ -99,7 +99,7 @@ def transformers(
     version: Version = NEWEST,
     *,
     entry: str = "trainer",
-    launched: bool = False,
+    through_accelerate: bool = False,
     config_file: bool = True,
     environment: Mapping[str, str] | None = None,
 ) -> Transformers:
@@ -109,7 +109,7 @@ def transformers(
     return Transformers(
         version=version,
         entry=entry,
-        launched=launched,
+        through_accelerate=through_accelerate,
         config_file=config_file,
         environment=environment,
     )

@@ -49,6 +49,9 @@ def syntax_error(
     )
 
 
+TWICE = "duplicate-key"
+
+
 def duplicate_key(key: str, pointer: str, place: Range, *, in_file: bool) -> Diagnostic:
     """A key stands twice in one object."""
     if in_file:
@@ -62,7 +65,7 @@ def duplicate_key(key: str, pointer: str, place: Range, *, in_file: bool) -> Dia
         message = f'the key "{key}" stands twice in the same object; only the last value counts'
     return Diagnostic(
         code="DSC003",
-        name="duplicate-key",
+        name=TWICE,
         effect=effect,
         message=message,
         pointer=pointer,
@@ -153,6 +156,18 @@ def no_config_inside(message: str, help: str) -> Diagnostic:
         range=START,
         message=message,
         help=help,
+    )
+
+
+def no_config_named(why: str = "it trains without DeepSpeed") -> Diagnostic:
+    """A trainer's YAML that names no file of a ds_config."""
+    return Diagnostic(
+        code="DSC009",
+        name="no-config-inside",
+        effect=Effect.NOTE,
+        range=START,
+        message=f"this file names no ds_config: {why}",
+        help="name a file under the key deepspeed, or leave this one out",
     )
 
 

@@ -16,6 +16,7 @@ import yaml
 from dsconfig.report import Diagnostic
 from dsconfig.source import findings, plugin_settings
 from dsconfig.source.document import Document, Format, finish, telling, too_deep, unreadable
+from dsconfig.source.kinds import ARGUMENTS, another_kind
 from dsconfig.source.pointer import escape
 from dsconfig.source.positions import Offsets, Spans
 
@@ -23,8 +24,9 @@ Node = Any
 """A node of PyYAML, which has no types of its own."""
 HOLDERS = ("deepspeed_config_file", "deepspeed", "deepspeed_config", "ds_config")
 """Keys below which a ds_config stands, or its path."""
-_PLUGIN_KEYS = plugin_settings.KNOWN - {"gradient_accumulation_steps", "gradient_clipping"}
-"""Settings of accelerate's DeepSpeed plugin that are no keys of a ds_config."""
+BROUGHT_ALONG = frozenset(("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload"))
+"""What ms-swift takes for a file of its own where there is none of that name."""
+MERGE = "tag:yaml.org,2002:merge"
 MOST_NODES = 200_000
 """Nodes after aliases are written out; more is an attack or an accident."""
 
@@ -50,6 +52,7 @@ def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -
         if _size(root, {}) > MOST_NODES:
             message = "the aliases in this file expand to more than any config needs"
             return unreadable(name, text, findings.unreadable(message, "write the values out"))
+        _merge(root, set())
         node = _config_node(root)
         whole = _plain(loader.construct_document(root))
         part: Any = yaml.SafeLoader(text)
@@ -62,9 +65,14 @@ def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -
         return unreadable(name, text, findings.unreadable(f"this is no YAML: {error}", "mend it"))
     holder = cast("dict[str, Any]", whole) if isinstance(whole, dict) and node is not root else {}
     if node is None:
-        is_plugin = isinstance(whole, dict) and plugin_settings.block_of(holder)
-        return _made(text, name, root, holder) if is_plugin else _without_config(text, name)
+        is_plugin = plugin_settings.is_launched_with(holder)
+        if is_plugin:
+            return _made(text, name, root, holder)
+        unused = any(_is_nothing(dict(_entries(root)).get(key)) for key in HOLDERS)
+        return _unused(text, name) if unused else _without_config(text, name)
     place = (node.start_mark.index, node.end_mark.index)
+    if node is root and another_kind(value) is ARGUMENTS:
+        return _unused(text, name)
     if isinstance(value, str):
         return _follow(text, name, value, place, read)._replace(holder=holder)
     found = _Found()
@@ -79,7 +87,7 @@ def _made(text: str, name: str, root: Node, launch: dict[str, Any]) -> Document:
     found = _Found()
     _walk(root, "", (-1, -1), text, found)
     places = found.places
-    places[""] = places["/deepspeed_config"]
+    places[""] = places.get("/deepspeed_config", places[""])
     for setting, path in plugin_settings.PATH_OF_SETTING.items():
         if f"/deepspeed_config/{setting}" in places:
             places[f"/{path.replace('.', '/')}"] = places[f"/deepspeed_config/{setting}"]
@@ -104,7 +112,13 @@ def _config_node(root: Node) -> Node:
     searched: set[int] = set()
     for node in waiting:
         entries = dict(_entries(node))
-        for key in HOLDERS:
+        block = dict(_entries(entries["deepspeed_config"])) if "deepspeed_config" in entries else {}
+        if plugin_settings.is_of_accelerate(entries, block):
+            named = block.get("deepspeed_config_file")
+            return named if named and _is_path(named, "deepspeed_config_file") else None
+        if node is root and any(_is_nothing(entries.get(key)) for key in HOLDERS):
+            return None
+        for key in (*HOLDERS, *_chosen(entries)):
             held = entries.get(key)
             if held is not None and (held.id == "mapping" or _is_path(held, key)):
                 inner = _config_node(held) if held.id == "mapping" else held
@@ -112,7 +126,7 @@ def _config_node(root: Node) -> Node:
                 if inner is not None:
                     return inner
         least = 1 if node is root else 2
-        if telling(entries) >= least and _PLUGIN_KEYS.isdisjoint(entries):
+        if telling(entries) >= least and plugin_settings.OWN.isdisjoint(entries):
             return node
         waiting += (
             child
@@ -124,10 +138,22 @@ def _config_node(root: Node) -> Node:
     return None
 
 
+def _chosen(entries: dict[str, Node]) -> tuple[str, ...]:
+    """The key of the path in ``{name: deepspeed, config_file: ds.json}``, a choice of backends."""
+    name = entries.get("name")
+    return ("config_file",) if name is not None and name.value == "deepspeed" else ()
+
+
 def _is_path(node: Node, key: str) -> bool:
     if node.id != "scalar" or (key == "deepspeed_config_file" and node.value == "none"):
         return False  # accelerate writes "none" for no file
-    return str(node.value).strip().lower() not in ("", "null", "~", "false")
+    return not _is_nothing(node)
+
+
+def _is_nothing(node: Node | None) -> bool:
+    """Whether a key is there and says that there is no config."""
+    words = ("", "null", "~", "false")
+    return node is not None and node.id == "scalar" and str(node.value).strip().lower() in words
 
 
 def _entries(node: Node) -> Iterator[tuple[str, Node]]:
@@ -135,6 +161,34 @@ def _entries(node: Node) -> Iterator[tuple[str, Node]]:
         for key, value in node.value:
             if key.id == "scalar":
                 yield str(key.value), value
+
+
+def _merge(node: Node, done: set[int]) -> None:
+    """Write out what ``<<`` brings into every mapping, behind the mapping's own entries."""
+    if id(node) in done:
+        return
+    done.add(id(node))
+    if node.id == "sequence":
+        for child in node.value:
+            _merge(child, done)
+    if node.id != "mapping":
+        return
+    for _, child in node.value:
+        _merge(child, done)
+    merged = [child for key, child in node.value if key.tag == MERGE]
+    node.value = [(key, child) for key, child in node.value if key.tag != MERGE]
+    sources = [each for child in merged for each in _sources(child)]
+    for source in sources:
+        own = {key.value for key, _ in node.value if key.id == "scalar"}
+        node.value += [pair for pair in source.value if pair[0].value not in own]
+
+
+def _sources(node: Node) -> list[Node]:
+    """The mappings that a ``<<`` names, the first of which wins."""
+    listed = node.value if node.id == "sequence" else [node]
+    if any(each.id != "mapping" for each in listed):
+        raise ValueError("<< takes a mapping, or a list of them")
+    return listed
 
 
 def _size(node: Node, known: dict[int, int]) -> int:
@@ -158,7 +212,7 @@ def _walk(node: Node, pointer: str, key: tuple[int, int], text: str, found: _Fou
     if node.id == "mapping":
         seen: set[str] = set()
         for name, value in node.value:
-            if name.id != "scalar" or name.tag.endswith(":merge"):
+            if name.id != "scalar":
                 continue
             here = f"{pointer}/{escape(str(name.value))}"
             place = (name.start_mark.index, name.end_mark.index)
@@ -190,6 +244,9 @@ def _follow(
     for path in (Path(target), Path(name).parent / target):
         if path.is_file():
             return read(path)
+    if target in BROUGHT_ALONG:
+        brought = findings.no_config_named(f'"{target}" is a config that ms-swift brings along')
+        return unreadable(name, text, brought)._replace(format=Format.YAML)
     spans = Spans(text, {"": (-1, -1, *place)})
     missing = findings.unreadable(
         f"this names the config {target!r}, but there is no such file",
@@ -197,6 +254,12 @@ def _follow(
     )
     missing = missing._replace(range=spans[""].value)
     return unreadable(name, text, missing)._replace(spans=spans, format=Format.YAML)
+
+
+def _unused(text: str, name: str) -> Document:
+    """A trainer's file in which DeepSpeed is switched off."""
+    nothing = findings.no_config_named()
+    return unreadable(name, text, nothing)._replace(format=Format.YAML)
 
 
 def _without_config(text: str, name: str) -> Document:

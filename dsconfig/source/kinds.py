@@ -21,6 +21,16 @@ def _names(listed: str) -> frozenset[str]:
     return frozenset(listed.split())
 
 
+ARGUMENTS = Kind(
+    "a file of TrainingArguments",
+    _names(
+        "output_dir per_device_train_batch_size per_device_eval_batch_size "
+        "num_train_epochs lr_scheduler_type logging_steps save_steps save_strategy "
+        "eval_strategy model_name_or_path gradient_checkpointing"
+    ),
+    2,
+    "give it to --training-args beside the ds_config that its deepspeed names",
+)
 KINDS = (
     Kind(
         "a JSON Schema",
@@ -54,16 +64,7 @@ KINDS = (
         3,
         "give it to --model",
     ),
-    Kind(
-        "a file of TrainingArguments",
-        _names(
-            "output_dir per_device_train_batch_size per_device_eval_batch_size "
-            "num_train_epochs lr_scheduler_type logging_steps save_steps save_strategy "
-            "eval_strategy model_name_or_path gradient_checkpointing"
-        ),
-        2,
-        "give it to --training-args beside the ds_config that its deepspeed names",
-    ),
+    ARGUMENTS,
     Kind(
         "an accelerate config",
         frozenset({"compute_environment", "distributed_type", "num_processes", "num_machines"}),

@@ -5,7 +5,7 @@ the plugin reads them, and makes a config of them where no file is named. The pa
 variable that the plugin reads, and that the launcher never writes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 AUTO = "auto"
@@ -45,6 +45,8 @@ OTHERS = frozenset(
 )
 """Settings of the block that end in no ds_config."""
 KNOWN = OTHERS | PATH_OF_SETTING.keys()
+OWN = KNOWN - {"gradient_accumulation_steps", "gradient_clipping"}
+"""Settings that are no keys of a ds_config."""
 TOP_LEVEL = frozenset(
     (
         "command_file",
@@ -81,6 +83,22 @@ TOP_LEVEL = frozenset(
     )
 )
 """What the YAML of ``accelerate config`` may hold beside the block; at others accelerate stops."""
+
+TELLING = frozenset(("compute_environment", "distributed_type", "main_training_function"))
+"""Names by which a YAML is known as accelerate's: nobody else has them."""
+
+
+def is_of_accelerate(names: Iterable[str], block: Iterable[str]) -> bool:
+    """Whether a YAML with these names, and these in its ``deepspeed_config``, is accelerate's."""
+    names, block = frozenset(names), frozenset(block)
+    if TELLING & names or len(TOP_LEVEL & names) > 2:
+        return True
+    return "deepspeed_config" in names and (block <= KNOWN or bool(block & OWN))
+
+
+def is_launched_with(launch: Mapping[str, Any]) -> bool:
+    """Whether accelerate starts DeepSpeed with this YAML: its default settings count as well."""
+    return bool(block_of(launch)) or launch.get("distributed_type") == "DEEPSPEED"
 
 
 def block_of(launch: Mapping[str, Any]) -> Mapping[str, Any]:

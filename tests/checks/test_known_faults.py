@@ -8,7 +8,7 @@ import dsconfig
 from dsconfig.checks.examples import judge
 from dsconfig.checks.known_faults import RANGES
 from dsconfig.checks.registry import rules
-from dsconfig.commands.differences import between_releases
+from dsconfig.commands.moves import moves
 from dsconfig.schema.version import Version
 
 STAGE_2 = {
@@ -55,10 +55,8 @@ def test_the_batch_and_the_ranks_tell_the_passes() -> None:
 
 def test_a_move_says_what_it_cures_and_what_begins() -> None:
     document = dsconfig.read(STAGE_2)
-    made = between_releases(
-        dict(STAGE_2), document, Version.parse("0.17.6"), Version.parse("0.18.5")
-    )
-    told = {(each.before, each.after, each.why[:6]) for each in made}
+    made = moves(document, Version.parse("0.17.6"), Version.parse("0.18.5"))
+    told = {(each.before, each.after, each.said[:6]) for each in made}
     assert ("known fault", "cured", "DSC830") in told
     assert ("right", "known fault", "DSC844") in told
 

@@ -80,7 +80,7 @@ def runtime_of(row: Mapping[str, Any]) -> Runtime:
     if row["tool"] == "transformers":
         return transformers(
             entry="trainer" if entry == TRAINER else "config",
-            launched="launch" in facts,
+            through_accelerate="launch" in facts,
             config_file=row["input_config"] is not None,
             environment=environment,
         )

@@ -147,3 +147,43 @@ def test_holders_within_holders_take_no_longer_for_each(tmp_path: Path) -> None:
     path = tmp_path / "deep.yaml"
     path.write_text("{deepspeed: " * 60 + "{x: 1}" + "}" * 60)
     assert dsconfig.validate(path).diagnostics
+
+
+def test_accumulation_and_clipping_alone_are_settings_of_the_plugin(tmp_path: Path) -> None:
+    path = plugin(tmp_path, "gradient_accumulation_steps: 4", "gradient_clipping: 1.0")
+    document = dsconfig.read(path)
+    assert document.is_made and document.value["zero_optimization"]["stage"] == 2
+    assert not codes(dsconfig.validate(document, runtime="accelerate"))
+
+
+def test_deepspeed_without_settings_runs_with_accelerates_own(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text("distributed_type: DEEPSPEED\nnum_processes: 2\n")
+    assert dsconfig.read(path).value["zero_optimization"]["stage"] == 2
+
+
+def test_settings_that_yaml_merges_in_count_and_are_no_repetition(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(
+        "distributed_type: DEEPSPEED\n"
+        "fsdp_config: &shared {zero_stage: 3, gradient_clipping: 1.0}\n"
+        "deepspeed_config:\n  <<: *shared\n  gradient_clipping: 2.0\n"
+    )
+    document = dsconfig.read(path)
+    assert document.value["zero_optimization"]["stage"] == 3
+    assert document.value["gradient_clipping"] == 2.0
+    assert not codes(dsconfig.validate(document, runtime="accelerate"))
+
+
+def test_a_clipping_norm_that_is_no_number_is_told(tmp_path: Path) -> None:
+    path = plugin(tmp_path, "zero_stage: 2", "gradient_clipping: .nan")
+    report = dsconfig.validate(path, runtime="accelerate")
+    told = [each for each in report.diagnostics if each.code == "DSC421"]
+    assert [each.range.start.line for each in told] == [5]
+
+
+def test_a_config_inside_another_programs_yaml_is_not_taken_for_settings(tmp_path: Path) -> None:
+    path = tmp_path / "composer.yaml"
+    path.write_text("deepspeed_config:\n  train_batch_size: 8\n  zero_optimization: {stage: 3}\n")
+    report = dsconfig.validate(path, runtime="deepspeed")
+    assert not report.errors, report.errors

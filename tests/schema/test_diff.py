@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
+from dsconfig.commands.moves import Kind, moves, new_defaults
+from dsconfig.commands.pinning import pinned
+from dsconfig.schema.meaning import meaning
+from dsconfig.schema.version import Version
+from dsconfig.source import read
+
 from .conftest import Run
+
+CORPUS = Path(__file__).parents[1] / "oracle" / "corpus"
+OLDER, NEWER = Version(0, 14, 4), Version(0, 19, 8)
 
 OLD = {
     "train_batch_size": 32,
@@ -126,3 +135,85 @@ def test_what_cannot_be_read_cannot_be_compared(run: Run, file: Any) -> None:
     code, _, err = run("diff", file("a.json", NEW), file("b.json", "[1, 2"))
     assert code == 2
     assert "b.json" in err
+
+
+MOVED = """{
+  // the team's file
+  "train_batch_size": 8,
+  "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},
+  "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 100}},
+  "zero_optimization": {"stage": 2, "cpu_offload": true},
+  "fp16": {"enabled": true}, // half
+  "seq_parallel_comm_data_type": "fp16",
+  "torch_autocast": {"enabled": false}
+}
+"""
+MOVE = ("--from-version", "0.14.4", "--to-version", "0.19.8")
+
+
+def test_a_move_is_told_in_sentences_the_gravest_first(run: Run, file: Any) -> None:
+    code, out, _ = run("diff", file("a.json", MOVED), *MOVE)
+    lines = [line.partition("  (")[0] for line in out.splitlines()]
+    assert code == 1
+    assert lines == [
+        "trains differently: gradients are clipped at norm 1; they were not clipped",
+        "trains differently: lr peaks at 0.0003, not 0.001",
+        "stops being read: seq_parallel_comm_data_type",
+        "starts being read: torch_autocast",
+        "works differently: zero_optimization.offload_optimizer.pin_memory is true, not false",
+        "works differently: steps_per_print is unset, not 10",
+    ]
+
+
+def test_a_peak_that_both_releases_have_is_no_difference(run: Run, file: Any) -> None:
+    same = MOVED.replace("3e-4", "1e-3")
+    assert "lr peaks" not in run("diff", file("a.json", same), *MOVE)[1]
+
+
+def test_a_move_tells_what_is_cured_and_what_begins(run: Run, file: Any) -> None:
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 2,
+        "zero_optimization": {"stage": 2},
+        "bf16": {"enabled": True},
+    }
+    path = file("a.json", config)
+    there = run("diff", path, "--from-version", "0.17.6", "--to-version", "0.19.8")[1]
+    back = run("diff", path, "--from-version", "0.19.8", "--to-version", "0.17.6")[1]
+    assert "a known fault is cured: DSC830" in there
+    assert "a known fault begins: DSC830" in back
+
+
+def test_a_pinned_file_means_what_it_meant(run: Run, file: Any) -> None:
+    code, out, err = run("diff", file("a.json", MOVED), *MOVE, "--pin")
+    assert code == 0
+    assert "// the team's file" in out and "// half" in out
+    then, now = meaning(read(MOVED).value, OLDER), meaning(read(out).value, NEWER)
+    lost = ("seq_parallel_comm_data_type",)
+    for path in {*then.settings, *now.settings} - {lost}:
+        assert then.value(path) == now.value(path), path
+    assert now.value(("scheduler", "params", "warmup_max_lr")) == 0.001
+    assert err == "not kept: stops being read: seq_parallel_comm_data_type  (last read by 0.16.4)\n"
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.json")), ids=lambda path: path.stem)
+def test_no_public_file_means_something_else_when_pinned(path: Path) -> None:
+    document = read(path)
+    if not isinstance(document.value, dict) or document.is_broken or document.is_template:
+        pytest.skip("no config")
+    after = pinned(document, OLDER, NEWER)
+    assert not after.is_broken
+    told = {move.kind for move in moves(after, OLDER, NEWER)}
+    assert told.isdisjoint((Kind.READ,)), told
+    then, now = meaning(document.value, OLDER), meaning(after.value, NEWER)
+    kept = [move for move in new_defaults(then, now) if move.before is not None]
+    assert not kept
+
+
+def test_pin_takes_one_file_and_writes_only_what_it_can_edit(run: Run, file: Any) -> None:
+    both = run(
+        "diff", file("a.json", OLD), file("b.json", NEW), "--from-version", "0.14.4", "--pin"
+    )
+    assert both[0] == 2 and "--pin takes one file" in both[2]
+    code, _, err = run("diff", file("a.yaml", "train_batch_size: 8\n"), *MOVE, "--pin")
+    assert code == 2 and "only JSON and HJSON are edited" in err

@@ -16,9 +16,6 @@ from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops, about
 if TYPE_CHECKING:
     from dsconfig.runtimes.accelerate import Accelerate
 
-if TYPE_CHECKING:
-    from dsconfig.runtimes.accelerate import Accelerate
-
 _MIXED = {"fp16": "fp16", "bf16": "bf16", "fp32": "no"}
 _OPTIMIZER = {"dummy": "dummy", "DummyOptim": "dummy", "none": None}
 _SCHEDULER = {"dummy": "dummy", "DummyScheduler": "dummy", "none": None}
@@ -231,6 +228,14 @@ def _mixed(facts: Facts, runtime: "Accelerate") -> str:
     return _MIXED[asked] if asked else "no"
 
 
+def _count(steps: Any) -> int:
+    """The Accelerator makes an integer of what the launcher handed on, "auto" included."""
+    try:
+        return int(steps)
+    except ValueError as error:
+        raise Stops("ValueError", f"{STEPS}: {error}", STEPS) from error
+
+
 def _script(
     replay: Replay, facts: Facts, runtime: "Accelerate", environment: Mapping[str, str]
 ) -> Script:
@@ -251,7 +256,7 @@ def _script(
     optimizer = _OPTIMIZER.get(optimizer, "torch")
     return Script(
         processes=facts.world_size or 1,
-        accumulation=int(steps or 1),
+        accumulation=_count(steps or 1),
         accumulation_is_given=bool(steps),
         batch_sizes=sizes,
         model=facts.named_model,

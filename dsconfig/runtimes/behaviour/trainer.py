@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any
 
 from dsconfig.facts import Facts
-from dsconfig.facts.training import DEFAULTS
+from dsconfig.facts.training import DEFAULTS, PRECISION_FLAG
 from dsconfig.runtimes.base import AUTO, Source
 from dsconfig.runtimes.behaviour import integrations
 from dsconfig.runtimes.behaviour.integrations import Named, is_auto, node, stage_of, value
@@ -41,8 +41,9 @@ class Arguments:
         return self.held[dtype] or self.held[f"{dtype}_full_eval"]
 
     @property
-    def mixed_precision(self) -> str:
-        return "fp16" if self.held["fp16"] else "bf16" if self.held["bf16"] else "no"
+    def mixed_precision(self) -> str | None:
+        """None where no argument asks for one."""
+        return "fp16" if self.held["fp16"] else "bf16" if self.held["bf16"] else None
 
     def warmup(self, path: str) -> int:
         """Warmup in steps: a number of at least 1 as it is, below 1 a share of the run."""
@@ -93,9 +94,17 @@ def _from_flags(facts: Facts) -> dict[str, Any]:
     }
     if training.adam_betas is not None:
         given["adam_beta1"], given["adam_beta2"] = training.adam_betas
-    if training.precision in ("fp16", "bf16"):
+    if training.precision in ("fp16", "bf16") and _is_argument(facts):
         given[training.precision] = True
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _is_argument(facts: Facts) -> bool:
+    """Whether the precision is said for the Trainer. Where its arguments are known they speak for
+    themselves: an evaluation in bf16 is no training in it, and what accelerate launches with is no
+    argument."""
+    known = facts.training is not None and facts.training.arguments
+    return not known or facts.origins.get("precision") == PRECISION_FLAG
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +219,7 @@ def trainer(replay: Replay, facts: Facts, launch: Launch) -> None:
     if launch.through_accelerate:
         environment = {**launched(facts.launch, with_file=launch.config_file), **environment}
     plugin = Plugin({}, environment)
-    mixed = args.mixed_precision
+    mixed = args.mixed_precision or environment.get("ACCELERATE_MIXED_PRECISION", "no")
     rocm = facts.device is not None and facts.device.kind == "rocm"
     if launch.through_accelerate:
         if launch.config_file:
@@ -226,6 +235,9 @@ def trainer(replay: Replay, facts: Facts, launch: Launch) -> None:
         plugin.read_file(replay)
         fill.stage = stage_of(replay.config)
         set_mixed_precision(replay, mixed, rocm=rocm)
+    if args["auto_find_batch_size"] and stage_of(replay.config) == 3:
+        said = "auto_find_batch_size does not go with ZeRO stage 3"
+        raise Stops("ValueError", said, "zero_optimization.stage", late=True)
     fill.finalize(args, facts.named_model)
     with about("tensor_parallel.autotp_size"):
         _ = replay.config.get("tensor_parallel", {}).get("autotp_size", 1) > 1

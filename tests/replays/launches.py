@@ -1,0 +1,96 @@
+"""Folders of files that the real transformers and accelerate were started on: our answer to each.
+
+Agreement: the same config is handed to DeepSpeed, value by value and type by type, and nothing
+that DeepSpeed loads is refused; or the start is refused, by the same class of error where
+we tell nothing but the program's own. Two errors in one start are told in either order.
+"""
+
+import json
+import math
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dsconfig
+from dsconfig.facts import TrainingFacts
+from dsconfig.facts.given import FactError
+from dsconfig.report import Diagnostic, Effect
+from launches import cases
+from launches.cases import Launch
+from replays import Case
+
+
+def replay(path: Path) -> Iterator[Case]:
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        case = Launch(row["id"], row["road"], row["processes"], row["files"])
+        with tempfile.TemporaryDirectory() as folder:
+            yield judged(case, row["outcome"], Path(folder))
+
+
+def judged(case: Launch, outcome: Mapping[str, Any], folder: Path) -> Case:
+    case.write(folder)
+    loads = outcome.get("parsed", False)
+    expected = outcome["config"] if loads else outcome["error"]
+    try:
+        refusals, raised, config = ours(case, folder)
+    except FactError as error:
+        return Case(case.id, expected, f"FactError: {error}", not loads)
+    if not loads:
+        got = sorted({*refusals, *raised}) or config
+        alone = len(refusals) == len(raised) and "config" not in outcome
+        said = raised <= {outcome["error"]} if alone else True
+        return Case(case.id, f"{expected}: {outcome['said']}", got, bool(refusals) and said)
+    if refusals:
+        return Case(case.id, "it loads", refusals, False)
+    return Case(case.id, expected, config, same(config, expected))
+
+
+def ours(case: Launch, folder: Path) -> tuple[list[str], set[str], dict[str, Any]]:
+    """What we say stops it, the classes of error we name, and the config we say is handed on."""
+    facts = facts_of(case, folder)
+    document = dsconfig.read(
+        folder / (cases.CONFIG if case.road == cases.TRAINER else cases.LAUNCH)
+    )
+    runtime = "accelerate" if case.road == cases.ACCELERATE else "transformers"
+    report = dsconfig.validate(document, facts, runtime=runtime)
+    resolution = dsconfig.resolve(document, facts, runtime=runtime)
+    found = [*report.diagnostics, *resolution.diagnostics]
+    stops = [each for each in found if each.effect is Effect.REFUSED and not _in_engine(each)]
+    refusals = [f"{each.code} {each.message}" for each in stops]
+    stops = [each.message for each in resolution.diagnostics if each.name == "program-stops"]
+    raised = {match[1] for text in stops if (match := re.search(r"raises (\w+)", text))}
+    return refusals, raised, resolution.config
+
+
+def _in_engine(found: Diagnostic) -> bool:
+    """Whether it happens behind what was recorded, which ends with DeepSpeed's parser."""
+    return found.late and "deepspeed" in f"{found.name} {found.message}".lower()
+
+
+def facts_of(case: Launch, folder: Path) -> dsconfig.Facts:
+    """What a user would say on the command line."""
+    given: dict[str, Any] = {"model": folder / cases.MODEL, "world_size": case.processes}
+    if case.road != cases.ACCELERATE:
+        return dsconfig.gather(**given, training_args=folder / cases.ARGUMENTS)
+    script = {
+        "micro_batch_size": cases.BATCH,
+        "learning_rate": cases.LEARNING_RATE,
+        "weight_decay": cases.WEIGHT_DECAY,
+        "warmup_steps": cases.WARMUP,
+        "total_steps": cases.STEPS,
+    }
+    facts = dsconfig.gather(**given)
+    return replace(facts, training=TrainingFacts(**script))
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal in value and type; infinity is equal to itself, and so is NaN."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
+        return math.isnan(right)
+    return type(left) is type(right) and left == right

@@ -1,0 +1,132 @@
+"""The shapes in which LLaMA-Factory, axolotl, ms-swift, TRL and the alignment handbook keep runs.
+
+Written by hand after their example folders: which keys there are, and where the config is named.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dsconfig
+from dsconfig.report import Effect
+
+FILLED = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "bf16": {"enabled": "auto"},
+    "zero_optimization": {"stage": 3},
+}
+NAMING = {
+    "llama-factory": """
+### model
+model_name_or_path: some/model
+trust_remote_code: true
+### method
+stage: sft
+do_train: true
+finetuning_type: full
+deepspeed: configs/ds.json  # choices: a file of this folder
+### train
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 2
+learning_rate: 1.0e-5
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+""",
+    "llama-factory, its next version": """
+model: some/model
+dist_config:
+  name: deepspeed
+  config_file: configs/ds.json
+micro_batch_size: 1
+cutoff_len: 2048
+learning_rate: 1.0e-4
+max_steps: 10
+""",
+    "axolotl": """
+base_model: some/model
+sequence_len: 8192
+gradient_accumulation_steps: 1
+micro_batch_size: 1
+num_epochs: 3
+optimizer: adamw_torch
+lr_scheduler: cosine
+learning_rate: 2e-5
+bf16: auto
+warmup_ratio: 0.1
+deepspeed: configs/ds.json
+special_tokens:
+""",
+    "ms-swift": """
+model: some/model
+train_type: full
+torch_dtype: bfloat16
+deepspeed: configs/ds.json
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 16
+learning_rate: 1e-4
+""",
+}
+WITHOUT = {
+    "axolotl, switched off": "base_model: a/b\nmicro_batch_size: 1\ndeepspeed:\nfsdp:\nbf16: auto\n"
+    "gradient_accumulation_steps: 4\n",
+    "llama-factory, left out": "model_name_or_path: a/b\nper_device_train_batch_size: 1\n"
+    "gradient_accumulation_steps: 8\nlr_scheduler_type: cosine\npure_bf16: true\n",
+    "ms-swift, by a name of its own": "model: a/b\ndeepspeed: zero2_offload\nnum_train_epochs: 1\n",
+}
+LAUNCHED = """compute_environment: LOCAL_MACHINE
+debug: false
+deepspeed_config:
+  deepspeed_multinode_launcher: standard
+  offload_optimizer_device: none
+  offload_param_device: none
+  zero3_init_flag: true
+  zero3_save_16bit_model: true
+  zero_stage: 3
+distributed_type: DEEPSPEED
+downcast_bf16: 'no'
+machine_rank: 0
+main_training_function: main
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+rdzv_backend: static
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+tpu_use_sudo: false
+use_cpu: false
+"""
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_the_config_is_found_beside_the_file_and_has_no_error(name: str, tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "ds.json").write_text(json.dumps(FILLED))
+    path = tmp_path / "train.yaml"
+    path.write_text(NAMING[name])
+    document = dsconfig.read(path)
+    assert document.value == FILLED and document.holder
+    facts = dsconfig.gather(world_size=8)
+    assert not dsconfig.validate(document, facts, runtime="transformers").errors
+    found = dsconfig.resolve(document, facts, runtime="transformers")
+    assert found.ok, found.diagnostics
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_a_file_that_names_no_config_is_told_so_and_is_no_error(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(WITHOUT[name])
+    report = dsconfig.validate(path, runtime="transformers")
+    assert [(each.code, each.effect) for each in report.diagnostics] == [("DSC009", Effect.NOTE)]
+
+
+@pytest.mark.parametrize("runtime", ["accelerate", "transformers"])
+def test_the_launch_files_of_trl_and_the_handbook(runtime: str, tmp_path: Path) -> None:
+    path = tmp_path / "deepspeed_zero3.yaml"
+    path.write_text(LAUNCHED)
+    assert not dsconfig.validate(path, runtime=runtime).errors
