@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import dsconfig
+from dsconfig.commands import inference, options
 from dsconfig.commands.errors import usage
 from dsconfig.commands.text_table import fitted
 from dsconfig.lazily import lazily
@@ -24,6 +27,8 @@ with lazily():
     from dsconfig.commands import run_logs
     from dsconfig.facts import run_log
 
+if TYPE_CHECKING:
+    from dsconfig.runtimes.base import Runtime
 
 PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "safetensors", "pydantic", "typer")
 NEEDED_TORCH = (2, 11)
@@ -52,10 +57,17 @@ Log = Annotated[
 ]
 
 
-def doctor(log: Log = None) -> None:
+Config = Annotated[
+    str | None,
+    typer.Argument(metavar="[FILE]", help="A config, judged for the releases installed here."),
+]
+
+
+def doctor(config: Config = None, log: Log = None) -> None:
     """Look at this machine: packages, cards, memory, limits; say what to mend.
 
-    With --log: read what a run printed, its memory by phase, and where it ran out of it.
+    With a config: what the releases installed here make of it, known faults among it. With --log:
+    read what a run printed, its memory by phase, and where it ran out of it.
     """
     if log is not None:
         with usage():
@@ -64,7 +76,8 @@ def doctor(log: Log = None) -> None:
     out = terminal.console()
     worst = State.GOOD
     colours = {State.GOOD: "green", State.NOTE: "yellow", State.BAD: "bold red"}
-    for finding in findings():
+    about_config = judged(config) if config is not None else iter(())
+    for finding in chain(findings(), about_config):
         mark = f"[{colours[finding.state]}]{finding.state:<7}[/]"
         # The text is no markup: ``dsconfig-zero[engine]`` keeps its brackets.
         text = fitted(" " * LEFT + finding.text).lstrip()
@@ -81,6 +94,32 @@ def findings() -> Iterator[Finding]:
     yield from cards()
     yield from memory()
     yield from limits()
+
+
+def judged(config: str) -> Iterator[Finding]:
+    """What the installed releases make of a config. Raises UsageError for one that is not there."""
+    document = options.load(config)
+    program = inference.program(None, None, document=document, source=config).runtime
+    if program.release:
+        yield from _release_judged(program)
+    report = dsconfig.validate(document, runtime=program)
+    for found in report.diagnostics:
+        grave = found in report.errors
+        text = f"{found.code} {found.message}" + (f"; {found.help}" if found.help else "")
+        yield Finding(State.BAD if grave else State.NOTE, found.pointer or "the config", text)
+    if not report.diagnostics:
+        yield Finding(State.GOOD, "the config", f"nothing to mend for {program.described}")
+
+
+def _release_judged(program: "Runtime") -> Iterator[Finding]:
+    """Where the program installed is of another release than the one that is replayed."""
+    try:
+        found = version(program.name)
+    except PackageNotFoundError:
+        return
+    if found != program.release and not found.startswith(f"{program.release}."):
+        text = f"{found} is installed; configs are judged as {program.release} reads them"
+        yield Finding(State.NOTE, program.name, text)
 
 
 def packages() -> Iterator[Finding]:

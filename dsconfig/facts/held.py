@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dsconfig.facts import accelerate_config
+from dsconfig.facts import accelerate_config, parallelism
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.given import FactError
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
@@ -55,11 +55,21 @@ def _with_launch(facts: Facts, holder: Mapping[str, Any], name: str) -> Facts:
     return replace(
         facts,
         launch=dict(holder),
+        **_degrees(facts, holder),
         world_size=facts.world_size or launch.world_size,
         nodes=facts.nodes or launch.nodes,
         training=known,
         origins=origins,
     )
+
+
+def _degrees(facts: Facts, holder: Mapping[str, Any]) -> Mapping[str, int]:
+    """The degrees of tensor and sequence parallelism that accelerate's YAML sets."""
+    sizes = parallelism.degrees(holder)
+    if sizes is None:
+        return {}
+    own = {"tensor_parallel": "tp_size", "sequence_parallel": "sp_size"}
+    return {name: sizes[size] for name, size in own.items() if getattr(facts, name) == 1}
 
 
 def _with_arguments(facts: Facts, holder: Mapping[str, Any], name: str) -> Facts:

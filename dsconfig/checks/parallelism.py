@@ -1,0 +1,70 @@
+"""accelerate's ``parallelism_config``, beside a config or the settings of its plugin."""
+
+from collections.abc import Iterator
+
+from dsconfig.checks.context import Context
+from dsconfig.checks.registry import HOLDER, rule
+from dsconfig.checks.rule import Finding
+from dsconfig.facts import parallelism
+from dsconfig.facts.held import is_of_accelerate
+from dsconfig.facts.parallelism import BLOCK
+from dsconfig.report import Effect
+from dsconfig.runtimes.base import Runtime
+
+
+def _through_accelerate(runtime: Runtime) -> bool:
+    return bool(runtime.filled_with)
+
+
+@rule(
+    "DSC708",
+    "parallelism-config",
+    Effect.REFUSED,
+    also=(Effect.ALTERED,),
+    wakes=HOLDER,
+    late=True,
+    holds=_through_accelerate,
+)
+def parallelism_config(config: Context) -> Iterator[Finding]:
+    """Sizes in accelerate's `parallelism_config` at which it stops, or DeepSpeed behind it.
+
+    With `sp_size` above 1 accelerate writes train_batch_size from `dp_shard_size` times
+    `dp_replicate_size`, and DeepSpeed from the processes divided by `sp_size`: they have to be
+    equal. A name that accelerate does not know is `altered`: nothing reads it.
+
+    with: name="accelerate.yaml", runtime="accelerate"
+    bad:
+        distributed_type: DEEPSPEED
+        num_processes: 4
+        deepspeed_config: {zero_stage: 3}
+        parallelism_config:
+          parallelism_config_sp_size: 2
+    good:
+        distributed_type: DEEPSPEED
+        num_processes: 4
+        deepspeed_config: {zero_stage: 3}
+        parallelism_config:
+          parallelism_config_sp_size: 2
+          parallelism_config_dp_shard_size: 2
+    """
+    launch = config.document.holder
+    if not is_of_accelerate(launch):
+        return
+    block = parallelism.block_of(launch)
+    for name in block.keys() - parallelism.KNOWN:
+        alike = config.closest(name, sorted(parallelism.KNOWN))
+        yield Finding(
+            path=(BLOCK, name),
+            message=f'"{name}" is no setting of accelerate\'s {BLOCK}: nothing reads it',
+            help=f'did you mean "{alike}"?' if alike else "delete it",
+            effect=Effect.ALTERED,
+            on_key=True,
+        )
+    for breach in parallelism.breaches(launch, config.facts.world_size):
+        named = parallelism.written(breach.setting) if breach.setting else ""
+        yield Finding(
+            path=(BLOCK, named) if named in block else (BLOCK,),
+            message=f"{breach.setting or BLOCK} {breach.said}: the start stops",
+            help=breach.help,
+            on_key=not breach.setting,
+        )

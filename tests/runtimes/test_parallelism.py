@@ -1,0 +1,84 @@
+"""accelerate's ParallelismConfig, as its YAML sets it."""
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig.facts import held, parallelism
+
+YAML = """distributed_type: DEEPSPEED
+num_processes: 4
+deepspeed_config:
+  zero_stage: 3
+parallelism_config:
+  parallelism_config_dp_shard_size: 2
+  parallelism_config_sp_size: 2
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "accelerate.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_sequences_divided_among_ranks_are_a_fact(tmp_path: Path) -> None:
+    document = dsconfig.read(written(tmp_path, YAML))
+    facts = held.completed(dsconfig.gather(micro_batch=1), document)
+    assert (facts.world_size, facts.sequence_parallel, facts.data_parallel) == (4, 2, 2)
+    found = dsconfig.resolve(document, facts, runtime="accelerate")
+    assert found.ok and found.config["train_batch_size"] == 2
+    assert not dsconfig.validate(document, runtime="accelerate").errors
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        ("shard_size: 2", "shard_size: 4", 6),
+        ("sp_size: 2", "sp_size: 0", 7),
+        ("sp_size: 2", "sp_sise: 2", 7),
+        ("sp_size: 2", "cp_backend: ring", 7),
+        ("sp_size: 2", "tp_size: 4", 5),
+    ],
+)
+def test_what_stops_the_start_is_told_at_its_line(
+    before: str, after: str, line: int, tmp_path: Path
+) -> None:
+    report = dsconfig.validate(written(tmp_path, YAML.replace(before, after)), runtime="accelerate")
+    told = [each.range.start.line for each in report.errors if each.code == "DSC708"]
+    assert line in told, report.diagnostics
+
+
+@pytest.mark.live
+def test_the_real_config_stops_where_we_say() -> None:
+    module = pytest.importorskip("accelerate.parallelism_config")
+    pick = random.Random(5)
+    for _ in range(400):
+        sizes = {name: pick.choice((1, 1, 2, 4, 0)) for name in parallelism.SIZES}
+        processes = pick.choice((2, 4, 8))
+        launch = {"parallelism_config": {parallelism.written(k): v for k, v in sizes.items()}}
+        ours = [each.said for each in parallelism.breaches(launch, processes)]
+        assert bool(ours) == stops(module, sizes, processes), (sizes, processes, ours)
+
+
+def stops(module: Any, sizes: dict[str, int], processes: int) -> bool:
+    """Whether ParallelismConfig stops, or DeepSpeed at the batch that accelerate then writes."""
+    accelerator = SimpleNamespace(
+        multi_device=True,
+        num_processes=processes,
+        is_fsdp2=False,
+        is_main_process=False,
+        distributed_type=module.DistributedType.DEEPSPEED,
+    )
+    try:
+        config = module.ParallelismConfig(**sizes)
+        config._validate_accelerator(accelerator)
+    except ValueError:
+        return True
+    if config.sp_size == 1:
+        return False
+    return config.data_parallel_size * config.sp_size != processes
