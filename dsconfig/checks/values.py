@@ -39,6 +39,8 @@ TOLD_ELSEWHERE = frozenset(
         ("optimizer", "type"),
         ("sequence_parallel_size",),
         ("data_parallel_size",),
+        ("zero_optimization", "zenflow", "select_interval"),
+        ("zero_optimization", "zenflow", "update_interval"),
     }
 )
 """Values with a rule of their own."""

@@ -17,7 +17,7 @@ from dsconfig.report.render import render
 from dsconfig.report.sizes import GIB, gib, in_gib
 
 with lazily():
-    from dsconfig.commands import assumed, idle_flags, run_logs, verdict
+    from dsconfig.commands import assumed, idle_flags, prepare, run_logs, verdict
     from dsconfig.commands import estimate_tables as tables
     from dsconfig.cost import (
         calibration,
@@ -157,12 +157,8 @@ def _resolved(document: "Document", facts: "Facts", program: "Runtime") -> "Effe
     """The concrete config; its errors are printed and end the command with exit code 1."""
     report = dsconfig.validate(document, facts, runtime=program, version=program.version)
     result = dsconfig.resolve(document, facts, runtime=program, version=program.version)
-    told = {(found.code, found.pointer, found.range) for found in report.errors}
-    errors = report.errors + tuple(
-        found
-        for found in Report(result.diagnostics).errors
-        if (found.code, found.pointer, found.range) not in told
-    )
+    more = Report(prepare.not_told(result.diagnostics, report))
+    errors = report.errors + more.errors
     if errors or result.effective is None:
         shown = FileReport(document.name, document.text, Report(errors))
         typer.echo(render("full", [shown]))

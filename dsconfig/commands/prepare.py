@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 FOUND = 1
+STOPS = ("program-stops", "deepspeed-stops")
+"""What resolving calls the end of the program that it replays."""
 ConfigOrPlan = Annotated[
     str, typer.Argument(metavar="FILE", help="A config, or a plan; - reads a config from stdin.")
 ]
@@ -46,8 +48,18 @@ def resolved(
     report = dsconfig.validate(document, facts, runtime=runtime, version=version)
     show_errors(document, report.diagnostics, strict)
     resolution = dsconfig.resolve(document, facts, runtime=runtime, version=version)
-    show_errors(document, resolution.diagnostics, strict)
+    show_errors(document, not_told(resolution.diagnostics, report), strict)
     return resolution
+
+
+def not_told(found: tuple["Diagnostic", ...], report: Report) -> tuple["Diagnostic", ...]:
+    """What resolving finds beyond validation: of a key that has an error, or of a program that
+    stops in any case, all is said."""
+    told = {each.pointer for each in report.errors if each.pointer}
+    stops = bool(report.refusals)
+    return tuple(
+        each for each in found if each.pointer not in told and not (stops and each.name in STOPS)
+    )
 
 
 def planned(
