@@ -50,8 +50,7 @@ def training_argument(config: Context) -> Iterator[Finding]:
         stops = "it may run on an earlier one" if held else "it stops"
         yield Finding(
             path=(),
-            message=f"{_where(config)}{name} is no TrainingArgument of transformers {release}: "
-            f"{stops}",
+            message=f"{name} is no TrainingArgument of transformers {release}: {stops}",
             help=FORMER[name],
             effect=Effect.DEPRECATED if held else None,
         )
@@ -60,14 +59,9 @@ def training_argument(config: Context) -> Iterator[Finding]:
     for name, meant in _misspelt(training.arguments).items():
         yield Finding(
             path=(),
-            message=f"{_where(config)}{name} is no TrainingArgument: transformers stops",
+            message=f"{name} is no TrainingArgument: transformers stops",
             help=f'did you mean "{meant}"?',
         )
-
-
-def _where(config: Context) -> str:
-    file = config.facts.origins.get("training")
-    return f"{file}: " if file else ""
 
 
 def _misspelt(arguments: Mapping[str, object]) -> Mapping[str, str]:

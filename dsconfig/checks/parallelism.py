@@ -60,7 +60,8 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
             effect=Effect.ALTERED,
             on_key=True,
         )
-    for breach in parallelism.breaches(launch, config.facts.world_size):
+    processes = config.facts.world_size or launch.get("num_processes")
+    for breach in parallelism.breaches(launch, processes if isinstance(processes, int) else None):
         named = parallelism.written(breach.setting) if breach.setting else ""
         yield Finding(
             path=(BLOCK, named) if named in block else (BLOCK,),

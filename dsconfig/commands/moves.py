@@ -85,7 +85,8 @@ def _new_default(key: Key, path: Path, was: Any, now: Any, before: Version, afte
     pointer, words = join(*path), TRAINED_WITH.get(path)
     kind = Kind.TRAINS if words else Kind.WORKS
     said = words(was, now) if words else f"{dotted(pointer)} is {_word(now)}, not {_word(was)}"
-    return Move(kind, pointer, was, now, said, _when(key, before, after))
+    why = _when(key, before, after)
+    return Move(kind, pointer, was, now, said, f"{key.path}: {why}" if words else why)
 
 
 PEAK = ("scheduler", "params", "warmup_max_lr")
