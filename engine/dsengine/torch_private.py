@@ -6,9 +6,10 @@ test, run with a new release of torch, is the list of what has to be looked at.
 
 Patched for the whole process, while a ``with`` lasts: ``UntypedStorage.resize_`` (``resizes``),
 ``torch.distributed.get_backend`` and ``torch.cuda.is_available`` (``fake_process_group``).
-Changed on a model that comes under an engine, for good: the table of parameters of a module
+Changed on a model that comes under an engine: the table of parameters of a module
 (``replace_parameter_table``), its ``__deepcopy__`` (``make_copyable``), the hooks by which
-``fully_shard`` swaps shards into state dicts (``release_state_dict_hooks``).
+``fully_shard`` swaps shards into state dicts (``release_state_dict_hooks``). All that, and
+``fully_shard`` itself, goes where another ``initialize`` takes a model over (``make_ordinary``).
 """
 
 import pickle
@@ -448,6 +449,11 @@ def buffer_table(module: nn.Module) -> dict[str, Tensor | None]:
 
 def replace_parameter_table(module: nn.Module, table: dict[str, Any]) -> None:
     module.__dict__["_parameters"] = table
+
+
+def is_of_torch_func(tensor: Tensor) -> bool:
+    """Whether ``torch.func`` computes with ``tensor``: what it calls backward is none of a loss."""
+    return _torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def version_of(tensor: Tensor) -> int:

@@ -1,5 +1,6 @@
 """A second ``initialize`` of a model takes it over from the engine that has it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,3 +47,20 @@ def test_the_model_is_an_ordinary_one_again(ranks: Ranks, stage: int) -> None:
 def test_parameters_from_before_lead_to_what_is_trained(ranks: Ranks, stage: int) -> None:
     for told in ranks.run(f"{JOBS}:an_object_from_before", stage=stage):
         assert told == {"shape": True, "moved": True}
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_whole_weights_go_into_a_model_that_an_engine_has(
+    ranks: Ranks, tmp_path: Path, stage: int
+) -> None:
+    for told in ranks.run(f"{JOBS}:after_loading", stage=stage, folder=str(tmp_path)):
+        assert told == {"same model": True, "plain": True, "equal": True}
+
+
+def test_a_parameter_of_zero_init_keeps_its_number_in_a_gather(ranks: Ranks) -> None:
+    assert ranks.run(f"{JOBS}:told_inside") == [[True] * 5] * 2
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_derivative_by_torch_func_is_that_of_the_model(ranks: Ranks, stage: int) -> None:
+    assert ranks.run(f"{JOBS}:derivative", stage=stage) == [[0.0] * 3] * 2

@@ -64,6 +64,18 @@ def unit_of(model: nn.Module, **policy: Any) -> FSDPModule:
 
 @pytest.mark.usefixtures("alone")
 class TestUnits:
+    def test_fully_shard_can_be_taken_off(self) -> None:
+        model = Tied()
+        before = private.hooks_below(model)
+        unit_of(model)(torch.ones(1, 4)).backward()
+        added = private.hooks_below(model) - before
+        private.make_ordinary(model, added)
+        assert type(model) is Tied and private.hooks_below(model) == before, (
+            "fully_shard leaves something on a module that its tables of hooks do not show: a "
+            "second initialize of a model would train with what is left of the first"
+        )
+        unit_of(model)  # would refuse a module that it still has
+
     def test_a_unit_knows_its_parameters_and_all_their_owners(self) -> None:
         model = Tied()
         (parameter,) = private.sharded_parameters(unit_of(model))
@@ -300,6 +312,20 @@ class TestModulesAndTensors:
         told = Told().half()
         assert seen == ["torch.float32", "torch.float16"], "Module.half no longer runs _apply"
         assert told.inner.weight.dtype is torch.float16
+
+    def test_tensors_of_torch_func_are_known(self) -> None:
+        seen: list[bool] = []
+
+        def square(x: torch.Tensor) -> torch.Tensor:
+            seen.append(private.is_of_torch_func(x))
+            return (x * x).sum()
+
+        plain = torch.ones(2, requires_grad=True)
+        torch.func.grad(square)(plain)
+        assert seen == [True] and not private.is_of_torch_func(plain), (
+            "_functorch.is_functorch_wrapped_tensor is another thing: derivatives by torch.func "
+            "through an engine would be divided by the accumulation steps"
+        )
 
     def test_buffers_of_the_state_dict(self) -> None:
         assert [name for name, _ in private.persistent_buffers(Tied())] == ["kept"], (

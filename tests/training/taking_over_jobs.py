@@ -92,6 +92,44 @@ def an_object_from_before(stage: int) -> dict[str, Any]:
         return {"shape": held.shape == shape, "moved": not torch.equal(held.cpu(), before)}
 
 
+def after_loading(stage: int, folder: str) -> dict[str, Any]:
+    """A model that gets whole weights of a checkpoint while an engine has it."""
+    from dsengine.utils import zero_to_fp32
+
+    model = models.tied()
+    engine, *_ = dsengine.initialize(model=model, config=config(stage))
+    window(engine, 0)
+    engine.save_checkpoint(folder)
+    dist.barrier()
+    window(engine, 1)
+    loaded = zero_to_fp32.load_state_dict_from_zero_checkpoint(model, folder)
+    weights = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(folder)
+    return {
+        "same model": loaded is model,
+        "plain": all(type(each) is nn.Parameter for each in model.parameters()),
+        "equal": all(torch.equal(weights[n], value) for n, value in model.state_dict().items()),
+    }
+
+
+def told_inside() -> list[bool]:
+    """What a parameter of zero.Init says of itself before, inside and after a gather."""
+    with dsengine.zero.Init(config_dict_or_path=config(3)):
+        weight: Any = nn.Linear(4, 4).weight
+    number, status = weight.ds_id, dsengine.zero.ZeroParamStatus
+    said = [weight.ds_status is status.NOT_AVAILABLE]
+    with dsengine.zero.GatheredParameters([weight]):
+        said += [weight.ds_id == number, weight.ds_status is status.AVAILABLE]
+    return [*said, weight.ds_id == number, weight.ds_status is status.NOT_AVAILABLE]
+
+
+def derivative(stage: int) -> list[float]:
+    """By torch.func through an engine whose windows have two micro batches."""
+    model = nn.Linear(3, 1)
+    engine, *_ = dsengine.initialize(model=model, config=config(stage, 2))
+    found = torch.func.grad(lambda x: engine(x).sum())(torch.ones(2, 3))
+    return (found[0] - model.weight[0]).tolist()
+
+
 def _clients(stage: int) -> dict[str, Any]:
     chosen = config(stage)
     del chosen["optimizer"]

@@ -6,7 +6,9 @@ beside the model, by names, and the parameters come from the shards that the mod
 mechanism that still lives lets go by itself, and its engine refuses from then on.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
@@ -60,21 +62,26 @@ def note(sharding: Sharding, before: _Before) -> None:
 
 
 @torch.no_grad()
-def give_back(root: nn.Module) -> dict[Tensor, nn.Parameter]:
+def give_back(
+    root: nn.Module, values: Mapping[str, Tensor] | None = None
+) -> dict[Tensor, nn.Parameter]:
     """Make ``root``, and what is in it, ordinary modules again, whichever engines have had them.
 
     Parameters have the values of training, as precise as the shards are, and the dtypes from
     before; they are the objects from before where someone still holds these. Returns which
-    parameter is in the place of what a script knows, shard or whole. Collective.
+    parameter is in the place of what a script knows, shard or whole. Collective, but for those
+    whose whole ``values`` are given by their names in ``root``.
     """
     replaced: dict[Tensor, nn.Parameter] = {}
     for module in list(root.modules()):
         if (before := _DISTRIBUTED.pop(module, None)) is not None:
-            replaced |= _give_back(module, before)
+            replaced |= _give_back(module, before, values or {})
     return replaced
 
 
-def _give_back(root: nn.Module, before: _Before) -> dict[Tensor, nn.Parameter]:
+def _give_back(
+    root: nn.Module, before: _Before, values: Mapping[str, Tensor]
+) -> dict[Tensor, nn.Parameter]:
     for mechanism in before.mechanism:
         if (sharding := mechanism()) is not None:
             sharding.let_go()
@@ -85,7 +92,9 @@ def _give_back(root: nn.Module, before: _Before) -> dict[Tensor, nn.Parameter]:
         owners = record.owners
         name = _joined(names[owners[0][0]], owners[0][1])
         shard = record.shard
-        whole = whole_of(shard) if isinstance(shard, DTensor) else shard
+        whole = values.get(name)
+        if whole is None:
+            whole = whole_of(cast(DTensor, shard))
         parameter = _as_before(whole, name, before, shard.requires_grad)
         ordinary += [(module, attribute, parameter) for module, attribute in owners]
         replaced[shard] = parameter

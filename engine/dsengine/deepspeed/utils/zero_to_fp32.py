@@ -21,6 +21,7 @@ from dsengine.checkpoints.export.layout import divide
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import read_manifest
 from dsengine.checkpoints.tensor_files import read_tensors, saved_tensors
+from dsengine.sharding.giving_back import give_back
 
 Path = str | PathLike[str]
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -58,8 +59,13 @@ def get_fp32_state_dict_from_zero_checkpoint(
 def load_state_dict_from_zero_checkpoint(
     model: nn.Module, checkpoint_dir: Path, tag: str | None = None
 ) -> nn.Module:
-    """Load whole fp32 weights into ``model``, which is no part of an engine; return it."""
-    model.load_state_dict(get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag), False)
+    """Load whole fp32 weights into ``model`` and return it, on the CPU.
+
+    An engine that has it lets it go. Collective where the checkpoint lacks weights of such a one.
+    """
+    weights = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag)
+    give_back(model, weights)
+    model.load_state_dict(weights, strict=False)
     return model.cpu()
 
 

@@ -18,7 +18,7 @@ from dsengine.parameters.chunks import group_for
 from dsengine.parameters.shards import part_of, whole_of
 from dsengine.sharding.zero.partitioned import PartitionedParameter, partition, restore
 from dsengine.sharding.zero.registry import Held, Lookup
-from dsengine.sharding.zero.status import tell_available
+from dsengine.sharding.zero.status import answers_of, tell_available
 from dsengine.torch_private import local_part, plain_tensors
 
 
@@ -84,8 +84,10 @@ class GatheredParameters:
         self._leave = []
 
     def _gather_partitioned(self, parameter: PartitionedParameter) -> None:
-        piece = parameter._piece
+        piece, answers = parameter._piece, answers_of(parameter)
         restore(parameter)
+        vars(parameter).update(answers)
+        tell_available(parameter, True)
 
         def leave() -> None:
             _take_from(parameter.data, self._modifier_rank)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 _numbers = count()
+_NAMES = ("ds_id", "ds_shape", "ds_numel", "ds_status")
 
 
 class ZeroParamStatus(Enum):
@@ -25,9 +26,10 @@ class ZeroParamStatus(Enum):
 
 
 def tell_divided(parameter: Tensor, shape: torch.Size) -> None:
-    """Let ``parameter``, of which this rank holds a part, answer scripts."""
+    """Let ``parameter``, of which this rank holds a part, answer scripts; its number stays."""
     told = cast(Any, parameter)
-    told.ds_id = next(_numbers)
+    if not hasattr(told, "ds_id"):
+        told.ds_id = next(_numbers)
     told.ds_shape = shape
     told.ds_numel = shape.numel()
     told.ds_status = ZeroParamStatus.NOT_AVAILABLE
@@ -43,6 +45,11 @@ def tell_whole_for_now(parameter: Tensor, shard: Tensor) -> None:
     told.ds_status = ZeroParamStatus.AVAILABLE
 
 
+def answers_of(parameter: Tensor) -> dict[str, Any]:
+    """Return what a divided parameter says of itself, by name."""
+    return {name: getattr(parameter, name) for name in _NAMES}
+
+
 def tell_available(parameter: Tensor, available: bool) -> None:
     """Say whether a divided parameter is whole; nothing for one that never is divided."""
     if hasattr(parameter, "ds_id"):
@@ -52,6 +59,6 @@ def tell_available(parameter: Tensor, available: bool) -> None:
 
 def tell_whole(parameter: Tensor) -> None:
     """Take the answers back: ``parameter`` is an ordinary one from now on."""
-    for name in ("ds_id", "ds_shape", "ds_numel", "ds_status"):
+    for name in _NAMES:
         if hasattr(parameter, name):
             delattr(parameter, name)
