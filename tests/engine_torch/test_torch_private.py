@@ -74,6 +74,7 @@ class TestUnits:
             "fully_shard leaves something on a module that its tables of hooks do not show: a "
             "second initialize of a model would train with what is left of the first"
         )
+        model.first.weight = model.second.weight = nn.Parameter(torch.ones(4, 4))
         unit_of(model)  # would refuse a module that it still has
 
     def test_a_unit_knows_its_parameters_and_all_their_owners(self) -> None:
