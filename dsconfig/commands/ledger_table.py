@@ -13,9 +13,9 @@ from dsconfig.source.pointer import dotted
 if TYPE_CHECKING:
     from dsconfig.resolver.resolution import LedgerEntry, Resolution
 
-NARROW = 90
+NARROW = 110
 """Below this many columns a table would break every word; entries are listed instead."""
-_WIDEST_KEY, _WIDEST_VALUE = 46, 24
+_WIDEST_KEY, _WIDEST_VALUE = 60, 24
 _BOLD, _PLAIN = "\033[1m", "\033[0m"
 
 

@@ -24,7 +24,7 @@ SCREENS = [
     ("plan", "ds.json", *LLAMA),
     ("tune", *LLAMA),
     ("tune", *LLAMA, "--runtime", "transformers"),
-    ("resolve", "ds.json", *LLAMA),
+    ("resolve", "open.json", *LLAMA),
     ("validate", "bad.json"),
     ("validate", "ds.json"),
     ("diff", "ds.json", "bad.json"),
@@ -43,6 +43,11 @@ GOOD = {
     "zero_optimization": {"stage": 3},
     "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},
 }
+OPEN = {
+    **GOOD,
+    "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": "auto"},
+    "train_batch_size": "auto",
+}
 BAD = {
     "train_batch_size": 8,
     "gradient_checkpointing": True,
@@ -59,6 +64,7 @@ COLOURED = re.compile(r"\x1b\[[0-9;]*(?:3[0-7]|9[0-7])m")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("screens")
     (made / "ds.json").write_text(json.dumps(GOOD, indent=2))
+    (made / "open.json").write_text(json.dumps(OPEN))
     (made / "bad.json").write_text(json.dumps(BAD, indent=2))
     return made
 
@@ -99,6 +105,8 @@ def test_nothing_is_wider_than_the_screen(command: tuple[str, ...], folder: Path
         lines = text.splitlines()
         assert lines and not [line for line in lines if len(line) > columns]
         assert not re.search(r"[\d.]\n *(?:GiB|MiB|GB)\b", text), "unit on the next line"
+        key = "stage3_param_persistence_threshold"
+        assert text.count(key[:20]) == text.count(key), "a key in two parts"
     if command[0] in ("estimate", "plan", "tune") and "--help" not in command:
         head = "\n".join(narrow.splitlines()[:24])
         assert re.search(r"[Ff]its?\b|largest model|Needs", head), "no verdict at first"
