@@ -292,7 +292,8 @@ def _components(option: Option) -> TextTable:
     table = TextTable("component, GiB", *(f">{phase}" for phase in phases), *last)
     for (name, pointer, formula), held in ordered:
         cells = [in_gib(held[phase]) if phase in held else "" for phase in phases]
-        table.add_row(name, *cells, _key(pointer), *([formula] if formulas else []))
+        last = [_key(pointer), formula] if formulas else [_last_of(pointer)]
+        table.add_row(name, *cells, *last)
     totals = [in_gib(option.device.phase_bytes[phase]) for phase in phases]
     table.add_row("together", *totals, *([""] * len(last)), bold=True)
     return table
@@ -308,12 +309,16 @@ def _at_the_peak(option: Option, ordered: "list[tuple[Any, dict[Any, int]]]") ->
     table = TextTable(f"component, in {phase}", ">GiB", "caused by")
     for (name, pointer, _), held in ordered:
         if phase in held:
-            cause = _key(pointer).removeprefix("zero_optimization.")
-            table.add_row(name, in_gib(held[phase]), cause)
+            table.add_row(name, in_gib(held[phase]), _last_of(pointer))
     phases = (f"{each} {in_gib(count)}" for each, count in option.device.phase_bytes.items())
     total = in_gib(option.device.peak_bytes)
     table.add_row("together", total, ", ".join(phases), bold=True)
     return table
+
+
+def _last_of(pointer: str) -> str:
+    """The key without its block, where there is little room."""
+    return _key(pointer).removeprefix("zero_optimization.")
 
 
 def _key(pointer: str) -> str:
