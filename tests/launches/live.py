@@ -6,16 +6,19 @@ as supported. Everything else is the programs' own code: readers, launcher, plug
 
 import contextlib
 import copy
+import functools
 import gc
 import os
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from launches import cases
 from launches.cases import Launch
+from ports import reserved_port
 
 
 class Reached(BaseException):
@@ -57,6 +60,12 @@ def _parsed(config: dict[str, Any], processes: int) -> dict[str, Any]:
     return {"config": config, "parsed": True}
 
 
+@functools.cache
+def _port() -> str:
+    """One for this process, whose group of one rank is made with the first case."""
+    return str(reserved_port())
+
+
 @contextlib.contextmanager
 def _as_on(case: Launch, folder: Path) -> Iterator[None]:
     """The folder as the working directory, and the processes of the case."""
@@ -66,11 +75,13 @@ def _as_on(case: Launch, folder: Path) -> Iterator[None]:
     from accelerate.state import AcceleratorState, GradientState, PartialState
     from transformers.integrations import deepspeed as integration
 
+    backend = import_module("deepspeed.comm.torch")  # as an attribute, torch itself is there
+
     def initialize(**given: Any) -> None:
         raise Reached(given["config_params"])
 
     environment = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    environment |= {"MASTER_PORT": "29777", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
+    environment |= {"MASTER_PORT": _port(), "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
     size = property(lambda self: case.processes)
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
@@ -80,6 +91,7 @@ def _as_on(case: Launch, folder: Path) -> Iterator[None]:
         enter(mock.patch.dict(os.environ, {**kept, **environment}, clear=True))
         enter(contextlib.chdir(folder))
         enter(mock.patch.object(deepspeed, "initialize", initialize))
+        enter(mock.patch.object(backend, "build_shm_op", lambda: None))  # it is compiled, and idle
         enter(mock.patch.object(arguments, "is_torch_bf16_gpu_available", lambda: True))
         enter(mock.patch.object(arguments.TrainingArguments, "world_size", size))
         enter(mock.patch.object(accelerate.Accelerator, "num_processes", size))
