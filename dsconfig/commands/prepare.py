@@ -56,9 +56,14 @@ def not_told(found: tuple["Diagnostic", ...], report: Report) -> tuple["Diagnost
     """What resolving finds beyond validation: of a key that has an error, or of a program that
     stops in any case, all is said."""
     told = {each.pointer for each in report.errors if each.pointer}
+    same = {(each.code, each.pointer) for each in report.errors}
     stops = bool(report.refusals)
     return tuple(
-        each for each in found if each.pointer not in told and not (stops and each.name in STOPS)
+        each
+        for each in found
+        if each.pointer not in told
+        and (each.code, each.pointer) not in same
+        and not (stops and each.name in STOPS)
     )
 
 
