@@ -1,16 +1,19 @@
 """``dsconfig`` and ``python -m dsconfig``: exit codes and the last line of defence."""
 
+import errno
 import gc
 import io
 import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
+from typing import NoReturn
 
 FOUND = 1
 USAGE = 2
 CRASHED = 101
 INTERRUPTED = 130
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
@@ -41,6 +44,7 @@ def without_plugins() -> Generator[None]:
 def main() -> None:
     """Run the command line. Exits 0, 1 (findings), 2 (usage) or 101 (our own fault)."""
     gc.set_threshold(100_000, 50, 50)
+    open_what_is_closed()
     from dsconfig.commands.app import FORWARDING, app
     from dsconfig.commands.errors import UsageError
 
@@ -54,8 +58,9 @@ def main() -> None:
             app(prog_name="dsconfig")
     except UsageError as error:
         from dsconfig.commands.text_table import fitted
+        from dsconfig.report.render.terminal import visible
 
-        print(fitted(f"dsconfig: error: {error}"), file=sys.stderr)
+        print(fitted(f"dsconfig: error: {visible(str(error))}"), file=sys.stderr)
         sys.exit(USAGE)
     except BrokenPipeError:
         # The reader has gone (`| head`); closing quietly is what every tool does.
@@ -63,12 +68,30 @@ def main() -> None:
         sys.exit(FOUND)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except OSError as error:
+        if error.errno not in FULL:
+            report_fault()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"dsconfig: error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(USAGE)
     except Exception:
-        import traceback
+        report_fault()
 
-        traceback.print_exc()
-        print("dsconfig: this is a fault of dsconfig; please report it.", file=sys.stderr)
-        sys.exit(CRASHED)
+
+def report_fault() -> NoReturn:
+    """Show the exception that is being handled, which is ours."""
+    import traceback
+
+    traceback.print_exc()
+    print("dsconfig: this is a fault of dsconfig; please report it.", file=sys.stderr)
+    sys.exit(CRASHED)
+
+
+def open_what_is_closed() -> None:
+    """Point closed standard streams at nothing; else the next file opened would be one of them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 def program() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dsconfig.report.render.terminal import one_line
 from dsconfig.schema.meaning import Meaning, Path, meaning
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import dotted, join
@@ -24,7 +25,7 @@ class Change:
         before, after = (
             json.dumps(value, ensure_ascii=False) for value in (self.before, self.after)
         )
-        return f"{dotted(self.pointer)}: {before} -> {after}{reason}"
+        return one_line(f"{dotted(self.pointer)}: {before} -> {after}{reason}")
 
 
 def between_configs(

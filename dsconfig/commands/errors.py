@@ -2,7 +2,6 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 
 
 class UsageError(Exception):
@@ -19,10 +18,3 @@ def usage(about: str = "") -> Generator[None]:
         raise UsageError(f"{before}{error}") from None
     except OSError as error:
         raise UsageError(f"{before or f'{error.filename}: '}{error.strerror}") from None
-
-
-def write(path: Path, text: str) -> None:
-    """Write a text as UTF-8. Raises UsageError where the path cannot be written."""
-    with usage(f"-o {path}"):
-        # A lone surrogate has no UTF-8; as an escape it is at least valid JSON.
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -17,7 +17,7 @@ from dsconfig.report.render import render
 from dsconfig.report.sizes import GIB, gib, in_gib
 
 with lazily():
-    from dsconfig.commands import assumed, idle_flags, prepare, run_logs, verdict
+    from dsconfig.commands import assumed, idle_flags, prepare, run_logs, verdict, writing
     from dsconfig.commands import estimate_tables as tables
     from dsconfig.cost import (
         calibration,
@@ -220,7 +220,7 @@ def _write(
         if plot is not None:
             pictures.write_chart(found, plot)
         if html is not None:
-            html.write_text(pictures.page(found, said, remedies), encoding="utf-8")
+            writing.write(html, pictures.page(found, said, remedies), option="--html")
 
 
 def _show(

@@ -158,7 +158,7 @@ def _neighbour(path: Path) -> tuple[str, str] | None:
 def _text(path: Path) -> str:
     """A small text file; empty for anything else."""
     try:
-        if path.stat().st_size > LARGEST_NEIGHBOUR:
+        if not path.is_file() or path.stat().st_size > LARGEST_NEIGHBOUR:
             return ""
         return path.read_text("utf-8", errors="replace")
     except (OSError, ValueError):

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsconfig.commands import inference, options
-from dsconfig.commands.errors import UsageError, write
+from dsconfig.commands.errors import UsageError
+from dsconfig.commands.writing import write
 from dsconfig.lazily import lazily
 
 with lazily():

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, cast
 
+from dsconfig.report.render.terminal import one_line
 from dsconfig.source.pointer import dotted
 
 if TYPE_CHECKING:
@@ -32,10 +33,7 @@ def ledger(resolution: "Resolution", width: int, *, colour: bool = False) -> str
 
 
 def _table(resolution: "Resolution", width: int) -> Iterable[str]:
-    cells = [
-        (dotted(entry.pointer), shown(entry.value), str(entry.source), because(entry))
-        for entry in resolution.ledger
-    ]
+    cells = [tuple(map(one_line, _cells(entry))) for entry in resolution.ledger]
     widths = [
         min(widest, max(len(heading), *(len(row[column]) for row in cells)))
         for column, (heading, widest) in enumerate(
@@ -56,6 +54,10 @@ def _table(resolution: "Resolution", width: int) -> Iterable[str]:
             yield _line(widths, cell)
 
 
+def _cells(entry: "LedgerEntry") -> tuple[str, str, str, str]:
+    return dotted(entry.pointer), shown(entry.value), str(entry.source), because(entry)
+
+
 def _line(widths: list[int], cells: tuple[str, ...]) -> str:
     key, value, source, reason = cells
     bold = f"{_BOLD}{value:>{widths[1]}}{_PLAIN}"
@@ -64,8 +66,9 @@ def _line(widths: list[int], cells: tuple[str, ...]) -> str:
 
 def _listed(resolution: "Resolution", width: int) -> Iterable[str]:
     for entry in resolution.ledger:
-        yield f"{dotted(entry.pointer)} = {_BOLD}{shown(entry.value)}{_PLAIN}"
-        reason = f"{entry.source}: {because(entry)}"
+        pointer, value = one_line(dotted(entry.pointer)), one_line(shown(entry.value))
+        yield f"{pointer} = {_BOLD}{value}{_PLAIN}"
+        reason = one_line(f"{entry.source}: {because(entry)}")
         yield from wrap(reason, width, initial_indent="  ", subsequent_indent="  ")
 
 
@@ -83,7 +86,7 @@ def explained(entry: "LedgerEntry") -> str:
             lines += [f"    {key}: {shown(child)}" for key, child in record.items()]
         else:
             lines.append(f"  {name}: {shown(value)}")
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))
 
 
 def because(entry: "LedgerEntry") -> str:

@@ -318,6 +318,8 @@ def of_project(flags: dict[str, Any], file: str | None) -> dict[str, Any]:
 def text_of_plan(file: str) -> str | None:
     """What is in a file that holds a plan; None where it holds something else, or nothing."""
     try:
+        if not Path(file).is_file():
+            return None  # a pipe can be read once only, as a config
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsconfig.commands import options, prepare
-from dsconfig.commands.errors import UsageError, usage, write
+from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.writing import write
 from dsconfig.lazily import lazily
 
 with lazily():

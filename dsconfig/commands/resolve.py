@@ -12,10 +12,12 @@ import typer
 
 import dsconfig
 from dsconfig.commands import options
-from dsconfig.commands.errors import UsageError, usage, write
+from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.idle_flags import say_idle_flags
+from dsconfig.commands.writing import write
 from dsconfig.lazily import lazily
 from dsconfig.report import FileReport, Report
+from dsconfig.report.render.terminal import one_line
 from dsconfig.source.pointer import dotted, from_dotted, lookup
 
 with lazily():
@@ -175,7 +177,7 @@ def explanation(result: "Resolution", pointer: str) -> str:
     value = lookup(result.config, pointer)
     if value is not None:
         shown = ledger_table.shown(value)
-        return f"{dotted(pointer)} = {shown}: as the file says; nothing was filled in"
+        return one_line(f"{dotted(pointer)} = {shown}: as the file says; nothing was filled in")
     return f"{dotted(pointer)} is not in the config, and no rule fills it in"
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkstemp
 from typing import TYPE_CHECKING, Annotated
@@ -41,6 +42,7 @@ EVENTS_VARIABLE = "DSCONFIG_EVENTS"
 PLACEHOLDERS = {"{config}": "resolved.json", "{plan}": "plan.json"}
 """Words among the script's arguments that become the path of a file."""
 
+INSTALL = "pip install 'dsconfig-zero[engine]'"
 LAUNCHER = "dsengine.starting"
 """torchrun, with its own words apart."""
 STAND_IN = "dsengine.as_deepspeed"
@@ -101,6 +103,8 @@ def run(
     """
     if not Path(script[0]).is_file():
         raise UsageError(f"no script at {script[0]}")
+    if find_spec("torch") is None:
+        raise UsageError("run trains with torch, which is not installed: " + INSTALL)
     about_the_world = {
         "device": device,
         "model": model,

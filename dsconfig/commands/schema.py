@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from dsconfig.commands import options
-from dsconfig.commands.errors import usage, write
+from dsconfig.commands.errors import usage
+from dsconfig.commands.writing import write
 from dsconfig.lazily import lazily
 
 with lazily():
@@ -45,4 +46,4 @@ def write_published(folder: Path) -> None:
     """Write one file per published release, and the newest under a name of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in schemas.published().items():
-        (folder / name).write_text(text, encoding="utf-8")
+        write(folder / name, text)

@@ -10,6 +10,8 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from dsconfig.report.render.terminal import one_line, visible
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,7 +30,7 @@ class TextTable:
         self._rows: list[tuple[list[str], bool]] = [([each.lstrip(">") for each in columns], False)]
 
     def add_row(self, *cells: str, bold: bool = False) -> None:
-        self._rows.append((list(cells), bold))
+        self._rows.append(([one_line(cell) for cell in cells], bold))
 
     def __str__(self) -> str:
         widths = [
@@ -66,7 +68,13 @@ def wrapped(text: str, *, first: str = "", indent: str = "") -> str:
     """Running text with a hanging indent, wrapped to the terminal; words are never broken."""
     width = min(WIDEST_TEXT, terminal_width())
     return "\n".join(
-        _lines(text, width, initial_indent=first, subsequent_indent=indent, break_long_words=False)
+        _lines(
+            visible(text),
+            width,
+            initial_indent=first,
+            subsequent_indent=indent,
+            break_long_words=False,
+        )
     )
 
 

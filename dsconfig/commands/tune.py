@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsconfig.commands import inference, memory_options, options
-from dsconfig.commands.errors import UsageError, usage, write
+from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.writing import write
 from dsconfig.lazily import lazily
 from dsconfig.runtimes.base import RECOMPUTATION, in_words
 

@@ -126,8 +126,8 @@ def page(estimate: Estimate, verdict: str = "", remedies: Sequence[Mapping[str, 
         shown["label"] = label(option)
         shown["beside"] = option.device.beside_peak
     data |= {"verdict": verdict, "remedies": list(remedies)}
-    # "</" would end the script element early, whatever it stands in.
-    payload = json.dumps({**data, "colours": COLOURS}).replace("</", "<\\/")
+    # "</script" ends the element, "<!--" changes how it is read, whatever text they stand in.
+    payload = json.dumps({**data, "colours": COLOURS}).replace("<", "\\u003c")
     return (
         TEMPLATE.read_text(encoding="utf-8")
         .replace("@@TITLE@@", escape(title(estimate)))

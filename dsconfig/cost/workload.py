@@ -7,13 +7,13 @@ from dsconfig.cost import hardware, pipeline
 from dsconfig.cost.activations import Activations, activations_of
 from dsconfig.cost.optimizers import OptimizerCost, cost_in_force
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.given import MOST_PARAMETERS
 from dsconfig.facts.model import ModelTree
 from dsconfig.mesh import Mesh, ranks_per_node
 from dsconfig.runtimes.effective import Effective, Precision
 from dsconfig.schema.version import NEWEST, Version
 
 OUTSIDE = -1
-MOST_PARAMETERS = 10**15
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,17 @@ _BYTE_UNITS = {
 }
 
 
+MOST_PARAMETERS = 10**15
+"""Above any model; beyond, widths leave what a float can hold."""
+
+
 def count(text: str | int | float, flag: str) -> int:
     """A number of parameters. Raises FactError when it is not a positive number."""
-    return _size(text, flag, _COUNT_UNITS, "write a count like 13e9, 13B or 700M")
+    remedy = "write a count like 13e9, 13B or 700M"
+    counted = _size(text, flag, _COUNT_UNITS, remedy)
+    if counted > MOST_PARAMETERS:
+        raise FactError(flag, f"{counted:.3g} parameters are beyond any model; {remedy}")
+    return counted
 
 
 def byte_count(text: str | int | float, flag: str) -> int:
@@ -94,6 +102,10 @@ def _json(text: str, file: Path, flag: str) -> object:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise FactError(flag, f"{file} is not JSON: {error.msg} at {where}") from None
+    except RecursionError:
+        raise FactError(flag, f"{file} is nested too deep to be read; name another file") from None
+    except ValueError as error:  # an integer of more digits than Python reads
+        raise FactError(flag, f"{file} cannot be read: {error}") from None
 
 
 def _yaml(text: str, file: Path, flag: str) -> object:

@@ -23,18 +23,22 @@ def load(text: str) -> object:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error).splitlines()[0]) from None
+    except RecursionError:
+        raise ValueError("it is nested too deep to be read") from None
 
 
 def key_lines(path: str | Path) -> Mapping[str, int]:
     """The 1-based line of every key, by dotted path; JSON goes the same way, as YAML."""
     reader: Any = yaml.SafeLoader(Path(path).read_text("utf-8-sig"))
-    return dict(_keys_below(reader.get_single_node(), ""))
+    return dict(_keys_below(reader.get_single_node(), "", set()))
 
 
-def _keys_below(node: Any, prefix: str) -> Iterator[tuple[str, int]]:
-    if node is None or node.id != "mapping":
+def _keys_below(node: Any, prefix: str, told: set[int]) -> Iterator[tuple[str, int]]:
+    # What several aliases share has one place: written out it may be endless.
+    if node is None or node.id != "mapping" or id(node) in told:
         return
+    told.add(id(node))
     for key, child in node.value:
         path = f"{prefix}{key.value}"
         yield path, key.start_mark.line + 1
-        yield from _keys_below(child, f"{path}.")
+        yield from _keys_below(child, f"{path}.", told)

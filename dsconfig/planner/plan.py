@@ -161,7 +161,7 @@ def _tier(offload: Offload | None, written: dict[str, Any] | None) -> dict[str, 
 def _plan_data(text: str) -> dict[str, Any] | None:
     try:
         data: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) and "format_version" in data else None  # pyright: ignore[reportUnknownVariableType]
 

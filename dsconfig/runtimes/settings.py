@@ -66,7 +66,9 @@ def _switch(value: Any) -> bool:
 
 
 def _count(value: Any) -> int | None:
-    return int(value) if isinstance(value, int | float) and isfinite(value) else None
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return int(value) if isinstance(value, int | float) else None
 
 
 _CONVERTED: Mapping[Any, Callable[[Any], Any]] = {

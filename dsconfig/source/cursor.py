@@ -170,7 +170,7 @@ class Cursor:
     ) -> None:
         """Record a mistake; one to a line, so that one mistake is not told many times."""
         problems = self.out.problems
-        if problems and "\n" not in self.text[problems[-1].start : max(start, end)]:
+        if problems and self.text.find("\n", problems[-1].start, max(start, end)) < 0:
             return
         problems.append(SyntaxProblem(start, end, message, pointer or "", crash))
         if len(problems) >= MOST_PROBLEMS:

@@ -12,6 +12,8 @@ from dsconfig.source.positions import LineIndex, Offsets, Spans
 
 LARGEST_POWER = 128
 """Exponents above this are not worked out."""
+MOST_BITS = 4096
+"""Integers above this size are not worked out: no key of a config holds one."""
 OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda left, right: left + right,
     ast.Sub: lambda left, right: left - right,
@@ -83,15 +85,23 @@ class _Walker:
             return -self.constant(node.operand)
         elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
             left, right = self.constant(node.left), self.constant(node.right)
-            if isinstance(node.op, ast.Pow) and not 0 <= right <= LARGEST_POWER:
-                raise _Unknown
             if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+                if _is_too_large(node.op, left, right):
+                    raise _Unknown
                 return OPERATORS[type(node.op)](left, right)
         elif isinstance(node, ast.Name) and node.id in self.constants:
             return self.constant(self.constants.pop(node.id))
         elif isinstance(node, ast.Call):
             return _float_call(node)
         raise _Unknown
+
+
+def _is_too_large(kind: ast.operator, left: float, right: float) -> bool:
+    """Whether to work an operation out would take longer than reading the file."""
+    if isinstance(kind, ast.Pow) and not 0 <= right <= LARGEST_POWER:
+        return True
+    bits = [each.bit_length() if isinstance(each, int) else 0 for each in (left, right)]
+    return (bits[0] * right if isinstance(kind, ast.Pow) else sum(bits)) > MOST_BITS
 
 
 def _float_call(node: ast.Call) -> float:

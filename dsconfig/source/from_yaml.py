@@ -7,6 +7,7 @@ transformers read with it: ``5e8`` without a dot is a text there.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -242,8 +243,9 @@ def _follow(
 ) -> Document:
     """The file a YAML names: from the working directory, as programs do, or beside the YAML."""
     for path in (Path(target), Path(name).parent / target):
-        if path.is_file():
-            return read(path)
+        with suppress(OSError, ValueError):  # too long, or a null character
+            if path.is_file():
+                return read(path)
     if target in BROUGHT_ALONG:
         brought = findings.no_config_named(f'"{target}" is a config that ms-swift brings along')
         return unreadable(name, text, brought)._replace(format=Format.YAML)

@@ -17,7 +17,6 @@ from dsconfig.source.tokens import (
     TokenError,
     bare,
     bare_key,
-    end_of_line,
     quoted,
     skip,
     triple_quoted,
@@ -324,7 +323,7 @@ class Parser(Cursor):
             self.at += 1
             return True
         self.problem(behind, behind, f"':' is missing after the key {key!r}", here)
-        new_line = end_of_line(self.text, behind) < self.at
+        new_line = not set("\r\n").isdisjoint(self.text[behind : self.at])
         if mark in ",}]" or new_line:
             self.after_value()
             return False

@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any, cast
 
 from dsconfig.source.document import Document, Span
-from dsconfig.source.pointer import from_dotted, split
+from dsconfig.source.pointer import DEEPEST, from_dotted, is_too_deep, split
 
 
 def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
@@ -26,6 +26,8 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
             raise ValueError(f"--set {override}: write it as path.to.key=value")
         pointer = from_dotted(path.strip())
         _put(value, pointer, parse_value(text), override)
+        if is_too_deep(value):
+            raise ValueError(f"--set {override[:40]}...: this is more than {DEEPEST} levels deep")
         spans = {
             at: span
             for at, span in spans.items()

@@ -84,6 +84,54 @@ def is_too_deep(value: Any) -> bool:
     return True
 
 
+MOST_PARTS = 1_000_000
+"""Values of one config, those that several places share counted at each."""
+
+
+def is_too_large(value: Any) -> bool:
+    """Whether plain data, no deeper than ``DEEPEST``, has more than ``MOST_PARTS`` values."""
+    sizes: dict[int, int] = {}
+
+    def size(part: Any) -> int:
+        if not _is_container(part):
+            return 1
+        if id(part) not in sizes:
+            sizes[id(part)] = 1 + sum(map(size, _parts(part)))
+        return sizes[id(part)]
+
+    return size(value) > MOST_PARTS
+
+
+_NAMES = {True: "true", False: "false", None: "null"}
+
+
+def plainly(value: Any) -> Any:
+    """Plain data as JSON would have it: ``{1: ...}`` is ``{"1": ...}``, an array is a list.
+
+    What is so already is returned itself.
+    """
+    if isinstance(value, Mapping):
+        items = cast(Mapping[Any, Any], value)
+        named = {_name(key): plainly(child) for key, child in items.items()}
+        kept = all(key in items and items[key] is child for key, child in named.items())
+        return items if kept and len(named) == len(items) else named
+    if isinstance(value, list | tuple):
+        parts = cast(list[Any], value)
+        made = [plainly(part) for part in parts]
+        kept = all(part is child for part, child in zip(parts, made, strict=True))
+        return parts if kept else made
+    # Comparing an array with anything gives an array, which is neither true nor false.
+    if getattr(value, "ndim", 0):
+        return value.tolist() if value.size <= MOST_PARTS else str(value)
+    return value
+
+
+def _name(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    return _NAMES[key] if key is None or isinstance(key, bool) else str(key)
+
+
 def _is_container(value: Any) -> bool:
     return isinstance(value, Mapping | list | tuple)
 

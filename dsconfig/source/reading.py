@@ -14,7 +14,7 @@ from dsconfig.report import Diagnostic
 from dsconfig.source import findings
 from dsconfig.source.document import Document, Format, unreadable
 from dsconfig.source.from_text import document_from_text
-from dsconfig.source.pointer import DEEPEST, is_too_deep
+from dsconfig.source.pointer import DEEPEST, MOST_PARTS, is_too_deep, is_too_large, plainly
 
 with lazily():
     from dsconfig.source import from_python, from_yaml
@@ -79,7 +79,10 @@ def document_from_dict(config: Mapping[str, Any], name: str) -> Document:
         return unreadable(
             name, None, findings.unreadable(message, "a config needs three or four levels")
         )
-    return Document(name=name, value=dict(config), format=Format.DICT)
+    if is_too_large(config):
+        message = f"this dict has more than {MOST_PARTS:,} values, shared ones counted each time"
+        return unreadable(name, None, findings.unreadable(message, "a config has some dozens"))
+    return Document(name=name, value=dict(plainly(config)), format=Format.DICT)
 
 
 def _read_string(source: str, name: str | None, wanted: Format | None) -> Document:

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -98,3 +99,17 @@ def test_the_library_from_the_wheel(site: Path) -> None:
         "print(plan.batch.global_batch)",
     )
     assert result.stdout.strip() == "8", result.stderr
+
+
+def test_the_source_archive_has_what_the_suite_needs(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "runs", "build", "dist")
+    shutil.copytree(ROOT, source, ignore=ignored)
+    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path]
+    subprocess.run([*build, source], check=True, capture_output=True)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    needed = ["Makefile", "constraints.txt", "cli.py", "docs/checks.md", "docs/decisions"]
+    needed += ["tests/conftest.py", "tests/replay.py", "tests/oracle", "schemas", "examples"]
+    assert set(needed) <= names
+    assert not [name for name in names if "__pycache__" in name]

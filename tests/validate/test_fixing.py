@@ -72,7 +72,7 @@ def test_a_file_that_cannot_be_written_is_told(run: Run, monkeypatch: pytest.Mon
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("os.fsync", refuse)
     result = run("ds.json", "--fix")
     assert result.code == 2 and "Permission denied" in result.err
 

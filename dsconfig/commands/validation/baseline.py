@@ -28,7 +28,7 @@ class Baseline:
             data: Any = json.loads(path.read_text("utf-8"))
         except OSError as error:
             raise UsageError(f"--baseline {path}: {error.strerror}; {remedy}") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UsageError(f"--baseline {path} is not JSON; {remedy}") from None
         try:
             known = Counter(

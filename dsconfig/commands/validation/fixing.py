@@ -1,13 +1,11 @@
 """``--fix``, ``--unsafe-fixes`` and ``--diff``: apply fixes until nothing is left to fix."""
 
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dsconfig.commands.errors import usage
+from dsconfig.commands import writing
 from dsconfig.commands.validation.judge import Judge
 from dsconfig.commands.validation.output import Output
 from dsconfig.commands.validation.targets import STDIN, Target
@@ -15,6 +13,8 @@ from dsconfig.report import Applicability, Diagnostic, FileReport, Report
 from dsconfig.source import Document
 from dsconfig.source.edit import EDITABLE, apply_fixes
 from dsconfig.source.from_text import document_from_text
+
+BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +120,12 @@ def unified_diff(before: Document, after: Document) -> str:
     )
 
 
-def write(document: Document) -> None:
-    """Replace the file by the document's text, whole or not at all, byte order mark kept.
-
-    Raises UsageError when the file cannot be written.
-    """
-    path = Path(document.name).resolve()
-    text = ("\ufeff" if document.has_mark else "") + (document.text or "")
-    with usage(f"--fix {document.name}"):
-        mode = path.stat().st_mode
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-            Path(temporary).chmod(mode)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+def _write(before: Document, after: Document) -> None:
+    """Replace the file by the fixed text, byte order mark kept. Raises UsageError."""
+    was, text = (
+        (BYTE_ORDER_MARK if each.has_mark else "") + (each.text or "") for each in (before, after)
+    )
+    writing.rewrite(Path(before.name), was.encode(), text, "--fix")
 
 
 def repair(
@@ -165,7 +153,7 @@ def repair(
             aside = True
             output.text(after.document.text or "")
         elif after.count:
-            write(after.document)
+            _write(before, after.document)
     if not dry:
         output.heading(reports)
         output.findings(reports, aside=aside)

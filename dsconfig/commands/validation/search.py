@@ -30,8 +30,15 @@ def configs_in(directory: str) -> Iterator[str]:
         folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED)
         for name in sorted(files):
             path = str(Path(folder, name))
-            if name.endswith(SUFFIXES) and (_is_named_so(name) or _looks_like_config(path)):
+            named = name.endswith(SUFFIXES)
+            # To open a pipe waits for a writer, and a device may never end.
+            if named and _may_be_read(path) and (_is_named_so(name) or _looks_like_config(path)):
                 yield path
+
+
+def _may_be_read(path: str) -> bool:
+    """A file, or a link that leads nowhere, which is worth a word."""
+    return Path(path).is_file() or not Path(path).exists()
 
 
 def _is_named_so(name: str) -> bool:

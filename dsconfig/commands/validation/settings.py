@@ -65,15 +65,20 @@ class Settings(NamedTuple):
 def settings_for(file: str) -> Settings:
     """The settings that hold for a file, or a folder. Raises UsageError when they are malformed."""
     path = Path(file).absolute()
-    return _settings_of(path if path.is_dir() else path.parent)
+    try:
+        is_folder = path.is_dir()
+    except (OSError, ValueError):  # too long to be a name, or no name at all
+        is_folder = False
+    return _settings_of(path if is_folder else path.parent)
 
 
 @lru_cache(maxsize=1024)
 def _settings_of(folder: Path) -> Settings:
-    found = _read(folder / "pyproject.toml")
-    if found is not None:
-        return found
-    return Settings() if folder.parent == folder else _settings_of(folder.parent)
+    for each in (folder, *folder.parents):
+        found = _read(each / "pyproject.toml")
+        if found is not None:
+            return found
+    return Settings()
 
 
 def forget() -> None:
@@ -84,8 +89,10 @@ def forget() -> None:
 def _read(path: Path) -> Settings | None:
     """The settings in one file; None where it has none."""
     try:
+        if not path.is_file():
+            return None
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):  # a name that is too long, a text that is not UTF-8
         return None
     bare = text.replace(" ", "")
     if "tool.dsconfig" not in bare and "[tool]" not in bare:
@@ -93,9 +100,10 @@ def _read(path: Path) -> Settings | None:
     import tomllib
 
     try:
-        table = tomllib.loads(text).get("tool", {}).get("dsconfig")
-    except tomllib.TOMLDecodeError as error:
+        tools = tomllib.loads(text).get("tool")
+    except (ValueError, RecursionError) as error:  # no TOML; thousands of digits, or of brackets
         raise UsageError(f"{path}: {error}") from None
+    table = cast("dict[str, Any]", tools).get("dsconfig") if isinstance(tools, dict) else None
     return None if table is None else _settings(path, table)
 
 
@@ -138,6 +146,7 @@ def _text(path: Path, key: str, value: Any) -> str | None:
     raise UsageError(f"{path}: {key} in {SECTION} must be a text")
 
 
+MOST_DIGITS = 9
 _DEVICES = re.compile(r"\s*(?:(\d+)\s*x\s+)?(\S.*?)\s*")
 
 
@@ -146,6 +155,6 @@ def _devices(path: Path, text: str | None) -> tuple[int | None, str | None]:
     if text is None:
         return None, None
     told = _DEVICES.fullmatch(text)
-    if told is None:
+    if told is None or len(told[1] or "") > MOST_DIGITS:
         raise UsageError(f'{path}: devices in {SECTION} must read like "8 x h100"')
     return int(told[1]) if told[1] else None, told[2]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dsconfig.report.diagnostic import Diagnostic, Severity
-from dsconfig.report.render.terminal import Look
+from dsconfig.report.render.terminal import Look, one_line, visible
 from dsconfig.report.report import FileReport
 
 COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
@@ -15,7 +15,7 @@ def render(files: Sequence[FileReport], look: Look) -> str:
 
 
 def _annotation(file: str, found: Diagnostic) -> str:
-    properties = {"file": file}
+    properties = {"file": one_line(file)}
     if found.range is not None:
         start, end = found.range.start, found.range.end
         properties |= {"line": str(start.line), "col": str(start.column)}
@@ -23,7 +23,7 @@ def _annotation(file: str, found: Diagnostic) -> str:
     properties["title"] = f"{found.code} {found.name}"
     listed = ",".join(f"{name}={_escape(value, ':,')}" for name, value in properties.items())
     text = found.message if found.help is None else f"{found.message}\nhelp: {found.help}"
-    return f"::{COMMANDS[found.severity]} {listed}::{_escape(text)}"
+    return f"::{COMMANDS[found.severity]} {listed}::{_escape(visible(text))}"
 
 
 def _escape(text: str, also: str = "") -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 from dsconfig.report.diagnostic import Diagnostic, Severity
-from dsconfig.report.render.terminal import Look
+from dsconfig.report.render.terminal import Look, visible
 from dsconfig.report.report import FileReport
 
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -54,4 +54,4 @@ def _attribute(text: str) -> str:
 
 
 def _xml(text: str) -> str:
-    return NOT_XML.sub("\ufffd", text)
+    return NOT_XML.sub("\ufffd", visible(text))

@@ -54,6 +54,11 @@ def _wants_color(terminal: bool) -> bool:
     return terminal and os.environ.get("TERM") != "dumb"
 
 
+def visible(text: str) -> str:
+    """The text, lines kept, with all other control characters written as escapes."""
+    return "\n".join(map(one_line, text.split("\n")))
+
+
 def one_line(text: str) -> str:
     """The text on one line, with control characters written as escapes."""
     return text if text.isprintable() else _control().sub(_escape, text)
@@ -67,7 +72,9 @@ def is_control(character: str) -> bool:
 @cache
 def _control() -> re.Pattern[str]:
     """Compiled when a text needs it: few do, and the compiler of patterns is slow."""
-    return re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+    return re.compile(
+        r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    )
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -1,0 +1,89 @@
+"""Files that commands write: whole or not at all, and otherwise what they were.
+
+[Note: two ways to replace a file] Usually the text goes to a file beside, which then takes the
+name: whatever fails before leaves the old one. A file with several names (hard links), or whose
+owner cannot be given to another file, would become a different file that way. It is written in
+place, after the file beside has shown that there is room, and gets its old bytes back on failure.
+"""
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from dsconfig.commands.errors import UsageError, usage
+
+
+def write(path: Path, text: str, option: str = "-o") -> None:
+    """Write a text as UTF-8. Raises UsageError where the path cannot be written."""
+    # A lone surrogate has no UTF-8; as an escape it is at least valid JSON.
+    with usage(f"{option} {path}"):
+        _replace(path, text.encode("utf-8", "backslashreplace"))
+
+
+def rewrite(path: Path, was: bytes, text: str, option: str) -> None:
+    """Replace a file that held ``was`` when it was read.
+
+    Raises UsageError where it cannot be written, or holds something else by now.
+    """
+    with usage(f"{option} {path}"):
+        if path.read_bytes() != was:
+            raise UsageError(f"{option} {path}: somebody changed it meanwhile; nothing is written")
+        _replace(path, text.encode("utf-8"))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    try:
+        before = path.stat()
+    except FileNotFoundError:
+        before = None
+    if before is not None and not stat.S_ISREG(before.st_mode):
+        path.write_bytes(data)  # a terminal, a pipe
+        return
+    path = path.resolve()
+    beside = path.with_name(f".{secrets.token_hex(8)}.writing")
+    try:
+        with beside.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if before is None or _becomes(beside, before):
+            beside.replace(path)
+        else:
+            _write_in_place(path, data)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _becomes(beside: Path, before: os.stat_result) -> bool:
+    """Give a file the owner and mode of another; False where it cannot stand for that."""
+    if before.st_nlink > 1:
+        return False
+    if (before.st_uid, before.st_gid) != (beside.stat().st_uid, beside.stat().st_gid):
+        try:
+            os.chown(beside, before.st_uid, before.st_gid)
+        except (OSError, AttributeError):  # another's file; or Windows, which has no owners
+            return False
+    beside.chmod(stat.S_IMODE(before.st_mode))
+    return True
+
+
+def _write_in_place(path: Path, data: bytes) -> None:
+    with path.open("r+b", buffering=0) as file:
+        old = file.read()
+        try:
+            _put(file.fileno(), data)
+        except BaseException:
+            with suppress(OSError):
+                _put(file.fileno(), old)
+            raise
+
+
+def _put(file: int, data: bytes) -> None:
+    os.lseek(file, 0, os.SEEK_SET)
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+    os.ftruncate(file, len(data))
+    os.fsync(file)

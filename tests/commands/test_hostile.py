@@ -1,0 +1,246 @@
+"""Input that is made to hurt ends in words: no traceback, no endless work, no escape codes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig.source.pointer import DEEPEST
+
+ESCAPE, DIRECTION = "\x1b[31mX\x1b]0;t\x07", "\u202eabc\u2066"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+CLEAN: dict[str, Any] = {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
+ODD = CLEAN | {ESCAPE: 1, DIRECTION: "[bold]", "x": {DIRECTION: ESCAPE}}
+MANY_DIGITS = "9" * 6000
+DEEP = '{"a":' * 5000 + "1" + "}" * 5000
+AS_PYTHON = "ds_config = {{'train_batch_size': {}, 'zero_optimization': {{'stage': 2}}}}\n"
+
+
+def run(*arguments: Any, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, cwd=folder
+    )
+    assert done.returncode in (0, 1, 2), done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def written(folder: Path, name: str, content: Any) -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+# --- what is printed
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("validate", "FILE"),
+        ("validate", "FILE", "--output-format", "github"),
+        ("validate", "FILE", "--output-format", "junit"),
+        ("validate", "FILE", "--diff"),
+        ("resolve", "FILE"),
+        ("resolve", "FILE", "--explain", ESCAPE),
+        ("plan", "FILE"),
+        ("diff", "FILE", "OTHER"),
+        ("models", ESCAPE),
+        ("devices", DIRECTION),
+        ("validate", "OTHER", "--set", DIRECTION),
+        ("plan", "OTHER", "--gpus", "1", "-o", f"gone/{ESCAPE}"),
+        (ESCAPE,),
+    ],
+    ids=lambda command: "-".join(command)[:30].encode("unicode_escape").decode(),
+)
+def test_nothing_that_a_terminal_obeys_is_printed(command: tuple[str, ...], tmp_path: Path) -> None:
+    odd = tmp_path / "odd.json"
+    odd.write_text(json.dumps(ODD, ensure_ascii=False))
+    places = {"FILE": odd, "OTHER": written(tmp_path, "clean.json", CLEAN)}
+    done = run(*(places.get(word, word) for word in command))
+    assert not OBEYED.search(done.stdout + done.stderr)
+
+
+def test_a_plan_shows_names_of_modules_and_keys_as_text(tmp_path: Path) -> None:
+    from dsconfig.commands.plan_tables import coverage_lines
+    from dsconfig.planner.plan import Coverage, Status
+
+    class Shown:
+        coverage = (Coverage(pointer=f"/{ESCAPE}", status=Status.INERT, by=DIRECTION),)
+
+    [line] = coverage_lines(Shown())  # type: ignore[arg-type]
+    assert not OBEYED.search(line) and "\\x1b[31mX" in line
+
+
+def test_a_log_shows_captions_as_text(tmp_path: Path) -> None:
+    head = "[2024-01-01 00:00:00,000] [INFO] [utils.py:10{}:see_memory_usage] "
+    sizes = "MA 1.0 GB         Max_MA 1.0 GB         CA 1.0 GB         Max_CA 1 GB "
+    caption = f"{ESCAPE}{DIRECTION}caption [bold]"
+    text = f"{head.format(0)}{caption}\n{head.format(1)}{sizes}\n"
+    done = run("doctor", "--log", written(tmp_path, "t.log", text))
+    assert "[bold]" in done.stdout and not OBEYED.search(done.stdout)
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)<_script>.json", "<!--<script>.json"])
+def test_a_page_holds_no_markup_of_others(name: str, tmp_path: Path) -> None:
+    sizes = {"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 256, "n_positions": 64}
+    model = written(tmp_path, name, {"model_type": "gpt2", **sizes})
+    page = tmp_path / "page.html"
+    flags = ("--gpus", 2, "--device", "h100", "--seq-len", 64, "--html", page)
+    run("estimate", written(tmp_path, "ds.json", CLEAN), "--model", model, *flags)
+    text = page.read_text()
+    assert text.count("<script") == 1 and "<!--" not in text
+
+
+# --- what is read
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("digits.json", f'{{"train_batch_size": {MANY_DIGITS}}}'),
+        ("digits.yaml", f"train_batch_size: {MANY_DIGITS}\nzero_optimization: {{stage: 2}}\n"),
+        ("chain.py", AS_PYTHON.format("*".join(["99999"] * 900))),
+        ("tower.py", AS_PYTHON.format("((((10**100)**100)**100)**100)**100")),
+        ("squares.py", "a=9\nb=a*a\n" + AS_PYTHON.format("b**99**99")),
+        ("long.yaml", f"deepspeed: {'a' * 300}.json\n"),
+        ("longer.yaml", f"deepspeed: {'a/' * 5000}b.json\n"),
+        ("quotes.json", "{" + '"' * 20_000),
+        ("deep.json", DEEP),
+        ("deep.yaml", f"zero_optimization: {'[' * 3000}{']' * 3000}\n"),
+    ],
+)
+def test_odd_files_are_judged(name: str, text: str, tmp_path: Path) -> None:
+    run("validate", written(tmp_path, name, text))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("validate", "CLEAN", "--baseline", "DEEP"),
+        ("estimate", "--gpus", 1, "--model", "DEEP"),
+        ("resolve", "CLEAN", "--training-args", "DEEP"),
+        ("resolve", "CLEAN", "--accelerate-config", "DEEP"),
+        ("resolve", "CLEAN", "--accelerate-config", "DEEP.yaml"),
+        ("plan", "DEEP"),
+        ("validate", "CLEAN", "--baseline", "DIGITS"),
+        ("estimate", "--gpus", 1, "--model", "DIGITS"),
+    ],
+)
+def test_files_of_facts_may_be_anything(command: tuple[Any, ...], tmp_path: Path) -> None:
+    places = {
+        "CLEAN": written(tmp_path, "clean.json", CLEAN),
+        "DEEP": written(tmp_path, "deep.json", DEEP),
+        "DEEP.yaml": written(tmp_path, "deep.yaml", DEEP),
+        "DIGITS": written(tmp_path, "digits.json", MANY_DIGITS),
+    }
+    assert run(*(places.get(word, word) for word in command)).returncode in (1, 2)
+
+
+@pytest.mark.parametrize("count", ["1e308", "1e30", "1e16"])
+@pytest.mark.parametrize("command", ["estimate", "plan", "tune", "init"])
+def test_no_model_has_so_many_parameters(count: str, command: str, tmp_path: Path) -> None:
+    file = [written(tmp_path, "ds.json", CLEAN)] if command == "plan" else []
+    done = run(command, *file, "--params", count, "--gpus", 8)
+    assert done.returncode == 2 and "beyond any model" in done.stderr
+
+
+@pytest.mark.parametrize("levels", [3000, 20_000])
+def test_an_override_may_not_go_deeper_than_a_file(levels: int, tmp_path: Path) -> None:
+    file = written(tmp_path, "ds.json", CLEAN)
+    done = run("validate", file, "--set", f"{'a.' * levels}a=1")
+    assert done.returncode == 2 and str(DEEPEST) in done.stderr
+
+
+def test_an_argument_may_be_longer_than_a_name() -> None:
+    assert "too long" in run("validate", "a" * 100_000).stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tool = 1",
+        "[[tool]]\ndsconfig = 1",
+        "[tool]\ndsconfig = [1]",
+        f"[tool.dsconfig]\nselect = {'[' * 2000}{']' * 2000}",
+        f"[tool.dsconfig]\nx = {MANY_DIGITS}",
+        f"[tool.dsconfig]\ndevices = '{MANY_DIGITS} x h100'",
+    ],
+)
+def test_settings_of_a_project_may_be_anything(text: str, tmp_path: Path) -> None:
+    written(tmp_path, "pyproject.toml", text)
+    written(tmp_path, "ds_config.json", CLEAN)
+    run("validate", folder=tmp_path)
+
+
+def test_a_folder_may_hold_what_is_no_file(tmp_path: Path) -> None:
+    for name in ("ds_config1.json", "x.json", "y.yaml", "pyproject.toml"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "ds_config2.json").symlink_to("/dev/zero")
+    (tmp_path / "ds_config3.json").mkdir()
+    written(tmp_path, "ds_config4.json", CLEAN)
+    done = run("validate", folder=tmp_path)
+    assert done.stderr.count("1 file, 0 errors") == 1
+
+
+def test_a_named_pipe_is_read_once_as_a_shell_means_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["sh", "-c", f"echo '{json.dumps(CLEAN)}' > {pipe}"]):
+        assert run("plan", pipe, "--gpus", 2).returncode == 0
+
+
+# --- what programs hand over
+
+
+def shared(levels: int) -> dict[str, Any]:
+    """2 to the power of ``levels`` paths, in as many dicts as levels."""
+    part: dict[str, Any] = {}
+    for _ in range(levels):
+        part = {"a": part, "b": part}
+    return part
+
+
+def test_a_dict_of_endlessly_many_paths_is_refused() -> None:
+    [found] = dsconfig.validate(dsconfig.read({**CLEAN, "x": shared(40)})).diagnostics
+    assert "values" in found.message
+    assert dsconfig.read({**CLEAN, "x": shared(3)}).value["x"] == shared(3)
+
+
+@pytest.mark.parametrize("key", [1, None, True, (1, 2), 1.5])
+def test_keys_become_the_texts_of_json(key: Any) -> None:
+    for config in ({key: 1}, {**CLEAN, key: {key: {2: 3}}}, {"zero_optimization": {key: [{1: 2}]}}):
+        document = dsconfig.read(config)
+        json.loads(json.dumps(document.value))
+        dsconfig.validate(document)
+    assert dsconfig.read({1: None, "a": [{None: True}]}).value == {"1": None, "a": [{"null": True}]}
+
+
+def test_arrays_are_judged_as_values() -> None:
+    numpy = pytest.importorskip("numpy")
+    for value in (numpy.arange(5), numpy.int64(8), numpy.float32(1.5), numpy.ones((2, 2))):
+        for config in (CLEAN | {"train_batch_size": value}, CLEAN | {"zero_optimization": value}):
+            dsconfig.validate(dsconfig.read(config))
+
+
+# --- where nobody listens
+
+
+@pytest.mark.parametrize("command", [("--version",), ("models",), ("validate", "FILE")])
+@pytest.mark.parametrize("stream", [">&-", ">&- 2>&- <&-", ">/dev/full"])
+def test_a_stream_that_takes_nothing_is_no_fault(
+    command: tuple[str, ...], stream: str, tmp_path: Path
+) -> None:
+    file = str(written(tmp_path, "ds.json", CLEAN))
+    words = " ".join(file if word == "FILE" else word for word in command)
+    line = f"{sys.executable} -m dsconfig {words} {stream}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60)
+    assert done.returncode == (2 if "full" in stream else 0), done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,123 @@
+"""What a command writes is whole or not there, and stays the file that it was."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsconfig.commands import writing
+from dsconfig.commands.errors import UsageError
+
+FIXABLE = '{"train_batch_size": 8, "zero_optimization": {"stage": 2,}, "steps_per_print": 10,}\n'
+FLAGS = ("--fix", "--runtime", "transformers")
+
+
+def run(*arguments: Any, room: int | None = None) -> "subprocess.CompletedProcess[str]":
+    """``room``: no file may become larger than so many bytes, as on a disk that is full."""
+    command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
+
+    def limited() -> None:
+        if room is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, preexec_fn=limited
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "ds.json"
+    path.write_text(FIXABLE)
+    return path
+
+
+def is_fixed(path: Path) -> bool:
+    return json.loads(path.read_text())["steps_per_print"] == 10
+
+
+def test_a_fixed_file_keeps_mode_and_owner(config: Path) -> None:
+    config.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(config, 1234, 2345)
+    before = config.stat()
+    run("validate", *FLAGS, config)
+    after = config.stat()
+    assert is_fixed(config)
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode,
+        before.st_uid,
+        before.st_gid,
+    )
+
+
+def test_a_file_of_several_names_stays_one(config: Path, tmp_path: Path) -> None:
+    other, link = tmp_path / "other.json", tmp_path / "link.json"
+    other.hardlink_to(config)
+    link.symlink_to(config)
+    run("validate", *FLAGS, link)
+    assert link.is_symlink() and other.samefile(config) and is_fixed(other)
+
+
+def test_an_edit_made_meanwhile_is_not_lost(config: Path) -> None:
+    was = config.read_bytes()
+    config.write_text("mine")
+    with pytest.raises(UsageError, match="meanwhile"):
+        writing.rewrite(config, was, "yours", "--fix")
+    assert config.read_text() == "mine"
+
+
+@pytest.mark.parametrize("names", [1, 2])
+def test_a_full_disk_leaves_the_old_file(names: int, config: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text("the old plan")
+    if names == 2:
+        (tmp_path / "second").hardlink_to(plan)
+    before = sorted(tmp_path.iterdir())
+    clean = tmp_path / "clean.json"
+    clean.write_text('{"train_batch_size": 8}')
+    done = run("plan", clean, "--gpus", 2, "-o", plan, room=100)
+    clean.unlink()
+    assert done.returncode == 2 and f"-o {plan}" in done.stderr
+    assert plan.read_text() == "the old plan"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("names", [1, 2])
+def test_a_failure_halfway_gives_the_old_bytes_back(
+    names: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.write_text("old and long")
+    if names == 2:
+        (tmp_path / "b").hardlink_to(path)
+
+    def full(*_: object) -> None:
+        monkeypatch.undo()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "ftruncate" if names == 2 else "fsync", full)
+    with pytest.raises(UsageError, match="No space left"):
+        writing.write(path, "new")
+    assert path.read_text() == "old and long"
+    assert len(list(tmp_path.iterdir())) == names
+
+
+def test_a_stream_is_written_as_one(config: Path) -> None:
+    done = run("convert", config, "--to", "json", "-o", "/dev/stdout")
+    assert json.loads(done.stdout)["train_batch_size"] == 8
+    assert run("convert", config, "--to", "json", "-o", "/dev/full").returncode == 2
+
+
+def test_a_new_file_has_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        writing.write(tmp_path / "new", "text")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o640
