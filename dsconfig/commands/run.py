@@ -23,6 +23,7 @@ from dsconfig.lazily import lazily
 from dsconfig.report.sizes import size
 
 with lazily():
+    from dsconfig.commands import nodes as places
     from dsconfig.commands import stopping, watching
     from dsconfig.cost import step_time
     from dsconfig.facts import facts as empty
@@ -60,6 +61,32 @@ Ranks = Annotated[
     typer.Option("--gpus", "--nproc", help="Processes on this node, one per device.", min=1),
 ]
 
+ON_NODES = "Several nodes"
+Nodes = Annotated[
+    int | None,
+    typer.Option("--nnodes", "--nodes", help="Number of nodes.", min=1, rich_help_panel=ON_NODES),
+]
+NodeRank = Annotated[
+    int | None,
+    typer.Option(help="Which of the nodes this is, from 0.", min=0, rich_help_panel=ON_NODES),
+]
+Endpoint = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Where node 0 is.", rich_help_panel=ON_NODES),
+]
+Restarts = Annotated[
+    int,
+    typer.Option(help="How often all ranks start again after one fails.", min=0),
+]
+LocalAddress = Annotated[
+    str | None,
+    typer.Option(help="What the others call this node.", rich_help_panel=ON_NODES),
+]
+JoinTimeout = Annotated[
+    int,
+    typer.Option(help="Seconds to wait for the other nodes.", min=1, rich_help_panel=ON_NODES),
+]
+
 
 def run(
     context: typer.Context,
@@ -70,7 +97,12 @@ def run(
         typer.Option(help="Let it stand in for deepspeed: scripts run as they are."),
     ] = None,
     gpus: Ranks = None,
-    nodes: options.Nodes = None,
+    nodes: Nodes = None,
+    node_rank: NodeRank = None,
+    rdzv_endpoint: Endpoint = None,
+    max_restarts: Restarts = 0,
+    local_addr: LocalAddress = None,
+    join_timeout: JoinTimeout = 600,
     device: options.Device = None,
     model: options.Model = None,
     params: options.Params = None,
@@ -121,24 +153,47 @@ def run(
         "warmup_steps": warmup_steps,
         "host_memory": host_memory,
     }
-    made, facts = plan_of(file, gpus, nodes, about_the_world, overrides)
-    typer.echo(banner(made), err=True)
+    where = places.place(os.environ, nodes, node_rank, rdzv_endpoint)
+    made, facts = None, empty.Facts()
+    if where is None or where.rank == 0:
+        of = 1 if where is None else where.nodes
+        made, facts = plan_of(file, gpus, of, about_the_world, overrides)
+        said = banner(made)
+    else:
+        said = f"dsconfig run: node {where.rank} of {where.nodes}, by the plan of node 0"
+    typer.echo(said, err=True)
     with TemporaryDirectory(prefix="dsconfig-") as folder:
         program = [*script, *context.args]
+        meeting = None if where is None else _meeting(where, file, program, join_timeout)
         if engine is not None:
             program = ["-m", STAND_IN, *program]
+        if local_addr is not None:
+            program = [f"--local-addr={local_addr}", *program]
+        program = [f"--max-restarts={max_restarts}", *program]
         events = Path(folder) / "events.jsonl"
         descriptor, name = mkstemp(prefix="dsconfig-run-", suffix=".log")
         os.close(descriptor)
         stopping.adopt_orphans()
-        job = launch(made, program, events, Path(name), grace)
-        raise typer.Exit(display(job, events, Path(name), expected(made, facts)))
+        job = launch(made, program, events, Path(name), grace, meeting)
+        known = watching.Expected(ranks=0) if made is None else expected(made, facts)
+        raise typer.Exit(display(job, events, Path(name), known))
+
+
+def _meeting(
+    where: "places.Place", file: str, program: list[str], seconds: int
+) -> dict[str, object]:
+    """What the launcher needs to meet the other nodes (``dsengine.meeting.Meeting``)."""
+    return {
+        **where._asdict(),
+        "fingerprint": places.fingerprint(file, program),
+        "seconds": seconds,
+    }
 
 
 def plan_of(
     file: str,
     gpus: int | None,
-    nodes: int | None,
+    nodes: int,
     about_the_world: Mapping[str, object],
     overrides: list[str] | None,
 ) -> "tuple[Plan, Facts]":
@@ -150,13 +205,18 @@ def plan_of(
     made, facts = prepare.plan_in(file), empty.Facts()
     if made is None:
         document = options.load(file, overrides)
-        here, several = gpus or 1, nodes or 1
-        facts = options.facts_from(world_size=here * several, nodes=several, **about_the_world)
+        here = gpus or 1
+        facts = options.facts_from(world_size=here * nodes, nodes=nodes, **about_the_world)
         facts = options.with_this_machine(facts, ranks=False)
         made = prepare.planned(document, facts, "dsengine", strict=True)
     else:
         prepare.insist_on_no_flags(file, {"set": overrides, **about_the_world})
-        ranks = (nodes or made.nodes) * (gpus or made.mesh.world_size // made.nodes)
+        if made.nodes != nodes:
+            raise UsageError(
+                f"{file} is a plan for {made.nodes} nodes, this run has {nodes}: on each of them "
+                f"--nnodes {made.nodes} --node-rank R --rdzv-endpoint HOST:PORT, or plan again"
+            )
+        ranks = nodes * (gpus or made.mesh.world_size // nodes)
         if ranks != made.mesh.world_size:
             raise UsageError(
                 f"{file} is a plan for {made.mesh.world_size} ranks, the flags ask for {ranks}; "
@@ -219,18 +279,30 @@ def banner(made: "Plan") -> str:
 
 
 def launch(
-    made: "Plan", script: list[str], events: Path, log: Path, grace: int
+    made: "Plan | None",
+    script: list[str],
+    events: Path,
+    log: Path,
+    grace: int,
+    meeting: "Mapping[str, object] | None" = None,
 ) -> "subprocess.Popen[bytes]":
     """Start this node's ranks under torchrun, whose own words go to ``log``. The plan lies beside
-    ``events`` while they run; ranks have ``grace`` seconds to end after a signal.
+    ``events`` while they run; ranks have ``grace`` seconds to end after a signal. ``meeting`` is
+    that of several nodes; without a plan it comes from there.
     """
     files = {word: events.parent / name for word, name in PLACEHOLDERS.items()}
-    files["{plan}"].write_text(made.to_json())
-    files["{config}"].write_text(json.dumps(made.effective.config, indent=2))
+    words: list[str] = []
+    if made is not None:
+        files["{plan}"].write_text(made.to_json())
+        files["{config}"].write_text(json.dumps(made.effective.config, indent=2))
+        words = [f"--nproc-per-node={made.mesh.world_size // made.nodes}"] if not meeting else []
+    told = ""
+    if meeting is not None:
+        paths = {"plan": str(files["{plan}"]), "config": str(files["{config}"])}
+        told = json.dumps({**meeting, **paths})
     for word, path in files.items():
         script = [each.replace(word, str(path)) for each in script]
-    ranks = made.mesh.world_size // made.nodes
-    command = [sys.executable, "-m", LAUNCHER, str(log), "--standalone"]
+    command = [sys.executable, "-m", LAUNCHER, str(log), told]
     environment = os.environ | {
         PLAN_VARIABLE: str(files["{plan}"]),
         CONFIG_VARIABLE: str(files["{config}"]),
@@ -240,7 +312,7 @@ def launch(
     }
     environment.setdefault("OMP_NUM_THREADS", "1")
     return subprocess.Popen(
-        [*command, f"--nproc-per-node={ranks}", *script],
+        [*command, *words, *script],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

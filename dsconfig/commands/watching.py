@@ -67,12 +67,15 @@ class Watching:
         self._held_since = 0.0
         self._started = self._spoke = self._happened = time.monotonic()
         self._patience = SILENCE
-        self._doing = f"starting {expected.ranks} {'rank' if expected.ranks == 1 else 'ranks'}"
+        ranks = "1 rank" if expected.ranks == 1 else f"{expected.ranks} ranks"
+        self._doing = f"starting {ranks}" if expected.ranks else "waiting for node 0"
         self._shown = self._is_inside_line = False
         self._step: dict[str, Any] = {}
         self._end: dict[str, Any] = {}
         self._failures: list[dict[str, Any]] = []
         self._ended: dict[str, Any] = {}
+        self._refusal = ""
+        """Why the nodes do not train together."""
         self._checkpoint = ""
 
     def follow(self, received: Sequence[signal.Signals] = ()) -> int:
@@ -183,6 +186,8 @@ class Watching:
                 self._checkpoint = event["path"]
             case "ended":
                 self._ended = event
+            case "refused":
+                self._refusal = event["why"]
             case "failure":
                 self._failures.append(event)
                 self._doing = f"rank {event['rank']} has failed, the others end"
@@ -263,6 +268,8 @@ class Watching:
 
     def _who_failed(self, own: list[dict[str, Any]], code: int) -> str:
         """Rank, phase and cause."""
+        if self._refusal:
+            return self._refusal
         if own:
             first = own[0]
             return f"rank {first['rank']} failed in {first['phase']}: {first['cause']}"

@@ -1,31 +1,58 @@
-"""torchrun as `dsconfig run` starts it: ``python -m dsengine.starting LOG [torchrun's arguments]``.
+"""torchrun as `dsconfig run` starts it: ``python -m dsengine.starting LOG MEETING [arguments]``.
 
 What the launcher says of itself goes to the log; its ranks keep the standard error of the process.
 How the first rank ended is told as an event, since its exit code says more than it can.
+MEETING is empty on one node; on several it is a :class:`dsengine.meeting.Meeting` as JSON, and the
+arguments are for torchrun but for what follows from the plan that node 0 hands over.
 """
 
 import ctypes
+import json
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dsengine.meeting import Meeting
 
 _SIGNAL_OF_PARENTS_END = 1
 """``PR_SET_PDEATHSIG`` of prctl(2)."""
+_REFUSED = 2
 
 
 def main() -> None:
     """Run the ranks; exit as the first of them that fails."""
     end_with_parent()
-    log, *arguments = sys.argv[1:]
+    log, meeting, *arguments = sys.argv[1:]
     # Before torch sets up its logging. Ranks inherit the descriptor, not this object.
     sys.stderr = open(log, "a", encoding="utf-8", buffering=1)  # noqa: PTH123, SIM115
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import (
+        RendezvousConnectionError,
+        RendezvousTimeoutError,
+    )
     from torch.distributed.run import main as torchrun
 
     from dsengine.observation.events import tell
 
+    if meeting:
+        from dsengine.meeting import Meeting, MeetingError, meet
+
+        asked = Meeting(**json.loads(meeting))
+        try:
+            store = meet(asked)  # noqa: F841 - torchrun's rendezvous lives in it
+            arguments = [*_among_nodes(asked), *arguments]
+        except MeetingError as refused:
+            tell("refused", why=str(refused))
+            raise SystemExit(_REFUSED) from None
+    else:
+        arguments = ["--standalone", *arguments]
     try:
         torchrun(arguments)
+    except (RendezvousConnectionError, RendezvousTimeoutError) as error:
+        tell("refused", why=_without_rendezvous(meeting, error))
+        raise SystemExit(1) from error
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
         tell("ended", of=rank, how=_how(first.exitcode))
@@ -40,6 +67,28 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_END, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:  # it was faster
         raise SystemExit(1)
+
+
+def _among_nodes(asked: "Meeting") -> list[str]:
+    """What torchrun has to know of the nodes, and of the plan."""
+    with open(asked.plan, encoding="utf-8") as file:  # noqa: PTH123
+        ranks = json.load(file)["mesh"]["world_size"] // asked.nodes
+    is_host = "true" if asked.rank == 0 else "false"
+    return [
+        f"--nnodes={asked.nodes}",
+        f"--nproc-per-node={ranks}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={asked.endpoint}",
+        "--rdzv-id=dsconfig",
+        f"--rdzv-conf=is_host={is_host},join_timeout={asked.seconds}",
+    ]
+
+
+def _without_rendezvous(meeting: str, error: Exception) -> str:
+    endpoint = json.loads(meeting)["endpoint"] if meeting else "this machine"
+    if "timed out" in str(error).lower() or not meeting:
+        return f"the nodes did not come together at {endpoint}: {error}"
+    return f"node 0 at {endpoint}, where the nodes meet, is gone, which ends the job: {error}"
 
 
 def _exit_code(code: int) -> int:

@@ -22,6 +22,8 @@ def test_the_lowest_allowed_releases_work(tmp_path: Path) -> None:
     )
     if asked.returncode:
         pytest.skip(f"not to be had here: {asked.stderr.splitlines()[-1]}")
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "engine")])
+    environment = os.environ | {"PYTHONPATH": paths}
     config = tmp_path / "ds.json"
     config.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 2}}')
     schema = ("validate", str(config), "--output-format", "json")
@@ -38,12 +40,10 @@ def test_the_lowest_allowed_releases_work(tmp_path: Path) -> None:
             [python, "-m", "dsconfig", *command],
             capture_output=True,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=environment,
         )
         assert done.returncode == 0, (command, done.stderr)
     trains = [python, "-m", "dsconfig", "run", str(config), "--", __file__]
-    done = subprocess.run(
-        trains, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
-    )
+    done = subprocess.run(trains, capture_output=True, text=True, env=environment)
     assert done.returncode == 2
     assert "dsconfig-zero[engine]" in done.stderr and len(done.stderr.splitlines()) == 1

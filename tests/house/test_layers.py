@@ -37,6 +37,7 @@ ENGINE = [
     "loop",
     "simulation",
     "deepspeed",
+    "meeting",
     "starting",
     "as_deepspeed",
 ]

@@ -1,0 +1,102 @@
+"""Nodes meet before their ranks start: node 0 hands over the plan, and all compare what they have.
+
+[Note: one store] The meeting uses the store that torchrun's rendezvous is going to use: node 0
+serves it from this process, in which torchrun then finds it. It lives as long as node 0's launcher,
+so a node that was lost and comes back finds the plan and joins again.
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch.distributed import DistError, DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+PLAN, START, NODE = "dsconfig/plan", "dsconfig/start", "dsconfig/node/{}"
+
+
+class MeetingError(Exception):
+    """Why these nodes cannot train together, in words."""
+
+
+class Meeting(NamedTuple):
+    """What ``dsconfig run`` hands to the launcher of one node; paths where ranks find the plan."""
+
+    nodes: int
+    rank: int
+    endpoint: str
+    plan: str
+    config: str
+    fingerprint: dict[str, Any]
+    seconds: int
+    """How long to wait for the others."""
+
+
+def meet(meeting: Meeting) -> TCPStore:
+    """Wait for all nodes; the plan then lies where ranks look for it. Raises MeetingError.
+
+    The store has to be kept while ranks run.
+    """
+    host, _, port = meeting.endpoint.rpartition(":")
+    try:
+        store = TCPStore(
+            host,
+            int(port),
+            is_master=meeting.rank == 0,
+            multi_tenant=True,
+            timeout=timedelta(seconds=meeting.seconds),
+        )
+    except (DistError, OSError) as error:
+        where = "cannot serve" if meeting.rank == 0 else "found no node 0 at"
+        raise MeetingError(f"node {meeting.rank} {where} {meeting.endpoint}: {error}") from None
+    store.set(NODE.format(meeting.rank), json.dumps(meeting.fingerprint))
+    if meeting.rank == 0:
+        _hand_over(store, meeting)
+    else:
+        _take(store, meeting)
+    return store
+
+
+def _hand_over(store: TCPStore, meeting: Meeting) -> None:
+    files = {name: Path(getattr(meeting, name)).read_text("utf-8") for name in ("plan", "config")}
+    store.set(PLAN, json.dumps(files))
+    refused = "\n".join(_refusals(store, meeting))
+    store.set(START, refused or "start")
+    if refused:
+        raise MeetingError(refused)
+
+
+def _refusals(store: TCPStore, meeting: Meeting) -> Iterator[str]:
+    for rank in range(1, meeting.nodes):
+        try:
+            other = json.loads(store.get(NODE.format(rank)))
+        except DistStoreError:
+            yield f"node {rank} of {meeting.nodes} did not come within {meeting.seconds} s"
+            return
+        yield from differences(meeting.fingerprint, other, rank)
+
+
+def _take(store: TCPStore, meeting: Meeting) -> None:
+    try:
+        said = store.get(START).decode()
+    except (DistError, OSError):
+        raise MeetingError(
+            f"node 0 at {meeting.endpoint} did not say to start within {meeting.seconds} s"
+        ) from None
+    # A node that comes back is compared here: node 0 has long begun.
+    first = json.loads(store.get(NODE.format(0)))
+    refused = said if said != "start" else ""
+    refused = refused or "\n".join(differences(first, meeting.fingerprint, meeting.rank))
+    if refused:
+        raise MeetingError(refused)
+    for name, text in json.loads(store.get(PLAN)).items():
+        Path(getattr(meeting, name)).write_text(text, "utf-8")
+
+
+def differences(first: dict[str, Any], other: dict[str, Any], rank: int) -> Iterator[str]:
+    """What node 0 and another have not in common, one sentence each."""
+    for name in dict.fromkeys((*first, *other)):
+        here, there = (held.get(name) or "none" for held in (first, other))
+        if here != there:
+            yield f"{name} differs: {here} on node 0, {there} on node {rank}"

@@ -1,0 +1,230 @@
+"""``dsconfig run`` on several nodes: who they are, what they compare, and how they end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsconfig.commands import nodes
+from dsconfig.commands.errors import UsageError
+from ports import reserved_port
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 240.0
+SLURM = {
+    "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_NODELIST": "gpu[07-09,12],x1",
+    "SLURM_LOCALID": "0",
+}
+SKYPILOT = {
+    "SKYPILOT_NUM_NODES": "2",
+    "SKYPILOT_NODE_RANK": "1",
+    "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
+}
+MASTER = {"MASTER_ADDR": "a", "MASTER_PORT": "7"}
+LEFT_OVER = {"WORLD_SIZE": "2", "RANK": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (
+            {"PET_NNODES": "4", "PET_NODE_RANK": "2", "PET_RDZV_ENDPOINT": "a:1"},
+            (4, 2, "a:1"),
+        ),
+        (
+            {"PET_NNODES": "1:4", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "a"},
+            (4, 0, "a:29400"),
+        ),
+        (SLURM, (3, 1, "gpu07:29400")),
+        (SKYPILOT, (2, 1, "10.0.0.1:29400")),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", **MASTER}, (2, 1, "a:7")),
+        ({"PMI_SIZE": "2", "PMI_RANK": "0", "MASTER_ADDR": "a"}, (2, 0, "a:29400")),
+        ({"KUBERNETES_SERVICE_HOST": "x", **LEFT_OVER, **MASTER}, (2, 1, "a:7")),
+        ({**LEFT_OVER, **MASTER}, None),
+        ({"SLURM_NNODES": "2", "SLURM_NODEID": "0"}, None),  # a batch script, not a step of srun
+        ({"PET_NNODES": "1"}, None),
+        ({}, None),
+    ],
+)
+def test_launchers_are_understood(
+    environment: dict[str, str], expected: tuple[int, int, str] | None
+) -> None:
+    assert nodes.place(environment) == expected
+
+
+def test_flags_win_over_the_environment() -> None:
+    assert nodes.place(SLURM, 4, 3, "b:5") == (4, 3, "b:5")
+    assert nodes.place(SLURM, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "words"),
+    [
+        ({}, (2,), "--node-rank"),
+        ({}, (2, 0), "--rdzv-endpoint"),
+        ({}, (2, 2, "a"), "0 to 1"),
+        ({}, (2, 1, "a:b"), "HOST:PORT"),
+        ({}, (2, 1, "a:99999"), "HOST:PORT"),
+        ({**SLURM, "SLURM_LOCALID": "1"}, (), "once for each node"),
+    ],
+)
+def test_what_is_missing_is_named(
+    environment: dict[str, str], flags: tuple[object, ...], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        nodes.place(environment, *flags)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("listed", "first"),
+    [("a", "a"), ("a1,a2", "a1"), ("n[001-4]", "n001"), ("r[1,3]-ib,x", "r1-ib"), ("", None)],
+)
+def test_the_first_of_slurms_hosts(listed: str, first: str | None) -> None:
+    assert nodes.first_host(listed) == first
+
+
+# --- two of them on this machine
+
+TRAINS = """
+import os, sys, time, pathlib, torch, dsengine
+from torch import nn
+folder = pathlib.Path(sys.argv[1])
+torch.manual_seed(0)
+engine, *_ = dsengine.initialize(model=nn.Linear(4, 4))
+if "resume" in sys.argv and (folder / "out").exists():
+    engine.load_checkpoint(str(folder / "out"))
+torch.manual_seed(1)
+batches = torch.randn(8, 2, 4)
+while engine.global_steps < 6:
+    loss = engine(batches[engine.global_steps][engine.global_rank :][:1]).pow(2).mean()
+    engine.backward(loss)
+    engine.step()
+    if "resume" in sys.argv:
+        engine.save_checkpoint(str(folder / "out"))
+    if "dies" in sys.argv and engine.global_steps == 3 and engine.global_rank == 1:
+        mark = folder / "died"
+        if not mark.exists():
+            mark.write_text("")
+            os._exit(9)
+    if "waits" in sys.argv:
+        (folder / f"up{engine.global_rank}").write_text("")
+        time.sleep(600)
+parameters = [p.detach().clone() for p in engine.module.parameters()]
+if engine.global_rank == 0:
+    print("weights", f"{float(sum(p.double().sum() for p in parameters)):.9f}", flush=True)
+"""
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 1,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+    "zero_optimization": {"stage": 1},
+}
+
+
+class Bed:
+    """Nodes of one job, each with a folder of its own for its files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, reserved_port()
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(
+        self, rank: int, *words: str, config: object = CONFIG, script: str = TRAINS, flags: str = ""
+    ) -> "subprocess.Popen[str]":
+        home = self.folder / f"node{rank}"
+        home.mkdir(exist_ok=True)
+        (home / "ds.json").write_text(json.dumps(config))
+        (home / "train.py").write_text(script)
+        command = [sys.executable, "-m", "dsconfig", "run", str(home / "ds.json")]
+        command += ["--nnodes", "2", "--node-rank", str(rank), "--device", "cpu"]
+        command += ["--rdzv-endpoint", f"127.0.0.1:{self.port}", "--local-addr", "127.0.0.1"]
+        command += [*flags.split(), "--", str(home / "train.py"), str(self.folder), *words]
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "engine")])
+        process = subprocess.Popen(
+            command,
+            env=os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def until(self, *names: str) -> None:
+        end = time.monotonic() + SECONDS
+        while not all((self.folder / name).exists() for name in names):
+            assert time.monotonic() < end, f"{names}: not in {SECONDS} s"
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[Bed]:
+    made = Bed(tmp_path)
+    yield made
+    for process in made.started:
+        process.kill()
+        process.communicate()
+
+
+def ended(*processes: "subprocess.Popen[str]") -> list[tuple[int, str]]:
+    """Exit code and all that was said, of each, on one line."""
+    told = [process.communicate(timeout=SECONDS) for process in processes]
+    return [
+        (process.returncode, " ".join(f"{out} {error}".split()))
+        for process, (out, error) in zip(processes, told, strict=True)
+    ]
+
+
+@pytest.mark.engine
+def test_two_nodes_train_by_the_plan_of_the_first(bed: Bed) -> None:
+    (zero, said), (one, other) = ended(bed.start(0), bed.start(1))
+    assert (zero, one) == (0, 0), said + other
+    assert "2 ranks" in said and "node 1 of 2, by the plan of node 0" in other
+    assert len([each for each in (said, other) if "weights" in each]) == 1
+
+
+@pytest.mark.engine
+def test_nodes_that_differ_do_not_start(bed: Bed) -> None:
+    first = bed.start(0)
+    second = bed.start(1, config=CONFIG | {"gradient_clipping": 1.0}, script=TRAINS + "#")
+    for code, said in ended(first, second):
+        assert code == 2, said
+        assert "the config ds.json differs" in said and "the script train.py differs" in said
+        assert "on node 1" in said and "weights" not in said
+
+
+@pytest.mark.engine
+def test_a_node_that_does_not_come_is_named(bed: Bed) -> None:
+    [(code, said)] = ended(bed.start(0, flags="--join-timeout 3"))
+    assert code == 2 and "node 1 of 2 did not come within 3 s" in said, said
+
+
+@pytest.mark.engine
+def test_a_rank_that_dies_is_started_again_from_the_checkpoint(bed: Bed) -> None:
+    whole = ended(bed.start(0), bed.start(1))
+    assert [code for code, _ in whole] == [0, 0], whole
+    bed.port = reserved_port()
+    both = [bed.start(rank, "resume", "dies", flags="--max-restarts 2") for rank in (0, 1)]
+    again = ended(*both)
+    assert [code for code, _ in again] == [0, 0], again
+    assert (bed.folder / "died").exists()
+    said = [said for _, said in (*whole, *again) if "weights" in said]
+    uninterrupted, restarted = (float(each.partition("weights ")[2].split()[0]) for each in said)
+    assert restarted == pytest.approx(uninterrupted, abs=1e-6)
+
+
+@pytest.mark.engine
+def test_a_signal_to_each_node_ends_all_its_ranks(bed: Bed) -> None:
+    both = [bed.start(rank, "waits") for rank in (0, 1)]
+    bed.until("up0", "up1")
+    for process in both:
+        process.send_signal(signal.SIGTERM)
+    for code, said in ended(*both):
+        assert code == 128 + signal.SIGTERM and "stopped by SIGTERM" in said, said
