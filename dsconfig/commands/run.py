@@ -311,6 +311,10 @@ def launch(
         "PYTHONUNBUFFERED": "1",  # what a rank prints is seen when it prints it
     }
     environment.setdefault("OMP_NUM_THREADS", "1")
+    if meeting is not None:
+        # Nodes count restarts each for itself, and look for the others under that number in a
+        # store they share. One of its own for every round knows no number, and nothing old.
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     return subprocess.Popen(
         [*command, *words, *script],
         env=environment,
