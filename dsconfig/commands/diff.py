@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from dsconfig.commands import options
-from dsconfig.commands.errors import UsageError, usage, write
+from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.writing import write
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 
