@@ -1,18 +1,13 @@
 """``dsconfig checkpoint``: what can be said of a saved training state without loading it."""
 
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dsconfig.commands.errors import UsageError
-from dsconfig.lazily import lazily
 from dsconfig.report.sizes import gib
-
-with lazily():
-    from dsengine.checkpoints import verification
 
 
 class Action(StrEnum):
@@ -32,8 +27,11 @@ def checkpoint(
       dsconfig checkpoint verify out
       dsconfig checkpoint verify out --tag global_step120
     """
-    if find_spec("torch") is None:
-        raise UsageError("checkpoint needs torch: pip install 'dsconfig-zero[engine]'")
+    try:
+        # Lazily would do for the module, not for its package, which imports torch: no help then.
+        from dsengine.checkpoints import verification
+    except ImportError:
+        raise UsageError("checkpoint needs torch: pip install 'dsconfig-zero[engine]'") from None
     path = verification.chosen(folder, tag)
     compared, faults = verification.verify(path)
     for fault in faults:

@@ -75,7 +75,8 @@ def test_parts_that_are_shared_are_not_walked_again_and_again() -> None:
     config: dict[str, Any] = {}
     for _ in range(60):
         config = {"a": config, "b": config}
-    assert not dsconfig.read(config).is_unreadable
+    (found,) = dsconfig.validate(config).diagnostics
+    assert found.code == "DSC001" and "shared ones counted each time" in found.message
 
 
 def test_a_deep_dict_is_judged() -> None:
