@@ -217,6 +217,13 @@ def test_a_model_is_built_on_a_device_and_in_a_dtype() -> None:
     assert nn.Linear(2, 2).weight.device.type == "cpu"
 
 
+def test_a_build_is_told_as_it_runs() -> None:
+    from dsengine.git_version_info import compatible_ops, installed_ops, torch_info, version
+
+    assert version == dsengine.__version__ and compatible_ops["cpu_adam"]
+    assert not any(installed_ops.values()) and torch.__version__.startswith(torch_info["version"])
+
+
 def test_a_release_of_torch_lies_between_two() -> None:
     from dsengine.utils.torch import required_torch_version
 

@@ -81,7 +81,8 @@ def initialize(
         init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     settle_device()
     refuse_divided_layers(model, mpu, mesh_param)
-    configs = (config, config_params, getattr(args, "deepspeed_config", None))
+    named = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
+    configs = (config, config_params, named)
     with taking_part():
         chosen = _agreed_plan(
             model,

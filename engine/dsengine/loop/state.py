@@ -105,6 +105,15 @@ class EngineState(MovedModule):
     def basic_optimizer(self) -> torch.optim.Optimizer | None:
         return self.optimizer
 
+    @property
+    def sparse_tensor_module_names(self) -> set[str]:
+        """Names of the weights whose gradients may be sparse: embeddings, where the config asks."""
+        if not self._effective.config.get("sparse_gradients"):
+            return set()
+        tables = (nn.Embedding, nn.EmbeddingBag)
+        named = self.module.named_modules()
+        return {f"{name}.weight" for name, each in named if isinstance(each, tables)}
+
     def optimizer_name(self) -> str | None:
         """The config's name for the optimizer, else the class of the one that was passed."""
         named, optimizer = self._effective.optimizer, self.optimizer

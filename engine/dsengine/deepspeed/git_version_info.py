@@ -1,0 +1,25 @@
+"""What DeepSpeed notes of its build: here the release that is stood in for, and torch as it is."""
+
+import torch
+
+from dsengine import __version__ as version
+from dsengine.deepspeed.ops import __compatible_ops__ as compatible_ops
+
+git_hash = git_branch = None
+installed_ops = dict.fromkeys(compatible_ops, False)
+"""No kernel is built; ``compatible_ops`` says what is offered all the same."""
+torch_info = {
+    "version": ".".join(torch.__version__.split(".")[:2]),
+    "cuda_version": torch.version.cuda or "0.0",
+    "hip_version": torch.version.hip or "0.0",
+    "bf16_support": not torch.cuda.is_available() or torch.cuda.is_bf16_supported(),
+}
+
+__all__ = [
+    "compatible_ops",
+    "git_branch",
+    "git_hash",
+    "installed_ops",
+    "torch_info",
+    "version",
+]
