@@ -20,6 +20,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
+from weakref import ReferenceType, ref
 
 import torch
 import torch.distributed as dist
@@ -335,15 +336,15 @@ def _copied_parameter(parameter: Tensor | None, memo: dict[int, Any]) -> nn.Para
     return memo[id(parameter)]
 
 
-Hook = tuple[str, str, int]
-"""A hook of a module: the module's name, the table of its kind, its key there."""
+Hook = tuple[ReferenceType[nn.Module], str, int]
+"""A hook of a module: the module, the table of its kind, its key there."""
 
 
 def hooks_below(root: nn.Module) -> set[Hook]:
     """Return every hook of ``root`` and of the modules in it."""
     return {
-        (name, table, key)
-        for name, module in root.named_modules()
+        (ref(module), table, key)
+        for module in root.modules()
         for table, hooks in vars(module).items()
         if "_hooks" in table and isinstance(hooks, dict)
         for key in cast(Iterable[int], hooks)
@@ -351,15 +352,15 @@ def hooks_below(root: nn.Module) -> set[Hook]:
 
 
 def make_ordinary(root: nn.Module, hooks: Iterable[Hook]) -> None:
-    """Take ``fully_shard``, and ``hooks``, off ``root`` and the modules in it.
+    """Take ``fully_shard`` off ``root`` and the modules in it, and ``hooks`` off theirs.
 
     ``fully_shard`` cannot be undone by itself. Its parameters stay where they are, shards or
     gathered ones: who calls puts others in their places.
     """
-    modules = dict(root.named_modules())
-    for name, table, key in hooks:
-        vars(modules[name])[table].pop(key, None)
-    for module in modules.values():
+    for known, table, key in hooks:
+        if (module := known()) is not None:
+            vars(module)[table].pop(key, None)
+    for module in root.modules():
         module.__class__ = _ordinary_kind(module)
         _module_state_mapping.pop(module, None)
         for mark in [each for each in vars(module) if each.startswith(_MARKS)]:

@@ -208,6 +208,7 @@ def test_a_model_is_built_on_a_device_and_in_a_dtype() -> None:
     with dsengine.OnDevice(dtype=torch.bfloat16, device="meta"):
         model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
         positions = torch.arange(4)
+        assert torch.zeros(2, requires_grad=True).is_leaf
     assert {(each.device.type, each.dtype) for each in model.parameters()} == {
         ("meta", torch.bfloat16)
     }

@@ -130,6 +130,148 @@ def derivative(stage: int) -> list[float]:
     return (found[0] - model.weight[0]).tolist()
 
 
+class Layers(nn.Module):
+    """Three layers; the first and the last can change places with others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(6, 6)
+        self.last: nn.Module = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.last(torch.relu(self.first(x))))).square().mean()
+
+
+def _trained(engine: Any, steps: int) -> list[float]:
+    losses: list[float] = []
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        loss = engine(torch.randn(4, 6, generator=generator).to(models.place()))
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    return losses
+
+
+def after_surgery(stages: list[int], change: str) -> dict[str, Any]:
+    """A model of which the script has changed a part between two engines, beside one built so."""
+    model = Layers()
+    first, *_ = dsengine.initialize(model=model, config=_config(stages[0], {}, {}))
+    _trained(first, 2)
+    expected = _whole_copy(model)
+    for each in (model, expected):
+        torch.manual_seed(1)
+        if change == "another head":
+            each.head = nn.Linear(6, 2)
+        elif change == "a layer less":
+            each.last = nn.Identity()
+        elif change == "a layer inside another":
+            each.last = nn.Sequential(each.last, nn.ReLU())
+        elif change == "another weight":
+            each.head.weight = nn.Parameter(torch.ones(3, 6, device=models.place()))
+    again, *_ = dsengine.initialize(model=model, config=_config(stages[1], {}, {}))
+    losses = _trained(again, 3)
+    built, *_ = dsengine.initialize(model=expected, config=_config(stages[1], {}, {}))
+    return {"losses": losses, "expected": _trained(built, 3)}
+
+
+def _whole_copy(model: Layers) -> Layers:
+    copied = Layers()
+    with dsengine.zero.GatheredParameters(list(model.parameters())):
+        for mine, theirs in zip(copied.parameters(), model.parameters(), strict=True):
+            mine.data = theirs.detach().clone()
+    return copied
+
+
+def frozen_in_between(stages: list[int]) -> list[bool]:
+    """Which parameters train, of a model that the script has frozen in part under an engine."""
+    model = Layers()
+    dsengine.initialize(model=model, config=_config(stages[0], {}, {}))
+    model.first.requires_grad_(False)
+    dsengine.initialize(model=model, config=_config(stages[1], {}, {}))
+    return [each.requires_grad for each in model.parameters()]
+
+
+def the_first_is_destroyed_late(stage: int) -> list[float]:
+    """The sum over gradients of the second engine, before and after the first is destroyed."""
+    model = Layers()
+    first, *_ = dsengine.initialize(model=model, config=_config(stage, {}, {}))
+    second, *_ = dsengine.initialize(model=model, config=_config(stage, {}, {}))
+    second.backward(second(torch.ones(4, 6, device=models.place())))
+    sums: list[float] = []
+    for ending in (lambda: None, first.destroy, first.zero_grad):
+        ending()
+        sums.append(sum(g.abs().sum().item() for _, g in second.sharding.gradients()))
+    return sums
+
+
+def an_object_of_zero_init(stages: list[int]) -> list[bool]:
+    """Whether parameters that the script has held since zero.Init are those that are trained."""
+    with dsengine.zero.Init(config_dict_or_path=config(3)):
+        model = Layers()
+    held = list(model.parameters())
+    for stage in stages:
+        engine, *_ = dsengine.initialize(model=model, config=_config(stage, {}, {}))
+        _trained(engine, 1)
+    now = list(_whole_copy(model).parameters())
+    with dsengine.zero.GatheredParameters(held):
+        return [torch.equal(each, now[index].to(each)) for index, each in enumerate(held)]
+
+
+def loading_what_does_not_fit(stage: int, folder: str) -> str:
+    """Weights of a model with another head, into one that an engine has."""
+    from dsengine.utils import zero_to_fp32
+
+    engine, *_ = dsengine.initialize(model=Layers(), config=_config(stage, {}, {}))
+    engine.save_checkpoint(folder)
+    dist.barrier()
+    model = Layers()
+    model.head = nn.Linear(6, 5)
+    dsengine.initialize(model=model, config=_config(stage, {}, {}))
+    try:
+        zero_to_fp32.load_state_dict_from_zero_checkpoint(model, folder)
+    except RuntimeError as error:
+        return f"{error} {tuple(model.head.weight.shape)}"
+    return "loaded"
+
+
+def recomputed(stages: list[int]) -> list[int]:
+    """How many blocks recompute under engines of which only the first is told to."""
+    model, counts = models.tied(), []
+    for index, stage in enumerate(stages):
+        more = {} if index else {"activation_checkpointing": {"number_checkpoints": 2}}
+        engine, *_ = dsengine.initialize(model=model, config=_config(stage, {}, more))
+        window(engine, index)
+        counts.append(sum("forward" in vars(block) for block in model.blocks))
+    return counts
+
+
+def a_part_of_replicas(stage: int, more: dict[str, Any]) -> str:
+    """An engine for a part of a model that another one has at stage 0, and goes on training."""
+    whole = nn.Sequential(part := Layers())
+    engine, *_ = dsengine.initialize(model=whole, config=_config(0, {}, {}))
+    try:
+        dsengine.initialize(model=part, config=_config(stage, {}, more))
+    except ValueError as error:
+        engine.destroy()
+        dsengine.initialize(model=part, config=_config(stage, {}, more))
+        return str(error)
+    engine.destroy()
+    return "accepted"
+
+
+def told_scale(stage: int) -> list[Any]:
+    """What an optimizer says of the scale under an engine with one, after one without."""
+    model = Layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for more in ({}, {"fp16": {"enabled": True, "initial_scale_power": 4}}):
+        dsengine.initialize(model=model, optimizer=optimizer, config=_clients(stage) | more)
+    told: Any = optimizer
+    return [told.cur_scale, told.loss_scaler.cur_scale, told.dynamic_loss_scale]
+
+
 def _clients(stage: int) -> dict[str, Any]:
     chosen = config(stage)
     del chosen["optimizer"]

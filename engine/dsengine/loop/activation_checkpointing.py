@@ -165,6 +165,14 @@ def checkpoint_blocks(module: nn.Module, settings: Settings, blocks: Iterable[st
     return names
 
 
+def release_blocks(module: nn.Module) -> None:
+    """Take back what ``checkpoint_blocks`` has done to blocks for an earlier engine."""
+    for block in module.modules():
+        forward = vars(block).get("forward")
+        if isinstance(forward, partial) and forward.func is _recomputed:
+            del block.forward
+
+
 def _recomputed(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not block.training:
         return forward(block, *args, **kwargs)

@@ -1,5 +1,6 @@
 """From a config and a model to an engine: read, validate, resolve, plan, run."""
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from dsconfig import Plan, TrainingFacts
 from dsengine.communication.agreement import check_agreement
 from dsengine.communication.devices import settle_device
 from dsengine.communication.peers import in_phase, taking_part
-from dsengine.loop.engine import Engine
+from dsengine.loop.engine import Engine, living
 from dsengine.loop.planning import (
     Config,
     plan_for,
@@ -108,6 +109,7 @@ def _build(
         optimizer = optimizer(parameters)
     device = device_of_rank()
     precision = policy(plan.effective)
+    _refuse_shared(model, replaces=plan.effective.zero.stage > 0 or precision.is_mixed)
     _checkpoint_activations(plan, model)
     sharding = distribute(model, plan, precision, device)
     bound = _bound_optimizer(plan, sharding, optimizer, as_groups(parameters))
@@ -121,6 +123,29 @@ def _build(
         optimizer=bound,
         lr_scheduler=_scheduler(plan, bound, lr_scheduler),
     )
+
+
+def _refuse_shared(model: nn.Module, *, replaces: bool) -> None:
+    """Raise ValueError for weights of a model that another engine goes on to train.
+
+    ``replaces``: the optimizer is going to update others in their places. Only engines that both
+    update the very parameters of the model can share some.
+    """
+    if any(_shares(engine, model, replaces) for engine in living):
+        gc.collect()  # those that the script has dropped, on all ranks alike
+    if any(_shares(engine, model, replaces) for engine in living):
+        raise ValueError(
+            "parameters of this model are under an engine that goes on training them: destroy() "
+            "that engine, or build the model anew for another initialize()"
+        )
+
+
+def _shares(engine: Engine, model: nn.Module, replaces: bool) -> bool:
+    is_taken_over = engine.module in set(model.modules()) or not engine.sharding.has_model
+    if is_taken_over or engine.optimizer is None:
+        return False
+    shared = set(_trainable(model)).intersection(engine.module.parameters())
+    return bool(shared) and (replaces or not shared.issubset(engine.sharding.masters.values()))
 
 
 def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
@@ -160,10 +185,11 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _checkpoint_activations(plan: Plan, model: nn.Module) -> None:
+    from dsengine.loop.activation_checkpointing import Settings, checkpoint_blocks, release_blocks
+
+    release_blocks(model)
     if not plan.effective.activation_checkpointing.enabled:
         return
-    from dsengine.loop.activation_checkpointing import Settings, checkpoint_blocks
-
     root = describe(model).root
     blocks = [fact.name for fact in root.walk() if fact.repeated] if root is not None else []
     checkpoint_blocks(model, Settings.of(plan.effective), blocks)

@@ -38,6 +38,9 @@ class ToldLossScale:
     def __init__(self, scaler: LossScaler) -> None:
         self._scaler = scaler
 
+    def is_of(self, scaler: LossScaler) -> bool:
+        return self._scaler is scaler
+
     @property
     def cur_scale(self) -> float:
         return self._scaler.scale
@@ -72,9 +75,11 @@ def tell(optimizer: Optimizer, scaler: LossScaler, *, overflow: bool, divided: b
     told: Any = optimizer
     told.overflow = overflow
     told.cur_scale = told.loss_scale = scaler.scale
-    if not hasattr(told, "optimizer"):
+    known = getattr(told, "loss_scaler", None)
+    if not isinstance(known, ToldLossScale) or not known.is_of(scaler):  # another engine's
         told.loss_scaler = told.loss_scale_config = ToldLossScale(scaler)
         told.dynamic_loss_scale = scaler.dynamic
+    if not hasattr(told, "optimizer"):
         told.optimizer = proxy(optimizer)  # DeepSpeed's has torch's within; a cycle would stay
     if divided and not hasattr(told, "parameter_offload"):
         told.parameter_offload = ParameterOffload()

@@ -134,7 +134,9 @@ class Sharding(ABC):
             self.departed.clear()
 
     def drop_gradients(self) -> None:
-        """Forget reduced and unreduced gradients."""
+        """Forget reduced and unreduced gradients, unless they are those of another engine."""
+        if not self.has_model:
+            return
         self.drop_reduced()
         for parameter in self.module.parameters():
             parameter.grad = None

@@ -2,7 +2,7 @@
 
 [Note: what is left of an engine]
 Nothing has to be: a script may have dropped it. So what distribution adds to a model is noted
-beside the model, by names, and the parameters come from the shards that the model holds. The
+beside the model, and the parameters come from the shards that the model holds. The
 mechanism that still lives lets go by itself, and its engine refuses from then on.
 """
 
@@ -15,11 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from dsengine.parameters.names import own_parameters
 from dsengine.parameters.shards import whole_of
 from dsengine.sharding.base import Sharding
+from dsengine.sharding.zero.partitioned import is_piece
 from dsengine.sharding.zero.registry import forget
 from dsengine.torch_private import (
     Hook,
+    ShardedParameter,
     collect,
     hooks_below,
     make_ordinary,
@@ -27,14 +30,17 @@ from dsengine.torch_private import (
     units_of,
 )
 
+_Place = tuple[ReferenceType[nn.Module], str]
+"""Where a parameter is, whatever the module is called since."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What cannot be seen on a distributed model: ``parameters`` and ``dtypes`` by name."""
+    """What cannot be seen on a distributed model."""
 
     hooks: set[Hook]
-    parameters: dict[str, ReferenceType[nn.Parameter]]
-    dtypes: dict[str, torch.dtype]
+    parameters: dict[_Place, ReferenceType[nn.Parameter]]
+    dtypes: dict[_Place, torch.dtype]
     mechanism: list[ReferenceType[Sharding]]
 
 
@@ -43,11 +49,15 @@ _DISTRIBUTED: WeakKeyDictionary[nn.Module, _Before] = WeakKeyDictionary()
 
 def look_at(root: nn.Module) -> _Before:
     """Return what is noted of ``root``, which is about to be distributed."""
-    named = dict(root.named_parameters(remove_duplicate=False))
+    placed = {
+        (ref(module), name): parameter
+        for module in root.modules()
+        for name, parameter in own_parameters(module)
+    }
     return _Before(
         hooks_below(root),
-        {name: ref(each) for name, each in named.items() if type(each) is nn.Parameter},
-        {name: each.dtype for name, each in named.items()},
+        {place: ref(p) for place, p in placed.items() if type(p) is nn.Parameter or is_piece(p)},
+        {place: each.dtype for place, each in placed.items()},
         [],
     )
 
@@ -89,13 +99,16 @@ def _give_back(
     ordinary: list[tuple[nn.Module, str, nn.Parameter]] = []
     replaced: dict[Tensor, nn.Parameter] = {}
     for record in collect(units_of(root)):
-        owners = record.owners
-        name = _joined(names[owners[0][0]], owners[0][1])
+        owners = [place for place in record.owners if place[0] in names and _has(record, *place)]
+        if not owners:  # the script has put others in their places
+            continue
+        module, attribute = owners[0]
         shard = record.shard
-        whole = values.get(name)
-        if whole is None:
+        whole = values.get(_joined(names[module], attribute))
+        if whole is None or whole.shape != shard.shape:
             whole = whole_of(cast(DTensor, shard))
-        parameter = _as_before(whole, name, before, shard.requires_grad)
+        trains = parameter_table(module)[attribute].requires_grad
+        parameter = _as_before(whole, (ref(module), attribute), before, trains)
         ordinary += [(module, attribute, parameter) for module, attribute in owners]
         replaced[shard] = parameter
         if record.was_gathered:
@@ -103,15 +116,23 @@ def _give_back(
     make_ordinary(root, before.hooks)
     for module, attribute, parameter in ordinary:
         parameter_table(module)[attribute] = parameter
-    for name, parameter in root.named_parameters():  # what nothing has divided
-        parameter.data = parameter.data.to(before.dtypes.get(name, parameter.dtype))
-        parameter.grad = None
+    for module in root.modules():
+        for name, parameter in own_parameters(module):  # what nothing has divided
+            dtype = before.dtypes.get((ref(module), name), parameter.dtype)
+            parameter.data = parameter.data.to(dtype)
+            parameter.grad = None
     return replaced
 
 
-def _as_before(whole: Tensor, name: str, before: _Before, trains: bool) -> nn.Parameter:
-    whole = whole.detach().to(before.dtypes.get(name, whole.dtype), copy=True)
-    known = before.parameters.get(name)
+def _has(record: ShardedParameter, module: nn.Module, name: str) -> bool:
+    """Whether ``module`` still has the parameter there, divided or whole."""
+    held = parameter_table(module).get(name)
+    return held is record.shard or (record.was_gathered and held is record.whole)
+
+
+def _as_before(whole: Tensor, place: _Place, before: _Before, trains: bool) -> nn.Parameter:
+    whole = whole.detach().to(before.dtypes.get(place, whole.dtype), copy=True)
+    known = before.parameters.get(place)
     original = None if known is None else known()
     if original is None:
         return nn.Parameter(whole, trains)

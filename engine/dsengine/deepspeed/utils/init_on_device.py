@@ -32,7 +32,9 @@ class OnDevice(TorchFunctionMode):
         if kwargs.get("device") is None:
             kwargs["device"] = self.device
         tensor = func(*args, **kwargs)
-        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(self.dtype)  # one that needs a gradient stays a leaf
+        return tensor
 
     def __enter__(self) -> Self:
         return super().__enter__() if self.enabled else self
