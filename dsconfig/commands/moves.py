@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from dsconfig.commands import inference
 from dsconfig.report import Effect
 from dsconfig.schema.catalogue import Key, find, keys
 from dsconfig.schema.meaning import Meaning, Path, meaning
@@ -154,23 +155,28 @@ def _when(key: Key, before: Version, after: Version) -> str:
 def _verdicts(
     document: Document, before: Version, after: Version, told: set[str]
 ) -> Iterator[Move]:
-    """What one of the releases refuses, alters or is known to do wrong, and the other is not."""
+    """What one of the releases refuses, alters or is known to do wrong, and the other is not.
+
+    For the program that the file is of: the Trainer fills an "auto" at which DeepSpeed stops.
+    """
     from dsconfig import validate
     from dsconfig.checks.known_faults import RANGES
 
+    program = inference.program(None, str(after), document=document, source=document.name).runtime
+
     def findings(version: Version) -> dict[tuple[str, str], Any]:
-        report = validate(document, runtime="deepspeed", version=version)
+        report = validate(document, runtime=program.name, version=version)
         kept = (each for each in report.diagnostics if each.code in RANGES or each in report.errors)
         return {(found.code, found.pointer): found for found in kept}
 
     one, other = findings(before), findings(after)
-    for place in one.keys() - other.keys():
+    for place in (each for each in one if each not in other):
         found, said = one[place], f"{place[0]} {one[place].message}"
         if found.code in RANGES:
             yield Move(Kind.CURED, found.pointer, "known fault", "cured", said)
         elif found.effect is Effect.REFUSED and found.pointer not in told:
             yield Move(Kind.ACCEPTED, found.pointer, "refused", "accepted", said)
-    for place in other.keys() - one.keys():
+    for place in (each for each in other if each not in one):
         found, said = other[place], f"{place[0]} {other[place].message}"
         if found.code in RANGES:
             yield Move(Kind.FAULT, found.pointer, "right", "known fault", said)

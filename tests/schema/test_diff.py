@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import dsconfig
 from dsconfig.commands.moves import Kind, moves, new_defaults
 from dsconfig.commands.pinning import pinned
 from dsconfig.schema.meaning import meaning
@@ -217,3 +218,35 @@ def test_pin_takes_one_file_and_writes_only_what_it_can_edit(run: Run, file: Any
     assert both[0] == 2 and "--pin takes one file" in both[2]
     code, _, err = run("diff", file("a.yaml", "train_batch_size: 8\n"), *MOVE, "--pin")
     assert code == 2 and "only JSON and HJSON are edited" in err
+
+
+def test_an_auto_that_the_trainer_fills_is_no_refusal_of_a_release() -> None:
+    """DeepSpeed 0.14 alone took two switches that are "auto" for two that are on."""
+    config = {
+        "train_batch_size": "auto",
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+        "zero_optimization": {"stage": 2},
+    }
+    found = moves(read(config), Version(0, 14, 0), Version(0, 19, 8))
+    assert not [move for move in found if move.kind is Kind.ACCEPTED]
+
+
+def test_a_move_is_told_in_one_order(run: Run, file: Any) -> None:
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 2,
+        "gradient_clipping": 1.0,
+        "fp16": {"enabled": True},
+        "zero_optimization": {
+            "stage": 2,
+            "overlap_comm": True,
+            "offload_optimizer": {"device": "cpu"},
+        },
+    }
+    path = file("a.json", config)
+    found = moves(read(path), Version(0, 14, 0), Version(0, 19, 8))
+    cured = [move.said.split()[0] for move in found if move.kind is Kind.CURED]
+    report = dsconfig.validate(path, runtime="deepspeed", version="0.14.0")
+    assert len(cured) > 2
+    assert cured == [each.code for each in report.diagnostics if each.code in cured]
