@@ -115,7 +115,7 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC704", "integration-stops", Effect.REFUSED, late=True, holds=before_deepspeed)
+@rule("DSC704", "integration-stops", Effect.REFUSED, late=True, holds=before_deepspeed, last=True)
 def integration_stops(config: Context) -> Iterator[Finding]:
     """transformers or accelerate stops over what no other rule tells: its own code meets a value
     that it cannot handle, or a value of the run that differs.

@@ -86,11 +86,12 @@ def _unreadable(config: Context) -> Iterator[Finding]:
             )
     mixed = launch.get("mixed_precision")
     if mixed is not None and (isinstance(mixed, bool) or str(mixed).lower() not in MIXED):
-        bare = " (YAML's word for false: the text no stands in quotes)" if mixed is False else ""
+        bare = " (YAML's word for false)" if mixed is False else ""
+        words = ", ".join(MIXED[1:-1])
         yield Finding(
             path=("mixed_precision",),
             message=f"mixed_precision is {mixed!r}{bare}: accelerate stops",
-            help=f"write {', '.join(MIXED[:-1])} or {MIXED[-1]}",
+            help=f"write '{MIXED[0]}' in quotes, {words} or {MIXED[-1]}",
             effect=Effect.REFUSED,
         )
     if launch.get("num_processes") == -1:

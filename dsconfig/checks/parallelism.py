@@ -51,8 +51,10 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
     if not is_of_accelerate(launch):
         return
     block = parallelism.block_of(launch)
-    for name in block.keys() - parallelism.KNOWN:
-        alike = config.closest(name, sorted(parallelism.KNOWN))
+    for name in (each for each in block if each not in parallelism.KNOWN):
+        whole = parallelism.written(str(name))
+        known = sorted(parallelism.KNOWN)
+        alike = whole if whole in known else config.closest(name, known)
         yield Finding(
             path=(BLOCK, name),
             message=f'"{name}" is no setting of accelerate\'s {BLOCK}: nothing reads it',

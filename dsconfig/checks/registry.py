@@ -87,11 +87,12 @@ def rule(
     late: bool = False,
     holds: Holds = everywhere,
     on_templates: bool = False,
+    last: bool = False,
 ) -> Callable[[Check], Check]:
     """Register a check under a code that is never used again for anything else.
 
     ``effect``, ``late`` and ``holds`` are what its findings have unless they say otherwise;
-    ``also`` lists the effects that they then may have.
+    ``also`` lists the effects that they then may have. ``last``: it tells what no other does.
     """
 
     def register(check: Check) -> Check:
@@ -107,6 +108,7 @@ def rule(
             late=late,
             holds=holds,
             on_templates=on_templates,
+            last=last,
         )
         return check
 
@@ -135,8 +137,9 @@ def awake(words: frozenset[str]) -> tuple[Rule, ...]:
     for module, wakes in MODULES.items():
         if not wakes or not words.isdisjoint(wakes.split()):
             import_module(f"dsconfig.checks.{module}")
-    return tuple(
+    woken = (
         found
         for _, found in sorted(_RULES.items())
         if not found.wakes or not found.wakes.isdisjoint(words)
     )
+    return tuple(sorted(woken, key=lambda found: found.last))

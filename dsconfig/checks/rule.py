@@ -84,6 +84,8 @@ class Rule(NamedTuple):
     holds: Holds
     on_templates: bool
     """True where the rule looks at keys only, so that placeholders do not mislead it."""
+    last: bool
+    """True where it tells what no other rule does, and so is asked behind them."""
 
     @property
     def doc(self) -> str:

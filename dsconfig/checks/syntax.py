@@ -153,8 +153,9 @@ def no_config_inside(config: Context) -> Iterator[Finding]:
 
     Looked for are `deepspeed_config_file` (accelerate), `deepspeed`, `deepspeed_config` and
     `ds_config`, and in Python a dict literal with keys of a ds_config. Settings of accelerate's
-    own plugin are judged as the config that accelerate makes of them. Of a trainer's file that
-    trains without DeepSpeed, or with a config that the trainer brings along, it is a `note`.
+    own plugin are judged as the config that accelerate makes of them. Of a trainer's or
+    accelerate's file that trains without DeepSpeed, or with a config that the trainer brings along,
+    it is a `note`.
 
     with: name="train.yaml"
     bad:

@@ -165,12 +165,12 @@ SIZES = NEVER_ZERO | {"module_granularity_threshold"}
     wakes="zero_optimization",
 )
 def no_parameter_may_live(config: Context) -> Iterator[Finding]:
-    """Stage 3 may keep no gathered parameter, or fewer persistent ones than one small one has.
+    """Stage 3 may fetch no parameter ahead, or keep fewer persistent ones than one small one has.
 
-    `stage3_max_live_parameters` 0 releases each module at once and gathers it again for the
-    backward pass. A `stage3_param_persistence_threshold` above
-    `stage3_model_persistence_threshold` asks for more than it allows, and what goes beyond is
-    `inert`.
+    `stage3_max_live_parameters` bounds what is fetched ahead, and so does
+    `stage3_prefetch_bucket_size`: where either is 0 each module waits for its weights. A
+    `stage3_param_persistence_threshold` above `stage3_model_persistence_threshold` asks for more
+    than it allows, and what goes beyond is `inert`.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_max_live_parameters": 0}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_max_live_parameters":
@@ -179,11 +179,13 @@ def no_parameter_may_live(config: Context) -> Iterator[Finding]:
     if config.stage != 3:
         return
     if config.read(ZERO, "max_live_parameters", 1) == 0:
+        more = ' and "stage3_prefetch_bucket_size": 5e7'
+        ahead = config.read(ZERO, "prefetch_bucket_size", 1)
         yield Finding(
             path=(*ZERO, _as_written(config, "max_live_parameters")),
             message="stage3_max_live_parameters is 0: nothing is fetched ahead, and every module "
             "waits for its weights",
-            help='write "stage3_max_live_parameters": 1e9',
+            help='write "stage3_max_live_parameters": 1e9' + (more if ahead == 0 else ""),
         )
     one = config.read(ZERO, "param_persistence_threshold", 100_000)
     model = config.read(ZERO, "model_persistence_threshold", 2**63 - 1)

@@ -70,6 +70,7 @@ def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -
         if is_plugin:
             return _made(text, name, root, holder)
         unused = any(_is_nothing(dict(_entries(root)).get(key)) for key in HOLDERS)
+        unused = unused or plugin_settings.is_of_accelerate(holder, ())
         return _unused(text, name) if unused else _without_config(text, name)
     place = (node.start_mark.index, node.end_mark.index)
     if node is root and another_kind(value) is ARGUMENTS:
@@ -259,7 +260,7 @@ def _follow(
 
 
 def _unused(text: str, name: str) -> Document:
-    """A trainer's file in which DeepSpeed is switched off."""
+    """A trainer's or accelerate's file in which DeepSpeed is switched off."""
     nothing = findings.no_config_named()
     return unreadable(name, text, nothing)._replace(format=Format.YAML)
 

@@ -27,3 +27,11 @@ def test_layers_are_not_split_at_stage_3_before_they_can_be() -> None:
     config["zero_optimization"] = {"stage": 3}
     told = [len(helps(config, version, "DSC476")) for version in ("0.16.4", "0.19.3", "0.19.4")]
     assert told == [1, 1, 0]
+
+
+def test_fetching_ahead_is_given_back_by_both_keys_that_forbid_it() -> None:
+    zero = {"stage": 3, "stage3_max_live_parameters": 0}
+    config = {"train_batch_size": 8, "zero_optimization": zero}
+    assert helps(config, "0.19.8", "DSC405") == ['write "stage3_max_live_parameters": 1e9']
+    zero["stage3_prefetch_bucket_size"] = 0
+    assert '"stage3_prefetch_bucket_size": 5e7' in helps(config, "0.19.8", "DSC405")[0]

@@ -95,6 +95,15 @@ def test_a_slip_in_a_plugin_is_told_at_its_line(
     assert lines == [line], report.diagnostics
 
 
+def test_a_precision_that_yaml_reads_as_false_is_told_once(tmp_path: Path) -> None:
+    path = launch(tmp_path)
+    path.write_text(path.read_text().replace("mixed_precision: bf16", "mixed_precision: no"))
+    document = dsconfig.read(path)
+    facts = held.completed(dsconfig.gather(), document)
+    (found,) = dsconfig.validate(document, facts, runtime="accelerate").errors
+    assert found.code == "DSC705" and "'no' in quotes" in (found.help or "")
+
+
 def test_settings_beside_a_file_stop_accelerate(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(FILLED))
     path = tmp_path / "accelerate.yaml"

@@ -53,6 +53,12 @@ def test_what_stops_the_start_is_told_at_its_line(
     assert line in told, report.diagnostics
 
 
+def test_a_size_without_the_names_first_half_is_told_the_whole(tmp_path: Path) -> None:
+    text = YAML.replace("parallelism_config_sp_size", "sp_size")
+    report = dsconfig.validate(written(tmp_path, text), runtime="accelerate")
+    assert 'did you mean "parallelism_config_sp_size"?' in [each.help for each in report.errors]
+
+
 @pytest.mark.live
 def test_the_real_config_stops_where_we_say() -> None:
     module = pytest.importorskip("accelerate.parallelism_config")

@@ -77,6 +77,7 @@ WITHOUT = {
     "llama-factory, left out": "model_name_or_path: a/b\nper_device_train_batch_size: 1\n"
     "gradient_accumulation_steps: 8\nlr_scheduler_type: cosine\npure_bf16: true\n",
     "ms-swift, by a name of its own": "model: a/b\ndeepspeed: zero2_offload\nnum_train_epochs: 1\n",
+    "accelerate, with FSDP": "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n",
 }
 LAUNCHED = """compute_environment: LOCAL_MACHINE
 debug: false
