@@ -106,6 +106,8 @@ def estimate(
         raise UsageError("--fail-if-oom needs the card: give --device or --device-memory")
     if log is not None and file is None:
         raise UsageError("--log needs the config that was run: give FILE")
+    if str(html) == "-":
+        raise UsageError("--html: name a file; the tables take standard output")
     if compat is not None:
         print_compat(facts, compat, output_format)
         return

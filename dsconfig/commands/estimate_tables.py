@@ -401,7 +401,10 @@ def print_candidates(
             )
         )
     smallest = min(each.compared.samples for each in found if each.compared)
-    typer.echo(f"\nat {smallest} samples per step, by which they are ranked; memory in GiB")
+    heading = (
+        f"at {smallest} samples per step in the smallest micro batch, by which they are ranked"
+    )
+    typer.echo(f"\n{paragraph(f'{heading}; memory in GiB, with the micro batch named')}")
     table = TextTable(">tokens/s/GPU", ">MFU", ">GPU", ">host", "config")
     for alike in _alike(found)[:shown]:
         each = alike[0]
@@ -412,6 +415,27 @@ def print_candidates(
             bold=not each.reason,
         )
     typer.echo(str(table))
+    if not facts.training or facts.training.global_batch_size is None:
+        for line in _faster_per_sample(found):
+            typer.echo(paragraph(line))
+
+
+MUCH_FASTER = 1.1
+"""Times per sample that are told: what takes a fixed time is shared by more samples."""
+
+
+def _faster_per_sample(found: "tuple[Candidate, ...]") -> Iterator[str]:
+    """What the batch decides where nobody gave one: a large one hides what a step takes anyway."""
+    fitting = [each for each in found if each.verdict.fits]
+    if not fitting:
+        return
+    other = min(fitting, key=lambda each: each.time.seconds_per_sample)
+    ratio = fitting[0].time.seconds_per_sample / other.time.seconds_per_sample
+    if ratio > MUCH_FASTER:
+        yield (
+            f"Per sample, {other.label} is {ratio:.1f} times as fast, in steps of "
+            f"{other.time.samples} samples: give --global-batch to rank at the steps you take."
+        )
 
 
 def _alike(found: "tuple[Candidate, ...]") -> "list[list[Candidate]]":

@@ -69,6 +69,7 @@ def init(
         "learning_rate": learning_rate,
     }
     facts = options.facts_from(**options.of_project(flags, None))
+    output = None if str(output) == "-" else output
     runtime, program = _program(runtime, facts, output)
     known = (facts.model, facts.world_size, facts.device)
     if any(known) and not all(known):

@@ -62,9 +62,9 @@ def plan(
         write(output, made.to_json() + "\n")
     if simulate:
         show_simulation(made, facts, output_format)
-    elif output_format == "json":
+    elif output_format == "json" and str(output) != "-":
         typer.echo(made.to_json())
-    else:
+    elif str(output) != "-":  # else it stands there already
         show(made, facts)
     if fail_if_oom and plan_tables.lacks(made, facts):
         raise typer.Exit(prepare.FOUND)

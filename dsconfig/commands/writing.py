@@ -12,11 +12,19 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+import typer
+
 from dsconfig.commands.errors import UsageError, usage
 
 
 def write(path: Path, text: str, option: str = "-o") -> None:
-    """Write a text as UTF-8. Raises UsageError where the path cannot be written."""
+    """Write a text as UTF-8, to standard output where the path is "-".
+
+    Raises UsageError where the path cannot be written.
+    """
+    if str(path) == "-":
+        typer.echo(text, nl=False)
+        return
     # A lone surrogate has no UTF-8; as an escape it is at least valid JSON.
     with usage(f"{option} {path}"):
         _replace(path, text.encode("utf-8", "backslashreplace"))

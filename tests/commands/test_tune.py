@@ -75,3 +75,15 @@ def candidates(*flags: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("columns", [80, 120])
 def test_no_line_is_wider_than_the_screen(columns: int) -> None:
     assert max(map(len, tune(*EIGHT_B, "--all", columns=columns).stdout.splitlines())) <= columns
+
+
+OFFLOADED = ("--model", "llama-2-70b", "--gpus", "8", "--device", "a100-80gb", "--seq-len", "2048")
+
+
+def test_a_batch_that_shares_the_offload_among_more_samples_is_told() -> None:
+    """By seconds per sample of its own model, where the ranking is by the smallest batch."""
+    told = " ".join(tune(*OFFLOADED).stdout.split())
+    assert "in the smallest micro batch, by which they are ranked" in told
+    assert "times as fast, in steps of" in told
+    given = " ".join(tune(*OFFLOADED, "--global-batch", "512").stdout.split())
+    assert "times as fast" not in given

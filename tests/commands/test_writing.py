@@ -121,3 +121,22 @@ def test_a_new_file_has_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("init",),
+        ("plan", "ds.json", "--gpus", "1"),
+        ("diff", "--from-version=0.14.4", "--pin", "ds.json"),
+    ],
+    ids=["init", "plan", "diff"],
+)
+def test_a_dash_is_standard_output_and_no_file(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ds.json").write_text('{"train_batch_size": 8}')
+    done = run(*arguments, "-o", "-")
+    assert done.returncode == 0 and json.loads(done.stdout), done
+    assert not Path("-").exists()
