@@ -4,8 +4,10 @@
 name: whatever fails before leaves the old one. A file with several names (hard links), or whose
 owner cannot be given to another file, would become a different file that way. It is written in
 place, after the file beside has shown that there is room, and gets its old bytes back on failure.
+So is a file whose folder takes no other, and one that a container has mounted alone.
 """
 
+import errno
 import os
 import secrets
 import stat
@@ -15,6 +17,9 @@ from pathlib import Path
 import typer
 
 from dsconfig.commands.errors import UsageError, usage
+
+_ONLY_IN_PLACE = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
+"""How a folder says that it takes no other file, and a file mounted alone that it stays."""
 
 
 def write(path: Path, text: str, option: str = "-o") -> None:
@@ -50,18 +55,33 @@ def _replace(path: Path, data: bytes) -> None:
         path.write_bytes(data)  # a terminal, a pipe
         return
     path = path.resolve()
+    if before is not None and not os.access(path, os.W_OK):  # a folder would let it be replaced
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    try:
+        replaced = _replace_by_another(path, data, before)
+    except OSError as error:
+        if before is None or error.errno not in _ONLY_IN_PLACE:
+            raise
+        replaced = False
+    if not replaced:
+        _write_in_place(path, data)
+
+
+def _replace_by_another(path: Path, data: bytes, before: os.stat_result | None) -> bool:
+    """Whether a file beside, which has shown that there is room, could take the name."""
     beside = path.with_name(f".{secrets.token_hex(8)}.writing")
     try:
         with beside.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if before is None or _becomes(beside, before):
-            beside.replace(path)
-        else:
-            _write_in_place(path, data)
+        if before is not None and not _becomes(beside, before):
+            return False
+        beside.replace(path)
+        return True
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def _becomes(beside: Path, before: os.stat_result) -> bool:

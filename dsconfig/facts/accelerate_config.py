@@ -33,7 +33,7 @@ def launch(settings: Mapping[str, Any]) -> Launch:
     mixed = settings.get("mixed_precision")
     # YAML 1.1 reads a bare ``no`` as false, and accelerate's own files write it bare.
     mixed = "no" if mixed is False else mixed
-    if mixed is not None and mixed not in _PRECISION:
+    if mixed is not None and (not isinstance(mixed, str) or mixed not in _PRECISION):
         raise FactError(FLAG, f"mixed_precision is {mixed!r}; write no, fp16, bf16 or fp8")
     return Launch(
         world_size=_count(settings, "num_processes"),

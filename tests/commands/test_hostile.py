@@ -101,6 +101,8 @@ def test_a_page_holds_no_markup_of_others(name: str, tmp_path: Path) -> None:
 
 # --- what is read
 
+LAUNCH = "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}\n"
+
 
 @pytest.mark.parametrize(
     ("name", "text"),
@@ -113,6 +115,7 @@ def test_a_page_holds_no_markup_of_others(name: str, tmp_path: Path) -> None:
         ("long.yaml", f"deepspeed: {'a' * 300}.json\n"),
         ("longer.yaml", f"deepspeed: {'a/' * 5000}b.json\n"),
         ("quotes.json", "{" + '"' * 20_000),
+        ("launch.yaml", f"{LAUNCH}mixed_precision: [bf16]\n"),
         ("deep.json", DEEP),
         ("deep.yaml", f"zero_optimization: {'[' * 3000}{']' * 3000}\n"),
     ],

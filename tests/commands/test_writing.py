@@ -1,5 +1,6 @@
 """What a command writes is whole or not there, and stays the file that it was."""
 
+import errno
 import json
 import os
 import resource
@@ -70,6 +71,50 @@ def test_an_edit_made_meanwhile_is_not_lost(config: Path) -> None:
     with pytest.raises(UsageError, match="meanwhile"):
         writing.rewrite(config, was, "yours", "--fix")
     assert config.read_text() == "mine"
+
+
+@pytest.mark.parametrize("step", ["open", "replace"])
+def test_a_file_that_cannot_be_replaced_is_written_in_place(
+    step: str, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a folder that takes no other file, and one that a container has mounted alone."""
+    before, ordinary = config.stat().st_ino, getattr(Path, step)
+
+    def refused(path: Path, *arguments: Any, **more: Any) -> Any:
+        if path != config:
+            raise OSError(errno.EACCES if step == "open" else errno.EBUSY, "no")
+        return ordinary(path, *arguments, **more)
+
+    monkeypatch.setattr(Path, step, refused)
+    writing.write(config, "new")
+    monkeypatch.undo()
+    assert config.read_text() == "new" and config.stat().st_ino == before
+    assert list(config.parent.iterdir()) == [config]
+
+
+def test_a_file_that_its_owner_has_locked_is_not_replaced(config: Path) -> None:
+    """Though a folder would let it be: what may not be written is not written."""
+    config.chmod(0o444)
+    config.parent.chmod(0o777)
+    if os.geteuid() == 0:
+        os.chown(config, 12345, 12345)
+    for folder in config.parents:
+        if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    code = f"""
+import os, pathlib
+from dsconfig.commands import writing
+if os.geteuid() == 0:
+    os.setgid(12345)
+    os.setuid(12345)  # root may write everything
+try:
+    writing.write(pathlib.Path({str(config)!r}), "new")
+except writing.UsageError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "Permission denied" in done.stdout, done.stderr
+    assert config.read_text() == FIXABLE
 
 
 @pytest.mark.parametrize("names", [1, 2])
