@@ -60,7 +60,8 @@ def main() -> None:
         from dsconfig.commands.text_table import fitted
         from dsconfig.report.render.terminal import visible
 
-        print(fitted(f"dsconfig: error: {visible(str(error))}"), file=sys.stderr)
+        line = f"dsconfig: error: {visible(str(error))}"  # a program reads it as one
+        print(fitted(line) if sys.stderr.isatty() else line, file=sys.stderr)
         sys.exit(USAGE)
     except BrokenPipeError:
         # The reader has gone (`| head`); closing quietly is what every tool does.
