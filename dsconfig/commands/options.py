@@ -188,7 +188,8 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
     if not source.strip():
         raise UsageError(f"{source!r} names no file; name the config, or - for stdin")
     document = dsconfig.read(source)
-    unreadable = [found for found in document.diagnostics if found.code == "DSC001"]
+    nothing = ("DSC001", "DSC009") if document.is_unreadable else ("DSC001",)
+    unreadable = [found for found in document.diagnostics if found.code in nothing]
     if unreadable:
         raise UsageError(f"{document.name}: {unreadable[0].message}")
     with usage():

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from dsconfig.cost import search
+from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import NAMES, Choice, choice_of, recomputation_edits
 from dsconfig.cost.search import Candidate, Space
 from dsconfig.report import Effect
@@ -41,6 +42,8 @@ def way_out(space: Space) -> str:
     before = choice_of(space.base, space.facts).recompute
     steps = space.runtime.steps(recomputation_edits(found.choice.recompute), {})
     again = "" if found.choice.recompute is before else f" together with {steps[0]}"
+    if again and found.choice.recompute is Recompute.SELECTIVE:  # of which no file can tell
+        again += ', told here by "gradient_checkpointing": "selective" in --training-args,'
     return f"{in_words(found.choice)}{again} would hold it ({need})"
 
 

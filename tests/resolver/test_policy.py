@@ -245,6 +245,25 @@ def test_nothing_fits_is_an_error_with_a_way_out():
     assert "GiB" in found.message and found.help
 
 
+def test_a_way_out_that_no_file_can_tell_of_is_one_when_followed():
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": A, "offload_optimizer": {"device": A}},
+    }
+    run = {
+        "model": "llama-2-13b",
+        "world_size": 4,
+        "device": "a100-40gb",
+        "sequence_length": 4096,
+    }
+    stuck = resolved(config, **run)
+    (found,) = (found for found in stuck.diagnostics if found.code == "DSC154")
+    assert '"gradient_checkpointing": "selective" in --training-args' in found.help
+    followed = resolved(config, **run, training_args={"gradient_checkpointing": "selective"})
+    assert followed.ok, followed.diagnostics
+
+
 def test_optimizer_and_schedule_come_from_the_training_run():
     resolution = resolved(
         {"optimizer": A, "scheduler": A},

@@ -250,3 +250,10 @@ def test_a_move_is_told_in_one_order(run: Run, file: Any) -> None:
     report = dsconfig.validate(path, runtime="deepspeed", version="0.14.0")
     assert len(cured) > 2
     assert cured == [each.code for each in report.diagnostics if each.code in cured]
+
+
+def test_a_file_that_names_no_config_is_not_compared(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text("deepspeed: zero3_offload\nlearning_rate: 1e-4\n")
+    code, _, err = run("diff", path, *MOVE)
+    assert code == 2 and "names no ds_config" in err
