@@ -25,6 +25,7 @@ with lazily():
 
     from dsconfig.commands import console as terminal
     from dsconfig.commands import run_logs
+    from dsconfig.commands.validation import judge
     from dsconfig.facts import run_log
 
 if TYPE_CHECKING:
@@ -99,15 +100,18 @@ def findings() -> Iterator[Finding]:
 def judged(config: str) -> Iterator[Finding]:
     """What the installed releases make of a config. Raises UsageError for one that is not there."""
     document = options.load(config)
-    program = inference.program(None, None, document=document, source=config).runtime
+    inferred = inference.program(None, None, document=document, source=config)
+    program = inferred.runtime
     if program.release:
         yield from _release_judged(program)
     report = dsconfig.validate(document, runtime=program)
-    for found in report.diagnostics:
+    unsaid = judge.WHERE_NAMED if inferred.found else ()
+    told = [found for found in report.diagnostics if found.code not in unsaid]
+    for found in told:
         grave = found in report.errors
         text = f"{found.code} {found.message}" + (f"; {found.help}" if found.help else "")
         yield Finding(State.BAD if grave else State.NOTE, found.pointer or "the config", text)
-    if not report.diagnostics:
+    if not told:
         yield Finding(State.GOOD, "the config", f"nothing to mend for {program.described}")
 
 

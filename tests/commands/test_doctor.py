@@ -48,3 +48,10 @@ def test_another_release_of_transformers_than_the_one_judged_is_told(monkeypatch
 def test_a_file_that_is_not_there_is_wrong_usage() -> None:
     with pytest.raises(UsageError, match="no such file"):
         list(doctor.judged("nowhere.json"))
+
+
+def test_a_program_that_was_found_out_says_nothing_of_the_script(tmp_path: Path) -> None:
+    """As ``validate`` has it: nobody knows whether the script has an optimizer."""
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": {"stage": 1}}))
+    assert not [found for found in doctor.judged(str(path)) if "DSC613" in found.text]
