@@ -105,6 +105,12 @@ class ShardedParameter:
         return hasattr(self._record, "_unsharded_param")
 
     @property
+    def leaves(self) -> list[Tensor]:
+        """What gradients may be on: the shard, and the whole parameter where there is one yet."""
+        whole = getattr(self._record, "_unsharded_param", None)
+        return [self.shard] if whole is None else [self.shard, whole]
+
+    @property
     def has_late_gradient(self) -> bool:
         """Whether a gradient has come in that no reduction has taken."""
         whole = getattr(self._record, "_unsharded_param", None)
@@ -235,7 +241,8 @@ def forget_pass(root: FSDPModule) -> None:
     one is queued, and queues it for no later one. Public since torch 2.13.
     """
     if (reset := getattr(root, "reset_iter_state", None)) is not None:
-        reset()
+        with _gradients_kept(units_of(cast(nn.Module, root))):
+            reset()
         return
     state = cast(Any, root._get_fsdp_state())
     if torch.cuda.is_available():
@@ -250,6 +257,22 @@ def forget_pass(root: FSDPModule) -> None:
             _forget_pass_of(group)
     state._state_ctx.iter_forward_root = None
     state._state_ctx.post_backward_final_callback_queued = False
+
+
+@contextmanager
+def _gradients_kept(units: Sequence[FSDPModule]) -> Iterator[None]:
+    """Let what is inside drop no gradient; which of them go is for who calls to say.
+
+    The reset does since torch 2.15: those of a window's earlier passes would be lost.
+    """
+    leaves = [leaf for each in collect(units) for leaf in each.leaves if leaf.grad is not None]
+    held = [(leaf, leaf.grad, getattr(leaf, "grad_dtype", None)) for leaf in leaves]
+    yield
+    for leaf, gradient, dtype in held:
+        if leaf.grad is None:
+            if dtype is not None:
+                cast(Any, leaf).grad_dtype = dtype
+            leaf.grad = gradient
 
 
 def _forget_pass_of(group: Any) -> None:
