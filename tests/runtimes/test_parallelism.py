@@ -59,6 +59,23 @@ def test_a_size_without_the_names_first_half_is_told_the_whole(tmp_path: Path) -
     assert 'did you mean "parallelism_config_sp_size"?' in [each.help for each in report.errors]
 
 
+@pytest.mark.parametrize(
+    ("processes", "sequence", "replicate"), [(8, 2, 2), (8, 3, 1), (4, 99, 1), (8, 2, 3), (6, 2, 1)]
+)
+def test_the_size_that_is_advised_starts(processes: int, sequence: int, replicate: int) -> None:
+    sizes = {"sp_size": sequence, "dp_replicate_size": replicate, "dp_shard_size": 7}
+    block = {parallelism.written(name): size for name, size in sizes.items()}
+    (found,) = parallelism.breaches({parallelism.BLOCK: block}, processes)
+    if found.setting == "sp_size":
+        assert processes % sequence
+        return
+    advised = int(found.help.removeprefix("write ").partition(",")[0])
+    block[parallelism.written("dp_shard_size")] = advised
+    if "dp_replicate_size 1" in found.help:
+        block[parallelism.written("dp_replicate_size")] = 1
+    assert not list(parallelism.breaches({parallelism.BLOCK: block}, processes))
+
+
 @pytest.mark.live
 def test_the_real_config_stops_where_we_say() -> None:
     module = pytest.importorskip("accelerate.parallelism_config")

@@ -177,6 +177,8 @@ def _find(param: nn.Parameter) -> "tuple[Engine, str] | None":
     from dsengine.loop.engine import living
 
     for engine in living:
+        if not engine.sharding.has_model:
+            continue  # another engine has taken it over
         for name, each in engine.module.named_parameters():
             if each is param:
                 return engine, engine.sharding.aliases[clean_name(name)]
