@@ -65,10 +65,12 @@ def place(
 
 
 def with_port(endpoint: str) -> str:
-    """``host:port``. Raises UsageError for anything else."""
+    """``host:port``, an IPv6 address without brackets, as torch has it. Raises UsageError."""
     host, colon, port = endpoint.rpartition(":")
-    if not colon:
+    if not colon or endpoint.endswith("]") or host.endswith(":"):  # the address alone
         host, port = endpoint, str(PORT)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
     if not host or not port.isdecimal() or not 0 < int(port[:6]) < 2**16:
         raise UsageError(f"--rdzv-endpoint {endpoint}: write it as HOST:PORT")
     return f"{host}:{port}"
@@ -146,8 +148,8 @@ READERS: tuple[Callable[[Mapping[str, str]], _Told | None], ...] = (
 
 def first_host(listed: str) -> str | None:
     """``gpu[07-09,12],login1`` as Slurm writes it: gpu07."""
-    found = re.match(r"([^,\[]+)(?:\[([0-9]+)[^\]]*\]([^,\[]*))?", listed)
-    return None if found is None else "".join(each or "" for each in found.groups())
+    found = re.match(r"(?:[^,\[]|\[[^\]]*\])+", listed)
+    return None if found is None else re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", found[0])
 
 
 def fingerprint(file: str, script: list[str]) -> dict[str, Any]:

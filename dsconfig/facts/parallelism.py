@@ -80,12 +80,17 @@ def _together(sizes: Mapping[str, int], processes: int | None) -> Iterator[Breac
         return
     elif sequence > 1:
         ranks = processes // sequence
-        if shard * replicate != ranks or ranks * sequence != processes:
+        if ranks * sequence != processes:
+            said = f"is {sequence}, and {processes} processes are no multiple of it"
+            yield Breach("sp_size", said, "write a divisor of the number of processes")
+        elif shard * replicate != ranks:
             said = (
                 f"x dp_replicate_size is {shard * replicate}, and {processes} processes with "
                 f"sp_size {sequence} leave {ranks}: the batch sizes do not match"
             )
-            yield Breach("dp_shard_size", said, f"write {ranks}")
+            mended = f"write {ranks // replicate}" if ranks % replicate == 0 else ""
+            help = mended or f"write {ranks}, and dp_replicate_size 1"
+            yield Breach("dp_shard_size", said, help)
     elif prod(sizes.values()) not in (1, processes):
         said = f"multiplies to {prod(sizes.values())}, and there are {processes} processes"
         yield Breach("", said, "let the sizes multiply to the number of processes")

@@ -66,6 +66,21 @@ def test_flags_win_over_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("a", "a:29400"),
+        ("a:5", "a:5"),
+        ("[::1]:5", "::1:5"),
+        ("[fe80::1]", "fe80::1:29400"),
+        ("fe80::1", "fe80::1:29400"),
+        ("::1:5", "::1:5"),  # as torchrun reads it
+    ],
+)
+def test_an_endpoint_is_one_that_torch_takes(given: str, expected: str) -> None:
+    assert nodes.with_port(given) == expected
+
+
+@pytest.mark.parametrize(
     ("environment", "flags", "words"),
     [
         ({}, (2,), "--node-rank"),
@@ -85,7 +100,14 @@ def test_what_is_missing_is_named(
 
 @pytest.mark.parametrize(
     ("listed", "first"),
-    [("a", "a"), ("a1,a2", "a1"), ("n[001-4]", "n001"), ("r[1,3]-ib,x", "r1-ib"), ("", None)],
+    [
+        ("a", "a"),
+        ("a1,a2", "a1"),
+        ("n[001-4]", "n001"),
+        ("r[1,3]-ib,x", "r1-ib"),
+        ("r[0-1]n[03,5]a,x", "r0n03a"),
+        ("", None),
+    ],
 )
 def test_the_first_of_slurms_hosts(listed: str, first: str | None) -> None:
     assert nodes.first_host(listed) == first

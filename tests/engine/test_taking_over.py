@@ -89,6 +89,11 @@ def test_an_end_of_the_first_engine_leaves_gradients_of_the_second(
         assert before > 0 and after == [before, before]
 
 
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_what_debugging_reads_is_that_of_the_last_engine(ranks: Ranks, stage: int) -> None:
+    assert ranks.run(f"{JOBS}:what_debugging_reads", stage=stage) == [[True] * 12] * 2
+
+
 @pytest.mark.parametrize("stages", [[3, 3], [1, 0]])
 def test_parameters_of_zero_init_lead_to_what_is_trained(ranks: Ranks, stages: list[int]) -> None:
     assert ranks.run(f"{JOBS}:an_object_of_zero_init", stages=stages) == [[True] * 6] * 2

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 import dsengine
+from dsengine.torch_private import replaced
 from training import models
 from training.jobs import config, window
 
@@ -205,6 +206,26 @@ def the_first_is_destroyed_late(stage: int) -> list[float]:
         ending()
         sums.append(sum(g.abs().sum().item() for _, g in second.sharding.gradients()))
     return sums
+
+
+def what_debugging_reads(stage: int) -> list[bool]:
+    """Whether weights and gradients read whole are those of the last engine; the others live."""
+    from dsengine.utils import safe_get_full_fp32_param, safe_get_full_grad
+
+    from dsengine.loop import engine as loop
+
+    model = Layers()
+    engines: list[Any] = []
+    for _ in range(2):
+        engines.append(dsengine.initialize(model=model, config=_config(stage, {}, {}))[0])
+        _trained(engines[-1], 1)
+    engines[-1].backward(engines[-1](torch.ones(4, 6, device=models.place())))
+    now = list(_whole_copy(model).parameters())
+    with replaced(loop, "living", engines):  # a set, whose order may be this one
+        read = [safe_get_full_fp32_param(each) for each in model.parameters()]
+        gradients = [safe_get_full_grad(each) for each in model.parameters()]
+    equal = [r is not None and torch.equal(r, n) for r, n in zip(read, now, strict=True)]
+    return [*equal, *(each is not None for each in gradients)]
 
 
 def an_object_of_zero_init(stages: list[int]) -> list[bool]:
