@@ -73,7 +73,7 @@ def main() -> None:
         if error.errno not in FULL:
             report_fault()
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"dsconfig: error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        _say_full(error)
         sys.exit(USAGE)
     except Exception:
         report_fault()
@@ -86,6 +86,10 @@ def report_fault() -> NoReturn:
     traceback.print_exc()
     print("dsconfig: this is a fault of dsconfig; please report it.", file=sys.stderr)
     sys.exit(CRASHED)
+
+
+def _say_full(error: OSError) -> None:
+    print(f"dsconfig: error: the output cannot be written: {error.strerror}", file=sys.stderr)
 
 
 def open_what_is_closed() -> None:
@@ -105,8 +109,12 @@ def program() -> None:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except (OSError, ValueError):
-                os._exit(left.code or FOUND)
+            except (OSError, ValueError) as error:
+                if not isinstance(error, OSError) or error.errno not in FULL:
+                    os._exit(left.code or FOUND)
+                if stream is sys.stdout:
+                    _say_full(error)
+                os._exit(USAGE)
         os._exit(left.code or 0)
 
 

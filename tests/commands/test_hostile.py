@@ -238,12 +238,17 @@ def test_arrays_are_judged_as_values() -> None:
 
 @pytest.mark.parametrize("command", [("--version",), ("models",), ("validate", "FILE")])
 @pytest.mark.parametrize("stream", [">&-", ">&- 2>&- <&-", ">/dev/full"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_stream_that_takes_nothing_is_no_fault(
-    command: tuple[str, ...], stream: str, tmp_path: Path
+    command: tuple[str, ...], stream: str, unbuffered: str, tmp_path: Path
 ) -> None:
     file = str(written(tmp_path, "ds.json", CLEAN))
     words = " ".join(file if word == "FILE" else word for word in command)
     line = f"{sys.executable} -m dsconfig {words} {stream}"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60)
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(
+        line, shell=True, capture_output=True, text=True, timeout=60, env=environment
+    )
     assert done.returncode == (2 if "full" in stream else 0), done.stderr
+    assert ("cannot be written" in done.stderr) is ("full" in stream)
     assert "Traceback" not in done.stderr
