@@ -1,6 +1,7 @@
 """For every test."""
 
 import os
+import readline  # noqa: F401 - on its first import, which is a debugger's somewhere, see below
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import settings
 
 from training.ranks import Ranks, SharedRanks, hide_cards
 
+for name in ("COLUMNS", "LINES"):  # readline tells every child of a terminal that is not there
+    os.unsetenv(name)
 hide_cards()  # only ranks take one, where they are told to
 settings.register_profile("suite", deadline=None)  # tests do not look at the clock
 settings.load_profile("suite")

@@ -34,14 +34,17 @@ def fill(draft: Draft) -> None:
 
 def way_out(space: Space) -> str:
     """What the search would choose, were stage and offload targets open; as advice."""
-    opened = space.open | search.ARRANGEMENT | {search.RECOMPUTE}
+    before = choice_of(space.base, space.facts).recompute
+    opened = space.open | search.ARRANGEMENT
+    if before is not Recompute.FULL:  # else there is nothing left to recompute
+        opened |= {search.RECOMPUTE}
     found, _ = search.cheapest(replace(space, open=opened, priced={}))
     if found is None:
         return "no stage or offload target holds it: use more or larger devices"
     need = gib(found.device_bytes)
-    before = choice_of(space.base, space.facts).recompute
     steps = space.runtime.steps(recomputation_edits(found.choice.recompute), {})
-    again = "" if found.choice.recompute is before else f" together with {steps[0]}"
+    is_new = found.choice.recompute is not before and bool(steps)
+    again = f" together with {steps[0]}" if is_new else ""
     if again and found.choice.recompute is Recompute.SELECTIVE:  # of which no file can tell
         again += ', told here by "gradient_checkpointing": "selective" in --training-args,'
     return f"{in_words(found.choice)}{again} would hold it ({need})"

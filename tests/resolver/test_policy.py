@@ -306,3 +306,15 @@ def test_a_native_auto_stays():
     config = {"data_types": {"keep_in_fp32_modules": A}}
     resolution = resolved(config, world_size=1)
     assert resolution.ok and resolution.config["data_types"] == {"keep_in_fp32_modules": A}
+
+
+def test_a_way_out_of_what_is_recomputed_already_tells_of_no_recomputation():
+    config = {
+        "train_batch_size": A,
+        "gradient_accumulation_steps": A,
+        "activation_checkpointing": {},
+    }
+    run = {"model": "llama-3.2-1b", "device": "v100-16gb", "world_size": 1}
+    stuck = resolved(config, global_batch=8, sequence_length=128, **run)
+    (found,) = (found for found in stuck.diagnostics if found.code == "DSC252")
+    assert "would hold it" in found.help and "together with" not in found.help
