@@ -311,6 +311,7 @@ def test_a_native_auto_stays():
 def test_a_way_out_of_what_is_recomputed_already_tells_of_no_recomputation():
     config = {
         "train_batch_size": A,
+        "train_micro_batch_size_per_gpu": A,
         "gradient_accumulation_steps": A,
         "activation_checkpointing": {},
     }
