@@ -84,11 +84,11 @@ def _take(store: TCPStore, meeting: Meeting) -> None:
         raise MeetingError(
             f"node 0 at {meeting.endpoint} did not say to start within {meeting.seconds} s"
         ) from None
+    if said != "start":  # node 0 ends, and the store with it: nothing more is asked of that
+        raise MeetingError(said)
     # A node that comes back is compared here: node 0 has long begun.
     first = json.loads(store.get(NODE.format(0)))
-    refused = said if said != "start" else ""
-    refused = refused or "\n".join(differences(first, meeting.fingerprint, meeting.rank))
-    if refused:
+    if refused := "\n".join(differences(first, meeting.fingerprint, meeting.rank)):
         raise MeetingError(refused)
     for name, text in json.loads(store.get(PLAN)).items():
         Path(getattr(meeting, name)).write_text(text, "utf-8")
