@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("validate", "resolve", "estimate")
+NAMES = ("validate", "resolve", "estimate", "start")
 
 
 def main() -> int:

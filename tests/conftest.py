@@ -1,15 +1,17 @@
 """For every test."""
 
 import os
-import readline  # noqa: F401 - on its first import, which is a debugger's somewhere, see below
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import settings
 
 from training.ranks import Ranks, SharedRanks, hide_cards
 
-for name in ("COLUMNS", "LINES"):  # readline tells every child of a terminal that is not there
+with suppress(ImportError):  # not every Python is built with it
+    import readline  # noqa: F401 - tells children of a terminal that is not there, once it comes
+for name in ("COLUMNS", "LINES"):
     os.unsetenv(name)
 hide_cards()  # only ranks take one, where they are told to
 settings.register_profile("suite", deadline=None)  # tests do not look at the clock

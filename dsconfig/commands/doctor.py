@@ -18,7 +18,7 @@ from dsconfig.commands import inference, options
 from dsconfig.commands.errors import usage
 from dsconfig.commands.text_table import fitted
 from dsconfig.lazily import lazily
-from dsconfig.report.sizes import both
+from dsconfig.report.sizes import GIB, both
 
 with lazily():
     from rich import markup
@@ -35,7 +35,7 @@ PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "safetensors", "
 NEEDED_TORCH = (2, 11)
 LEFT = 24
 """Columns of state and subject."""
-SMALL_SHARED_MEMORY = 1 << 30
+SMALL_SHARED_MEMORY = GIB
 """Below this, data loaders with several workers die of a bus error (bytes)."""
 
 
@@ -178,7 +178,7 @@ def limits() -> Iterator[Finding]:
     except ImportError:
         return
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    if locked not in (resource.RLIM_INFINITY, -1) and locked < 1 << 30:
+    if locked not in (resource.RLIM_INFINITY, -1) and locked < GIB:
         text = f"{locked // 1024} KiB of locked memory; raise it with ulimit -l unlimited"
         yield Finding(State.NOTE, "ulimit -l", text + " before offloading with pin_memory")
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

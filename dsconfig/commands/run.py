@@ -162,21 +162,32 @@ def run(
     else:
         said = f"dsconfig run: node {where.rank} of {where.nodes}, by the plan of node 0"
     typer.echo(said, err=True)
+    program = [*script, *context.args]
+    meeting = None if where is None else _meeting(where, file, program, join_timeout)
+    if engine is not None:
+        program = ["-m", STAND_IN, *program]
+    if local_addr is not None:
+        program = [f"--local-addr={local_addr}", *program]
+    program = [f"--max-restarts={max_restarts}", *program]
+    known = watching.Expected(ranks=0) if made is None else expected(made, facts)
+    raise typer.Exit(_train(made, program, known, grace, meeting))
+
+
+def _train(
+    made: "Plan | None",
+    program: list[str],
+    known: "watching.Expected",
+    grace: int,
+    meeting: "Mapping[str, object] | None",
+) -> int:
+    """Start this node's ranks, and stay with them until they end; return the exit code."""
     with TemporaryDirectory(prefix="dsconfig-") as folder:
-        program = [*script, *context.args]
-        meeting = None if where is None else _meeting(where, file, program, join_timeout)
-        if engine is not None:
-            program = ["-m", STAND_IN, *program]
-        if local_addr is not None:
-            program = [f"--local-addr={local_addr}", *program]
-        program = [f"--max-restarts={max_restarts}", *program]
         events = Path(folder) / "events.jsonl"
         descriptor, name = mkstemp(prefix="dsconfig-run-", suffix=".log")
         os.close(descriptor)
         stopping.adopt_orphans()
         job = launch(made, program, events, Path(name), grace, meeting)
-        known = watching.Expected(ranks=0) if made is None else expected(made, facts)
-        raise typer.Exit(display(job, events, Path(name), known))
+        return display(job, events, Path(name), known)
 
 
 def _meeting(

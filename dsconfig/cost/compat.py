@@ -8,6 +8,8 @@ Argument names are DeepSpeed's.
 from dataclasses import dataclass
 from typing import Any
 
+from dsconfig.report.sizes import GIB
+
 _BUFFER_FACTOR = 1.5
 
 
@@ -177,5 +179,5 @@ def _device(offloaded: bool) -> str:
 
 def _row(states: States, options: str) -> str:
     """Sizes are GiB, labelled as DeepSpeed labels them."""
-    host, device = states.cpu_bytes / 2**30, states.gpu_bytes / 2**30
+    host, device = states.cpu_bytes / GIB, states.gpu_bytes / GIB
     return f" {host:7.2f}GB | {device:6.2f}GB | {options}"

@@ -7,6 +7,7 @@ so a node that was lost and comes back finds the plan and joins again.
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,9 @@ from typing import Any, NamedTuple
 from torch.distributed import DistError, DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 PLAN, START, NODE = "dsconfig/plan", "dsconfig/start", "dsconfig/node/{}"
+HEARD = "dsconfig/heard/{}"
+SECONDS_TO_HEAR = 10
+"""How long node 0, in which the store lives, stays for the others to hear why nothing starts."""
 
 
 class MeetingError(Exception):
@@ -64,7 +68,14 @@ def _hand_over(store: TCPStore, meeting: Meeting) -> None:
     refused = "\n".join(_refusals(store, meeting))
     store.set(START, refused or "start")
     if refused:
+        _stay_until_heard(store, meeting)
         raise MeetingError(refused)
+
+
+def _stay_until_heard(store: TCPStore, meeting: Meeting) -> None:
+    came = [rank for rank in range(1, meeting.nodes) if store.check([NODE.format(rank)])]
+    with suppress(DistError):
+        store.wait([HEARD.format(rank) for rank in came], timedelta(seconds=SECONDS_TO_HEAR))
 
 
 def _refusals(store: TCPStore, meeting: Meeting) -> Iterator[str]:
@@ -84,7 +95,8 @@ def _take(store: TCPStore, meeting: Meeting) -> None:
         raise MeetingError(
             f"node 0 at {meeting.endpoint} did not say to start within {meeting.seconds} s"
         ) from None
-    if said != "start":  # node 0 ends, and the store with it: nothing more is asked of that
+    if said != "start":
+        store.set(HEARD.format(meeting.rank), "")  # then node 0 ends, and the store with it
         raise MeetingError(said)
     # A node that comes back is compared here: node 0 has long begun.
     first = json.loads(store.get(NODE.format(0)))

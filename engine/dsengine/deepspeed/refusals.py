@@ -7,10 +7,10 @@ import MoE`` (ImportError), ``from dsengine import PipelineModule`` (ImportError
 
 _INFERENCE = "engines train: call engine.module.generate(), or serve what save_16bit_model wrote"
 _PIPELINE = "a model is not divided into stages of layers: use zero_optimization.stage 3"
-_EXPERTS = "experts are not placed on ranks of their own: keep them ordinary modules under stage 3"
+EXPERTS = "experts are not placed on ranks of their own: keep them ordinary modules under stage 3"
 _TENSORS = "a layer is not divided for computing: use zero_optimization.stage 3"
 _SEQUENCES = "a sequence is not divided among ranks: use activation_checkpointing for long ones"
-_KERNELS = "there are no kernels to build: use torch's modules and scaled_dot_product_attention"
+KERNELS = "there are no kernels to build: use torch's modules and scaled_dot_product_attention"
 _COMPRESSION = "use torch.ao.quantization, or prune before training"
 _CURRICULUM = "batches are what your loader makes of them: pass training_data or your own loader"
 _CONFIG = "dsconfig.read, dsconfig.validate and dsconfig.resolve are for reading a config"
@@ -20,8 +20,8 @@ _HYBRID = "generate with engine.module.generate() in engine.eval(), on all ranks
 INSTEAD = {
     "DeepSpeedConfig": _CONFIG,
     "DeepSpeedHybridEngine": _HYBRID,
-    "DeepSpeedTransformerConfig": _KERNELS,
-    "DeepSpeedTransformerLayer": _KERNELS,
+    "DeepSpeedTransformerConfig": KERNELS,
+    "DeepSpeedTransformerLayer": KERNELS,
     "InferenceEngine": _INFERENCE,
     "PipelineEngine": _PIPELINE,
     "PipelineModule": _PIPELINE,
@@ -33,11 +33,11 @@ INSTEAD = {
     "linear": "use a LoRA library; frozen weights are divided like all others",
     "model_implementations": _INFERENCE,
     "module_inject": _INFERENCE,
-    "moe": _EXPERTS,
+    "moe": EXPERTS,
     "ops.aio": "offload to NVMe is a matter of the config: offload_optimizer and offload_param",
     "ops.lamb": "use FusedAdam, or pass an optimizer of your own",
-    "ops.sparse_attention": _KERNELS,
-    "ops.transformer": _KERNELS,
+    "ops.sparse_attention": KERNELS,
+    "ops.transformer": KERNELS,
     "pipe": _PIPELINE,
     "replace_transformer_layer": _INFERENCE,
     "runtime.config": _CONFIG,

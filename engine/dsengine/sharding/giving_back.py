@@ -41,10 +41,18 @@ class _Before:
     hooks: set[Hook]
     parameters: dict[_Place, ReferenceType[nn.Parameter]]
     dtypes: dict[_Place, torch.dtype]
-    mechanism: list[ReferenceType[Sharding]]
 
 
-_DISTRIBUTED: WeakKeyDictionary[nn.Module, _Before] = WeakKeyDictionary()
+@dataclass(frozen=True, slots=True)
+class _Distributed:
+    """A model's ``before``, the hooks it has got since, and what has distributed it."""
+
+    before: _Before
+    hooks: set[Hook]
+    sharding: ReferenceType[Sharding]
+
+
+_DISTRIBUTED: WeakKeyDictionary[nn.Module, _Distributed] = WeakKeyDictionary()
 
 
 def look_at(root: nn.Module) -> _Before:
@@ -58,17 +66,13 @@ def look_at(root: nn.Module) -> _Before:
         hooks_below(root),
         {place: ref(p) for place, p in placed.items() if type(p) is nn.Parameter or is_piece(p)},
         {place: each.dtype for place, each in placed.items()},
-        [],
     )
 
 
 def note(sharding: Sharding, before: _Before) -> None:
     """Let ``give_back`` know the model of ``sharding``, which has just distributed it."""
     added = hooks_below(sharding.module) - before.hooks
-    before.hooks.clear()
-    before.hooks.update(added)
-    before.mechanism.append(ref(sharding))
-    _DISTRIBUTED[sharding.module] = before
+    _DISTRIBUTED[sharding.module] = _Distributed(before, added, ref(sharding))
 
 
 @torch.no_grad()
@@ -84,17 +88,17 @@ def give_back(
     """
     replaced: dict[Tensor, nn.Parameter] = {}
     for module in list(root.modules()):
-        if (before := _DISTRIBUTED.pop(module, None)) is not None:
-            replaced |= _give_back(module, before, values or {})
+        if (noted := _DISTRIBUTED.pop(module, None)) is not None:
+            replaced |= _give_back(module, noted, values or {})
     return replaced
 
 
 def _give_back(
-    root: nn.Module, before: _Before, values: Mapping[str, Tensor]
+    root: nn.Module, noted: _Distributed, values: Mapping[str, Tensor]
 ) -> dict[Tensor, nn.Parameter]:
-    for mechanism in before.mechanism:
-        if (sharding := mechanism()) is not None:
-            sharding.let_go()
+    before = noted.before
+    if (sharding := noted.sharding()) is not None:
+        sharding.let_go()
     names = {module: name for name, module in root.named_modules()}
     ordinary: list[tuple[nn.Module, str, nn.Parameter]] = []
     replaced: dict[Tensor, nn.Parameter] = {}
@@ -113,7 +117,7 @@ def _give_back(
         replaced[shard] = parameter
         if record.was_gathered:
             replaced[record.whole] = parameter
-    make_ordinary(root, before.hooks)
+    make_ordinary(root, noted.hooks)
     for module, attribute, parameter in ordinary:
         parameter_table(module)[attribute] = parameter
     for module in root.modules():

@@ -4,6 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
+from dsengine.deepspeed.refusals import EXPERTS
+
 
 def is_moe_param(param: Tensor) -> bool:
     """Return whether ``param`` is marked as an expert that other ranks do not have."""
@@ -28,9 +30,7 @@ def split_params_into_different_moe_groups_for_optimizer(
         [param_groups] if isinstance(param_groups, dict) else list(param_groups)
     )
     if any(is_moe_param(each) for group in groups for each in group["params"]):
-        raise NotImplementedError(
-            "experts are not placed on ranks of their own: keep them ordinary modules under stage 3"
-        )
+        raise NotImplementedError(EXPERTS)
     return groups
 
 

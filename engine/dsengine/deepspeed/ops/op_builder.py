@@ -6,6 +6,8 @@ There is nothing to build: what a kernel of DeepSpeed is for is done by torch's 
 
 from typing import Any, ClassVar
 
+from dsengine.deepspeed.refusals import KERNELS
+
 
 class OpBuilder:
     """One kernel of DeepSpeed, by name."""
@@ -25,10 +27,7 @@ class OpBuilder:
     def load(self, verbose: bool = True) -> Any:
         """Raises NotImplementedError: the optimizers of ``dsengine.ops`` need no kernels."""
         del verbose
-        raise NotImplementedError(
-            f"dsengine has no kernel {self.NAME}: use torch's modules, the optimizers of "
-            "dsengine.ops and scaled_dot_product_attention"
-        )
+        raise NotImplementedError(f"dsengine has no kernel {self.NAME}: {KERNELS}")
 
 
 class FusedAdamBuilder(OpBuilder):
@@ -58,7 +57,6 @@ class CPULionBuilder(OpBuilder):
 
 class UtilsBuilder(OpBuilder):
     NAME = "utils"
-    OFFERED = True
 
 
 class AsyncIOBuilder(OpBuilder):
