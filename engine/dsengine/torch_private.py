@@ -575,7 +575,8 @@ def foreach_step_by_sign_(
 # Process groups
 #
 # Public: which ranks, which backend by name. Not public: which devices a group serves, the store
-# it was started with, the end of a communicator that hangs, a broadcast of many tensors at once.
+# it was started with, the end of a communicator that hangs, a broadcast of many tensors at once,
+# what gloo's threads are doing.
 
 all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """Every rank's flat tensor into one. Public, but renamed in 2.13, where the old name warns."""
@@ -605,6 +606,10 @@ def abort_communicators() -> None:
             group._get_backend(torch.device("cuda")).abort()
         except RuntimeError:  # a group without an accelerator's backend
             continue
+
+
+GLOO_THREAD = "pt_gloo_runloop"
+"""What torch calls the threads that run gloo's collectives, where threads have names (Linux)."""
 
 
 def arm_reducer(parallel: DistributedDataParallel, loss: Tensor) -> None:

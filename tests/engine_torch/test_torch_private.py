@@ -7,6 +7,7 @@ import copy
 import io
 import pickle
 import pickletools
+import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -441,6 +442,12 @@ class TestGroups:
         assert private.moves(None, "cpu")
         assert not private.moves(None, "meta")
         assert private.moves(dist.new_group([0]), "cpu")
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads are not asked")
+    def test_the_threads_of_gloo_have_their_name(self) -> None:
+        """Without it a process may end in SIGABRT once in some thousand runs."""
+        names = [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")]
+        assert private.GLOO_THREAD in names
 
     def test_the_store_of_the_group(self) -> None:
         private.default_store().set("dsengine/contract", "held")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dsengine.communication.ending import end_in_order
 from dsengine.communication.environment import DEFAULT_PORT, Placement, discover
 
 logger = getLogger("dsengine.comm")
@@ -38,6 +39,7 @@ def init_distributed(
     Raises ValueError for an unknown or unusable backend, for a launcher whose variables are
     incomplete, and when ``dist_init_required`` is False but no group exists.
     """
+    end_in_order()
     if dist.is_initialized():
         return
     if dist_init_required is False:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from dsconfig import Plan, TrainingFacts
 from dsengine.communication.agreement import check_agreement
 from dsengine.communication.devices import settle_device
+from dsengine.communication.ending import end_in_order
 from dsengine.communication.peers import in_phase, taking_part
 from dsengine.loop.engine import Engine, living
 from dsengine.loop.planning import (
@@ -80,6 +81,7 @@ def initialize(
         from dsengine.communication.start import init_distributed
 
         init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
+    end_in_order()
     settle_device()
     refuse_divided_layers(model, mpu, mesh_param)
     named = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)

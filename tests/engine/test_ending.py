@@ -1,0 +1,83 @@
+"""A process ends after gloo's threads: they need the interpreter to put their tensors away."""
+
+import ctypes
+import hashlib
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from dsengine.communication.ending import let_threads_finish
+from dsengine.torch_private import GLOO_THREAD
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads are not asked"),
+]
+
+PR_SET_NAME = 15
+
+
+def test_what_a_thread_of_gloo_has_begun_is_finished_first() -> None:
+    begun, finished = threading.Event(), threading.Event()
+
+    def work() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_NAME, GLOO_THREAD.encode(), 0, 0, 0)
+        begun.set()
+        hashlib.sha256(bytes(200_000_000)).digest()  # without the interpreter, as gloo works
+        finished.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    let_threads_finish()
+    assert finished.is_set()
+    thread.join()
+
+
+def test_a_thread_that_waits_holds_nobody_up() -> None:
+    told = threading.Event()
+
+    def wait() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_NAME, GLOO_THREAD.encode(), 0, 0, 0)
+        told.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    let_threads_finish()
+    assert thread.is_alive()
+    told.set()
+    thread.join()
+
+
+STARTS = """
+import ctypes, hashlib, threading
+import torch, torch.distributed as dist, dsengine
+{start}
+
+def work():
+    ctypes.CDLL(None).prctl(15, b"{name}", 0, 0, 0)
+    begun.set()
+    hashlib.sha256(bytes(200_000_000)).digest()
+    print("finished", flush=True)
+
+begun = threading.Event()
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "dsengine.init_distributed()",
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "dsengine.initialize(model=torch.nn.Linear(2, 2), config={'train_batch_size': 1})",
+    ],
+    ids=["our_group", "the_scripts_group"],
+)
+def test_the_process_waits_at_its_end(start: str) -> None:
+    code = STARTS.format(start=start, name=GLOO_THREAD)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "finished\n"), done.stderr
