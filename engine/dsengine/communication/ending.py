@@ -18,8 +18,9 @@ from pathlib import Path
 
 from dsengine.torch_private import GLOO_THREAD
 
-LONGEST_SECONDS = 2.0
+LONGEST_SECONDS = 10.0
 _BETWEEN_LOOKS = 0.002
+_AT_WORK = {"R", "D"}  # running or about to, in the kernel's hands
 _THREADS = Path("/proc/self/task")
 
 
@@ -38,7 +39,7 @@ def let_threads_finish() -> None:
     at_rest = 0
     while at_rest < 2 and time.monotonic() < end:
         time.sleep(_BETWEEN_LOOKS)
-        at_rest = 0 if "R" in _states() else at_rest + 1
+        at_rest = 0 if _AT_WORK & set(_states()) else at_rest + 1
 
 
 def _states() -> Iterator[str]:
