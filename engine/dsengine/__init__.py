@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import dsconfig
 from dsengine.deepspeed.importing import install, module_of
-from dsengine.deepspeed.refusals import refusal
+from dsengine.deepspeed.refusals import missing
 
 if TYPE_CHECKING:
     from dsengine.checkpoints import CheckpointError
@@ -70,6 +70,7 @@ _HOMES = {
     "measure": "observation.measurement",
     "print_measurement": "observation.measurement",
     "simulate": "simulation.dry_run",
+    "version": "deepspeed.git_version_info",
 }
 """By name, the module below ``dsengine`` that has it."""
 _OTHER_NAMES = {"DeepSpeedEngine": "Engine"}
@@ -82,7 +83,7 @@ def __getattr__(name: str) -> Any:
     elif name in __all__ and (place := module_of(name)):
         value = import_module(place)
     else:
-        raise AttributeError(refusal(name) or f"module 'dsengine' has no attribute {name!r}")
+        return missing("dsengine", "")(name)
     globals()[name] = value
     return value
 

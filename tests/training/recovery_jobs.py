@@ -171,7 +171,7 @@ def an_earlier_loss(config: dict[str, Any]) -> str:
     _Fragile.fails = True
     try:
         engine.backward(loss)
-    except torch.OutOfMemoryError:
+    except RuntimeError:  # out of memory; at stage 3, torch 2.11 meets weights that are gone first
         pass
     finally:
         _Fragile.fails = False

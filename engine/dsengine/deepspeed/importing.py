@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from dsengine.deepspeed.refusals import refusal
+from dsengine.deepspeed.refusals import missing, refusal
 
 PACKAGE = "dsengine"
 ROOM = f"{PACKAGE}.deepspeed"
@@ -59,6 +59,8 @@ class Standing(Loader):
     def exec_module(self, module: ModuleType) -> None:
         real = import_module(self.real.name)
         sys.modules[module.__name__] = real
+        below = module.__name__.partition(".")[2]
+        vars(real).setdefault("__getattr__", missing(module.__name__, below))
         for name, value in vars(real).items():
             hidden = sys.modules.get(f"{real.__name__}.{name}")
             if hidden is not None and hidden is not value:

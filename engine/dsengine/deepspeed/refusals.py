@@ -5,6 +5,8 @@ import MoE`` (ImportError), ``from dsengine import PipelineModule`` (ImportError
 ``deepspeed.init_inference(...)`` (AttributeError, so that ``hasattr`` is False).
 """
 
+from collections.abc import Callable
+
 _INFERENCE = "engines train: call engine.module.generate(), or serve what save_16bit_model wrote"
 _PIPELINE = "a model is not divided into stages of layers: use zero_optimization.stage 3"
 EXPERTS = "experts are not placed on ranks of their own: keep them ordinary modules under stage 3"
@@ -26,9 +28,12 @@ INSTEAD = {
     "PipelineEngine": _PIPELINE,
     "PipelineModule": _PIPELINE,
     "autotuning": "dsconfig tune finds a config that fits",
+    "comm.TorchBackend": "the operations of dsengine.comm are those of torch.distributed",
+    "compile": "compile the model with torch.compile: the passes of DeepCompile are not built",
     "compression": _COMPRESSION,
     "inference": _INFERENCE,
     "init_inference": _INFERENCE,
+    "io": "engine.save_checkpoint writes a checkpoint, torch.save any other file",
     "launcher": "start with torchrun, mpirun, srun, or dsconfig run",
     "linear": "use a LoRA library; frozen weights are divided like all others",
     "model_implementations": _INFERENCE,
@@ -42,6 +47,7 @@ INSTEAD = {
     "replace_transformer_layer": _INFERENCE,
     "runtime.config": _CONFIG,
     "runtime.data_pipeline": _CURRICULUM,
+    "runtime.domino": _TENSORS,
     "runtime.fp16": "the config sets the loss scale; 1-bit optimizers are not built: use FusedAdam",
     "runtime.hybrid_engine": _HYBRID,
     "runtime.pipe": _PIPELINE,
@@ -52,6 +58,7 @@ INSTEAD = {
     "sequence": _SEQUENCES,
     "set_autotp_mode": _TENSORS,
     "tp_model_init": _TENSORS,
+    "utils.groups._get_sequence_parallel_group": _SEQUENCES,
 }
 """By name below ``deepspeed``; what lies deeper is refused with it."""
 
@@ -63,3 +70,13 @@ def refusal(name: str) -> str | None:
         if (instead := INSTEAD.get(".".join(parts[:length]))) is not None:
             return f"dsengine has no counterpart of deepspeed.{name}: {instead}"
     return None
+
+
+def missing(module: str, below: str) -> Callable[[str], object]:
+    """Return the ``__getattr__`` of ``module``, which is ``deepspeed.<below>``."""
+
+    def __getattr__(name: str) -> object:
+        path = f"{below}.{name}" if below else name
+        raise AttributeError(refusal(path) or f"module {module!r} has no attribute {name!r}")
+
+    return __getattr__

@@ -62,6 +62,11 @@ def get_all_ranks_from_group(group: ProcessGroup | None = None) -> list[int]:
     return _torch.get_process_group_ranks(group)
 
 
+def has_all_gather_into_tensor() -> bool:
+    """Return True: every torch that is supported has it."""
+    return True
+
+
 def get_local_rank() -> int:
     """Return this process's index on its node."""
     return int(os.environ.get("LOCAL_RANK", "0"))
@@ -94,6 +99,7 @@ __all__ = [
     "get_rank",
     "get_world_group",
     "get_world_size",
+    "has_all_gather_into_tensor",
     "inference_all_reduce",
     "init_distributed",
     "irecv",

@@ -63,6 +63,10 @@ class AsyncIOBuilder(OpBuilder):
     NAME = "async_io"
 
 
+class GDSBuilder(OpBuilder):
+    NAME = "gds"
+
+
 class FusedLambBuilder(OpBuilder):
     NAME = "fused_lamb"
 

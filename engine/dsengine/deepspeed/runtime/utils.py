@@ -1,7 +1,9 @@
 """What scripts do with memory, tensors and gradients beside an engine."""
 
 import gc
+import random
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -49,6 +51,16 @@ def move_to_device(
         return tensor
 
     return tree_map_only(Tensor, moved, item)
+
+
+def set_random_seed(seed: int) -> None:
+    """Seed Python's, NumPy's (where it is installed) and torch's random numbers."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    with suppress(ImportError):
+        import numpy
+
+        numpy.random.seed(seed % 2**32)
 
 
 @torch.no_grad()
