@@ -14,6 +14,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
     from dsengine.meeting import Meeting
 
 _SIGNAL_OF_PARENTS_END = 1
@@ -55,9 +57,10 @@ def main() -> None:
         raise SystemExit(1) from error
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
-        tell("ended", of=rank, how=_how(first.exitcode))
+        code = own_end(first)
+        tell("ended", of=rank, how=_how(code))
         print(error, file=sys.stderr)
-        raise SystemExit(_exit_code(first.exitcode)) from None
+        raise SystemExit(_exit_code(code)) from None
 
 
 def end_with_parent() -> None:
@@ -89,6 +92,16 @@ def _without_rendezvous(meeting: str, error: Exception) -> str:
     if "timed out" in str(error).lower() or not meeting:
         return f"the nodes did not come together at {endpoint}: {error}"
     return f"node 0 at {endpoint}, where the nodes meet, is gone, which ends the job: {error}"
+
+
+def own_end(failure: "ProcessFailure") -> int:
+    """The exit code of a rank, or minus its signal, as it was before the launcher took part.
+
+    Another rank may hear of an error and end before the rank that has raised it: the launcher then
+    ends that one too, in the middle of its last words. The error that it has recorded is its end.
+    """
+    is_ended = failure.exitcode in (-signal.SIGTERM, -signal.SIGKILL)
+    return 1 if is_ended and os.path.isfile(failure.error_file) else failure.exitcode  # noqa: PTH113
 
 
 def _exit_code(code: int) -> int:

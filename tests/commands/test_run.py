@@ -228,3 +228,18 @@ def test_a_failure_names_rank_phase_and_cause(tmp_path: Path, config: Path) -> N
     log = Path(said.partition("own words: ")[2].partition(" ")[0])
     assert "exitcode" in log.read_text()
     log.unlink()
+
+
+@pytest.mark.engine
+def test_a_rank_that_ends_after_those_it_has_stopped_is_still_the_cause(
+    tmp_path: Path, config: Path
+) -> None:
+    """The launcher ends it with SIGTERM while it is busy with its end."""
+    script = tmp_path / "tells.py"
+    lingers = (
+        "import atexit, os, time\nif os.environ['RANK'] == '1': atexit.register(time.sleep, 60)\n"
+    )
+    script.write_text(lingers + TELLS)
+    done = dsconfig("run", config, "--gpus", 2, "--device", "cpu", "--", script, "fail")
+    assert done.returncode == 1, done.stderr
+    assert "rank 1 failed in forward() of step 3: RuntimeError: " in " ".join(done.stderr.split())
