@@ -23,8 +23,9 @@ from dsconfig.lazily import lazily
 from dsconfig.report.sizes import size
 
 with lazily():
+    from dsconfig.commands import hostfile as hostfiles
+    from dsconfig.commands import jobs, stopping, watching
     from dsconfig.commands import nodes as places
-    from dsconfig.commands import stopping, watching
     from dsconfig.cost import step_time
     from dsconfig.facts import facts as empty
     from dsconfig.facts import machine
@@ -54,6 +55,13 @@ class Engine(StrEnum):
     """Whom a script's ``import deepspeed`` means."""
 
     DSENGINE = "dsengine"
+
+
+class Form(StrEnum):
+    """A job of a cluster, as text."""
+
+    SLURM = "slurm"
+    SSH = "ssh"
 
 
 Ranks = Annotated[
@@ -86,6 +94,26 @@ JoinTimeout = Annotated[
     int,
     typer.Option(help="Seconds to wait for the other nodes.", min=1, rich_help_panel=ON_NODES),
 ]
+Hostfile = Annotated[
+    Path | None,
+    typer.Option(help="The nodes, in DeepSpeed's form.", rich_help_panel=ON_NODES),
+]
+SLOTS = "HOST[:SLOT,...][@...]"
+Include = Annotated[
+    str | None,
+    typer.Option(metavar=SLOTS, help="Of the hostfile, these.", rich_help_panel=ON_NODES),
+]
+Exclude = Annotated[
+    str | None,
+    typer.Option(metavar=SLOTS, help="Of the hostfile, all but these.", rich_help_panel=ON_NODES),
+]
+Emit = Annotated[
+    Form | None,
+    typer.Option(
+        help="Print the job that starts this on a cluster, and start nothing.",
+        rich_help_panel=ON_NODES,
+    ),
+]
 
 
 def run(
@@ -103,6 +131,10 @@ def run(
     max_restarts: Restarts = 0,
     local_addr: LocalAddress = None,
     join_timeout: JoinTimeout = 600,
+    hostfile: Hostfile = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    emit: Emit = None,
     device: options.Device = None,
     model: options.Model = None,
     params: options.Params = None,
@@ -131,11 +163,12 @@ def run(
     dsengine.initialize(...) without a config; the plan is named by the environment variable
     DSCONFIG_PLAN, its config by DSCONFIG_FILE. {plan} and {config} among the script's arguments
     become these paths. With --engine dsengine a script written for DeepSpeed, or for a framework
-    that imports it, runs as it is.
+    that imports it, runs as it is. With --emit slurm or ssh the job that starts this on a cluster
+    is printed, and nothing is started.
     """
     if not Path(script[0]).is_file():
         raise UsageError(f"no script at {script[0]}")
-    if find_spec("torch") is None:
+    if emit is None and find_spec("torch") is None:
         raise UsageError("run trains with torch, which is not installed: " + INSTALL)
     about_the_world = {
         "device": device,
@@ -153,16 +186,53 @@ def run(
         "warmup_steps": warmup_steps,
         "host_memory": host_memory,
     }
+    program = [*script, *context.args]
+    hosts = None
+    if hostfile is not None:
+        hosts = hostfiles.hosts(hostfile, include, exclude)
+        _insist_on_hosts(hosts, nodes, gpus)
+        nodes, gpus = len(hosts.names), hosts.ranks
+    elif include or exclude:
+        raise UsageError("--include and --exclude choose among the hosts of --hostfile")
+    if emit is not None:
+        made, facts = plan_of(file, gpus, nodes or 1, about_the_world, overrides)
+        job = jobs.Job(
+            name=Path(script[0]).stem,
+            nodes=made.nodes,
+            ranks=made.mesh.world_size // made.nodes,
+            command=jobs.command(
+                _of_a_file(file),
+                {_FLAGS.get(name, name): value for name, value in about_the_world.items()}
+                | {"set": overrides, "engine": engine, "gpus": gpus, "grace": grace}
+                | {"max_restarts": max_restarts, "join_timeout": join_timeout},
+                program,
+            ),
+            notes=[banner(made), *_room(made, facts)],
+            on_cards=facts.device is None or facts.device.kind != "cpu",
+            restarts=max_restarts,
+            grace=grace,
+            hosts=hosts,
+            endpoint=rdzv_endpoint,
+        )
+        typer.echo(jobs.slurm(job) if emit is Form.SLURM else jobs.ssh(job))
+        return
+    if hosts is not None:
+        node_rank = hosts.own_rank() if node_rank is None else node_rank
+        rdzv_endpoint = rdzv_endpoint or hosts.names[0]
     where = places.place(os.environ, nodes, node_rank, rdzv_endpoint)
+    if hosts is not None:
+        devices = hosts.devices(where.rank if where else 0)
+        if devices is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = devices
     made, facts = None, empty.Facts()
     if where is None or where.rank == 0:
         of = 1 if where is None else where.nodes
         made, facts = plan_of(file, gpus, of, about_the_world, overrides)
+        insist_on_cards(made.mesh.world_size // made.nodes)
         said = banner(made)
     else:
         said = f"dsconfig run: node {where.rank} of {where.nodes}, by the plan of node 0"
     typer.echo(said, err=True)
-    program = [*script, *context.args]
     meeting = None if where is None else _meeting(where, file, program, join_timeout)
     if engine is not None:
         program = ["-m", STAND_IN, *program]
@@ -171,6 +241,34 @@ def run(
     program = [f"--max-restarts={max_restarts}", *program]
     known = watching.Expected(ranks=0) if made is None else expected(made, facts)
     raise typer.Exit(_train(made, program, known, grace, meeting))
+
+
+_FLAGS = {"sequence_length": "seq_len"}
+
+
+def _of_a_file(file: str) -> str:
+    if file == "-":
+        raise UsageError("--emit: the job reads the config again, so name a file, not -")
+    return file
+
+
+def _insist_on_hosts(hosts: "hostfiles.Hosts", nodes: int | None, gpus: int | None) -> None:
+    for flag, asked, there in (("nnodes", nodes, len(hosts.names)), ("gpus", gpus, hosts.ranks)):
+        if asked is not None and asked != there:
+            raise UsageError(
+                f"--{flag} {asked}: the hosts chosen have {there}; leave the flag out, or choose "
+                "with --include"
+            )
+
+
+def _room(made: "Plan", facts: "Facts") -> list[str]:
+    """How the expected peak compares with the card."""
+    peak = made.memory.get("visible_bytes")
+    card = facts.device
+    if peak is None or card is None or not card.memory_bytes:
+        return []
+    verdict = "" if peak <= card.memory_bytes else ": too much, see `dsconfig tune`"
+    return [f"{size(peak)} of the {size(card.memory_bytes)} of one {card.name}{verdict}"]
 
 
 def _train(
@@ -238,7 +336,6 @@ def plan_of(
         lines = "".join(f"\n  {row.pointer}: {row.by}" for row in refused)
         print(f"{file}: this asks for what dsengine refuses:{lines}", file=sys.stderr)
         raise typer.Exit(prepare.FOUND)
-    insist_on_cards(made.mesh.world_size // made.nodes)
     return made, facts
 
 

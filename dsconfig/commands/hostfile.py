@@ -1,0 +1,114 @@
+"""DeepSpeed's hostfile: which hosts there are, with how many slots, and which of them are meant.
+
+One line a host, ``worker-0 slots=8``; ``#`` begins a comment. Filters are
+``NAME[:SLOT[,SLOT]...][@NAME...]``, as ``deepspeed --include`` and ``--exclude`` take them.
+"""
+
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from dsconfig.commands.errors import UsageError
+
+_LINE = re.compile(r"(\S+)\s+slots=(\d+)")
+Slots = Mapping[str, tuple[int, ...]]
+"""Of each host, in the order of ranks."""
+
+
+class Hosts(NamedTuple):
+    """The nodes of a job, in the order of their ranks."""
+
+    slots: Slots
+    are_chosen: bool
+    """Whether a filter names slots: then a node trains on these devices only."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.slots)
+
+    @property
+    def ranks(self) -> int:
+        """On each node. Raises UsageError where they differ: a plan divides ranks evenly."""
+        counts = {name: len(slots) for name, slots in self.slots.items()}
+        fewest = min(counts.values())
+        for name, count in counts.items():
+            if count != fewest:
+                keep = ",".join(map(str, self.slots[name][:fewest]))
+                raise UsageError(
+                    f"{name} has {count} slots, others have {fewest}, and a plan needs as many on "
+                    f"every node: name {fewest} of them, --include ...@{name}:{keep}"
+                )
+        return fewest
+
+    def devices(self, rank: int) -> str | None:
+        """What ``CUDA_VISIBLE_DEVICES`` has to be on a node; None where all are meant."""
+        slots = self.slots[self.names[rank]]
+        return ",".join(map(str, slots)) if self.are_chosen else None
+
+    def own_rank(self) -> int | None:
+        """That of the host this runs on, by its name; None where it is not among them."""
+        own = {socket.gethostname(), socket.getfqdn(), socket.gethostname().partition(".")[0]}
+        return next((rank for rank, name in enumerate(self.names) if name in own), None)
+
+
+def hosts(path: Path, include: str | None = None, exclude: str | None = None) -> Hosts:
+    """The hosts of a file that the filters leave. Raises UsageError."""
+    if include and exclude:
+        raise UsageError("--include and --exclude: one of them")
+    found = read(path)
+    if include:
+        found = _included(found, _filter("--include", include, found))
+    elif exclude:
+        found = _without(found, _filter("--exclude", exclude, found))
+    found = {name: slots for name, slots in found.items() if slots}
+    if not found:
+        raise UsageError(f"{path}: no slot is left to train on")
+    return Hosts(found, ":" in (include or exclude or ""))
+
+
+def read(path: Path) -> dict[str, tuple[int, ...]]:
+    """All slots of every host. Raises UsageError, with the line that is wrong."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--hostfile {path}: {error}") from None
+    found: dict[str, tuple[int, ...]] = {}
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line or line.startswith("#"):
+            continue
+        match = _LINE.match(line)
+        if match is None:
+            raise UsageError(f"{path}:{number}: {line!r} is not of the form HOST slots=N")
+        if match[1] in found:
+            raise UsageError(f"{path}:{number}: {match[1]} stands there twice")
+        found[match[1]] = tuple(range(int(match[2])))
+    return found
+
+
+def _included(found: Slots, named: Slots) -> dict[str, tuple[int, ...]]:
+    return {name: named[name] or found[name] for name in found if name in named}
+
+
+def _without(found: Slots, named: Slots) -> dict[str, tuple[int, ...]]:
+    kept = {name: slots for name, slots in found.items() if named.get(name, (-1,))}
+    return {
+        name: tuple(slot for slot in slots if slot not in named.get(name, ()))
+        for name, slots in kept.items()
+    }
+
+
+def _filter(flag: str, text: str, found: Slots) -> dict[str, tuple[int, ...]]:
+    """The slots that a filter names of each host; none where it means all."""
+    named: dict[str, tuple[int, ...]] = {}
+    for part in text.split("@"):
+        name, colon, listed = part.partition(":")
+        if name not in found:
+            raise UsageError(f"{flag}: {name!r} is not in the hostfile ({', '.join(found)})")
+        slots = listed.split(",") if colon else []
+        wrong = [each for each in slots if not each.isdecimal() or int(each) not in found[name]]
+        if wrong:
+            raise UsageError(f"{flag}: {name} has {len(found[name])} slots and no {wrong[0]!r}")
+        named[name] = tuple(sorted({*named.get(name, ()), *map(int, slots)}))
+    return named

@@ -1,0 +1,206 @@
+"""``dsconfig run --hostfile`` and ``--emit``: which nodes, and the job that starts on them."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsconfig.commands.errors import UsageError
+from dsconfig.commands.hostfile import hosts, read
+from ports import reserved_port
+
+ROOT = Path(__file__).parents[2]
+HOSTS = "# two large, one small\nw0 slots=4\n\n  w1 slots=4 # beside it\nw2 slots=2\n"
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 1,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+    "zero_optimization": {"stage": 1},
+}
+PRINTS = """
+import sys, dsengine
+from torch import nn
+engine, *_ = dsengine.initialize(model=nn.Linear(4, 4))
+print(f"rank {engine.global_rank} of {engine.world_size}: {sys.argv[1:]}", flush=True)
+"""
+FILTERS = [
+    (None, None),
+    ("w1", None),
+    ("w2@w0", None),
+    ("w1:3,1@w0:0,2", None),
+    ("w0:1,1@w0:0", None),
+    (None, "w2"),
+    (None, "w0:3,0@w1:1,2@w2"),
+    (None, "w2:0,1@w0:1"),
+]
+
+
+@pytest.fixture
+def hostfile(tmp_path: Path) -> Path:
+    path = tmp_path / "hosts"
+    path.write_text(HOSTS)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (FILTERS[0], {"w0": (0, 1, 2, 3), "w1": (0, 1, 2, 3), "w2": (0, 1)}),
+        (FILTERS[2], {"w0": (0, 1, 2, 3), "w2": (0, 1)}),
+        (FILTERS[3], {"w0": (0, 2), "w1": (1, 3)}),
+        (FILTERS[6], {"w0": (1, 2), "w1": (0, 3)}),
+    ],
+)
+def test_filters_choose_hosts_and_slots(
+    hostfile: Path, filters: tuple[str | None, str | None], expected: dict[str, tuple[int, ...]]
+) -> None:
+    chosen = hosts(hostfile, *filters)
+    assert dict(chosen.slots) == expected
+    assert list(chosen.names) == list(expected)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("include", "exclude"), FILTERS)
+def test_they_choose_what_deepspeed_chooses(
+    hostfile: Path, include: str | None, exclude: str | None
+) -> None:
+    from deepspeed.launcher import runner
+
+    pool = runner.fetch_hostfile(str(hostfile))
+    theirs = runner.parse_inclusion_exclusion(pool, include or "", exclude or "")
+    ours = hosts(hostfile, include, exclude).slots
+    assert [(name, list(slots)) for name, slots in ours.items()] == list(theirs.items())
+
+
+@pytest.mark.parametrize(
+    ("filters", "words"),
+    [
+        (("w0", "w1"), "one of them"),
+        (("w9", None), "'w9' is not in the hostfile"),
+        (("w0:4", None), "no '4'"),
+        ((None, "w0:x"), "no 'x'"),
+        (("w0:", None), "no ''"),
+        ((None, "w0@w1@w2"), "no slot is left"),
+    ],
+)
+def test_what_no_host_has_is_refused(
+    hostfile: Path, filters: tuple[str | None, str | None], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        hosts(hostfile, *filters)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("w0 slots=1\nw0 slots=2", "hosts:2: w0 stands there twice"),
+        ("w0", "HOST slots=N"),
+        ("w0 slots=two", "HOST slots=N"),
+    ],
+)
+def test_a_line_that_is_no_host_is_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=words):
+        read(path)
+
+
+def test_unequal_hosts_say_what_to_choose(hostfile: Path) -> None:
+    with pytest.raises(UsageError, match=r"w0 has 4 slots, others have 2.*@w0:0,1"):
+        _ = hosts(hostfile).ranks
+    assert hosts(hostfile, "w0:0,1@w1:2,3@w2").ranks == 2
+
+
+# --- as a command
+
+
+@pytest.fixture
+def home(tmp_path: Path, hostfile: Path) -> Path:
+    assert hostfile.exists()
+    (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "train it.py").write_text(PRINTS)
+    return tmp_path
+
+
+def emitted(home: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
+    words = ["ds.json", *flags, "--", "train it.py", "--data", "a 'b'"]
+    return subprocess.run(
+        [sys.executable, "-m", "dsconfig", "run", *words],
+        cwd=home,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def environment() -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "engine")])
+    return os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_a_job_of_slurm_asks_for_the_plans_nodes_and_cards(home: Path) -> None:
+    flags = "--emit slurm --nnodes 4 --gpus 8 --device h100 --model gpt2 --seq-len 128"
+    made = emitted(home, *flags.split(), "--set", "bf16.enabled=true", "--max-restarts", "2")
+    assert made.returncode == 0, made.stderr
+    asked = {line.removeprefix("#SBATCH --") for line in made.stdout.splitlines()}
+    assert {"nodes=4", "gpus-per-node=8", "ntasks-per-node=1", "no-kill"} <= asked
+    assert "batch 32 = 1 x 1 accumulation x 32 ranks" in made.stdout
+    assert "of one H100" in made.stdout
+    assert subprocess.run(["bash", "-n"], input=made.stdout, text=True, check=False).returncode == 0
+    command = shlex.split(made.stdout.partition("srun ")[2])
+    assert command[-4:] == ["--", "train it.py", "--data", "a 'b'"]
+    assert tuple(command[command.index(flag) + 1] for flag in ("--set", "--max-restarts")) == (
+        "bf16.enabled=true",
+        "2",
+    )
+
+
+def test_a_job_on_the_processor_asks_for_no_cards(home: Path) -> None:
+    made = emitted(home, "--emit", "slurm", "--nnodes", "2", "--device", "cpu")
+    assert made.returncode == 0 and "gpus-per-node" not in made.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--emit ssh --nnodes 2", "--hostfile"),
+        ("--emit slurm --hostfile hosts --include w0:1", "Slurm gives out"),
+        ("--hostfile hosts --include w0 --gpus 2", "--gpus 2: the hosts chosen have 4"),
+        ("--hostfile hosts --include w0@w1 --nnodes 3", "--nnodes 3"),
+        ("--include w0", "--hostfile"),
+        ("--hostfile hosts --include w0@w1", "--node-rank"),
+    ],
+)
+def test_what_does_not_go_together_is_said(home: Path, flags: str, words: str) -> None:
+    refused = emitted(home, *flags.split())
+    assert refused.returncode == 2 and words in refused.stderr, refused.stderr
+
+
+@pytest.mark.engine
+def test_the_commands_over_ssh_start_every_node(home: Path) -> None:
+    """With an ssh that stays on this machine, and two of its names for two nodes."""
+    (home / "hosts").write_text("127.0.0.1 slots=2\nlocalhost slots=2\n")
+    port = reserved_port()
+    flags = ["--emit", "ssh", "--hostfile", "hosts", "--device", "cpu"]
+    made = emitted(home, *flags, "--rdzv-endpoint", f"127.0.0.1:{port}")
+    assert made.returncode == 0, made.stderr
+    stands_in = home / "ssh"
+    stands_in.write_text('#!/bin/bash\nshift 3\nexec bash -c "$*"\n')
+    stands_in.chmod(0o755)
+    path = f"{home}{os.pathsep}{os.environ['PATH']}"
+    ended = subprocess.run(
+        ["bash", "-c", made.stdout],
+        env=environment() | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = [f"""rank {rank} of 4: ['--data', "a 'b'"]""" for rank in range(4)]
+    assert all(each in ended.stdout for each in said), ended.stdout
