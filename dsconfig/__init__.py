@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dsconfig.lazily import names_of
 
 if TYPE_CHECKING:
-    from dsconfig.api import complete, estimate, plan, read, resolve, validate
+    from dsconfig.api import complete, estimate, plan, read, replan, resolve, validate
     from dsconfig.cost.estimate import Estimate
     from dsconfig.facts import (
         Architecture,
@@ -40,7 +40,7 @@ __version__ = "0.1.0"
 __getattr__ = names_of(
     __name__,
     {
-        "api": ("read", "validate", "resolve", "estimate", "plan", "complete"),
+        "api": ("read", "validate", "resolve", "estimate", "plan", "complete", "replan"),
         "facts": (
             "Architecture",
             "DeviceFacts",
@@ -95,6 +95,7 @@ __all__ = [
     "optimizer_type",
     "plan",
     "read",
+    "replan",
     "resolve",
     "validate",
 ]

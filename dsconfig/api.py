@@ -8,6 +8,7 @@ from dsconfig.lazily import lazily
 
 with lazily():
     # A caller of `validate` does not pay for the planner: each room is entered when it is asked.
+    from dsconfig import batch as batches
     from dsconfig.checks import judging
     from dsconfig.cost import pricing
     from dsconfig.facts import facts as known
@@ -128,6 +129,22 @@ def complete(plan: Plan, facts: Facts) -> Plan:
     Decides nothing anew. Raises PlanError (a ValueError) when the plan is for another model.
     """
     return making.complete(plan, _facts(facts))
+
+
+def replan(plan: Plan, facts: Facts) -> Plan:
+    """The plan for the ranks of ``facts``, with the same global batch: nodes were lost, or came.
+
+    Raises PlanError (a ValueError) where the config cannot be run by so many.
+    """
+    ranks = _facts(facts).world_size or 1
+    batch = plan.batch
+    before = batches.Triple(batch.global_batch, batch.micro_batch, batch.accumulation)
+    config = {**plan.effective.config, **batches.on_other_ranks(before, ranks).given}
+    resolution = resolve(config, facts, runtime=plan.runtime, version=plan.release)
+    if resolution.refusals:
+        why = "; ".join(f"{each.pointer}: {each.message}" for each in resolution.refusals)
+        raise making.PlanError(f"{ranks} ranks cannot go on with this plan: {why}")
+    return making.make_plan(resolution, _facts(facts))
 
 
 def _facts(facts: Facts | None) -> Facts:

@@ -72,6 +72,21 @@ class Triple(NamedTuple):
         return tuple(size for size in (below, below + int(unit)) if size > 0)
 
 
+def on_other_ranks(triple: Triple, ranks: int) -> Triple:
+    """The same global batch on another number of ranks, its micro batch no larger than before.
+
+    Raises ValueError where the ranks cannot share the global batch evenly.
+    """
+    each, rest = divmod(triple.global_batch, ranks)
+    if rest or not each:
+        raise ValueError(
+            f"{ranks} ranks cannot share a {GLOBAL} of {triple.global_batch} evenly: train with a "
+            "number of ranks that divides it"
+        )
+    micro = next(size for size in range(triple.micro_batch, 0, -1) if each % size == 0)
+    return Triple(triple.global_batch, micro, each // micro)
+
+
 class Contradiction(NamedTuple):
     """``given`` leads to ``derived``, which does not multiply out over ``ranks``."""
 

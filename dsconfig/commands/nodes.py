@@ -64,6 +64,23 @@ def place(
     return Place(nodes, rank, with_port(endpoint))
 
 
+def span(text: str | None) -> tuple[int | None, int | None]:
+    """The fewest and the most nodes of ``N`` or ``MIN:MAX``, as torchrun writes it.
+
+    Raises UsageError.
+    """
+    if text is None:
+        return None, None
+    least, colon, most = text.partition(":")
+    numbers = [least, most] if colon else [least, least]
+    if not all(each.isdecimal() and int(each[:9]) > 0 for each in numbers):
+        raise UsageError(f"--nnodes {text}: write it as N, or as MIN:MAX")
+    few, many = map(int, numbers)
+    if few > many:
+        raise UsageError(f"--nnodes {text}: the first is the fewest, the second the most")
+    return few, many
+
+
 def with_port(endpoint: str) -> str:
     """``host:port``, an IPv6 address without brackets, as torch has it. Raises UsageError."""
     host, colon, port = endpoint.rpartition(":")

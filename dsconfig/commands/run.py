@@ -41,6 +41,8 @@ CONFIG_VARIABLE = "DSCONFIG_FILE"
 """Where it finds the resolved config, for scripts that pass one themselves."""
 EVENTS_VARIABLE = "DSCONFIG_EVENTS"
 """Where it tells of steps, checkpoints and failures."""
+ELASTIC_VARIABLE = "DSCONFIG_ELASTIC"
+"""Set where the plan may be executed by another number of ranks, with the same global batch."""
 PLACEHOLDERS = {"{config}": "resolved.json", "{plan}": "plan.json"}
 """Words among the script's arguments that become the path of a file."""
 
@@ -71,8 +73,14 @@ Ranks = Annotated[
 
 ON_NODES = "Several nodes"
 Nodes = Annotated[
-    int | None,
-    typer.Option("--nnodes", "--nodes", help="Number of nodes.", min=1, rich_help_panel=ON_NODES),
+    str | None,
+    typer.Option(
+        "--nnodes",
+        "--nodes",
+        metavar="N|MIN:MAX",
+        help="Number of nodes; with MIN a run goes on when nodes are lost.",
+        rich_help_panel=ON_NODES,
+    ),
 ]
 NodeRank = Annotated[
     int | None,
@@ -125,7 +133,7 @@ def run(
         typer.Option(help="Let it stand in for deepspeed: scripts run as they are."),
     ] = None,
     gpus: Ranks = None,
-    nodes: Nodes = None,
+    nnodes: Nodes = None,
     node_rank: NodeRank = None,
     rdzv_endpoint: Endpoint = None,
     max_restarts: Restarts = 0,
@@ -187,6 +195,7 @@ def run(
         "host_memory": host_memory,
     }
     program = [*script, *context.args]
+    least, nodes = places.span(nnodes)
     hosts = None
     if hostfile is not None:
         hosts = hostfiles.hosts(hostfile, include, exclude)
@@ -233,7 +242,16 @@ def run(
     else:
         said = f"dsconfig run: node {where.rank} of {where.nodes}, by the plan of node 0"
     typer.echo(said, err=True)
-    meeting = None if where is None else _meeting(where, file, program, join_timeout)
+    meeting = None
+    if where is not None:
+        meeting = {
+            **where._asdict(),
+            "least": where.nodes if least is None else least,
+            "fingerprint": places.fingerprint(file, program),
+            "seconds": join_timeout,
+            "ranks": gpus,
+            "cards": len(machine.cards_here()),
+        }
     if engine is not None:
         program = ["-m", STAND_IN, *program]
     if local_addr is not None:
@@ -286,17 +304,6 @@ def _train(
         stopping.adopt_orphans()
         job = launch(made, program, events, Path(name), grace, meeting)
         return display(job, events, Path(name), known)
-
-
-def _meeting(
-    where: "places.Place", file: str, program: list[str], seconds: int
-) -> dict[str, object]:
-    """What the launcher needs to meet the other nodes (``dsengine.meeting.Meeting``)."""
-    return {
-        **where._asdict(),
-        "fingerprint": places.fingerprint(file, program),
-        "seconds": seconds,
-    }
 
 
 def plan_of(
@@ -423,6 +430,8 @@ def launch(
         # Nodes count restarts each for itself, and look for the others under that number in a
         # store they share. One of its own for every round knows no number, and nothing old.
         environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        if meeting["least"] != meeting["nodes"]:
+            environment[ELASTIC_VARIABLE] = "1"
     return subprocess.Popen(
         [*command, *words, *script],
         env=environment,

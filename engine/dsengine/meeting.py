@@ -35,6 +35,27 @@ class Meeting(NamedTuple):
     fingerprint: dict[str, Any]
     seconds: int
     """How long to wait for the others."""
+    least: int
+    """Nodes with which training goes on when others are lost; ``nodes`` where all are needed."""
+    ranks: int | None = None
+    """What this node was told to start; None leaves it to the plan."""
+    cards: int = 0
+    """What this node has; 0 trains on the processor."""
+
+    @property
+    def is_elastic(self) -> bool:
+        return self.least < self.nodes
+
+    @property
+    def planned_ranks(self) -> int:
+        """On each node, by the plan in hand."""
+        plan = json.loads(Path(self.plan).read_text("utf-8"))
+        return plan["mesh"]["world_size"] // self.nodes
+
+    @property
+    def word(self) -> dict[str, Any]:
+        """What this node says of itself."""
+        return {"fingerprint": self.fingerprint, "ranks": self.ranks, "cards": self.cards}
 
 
 def meet(meeting: Meeting) -> TCPStore:
@@ -54,7 +75,7 @@ def meet(meeting: Meeting) -> TCPStore:
     except (DistError, OSError) as error:
         where = "cannot serve" if meeting.rank == 0 else "found no node 0 at"
         raise MeetingError(f"node {meeting.rank} {where} {meeting.endpoint}: {error}") from None
-    store.set(NODE.format(meeting.rank), json.dumps(meeting.fingerprint))
+    store.set(NODE.format(meeting.rank), json.dumps(meeting.word))
     if meeting.rank == 0:
         _hand_over(store, meeting)
     else:
@@ -85,7 +106,20 @@ def _refusals(store: TCPStore, meeting: Meeting) -> Iterator[str]:
         except DistStoreError:
             yield f"node {rank} of {meeting.nodes} did not come within {meeting.seconds} s"
             return
-        yield from differences(meeting.fingerprint, other, rank)
+        yield from _refused(meeting, meeting.fingerprint, other, rank)
+
+
+def _refused(
+    meeting: Meeting, first: dict[str, Any], word: dict[str, Any], rank: int
+) -> Iterator[str]:
+    """Why a node cannot take part, by what it has said."""
+    yield from differences(first, word["fingerprint"], rank)
+    planned, asked, cards = meeting.planned_ranks, word["ranks"], word["cards"]
+    if asked not in (None, planned) and not meeting.is_elastic:
+        yield f"node {rank} was told --gpus {asked}, and the plan has {planned} ranks on each node"
+    ranks = asked if asked and meeting.is_elastic else planned
+    if 0 < cards < ranks:
+        yield f"node {rank} shows {cards} cards, and {ranks} ranks need one each"
 
 
 def _take(store: TCPStore, meeting: Meeting) -> None:
@@ -98,12 +132,12 @@ def _take(store: TCPStore, meeting: Meeting) -> None:
     if said != "start":
         store.set(HEARD.format(meeting.rank), "")  # then node 0 ends, and the store with it
         raise MeetingError(said)
-    # A node that comes back is compared here: node 0 has long begun.
-    first = json.loads(store.get(NODE.format(0)))
-    if refused := "\n".join(differences(first, meeting.fingerprint, meeting.rank)):
-        raise MeetingError(refused)
     for name, text in json.loads(store.get(PLAN)).items():
         Path(getattr(meeting, name)).write_text(text, "utf-8")
+    # A node that comes back is compared here: node 0 has long begun.
+    first = json.loads(store.get(NODE.format(0)))["fingerprint"]
+    if refused := "\n".join(_refused(meeting, first, meeting.word, meeting.rank)):
+        raise MeetingError(refused)
 
 
 def differences(first: dict[str, Any], other: dict[str, Any], rank: int) -> Iterator[str]:

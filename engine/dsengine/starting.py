@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _SIGNAL_OF_PARENTS_END = 1
 """``PR_SET_PDEATHSIG`` of prctl(2)."""
 _REFUSED = 2
+_SECONDS_FOR_MORE_NODES = 10
+"""How long nodes that are enough wait for others; all of them met before the first start."""
 
 
 def main() -> None:
@@ -74,16 +76,21 @@ def end_with_parent() -> None:
 
 def _among_nodes(asked: "Meeting") -> list[str]:
     """What torchrun has to know of the nodes, and of the plan."""
-    with open(asked.plan, encoding="utf-8") as file:  # noqa: PTH123
-        ranks = json.load(file)["mesh"]["world_size"] // asked.nodes
+    ranks = asked.planned_ranks
+    least = f"--nnodes={asked.nodes}"
+    waits = ""
+    if asked.is_elastic:
+        ranks = asked.ranks or ranks
+        least = f"--nnodes={asked.least}:{asked.nodes}"
+        waits = f",last_call_timeout={_SECONDS_FOR_MORE_NODES}"
     is_host = "true" if asked.rank == 0 else "false"
     return [
-        f"--nnodes={asked.nodes}",
+        least,
         f"--nproc-per-node={ranks}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={asked.endpoint}",
         "--rdzv-id=dsconfig",
-        f"--rdzv-conf=is_host={is_host},join_timeout={asked.seconds}",
+        f"--rdzv-conf=is_host={is_host},join_timeout={asked.seconds}{waits}",
     ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -158,14 +159,20 @@ class Bed:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(
-        self, rank: int, *words: str, config: object = CONFIG, script: str = TRAINS, flags: str = ""
+        self,
+        rank: int,
+        *words: str,
+        config: object = CONFIG,
+        script: str = TRAINS,
+        flags: str = "",
+        nodes: str = "2",
     ) -> "subprocess.Popen[str]":
         home = self.folder / f"node{rank}"
         home.mkdir(exist_ok=True)
         (home / "ds.json").write_text(json.dumps(config))
         (home / "train.py").write_text(script)
         command = [sys.executable, "-m", "dsconfig", "run", str(home / "ds.json")]
-        command += ["--nnodes", "2", "--node-rank", str(rank), "--device", "cpu"]
+        command += ["--nnodes", nodes, "--node-rank", str(rank), "--device", "cpu"]
         command += ["--rdzv-endpoint", f"127.0.0.1:{self.port}", "--local-addr", "127.0.0.1"]
         command += [*flags.split(), "--", str(home / "train.py"), str(self.folder), *words]
         paths = os.pathsep.join([str(ROOT), str(ROOT / "engine")])
@@ -250,3 +257,99 @@ def test_a_signal_to_each_node_ends_all_its_ranks(bed: Bed) -> None:
         process.send_signal(signal.SIGTERM)
     for code, said in ended(*both):
         assert code == 128 + signal.SIGTERM and "stopped by SIGTERM" in said, said
+
+
+TRAINS_ON_ANY = """
+import os, sys, time, pathlib, torch, dsengine
+import torch.distributed as dist
+from torch import nn
+folder = pathlib.Path(sys.argv[1])
+torch.manual_seed(0)
+engine, *_ = dsengine.initialize(model=nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)))
+if (folder / "out").exists():
+    engine.load_checkpoint(str(folder / "out"))
+torch.manual_seed(1)
+samples, targets = torch.randn(9, 12, 4), torch.randn(9, 12, 1)
+ranks, micro = engine.world_size, engine.train_micro_batch_size_per_gpu()
+while engine.global_steps < 9:
+    step, whole = engine.global_steps, torch.zeros(())
+    for each in range(engine.gradient_accumulation_steps()):
+        at = (each * ranks + engine.global_rank) * micro
+        part = slice(at, at + micro)
+        loss = (engine(samples[step, part]) - targets[step, part]).pow(2).mean()
+        whole += engine.backward(loss).detach()
+        engine.step()
+    assert engine.global_steps == step + 1
+    dist.all_reduce(whole)
+    if engine.global_rank == 0:
+        with open(folder / "curve", "a") as curve:
+            print(step, ranks, f"{float(whole / ranks):.9f}", file=curve)
+    engine.save_checkpoint(str(folder / "out"))
+    if "changes" in sys.argv and (ranks, engine.global_steps) in ((4, 3), (2, 6)):
+        (folder / f"done{engine.global_steps}").write_text("")
+        if ranks == 2 or "node1" in __file__:
+            time.sleep(600)  # until this node is lost, or another one comes
+"""
+ELASTIC = CONFIG | {"train_micro_batch_size_per_gpu": 3}
+
+
+def curve(folder: Path) -> dict[int, tuple[int, float]]:
+    """By step: how many ranks took it, and the loss; what was taken again counts the last time."""
+    lines = [line.split() for line in (folder / "curve").read_text().splitlines()]
+    return {int(step): (int(ranks), float(loss)) for step, ranks, loss in lines}
+
+
+@pytest.mark.engine
+def test_a_lost_node_is_done_without_and_one_that_comes_is_taken(bed: Bed) -> None:
+    """World 4 -> 2 -> 3, with the losses of a run that nothing has happened to."""
+    common = {"config": ELASTIC, "script": TRAINS_ON_ANY, "nodes": "1:2"}
+    whole = ended(*(bed.start(rank, flags="--gpus 2", **common) for rank in (0, 1)))
+    assert [code for code, _ in whole] == [0, 0], whole
+    expected = curve(bed.folder)
+    assert {ranks for ranks, _ in expected.values()} == {4}
+    shutil.rmtree(bed.folder / "out")
+    (bed.folder / "curve").unlink()
+
+    bed.port = reserved_port()
+    flags = "--gpus 2 --max-restarts 3"
+    stays, lost = (bed.start(rank, "changes", flags=flags, **common) for rank in (0, 1))
+    bed.until("done3")
+    lost.kill()
+    bed.until("done6")
+    comes = bed.start(1, "changes", flags="--gpus 1 --max-restarts 3", **common)
+    (code, said), (other, told) = ended(stays, comes)
+    assert (code, other) == (0, 0), said + told
+    found = curve(bed.folder)
+    assert [ranks for ranks, _ in found.values()] == [4] * 3 + [2] * 3 + [3] * 3
+    for step, (_, loss) in expected.items():
+        assert found[step][1] == pytest.approx(loss, abs=1e-6)
+    assert "global batch of 12 = 3 x 2 accumulation x 2 ranks" in said, said
+
+
+@pytest.mark.engine
+def test_the_loss_of_the_node_where_all_meet_ends_the_job(bed: Bed) -> None:
+    common = {"config": ELASTIC, "script": TRAINS, "flags": "--max-restarts 3", "nodes": "1:2"}
+    host, other = (bed.start(rank, "waits", **common) for rank in (0, 1))
+    bed.until("up0", "up1")
+    host.kill()
+    [(code, said)] = ended(other)
+    assert code != 0 and "where the nodes meet, is gone, which ends the job" in said, said
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("3", (3, 3)), ("1:4", (1, 4)), (None, (None, None))]
+)
+def test_nodes_may_be_a_span(text: str | None, expected: tuple[int | None, int | None]) -> None:
+    assert nodes.span(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "a", "2:1", "1:", "1:2:3"])
+def test_what_is_no_span_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--nnodes"):
+        nodes.span(text)
+
+
+@pytest.mark.engine
+def test_a_node_told_other_ranks_does_not_start(bed: Bed) -> None:
+    for code, said in ended(bed.start(0, flags="--gpus 1"), bed.start(1, flags="--gpus 2")):
+        assert code == 2 and "node 1 was told --gpus 2, and the plan has 1 ranks" in said, said

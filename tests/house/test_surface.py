@@ -33,6 +33,7 @@ SURFACE = {
     "__version__",
     "architecture_of",
     "complete",
+    "replan",
     "estimate",
     "gather",
     "optimizer_type",

@@ -66,6 +66,9 @@ def node_count(world_size: int, environment: Mapping[str, str] = os.environ) -> 
     nodes = environment.get("SLURM_STEP_NUM_NODES", "")
     if "LOCAL_WORLD_SIZE" not in environment and nodes.isdigit():
         return max(1, int(nodes))
+    agents = environment.get("GROUP_WORLD_SIZE", "")
+    if agents.isdigit() and int(agents) > 0:  # torchrun's, whose nodes need not be alike
+        return int(agents)
     for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", *(each[-1] for each in _MPI)):
         size = environment.get(name, "")
         if size.isdigit() and int(size) > 0:

@@ -45,6 +45,14 @@ class Accumulation:
             return True
         return (self._counters.micro_steps + 1) % self.steps == 0
 
+    def state_dict(self) -> dict[str, int]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """After the counters: with other steps per window than before, the next one begins here."""
+        if self._managed and state["steps"] != self.steps:
+            self._counters.micro_steps = self._counters.global_steps * self.steps
+
     def begin_window_anew(self) -> None:
         """Let the next micro batch be the first of a window, where the counters say what is."""
         if self._managed and self.forced is None:

@@ -111,8 +111,8 @@ class Engine(SavingEngine):
             raise TypeError(f"backward() needs a loss tensor, not {type(loss).__name__}")
         if self._unfinished_pass == "forward":
             self._forget_pass("forward")
-        if scale_wrt_gas and self._accumulation.steps > 1:
-            loss = loss / self._accumulation.steps
+        if scale_wrt_gas and self.accumulation.steps > 1:
+            loss = loss / self.accumulation.steps
         self.prepare_backward(loss)
         inside = self._direct.of_engine(frees_graph=not retain_graph)
         with inside, self._passing("backward"), self._reporter.phase("backward"):
@@ -160,7 +160,7 @@ class Engine(SavingEngine):
         self.sharding.forget_pass(in_backward=was_backward)
         if was_backward:
             self.sharding.drop_gradients()
-            self._accumulation.begin_window_anew()
+            self.accumulation.begin_window_anew()
             self._backwards = 0
             self._reporter.forget_window()
             say("an error has ended a backward: the gradients of its window are dropped")
@@ -249,11 +249,11 @@ class Engine(SavingEngine):
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the micro batch in work ends an accumulation window."""
-        return self._accumulation.is_boundary
+        return self.accumulation.is_boundary
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Say where windows end; holds until it is called again."""
-        self._accumulation.forced = is_boundary
+        self.accumulation.forced = is_boundary
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """From a config in any form, or a plan made elsewhere, to a plan for this model and ranks."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from dsengine.parameters.model_tree import describe
 from dsengine.tiers import files, memory
 
 GIB = 2**30
+ELASTIC = "DSCONFIG_ELASTIC"
+"""Set by a launcher that goes on when nodes are lost: a plan is for its global batch then."""
 
 Config = str | Path | Mapping[str, Any]
 
@@ -100,13 +103,22 @@ def plan_from(
     lr_scheduler: Any = None,
     training: TrainingFacts | None = None,
 ) -> Plan:
-    """The plan, or that in a file, with what this model adds; nothing is decided anew.
+    """The plan, or that in a file, with what this model adds; nothing is decided anew, but how
+    other ranks share the global batch where nodes were lost.
 
     Raises ValueError when it was made for other ranks, other nodes or another model.
     """
     made = plan if isinstance(plan, Plan) else _read(Path(plan))
+    facts = facts_of(model, optimizer, lr_scheduler, training)
+    if os.environ.get(ELASTIC) and made.mesh.world_size != dist.get_world_size():
+        made = dsconfig.replan(made, facts)
+        batch = made.batch
+        say(
+            f"{made.mesh.world_size} ranks go on with the global batch of {batch.global_batch} = "
+            f"{batch.micro_batch} x {batch.accumulation} accumulation x {batch.data_parallel} ranks"
+        )
     _insist_on_these_ranks(made)
-    return dsconfig.complete(made, facts_of(model, optimizer, lr_scheduler, training))
+    return dsconfig.complete(made, facts)
 
 
 def _read(path: Path) -> Plan:

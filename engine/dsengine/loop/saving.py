@@ -29,6 +29,7 @@ def training_state(engine: OffloadingEngine) -> TrainingState:
         "lr_scheduler": engine.lr_scheduler,
         "loss_scale": engine.loss_scaler,
         "counters": engine.counters,
+        "accumulation": engine.accumulation,
         "data": engine.training_dataloader,
     }
     return TrainingState(

@@ -49,7 +49,7 @@ class EngineState(MovedModule):
         self.loss_scaler = scaler
         self.sharding = sharding
         effective = plan.effective
-        self._accumulation = Accumulation(
+        self.accumulation = Accumulation(
             plan.batch.accumulation, effective.gradients.managed_accumulation, self.counters
         )
         self._binding = (
@@ -136,7 +136,7 @@ class EngineState(MovedModule):
     # Batch
 
     def gradient_accumulation_steps(self) -> int:
-        return self._accumulation.steps
+        return self.accumulation.steps
 
     def train_batch_size(self) -> int:
         return self.plan.batch.global_batch
