@@ -56,7 +56,7 @@ def _effective(config: dict[str, Any], facts: Facts, runtime: Runtime) -> "Effec
     """None where a value is of a type that cannot be used; ``validate`` says which."""
     try:
         settled = effective.effective(config, facts, version=runtime.version)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return settled if runtime.recomputes_by_file else effective.without_recomputation(settled)
 

@@ -32,7 +32,7 @@ def space(draft: Draft) -> search.Space | None:
         return None
     try:
         base = effective(_without_auto(draft.config), draft.facts, version=draft.runtime.version)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     sizes = {name for name in buckets.KEYS if draft.is_auto(f"{BLOCK}.{name}")}
     arranged = {name for path, name in ARRANGEMENT.items() if draft.is_auto(path)}

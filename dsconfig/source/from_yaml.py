@@ -50,6 +50,9 @@ def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -
         root = loader.get_single_node()
         if root is None:
             return finish(name, text, Format.YAML, {}, found=[findings.empty_text("the file")])
+        if _holds_itself(root, set(), set()):
+            message = "an alias in this file stands inside of what it names, which has no end"
+            return unreadable(name, text, findings.unreadable(message, "write the value out"))
         if _size(root, {}) > MOST_NODES:
             message = "the aliases in this file expand to more than any config needs"
             return unreadable(name, text, findings.unreadable(message, "write the values out"))
@@ -193,11 +196,23 @@ def _sources(node: Node) -> list[Node]:
     return listed
 
 
+def _holds_itself(node: Node, above: set[int], done: set[int]) -> bool:
+    """Whether an alias leads back to a node that it is part of."""
+    if id(node) in above:
+        return True
+    if id(node) in done or node.id == "scalar":
+        return False
+    done.add(id(node))
+    children = (
+        node.value if node.id == "sequence" else [each for pair in node.value for each in pair]
+    )
+    return any(_holds_itself(child, above | {id(node)}, done) for child in children)
+
+
 def _size(node: Node, known: dict[int, int]) -> int:
     """The nodes below and including one, aliases counted each time they are used."""
     if id(node) in known:
         return known[id(node)]
-    known[id(node)] = MOST_NODES  # found again inside itself, it would never end
     total = 1
     if node.id == "mapping":
         total += sum(_size(key, known) + _size(value, known) for key, value in node.value)

@@ -1,6 +1,7 @@
 """Input that is made to hurt ends in words: no traceback, no endless work, no escape codes."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -252,3 +253,21 @@ def test_a_stream_that_takes_nothing_is_no_fault(
     assert done.returncode == (2 if "full" in stream else 0), done.stderr
     assert ("cannot be written" in done.stderr) is ("full" in stream)
     assert "Traceback" not in done.stderr
+
+
+def test_a_log_without_an_end_is_refused() -> None:
+    done = run("doctor", "--log", "/dev/zero")
+    assert done.returncode == 2 and "larger than 512 MiB" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["a: &x\n  b: *x\n", "&x [{zero_optimization: *x}]\n"])
+def test_an_alias_inside_of_what_it_names_is_called_so(text: str, tmp_path: Path) -> None:
+    done = run("validate", written(tmp_path, "self.yaml", text))
+    assert "stands inside of what it names" in done.stdout
+
+
+@pytest.mark.parametrize("stage", [math.inf, -math.inf, math.nan])
+def test_a_stage_that_is_no_number_settles_nothing(stage: float) -> None:
+    config = {"train_batch_size": 1, "zero_optimization": {"stage": stage}}
+    assert dsconfig.resolve(config).effective is None
+    assert not dsconfig.validate(config).ok
