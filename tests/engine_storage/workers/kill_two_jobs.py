@@ -3,7 +3,7 @@
     python tests/engine_storage/workers/kill_two_jobs.py DIRECTORY KILLS [SEED]
 
 Both use the same tags. Prints one JSON line per round, which kills a random rank of each job at a
-random moment; then every checkpoint that can be seen is loaded, and another save goes on from there.
+random moment; then every checkpoint that can be seen is loaded, and one more is saved.
 """
 
 import json
