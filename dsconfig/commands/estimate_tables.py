@@ -400,11 +400,10 @@ def print_candidates(
                 "promise."
             )
         )
-    smallest = min(each.compared.samples for each in found if each.compared)
-    heading = (
-        f"at {smallest} samples per step in the smallest micro batch, by which they are ranked"
-    )
-    typer.echo(f"\n{paragraph(f'{heading}; memory in GiB, with the micro batch named')}")
+    heading = "each with the largest micro batch that fits; memory in GiB"
+    if not facts.training or facts.training.global_batch_size is None:
+        heading += "; --global-batch makes their steps equal"
+    typer.echo(f"\n{paragraph(heading)}")
     table = TextTable(">tokens/s/GPU", ">MFU", ">GPU", ">host", "config")
     for alike in _alike(found)[:shown]:
         each = alike[0]
@@ -415,27 +414,6 @@ def print_candidates(
             bold=not each.reason,
         )
     typer.echo(str(table))
-    if not facts.training or facts.training.global_batch_size is None:
-        for line in _faster_per_sample(found):
-            typer.echo(paragraph(line))
-
-
-MUCH_FASTER = 1.1
-"""Times per sample that are told: what takes a fixed time is shared by more samples."""
-
-
-def _faster_per_sample(found: "tuple[Candidate, ...]") -> Iterator[str]:
-    """What the batch decides where nobody gave one: a large one hides what a step takes anyway."""
-    fitting = [each for each in found if each.verdict.fits]
-    if not fitting:
-        return
-    other = min(fitting, key=lambda each: each.time.seconds_per_sample)
-    ratio = fitting[0].time.seconds_per_sample / other.time.seconds_per_sample
-    if ratio > MUCH_FASTER:
-        yield (
-            f"Per sample, {other.label} is {ratio:.1f} times as fast, in steps of "
-            f"{other.time.samples} samples: give --global-batch to rank at the steps you take."
-        )
 
 
 def _alike(found: "tuple[Candidate, ...]") -> "list[list[Candidate]]":
@@ -455,7 +433,7 @@ def count_alike(found: "tuple[Candidate, ...]") -> int:
 def _cells(each: "Candidate", peak_tflops: float | None) -> tuple[str, str, str, str]:
     option = each.option
     host = in_gib(option.host.bytes, 0) if option.host.bytes else ""
-    return (*_rate(each, peak_tflops), in_gib(option.device.visible_bytes, 1), host)
+    return (*_rate_of(each.time, peak_tflops), in_gib(option.device.visible_bytes, 1), host)
 
 
 def _won(best: "Candidate", facts: "Facts", program: "Program") -> str:
@@ -465,11 +443,6 @@ def _won(best: "Candidate", facts: "Facts", program: "Program") -> str:
     tokens = facts.training.sequence_length if facts.training else None
     precision = best.effective.numerics.precision
     return f"{named} on {where}, {tokens} tokens per sample, {precision}; {program.sentence}"
-
-
-def _rate(each: "Candidate", peak_tflops: float | None) -> tuple[str, str]:
-    """Tokens per second and GPU, and the share of the card's rate, at the batch of the ranking."""
-    return _rate_of(each.compared or each.time, peak_tflops)
 
 
 def _rate_of(time: "StepTime", peak_tflops: float | None) -> tuple[str, str]:

@@ -106,7 +106,7 @@ def chosen(facts: Facts, learning_rate: float, program: Runtime) -> Starter:
 
     config = skeleton(learning_rate, facts)
     with usage():
-        found, _ = search.cheapest(search.open_space(facts, "dsengine"))
+        found = search.fastest(search.open_space(facts, "dsengine")).chosen
     again = found.choice.recompute if found is not None else Recompute.NONE
     if again is Recompute.FULL:
         # The resolution below asks the engine, which obeys the block.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from dsconfig.cost import search
 from dsconfig.cost.activations import Recompute
@@ -119,7 +120,9 @@ class _Questions:
             middle = (low + high) // 2
             found = fitting(middle)
             low, high, best = (middle, high, best) if found is None else (low, middle, found)
-        return Limit(question=question, value=groups[high] * group, candidate=search.chosen(best))
+        return Limit(
+            question=question, value=groups[high] * group, candidate=search.fastest(best).chosen
+        )
 
     def largest_micro_batch(self) -> Limit:
         return self._most(
@@ -146,25 +149,31 @@ class _Questions:
         micro_batch: bool = False,
         precision: float = 0.0,
     ) -> Limit:
-        def fitting(value: int) -> Space | None:
-            return self._holding(facts_for(value), value if micro_batch else None)
+        @cache
+        def space(value: int) -> Space:
+            return self._space(facts_for(value), value if micro_batch else None)
 
-        best = fitting(low)
-        if best is None:
+        def steps(value: int) -> int:
+            return max(1, int(value * precision))
+
+        most = None
+        for choice in search.leanest(space(low)):
+            # One that does not fit beyond what another holds is asked no further.
+            start = low if most is None else most + steps(most)
+            if start <= high and search.fits(space(start), choice):
+                most = _farthest(
+                    lambda at, choice=choice: search.fits(space(at), choice), start, high, steps
+                )
+        if most is None:
             return Limit(question=question)
-        while high - low > max(1, int(low * precision)):
-            # Halve the ratio while the range is wide, the distance once it is narrow.
-            middle = int((low * high) ** 0.5) if high > 4 * low else (low + high) // 2
-            middle = min(max(middle, low + 1), high - 1)
-            found = fitting(middle)
-            if found is None:
-                high = middle
-            else:
-                low, best = middle, found
-        return Limit(question=question, value=low, candidate=search.chosen(best))
+        return Limit(question=question, value=most, candidate=search.fastest(space(most)).chosen)
 
-    def _holding(self, facts: Facts, micro_batch: int | None = None) -> Space | None:
+    def _holding(self, facts: Facts) -> Space | None:
         """What is asked of the search at these facts; None where nothing fits."""
+        space = self._space(facts)
+        return space if search.holds(space) else None
+
+    def _space(self, facts: Facts, micro_batch: int | None = None) -> Space:
         if self._effective is None:
             space = search.open_space(facts, self._runtime)
         else:
@@ -181,4 +190,14 @@ class _Questions:
         if micro_batch is not None:
             given = replace(space.batches, sizes=(micro_batch,), per_rank=None)
             space = replace(space, batches=given)
-        return space if search.holds(space) else None
+        return space
+
+
+def _farthest(fits: Callable[[int], bool], low: int, high: int, steps: Callable[[int], int]) -> int:
+    """The largest value that fits, ``low`` being one: to so many as ``steps`` says of it."""
+    while high - low > steps(high):
+        # Halve the ratio while the range is wide, the distance once it is narrow.
+        middle = int((low * high) ** 0.5) if high > 4 * low else (low + high) // 2
+        middle = min(max(middle, low + 1), high - 1)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

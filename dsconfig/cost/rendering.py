@@ -108,7 +108,6 @@ def candidates_data(candidates: tuple[Candidate, ...]) -> dict[str, Any]:
                 "reason": each.reason,
                 "seconds_per_step": each.time.seconds,
                 "seconds_per_sample": each.time.seconds_per_sample,
-                "compared_seconds": each.compared.seconds if each.compared else None,
                 "micro_batch": each.choice.micro_batch,
                 "accumulation": each.choice.accumulation,
                 "recompute": each.choice.recompute is not Recompute.NONE,

@@ -1,17 +1,19 @@
 """The search for stage, tiers, recomputation, buckets and batch, as far as a file leaves them open.
 
-[Note: the order of the policy] Stage, tiers and recomputation come first: the cheapest in expected
-step time at the smallest batch in question, among those that fit it. Then the batch: the largest
-that fits. Fitting with 5 % of every memory to spare comes before fitting at all, in both. A later
-decision never turns an earlier one: who fixes one of them and asks again hears the same rest.
+[Note: the policy] Every arrangement of stage, tiers and recomputation is taken with the largest
+micro batch that fits it, as it would be run, and the one that is fastest per sample is chosen.
+Fitting with 5 % of every memory to spare comes before fitting at all. Who fixes one of the answers
+and asks again hears the same rest: what is fastest of all is fastest of those that share a part
+with it.
 ``resolve``, ``tune``, ``init``, ``--fit`` and the remedies of diagnostics ask here.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
+from math import inf
 from typing import Any, cast
 
 from dsconfig.cost import buckets
@@ -167,8 +169,6 @@ class Candidate:
     device_bytes: int
     host_bytes: int
     reason: str = ""
-    compared: StepTime | None = None
-    """The time by which it was ranked, at the smallest batch; None before there is a ranking."""
 
     @property
     def label(self) -> str:
@@ -198,7 +198,9 @@ class Space:
     priced: dict[tuple[Any, ...], Candidate] = field(default_factory=dict[Any, Candidate])
 
     def arrangements(self) -> list[Choice]:
-        """Stage, tiers and recomputation, the quickest first; among equals the least sharded."""
+        """Stage, tiers and recomputation, what may be the quickest first; among equals the least
+        sharded.
+        """
         now = choice_of(self.base, self.facts)
         micro = self.batches.sizes[0]
         every = (Tier.DEVICE, Tier.HOST, Tier.NVME)
@@ -220,7 +222,15 @@ class Space:
             found = [each for each in found if each.works]
         if len(found) < 2:
             return found
-        return sorted(found, key=lambda each: self.time(each).seconds)
+        return sorted(found, key=self.quickest)
+
+    def quickest(self, choice: Choice) -> float:
+        """Seconds per sample that an arrangement stays above: at the largest batch in question,
+        which hides what a step takes anyway, and as if its pipeline never stood idle.
+        """
+        micro = self.batches.sizes[-1]
+        time = self.time(self.batched(choice, micro))
+        return (time.seconds - time.bubble) / time.samples
 
     def _recomputations(self, now: Choice) -> tuple[Recompute, ...]:
         """What is open of none, selective and full."""
@@ -292,8 +302,11 @@ class Space:
 
     def with_batch(self, choice: Choice, micro: int) -> Candidate:
         """The same arrangement with another micro batch."""
+        return self.candidate(self.batched(choice, micro))
+
+    def batched(self, choice: Choice, micro: int) -> Choice:
         steps = self.batches.accumulation(micro)
-        return self.candidate(replace(choice, micro_batch=micro, accumulation=steps))
+        return replace(choice, micro_batch=micro, accumulation=steps)
 
 
 _BUCKET_FIELDS = (
@@ -316,58 +329,94 @@ def programs(runtime: Runtime) -> tuple[Runtime, ...]:
 # --- the search ------------------------------------------------------------------------------
 
 
-def cheapest(space: Space) -> tuple[Candidate | None, list[Candidate]]:
-    """The arrangement of the policy at the smallest batch, and those passed over before it."""
-    passed: list[Candidate] = []
-    tight: Candidate | None = None
-    found = space.arrangements()
-    for place, choice in enumerate(found):
-        candidate = space.candidate(choice)
-        if candidate.verdict.roomy:
-            return _leanest(space, candidate, found[place + 1 :]), passed
-        if candidate.verdict.fits and tight is None:
-            tight = candidate
-        passed.append(candidate)
-    return tight, [each for each in passed if each is not tight]
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the policy chooses, batch and all, and what does not fit though it would be faster."""
+
+    chosen: Candidate | None
+    passed: Sequence[Candidate] = ()
+
+
+def fastest(space: Space) -> Found:
+    """The choice of the policy, and those passed over before it, each with its smallest batch."""
+    best, fitting, passed = inf, list[Candidate](), list[Candidate]()
+    for choice in space.arrangements():
+        if space.quickest(choice) > AS_FAST * best:
+            break
+        small = space.candidate(choice)
+        if not small.verdict.roomy:
+            passed.append(small)
+        elif _may_reach(space, choice, AS_FAST * best):
+            fitting.append(_largest(space, choice, spare=True) or small)
+            best = min(best, fitting[-1].time.seconds_per_sample)
+    if not fitting:
+        tight = [each for each in passed if each.verdict.fits]
+        fitting = [_largest(space, each.choice, spare=False) or each for each in tight]
+        passed = [each for each in passed if not each.verdict.fits]
+    return Found(_leanest(space, fitting) if fitting else None, passed)
+
+
+def _may_reach(space: Space, choice: Choice, seconds: float) -> bool:
+    """Whether the smallest batch that takes no more per sample fits: asked before the largest one
+    is searched for.
+    """
+    sizes = space.batches.sizes
+
+    def serves(micro: int) -> bool:
+        return space.time(space.batched(choice, micro)).seconds_per_sample <= seconds
+
+    place = bisect_left(sizes, True, key=serves)
+    return place < len(sizes) and space.with_batch(choice, sizes[place]).verdict.roomy
 
 
 AS_FAST = 1.005
-"""Times a step's time that are no difference: published runs of one config differ by more."""
+"""Times a sample's time that are no difference: published runs of one config differ by more."""
 
 
-def _leanest(space: Space, fastest: Candidate, slower: Sequence[Choice]) -> Candidate:
-    """Of the stages that are as fast, the lowest, unless another has more than 5 % of the card
-    less: below that the estimate tells no difference.
+def _leanest(space: Space, fitting: Sequence[Candidate]) -> Candidate:
+    """Of the stages that are as fast as the fastest, the lowest, unless another has more than 5 %
+    of the card less: below that the estimate tells no difference.
     """
     device = space.facts.device
-    equals = [fastest]
-    for choice in slower:
-        if space.time(choice).seconds > AS_FAST * fastest.time.seconds:
-            break
-        if _differs_by_stage(choice, fastest.choice) and _is_as_fast(space, choice, fastest):
-            candidate = space.candidate(choice)
-            equals += [candidate] if candidate.verdict.roomy else []
+    fastest = min(fitting, key=lambda each: each.time.seconds_per_sample)
+    equals = [
+        each
+        for each in fitting
+        if _differ_by_stage(each.choice, fastest.choice) and _is_as_fast(each.time, fastest.time)
+    ]
     least = min(each.device_bytes for each in equals)
     room = TO_SPARE * ((device and device.memory_bytes) or least)
     lean = (each for each in equals if each.device_bytes <= least + room)
     return min(lean, key=lambda each: each.choice.stage)
 
 
-def _differs_by_stage(one: Choice, other: Choice) -> bool:
+def _differ_by_stage(one: Choice, other: Choice) -> bool:
     return replace(one, stage=0, buckets={}) == replace(other, stage=0, buckets={})
 
 
-def _is_as_fast(space: Space, choice: Choice, other: Candidate) -> bool:
+def _is_as_fast(mine: StepTime, other: StepTime) -> bool:
     """However much of the communication is hidden: stage 3 sends more, and some runs show it."""
-    time, others = space.time(choice), other.time
-    pairs = ((time.low, others.low), (time.seconds, others.seconds), (time.high, others.high))
-    return all(mine <= AS_FAST * theirs for mine, theirs in pairs)
+    pairs = ((mine.low, other.low), (mine.seconds, other.seconds), (mine.high, other.high))
+    return all(one <= AS_FAST * another for one, another in pairs)
+
+
+def leanest(space: Space) -> list[Choice]:
+    """The arrangements among which one fits if any does, the leanest first.
+
+    What computes all blocks again holds less; in models of a few wide layers within half a percent.
+    """
+    found = space.arrangements()[::-1]
+    return [each for each in found if each.recompute is Recompute.FULL] or found
+
+
+def fits(space: Space, choice: Choice) -> bool:
+    """Whether an arrangement fits with the smallest batch."""
+    return space.with_batch(choice, space.batches.sizes[0]).verdict.fits
 
 
 def holds(space: Space) -> bool:
-    """Whether anything fits; the leanest is asked first."""
-    found = space.arrangements()
-    return any(space.candidate(choice).verdict.fits for choice in reversed(found))
+    """Whether anything fits."""
+    return any(fits(space, choice) for choice in leanest(space))
 
 
 def with_largest_batch(space: Space, choice: Choice) -> Candidate | None:
@@ -409,12 +458,6 @@ def _expected(space: Space, tried: list[Candidate], spare: bool) -> int:
     room = device.memory_bytes * (1 - TO_SPARE if spare else 1) - one.device_bytes
     micro = one.choice.micro_batch + room * apart / grown
     return bisect_right(space.batches.sizes, micro) - 1
-
-
-def chosen(space: Space) -> Candidate | None:
-    """What the policy chooses, batch and all; None where nothing fits."""
-    found, _ = cheapest(space)
-    return with_largest_batch(space, found.choice) if found else None
 
 
 def open_space(
@@ -464,48 +507,53 @@ def tune(
     if total and total % ranks:
         raise ValueError(f"--global-batch {total} is not a multiple of {ranks} ranks")
     space = open_space(facts, runtime, fixed)
-    best, _ = cheapest(space)
+    best = fastest(space).chosen
     fitting, out = list[Candidate](), list[Candidate]()
     for choice in space.arrangements():
-        if _is_needless(space, choice):
+        large = with_largest_batch(space, choice)
+        if _is_needless(space, choice, large):
             continue
-        small = space.candidate(choice)
-        if not small.verdict.fits:
-            out.append(replace(small, reason=small.verdict.lacks, compared=small.time))
-            continue
-        large = replace(with_largest_batch(space, choice) or small, compared=small.time)
-        if best is None or small.choice == best.choice:
-            fitting.insert(0, large)
+        if large is None:
+            small = space.candidate(choice)
+            out.append(replace(small, reason=small.verdict.lacks))
         else:
-            fitting.append(replace(large, reason=_lost(small, best)))
+            lost = _lost(large, best) if best and large.choice != best.choice else ""
+            fitting.append(replace(large, reason=lost))
+    fitting.sort(key=lambda each: (bool(each.reason), each.time.seconds_per_sample))
     out.sort(key=lambda each: each.option.device.visible_bytes)
     return (*fitting, *out)
 
 
-def _is_needless(space: Space, choice: Choice) -> bool:
-    """Selective recomputation where the same fits without it, or it does not fit either."""
+def _is_needless(space: Space, choice: Choice, large: Candidate | None) -> bool:
+    """Selective recomputation that makes no room for a larger batch, or not for any."""
     if choice.recompute is not Recompute.SELECTIVE or is_recomputation_asked(space.facts):
         return False
-    plain = space.candidate(replace(choice, recompute=Recompute.NONE))
-    return plain.verdict.roomy or not space.candidate(choice).verdict.fits
+    plain = with_largest_batch(space, replace(choice, recompute=Recompute.NONE))
+    if large is None or plain is None:
+        return large is None
+    return plain.verdict.roomy and plain.choice.micro_batch >= large.choice.micro_batch
 
 
 def _lost(candidate: Candidate, best: Candidate) -> str:
-    """Why it is not the choice, by the smallest batch of both."""
+    """Why it is not the choice, by what a sample takes in both."""
     if candidate.verdict.tight and not best.verdict.tight:
         return "fits with less than 5 % to spare"
     mine, others = candidate.time, best.time
-    ratio = mine.seconds / others.seconds
+    ratio = mine.seconds_per_sample / others.seconds_per_sample
     if ratio < AS_FAST:
         more = candidate.device_bytes - best.device_bytes
         if more > 0:
             return f"as fast, {size(more)} more"
         return "as fast, but more sharded" if more < 0 else "the same, but more sharded"
     again = candidate.choice.recompute is not best.choice.recompute
+
+    def more(part: str) -> float:
+        return getattr(mine, part) / mine.samples - getattr(others, part) / others.samples
+
     causes = {
-        "offload": mine.offload - others.offload,
-        "communication": mine.communication - others.communication,
-        "recomputation" if again else "update": mine.compute - others.compute,
+        "offload": more("offload"),
+        "communication": more("communication"),
+        "recomputation" if again else "update": more("compute"),
     }
     cause = max(causes, key=lambda name: causes[name])
     return f"{ratio:.2f}x the time: {cause}"

@@ -71,7 +71,7 @@ def _expand(draft: Draft) -> None:
 
 
 _ZERO = "zero_optimization"
-_PLACE = "the cheapest in expected step time among those that fit micro batch 1"
+_PLACE = "the fastest per sample, each with the largest micro batch that fits"
 
 POLICY: Mapping[str, str] = {
     "train_batch_size": "micro batch x accumulation x data-parallel ranks",

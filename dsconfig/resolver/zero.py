@@ -1,5 +1,6 @@
-"""Stage and offload targets: the cheapest in expected step time that holds the smallest batch."""
+"""Stage and offload targets: the fastest per sample, with the largest batch that fits each."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,11 +26,11 @@ def fill(draft: Draft) -> None:
     if space is None:
         _ask(draft, open_paths)
         return
-    found, passed = search.cheapest(space)
-    if found is not None:
-        _write(draft, found, passed)
+    found = search.fastest(space)
+    if found.chosen is not None:
+        _write(draft, found.chosen, found.passed)
     else:
-        _nothing_fits(draft, space, open_paths, passed)
+        _nothing_fits(draft, space, open_paths, found.passed)
 
 
 def way_out(space: Space) -> str:
@@ -38,10 +39,12 @@ def way_out(space: Space) -> str:
     opened = space.open | search.ARRANGEMENT
     if before is not Recompute.FULL:  # else there is nothing left to recompute
         opened |= {search.RECOMPUTE}
-    found, _ = search.cheapest(replace(space, open=opened, priced={}))
+    opened_space = replace(space, open=opened, priced={})
+    found = search.fastest(opened_space).chosen
     if found is None:
         return "no stage or offload target holds it: use more or larger devices"
-    need = gib(found.device_bytes)
+    smallest = opened_space.with_batch(found.choice, space.batches.sizes[0])
+    need = gib(smallest.device_bytes)
     steps = space.runtime.steps(recomputation_edits(found.choice.recompute), {})
     is_new = found.choice.recompute is not before and bool(steps)
     again = f" together with {steps[0]}" if is_new else ""
@@ -67,7 +70,7 @@ def _ask(draft: Draft, open_paths: list[str]) -> None:
         )
 
 
-def _write(draft: Draft, found: Candidate, passed: list[Candidate]) -> None:
+def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
     choice = found.choice
     inputs: dict[str, Any] = {
         "device_bytes": found.device_bytes,
@@ -77,10 +80,7 @@ def _write(draft: Draft, found: Candidate, passed: list[Candidate]) -> None:
             for each in passed
         },
     }
-    rule = (
-        f"{in_words(choice)} is the cheapest in expected step time that holds micro batch "
-        f"{choice.micro_batch}"
-    )
+    rule = f"{in_words(choice)} is the fastest of those that fit, each with its largest micro batch"
     for path, value in (
         (STAGE, choice.stage),
         (OPTIMIZER, NAMES[choice.optimizer]),
@@ -115,7 +115,7 @@ def _warn_about_host(draft: Draft, found: Candidate) -> None:
 
 
 def _nothing_fits(
-    draft: Draft, space: Space, open_paths: list[str], refused: list[Candidate]
+    draft: Draft, space: Space, open_paths: list[str], refused: Sequence[Candidate]
 ) -> None:
     draft.given_up.update(open_paths)
     if not refused:

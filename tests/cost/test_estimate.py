@@ -520,11 +520,10 @@ def test_a_loser_is_told_the_cause_that_differs_most_from_the_winner() -> None:
         for each in others:
             if "x the time" not in each.reason:
                 continue
-            mine, its = each.compared or each.time, best.compared or best.time
+            mine, its = each.time, best.time
             differences = {
-                "offload": mine.offload - its.offload,
-                "communication": mine.communication - its.communication,
-                "compute": mine.compute - its.compute,
+                part: getattr(mine, part) / mine.samples - getattr(its, part) / its.samples
+                for part in ("offload", "communication", "compute")
             }
             said = each.reason.rpartition(": ")[2]
             largest = max(differences, key=lambda name: differences[name])
