@@ -41,7 +41,46 @@ def usual_precision(document: "Document", facts: "Facts", program: "Runtime") ->
     name = "bf16" if bf16 else "fp16"
     step = program.steps({f"/{name}/enabled": True}, {})[0]
     say(f"assumed: {step}, which nobody gave; without it this trains in fp32 (--precision)")
-    return replace(facts, training=replace(_training(facts), precision=name))
+    origins = {**facts.origins, "precision": runs.PRECISION_FLAG}
+    training = replace(_training(facts), precision=name)
+    return replace(facts, training=training, origins=origins)
+
+
+def as_in_the_file(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
+    """The facts with the arguments that go with the file, where nobody gave any: a program that
+    compares the two stops at a default that nobody means. How many steps there will be is no part
+    of an estimate, and is taken in silence.
+    """
+    config: object = document.value
+    if facts.origins.keys() & {"training", "launch"} or not isinstance(config, dict):
+        return facts
+    training = _training(facts)
+    if training.total_steps is None and TOTAL in inference.filled_by(program, config):
+        training = replace(training, total_steps=1000)
+    if program.compares_arguments:
+        asked = runs.asked_by(cast("dict[str, Any]", config), facts.data_parallel or 1)
+        said = {name: value for name, value in asked.items() if name not in _flags(training)}
+        if said:
+            text = ", ".join(f"{name}={value!r}" for name, value in said.items())
+            say(f"assumed: {text} in TrainingArguments, as in the file; nobody gave them")
+        training = replace(training, arguments={**said, **training.arguments})
+    return replace(facts, training=training)
+
+
+TOTAL = "scheduler.params.total_num_steps"
+
+
+def _flags(training: "TrainingFacts") -> set[str]:
+    """The arguments that were given by a flag of their own."""
+    given = {
+        "per_device_train_batch_size": training.micro_batch_size,
+        "gradient_accumulation_steps": training.gradient_accumulation_steps,
+        "learning_rate": training.learning_rate,
+        "warmup_steps": training.warmup_steps,
+        "bf16": training.precision,
+        "fp16": training.precision,
+    }
+    return {name for name, value in given.items() if value is not None}
 
 
 def one_pass(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":

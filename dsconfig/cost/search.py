@@ -547,13 +547,13 @@ def _lost(candidate: Candidate, best: Candidate) -> str:
         return "as fast, but more sharded" if more < 0 else "the same, but more sharded"
     again = candidate.choice.recompute is not best.choice.recompute
 
-    def more(part: str) -> float:
+    def longer(part: str) -> float:
         return getattr(mine, part) / mine.samples - getattr(others, part) / others.samples
 
     causes = {
-        "offload": more("offload"),
-        "communication": more("communication"),
-        "recomputation" if again else "update": more("compute"),
+        "offload": longer("offload"),
+        "communication": longer("communication"),
+        "recomputation" if again else "update": longer("compute"),
     }
     cause = max(causes, key=lambda name: causes[name])
     return f"{ratio:.2f}x the time: {cause}"

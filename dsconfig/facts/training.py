@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from dsconfig.facts import given
 from dsconfig.facts.given import FactError
@@ -74,6 +74,33 @@ NAMES_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Keys of a ds_config, and the arguments that say the same."""
+
+
+def asked_by(config: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    """The arguments that agree with what a ds_config fixes, where they are not the defaults."""
+    found: dict[str, Any] = {}
+    for key, names in NAMES_OF.items():
+        value = _number_at(config, key)
+        if value is not None and key not in (
+            "train_batch_size",
+            "scheduler.params.total_num_steps",
+        ):
+            values = cast("list[Any]", value) if isinstance(value, list) else [value]
+            found.update(zip(names, values, strict=False))
+    micro, steps = NAMES_OF["train_batch_size"]
+    total, passes = _number_at(config, "train_batch_size"), found.get(steps, 1)
+    if isinstance(total, int) and micro not in found and isinstance(passes, int) and passes > 0:
+        found[micro] = total // (ranks * passes)
+    return {name: value for name, value in found.items() if value != DEFAULTS.get(name)}
+
+
+def _number_at(config: object, key: str) -> Any:
+    """The number, switch or list at a dotted path; None where there is none."""
+    for name in key.split("."):
+        config = cast("dict[str, Any]", config).get(name) if isinstance(config, dict) else None
+    return None if isinstance(config, str | dict) else config
+
+
 _COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps")
 _NUMBERS = (
     "learning_rate",

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,3 +112,43 @@ def test_main_memory_leaves_room_for_the_system(memory: str, said: str, without:
     shown = " ".join(done.stdout.split())
     assert "kept for the system" in shown and said in shown
     assert shown.count("Does not fit: needs") == (memory == "125GiB")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"bf16": {"enabled": True}}, "bf16=True"),
+        ({"gradient_accumulation_steps": 32}, "gradient_accumulation_steps=32"),
+        ({"train_batch_size": 64}, "per_device_train_batch_size=16"),
+        ({"optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}}, "learning_rate=0.0003"),
+        ({"gradient_clipping": 0.5}, "max_grad_norm=0.5"),
+    ],
+    ids=["precision", "accumulation", "batch", "rate", "clipping"],
+)
+def test_a_trainers_file_is_not_held_to_defaults_that_nobody_gave(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(OPEN | changes))
+    done = run("estimate", path, *MODEL, "--seq-len", 2048)
+    assert done.returncode == 0, done.stdout
+    assert f"{said} in TrainingArguments, as in the file" in " ".join(done.stderr.split())
+    given = tmp_path / "args.json"
+    given.write_text(json.dumps({"per_device_train_batch_size": 3}))
+    stopped = run("estimate", path, *MODEL, "--seq-len", 2048, "--training-args", given)
+    assert stopped.returncode == 1 and "DSC70" in stopped.stdout, "what is given is compared"
+
+
+def test_how_many_steps_there_will_be_is_no_part_of_an_estimate(tmp_path: Path) -> None:
+    rates = dict.fromkeys(("warmup_min_lr", "warmup_max_lr", "warmup_num_steps"), "auto")
+    schedule = {"type": "WarmupDecayLR", "params": {**rates, "total_num_steps": "auto"}}
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(OPEN | {"scheduler": schedule}))
+    done = run("estimate", path, *MODEL, "--seq-len", 2048)
+    assert done.returncode == 0 and "DSC150" not in done.stdout
+
+
+def test_a_word_on_recomputation_leaves_the_assumed_precision(file: Path) -> None:
+    done = run("estimate", file, *MODEL, "--seq-len", 2048, "--recompute", "full")
+    assert "H100-SXM5-80GB, bf16" in " ".join(done.stdout.split())
+    assert "no effect" not in done.stderr
