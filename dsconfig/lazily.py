@@ -3,7 +3,7 @@
     with lazily():
         from dsconfig.cost import search
 
-    search.cheapest(...)          # runs dsconfig/cost/search.py, the first time
+    search.fastest(...)           # runs dsconfig/cost/search.py, the first time
 
 A type checker, the test of the layers and a reader see an ordinary import at the top of the file.
 What is imported in the block must be a module; a name out of one (``from module import name``)

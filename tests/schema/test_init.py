@@ -77,7 +77,8 @@ def test_for_who_reads_hjson_the_reasons_are_remarks(run: Run) -> None:
 
 
 def test_nothing_stands_in_it_without_effect(run: Run) -> None:
-    _, config = started(run, *LLAMA)
+    # With one sample stages 1 and 3 are as fast; a larger batch is what stage 3 makes room for.
+    _, config = started(run, *LLAMA, "--micro-batch", 1)
     assert "fp16" not in config
     assert config["zero_optimization"]["stage"] < 3
     assert not [name for name in config["zero_optimization"] if name.startswith("stage3_")]
