@@ -1,6 +1,7 @@
 """The YAML of ``accelerate config`` that holds a config, names one, or stands in its place."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import HOLDER, rule
@@ -12,6 +13,9 @@ from dsconfig.source import plugin_settings
 
 BLOCK = "deepspeed_config"
 MIXED = ("no", "fp16", "bf16", "fp8")
+UNSAID = -1
+"""What accelerate takes where a file does not say how many processes there are."""
+BY_TORCHRUN = ", which torchrun takes for no number of processes"
 
 
 def _through_accelerate(runtime: Runtime) -> bool:
@@ -22,7 +26,7 @@ def _through_accelerate(runtime: Runtime) -> bool:
     "DSC705",
     "accelerate-setting",
     Effect.ALTERED,
-    also=(Effect.REFUSED,),
+    also=(Effect.REFUSED, Effect.INERT, Effect.NOTE),
     wakes=HOLDER,
     holds=_through_accelerate,
 )
@@ -30,22 +34,26 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
     """A line of accelerate's YAML that accelerate does not take.
 
     An unknown name in `deepspeed_config` becomes an argument that nobody reads, so the default
-    holds; at the top level, or with a value that it cannot read, accelerate stops.
+    holds; at the top level, or with a value that it cannot read, accelerate stops. Where
+    `distributed_type` is another than DEEPSPEED, the block is read by nobody.
 
     with: name="accelerate.yaml", runtime="accelerate"
     bad:
         distributed_type: DEEPSPEED
+        num_processes: 4
         deepspeed_config:
           zero_stge: 3
     good:
         distributed_type: DEEPSPEED
+        num_processes: 4
         deepspeed_config:
           zero_stage: 3
     """
     launch = config.document.holder
     if not held.is_of_accelerate(launch):
         return
-    for name in launch.keys() - plugin_settings.TOP_LEVEL:
+    unknown = launch.keys() - plugin_settings.TOP_LEVEL - plugin_settings.FORMER
+    for name in unknown:
         yield Finding(
             path=(name,),
             message=f'"{name}" is no setting of an accelerate config: accelerate stops',
@@ -62,6 +70,8 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
             on_key=True,
         )
     yield from _unreadable(config)
+    if not unknown:  # what is missing may be there under a name that is misspelt
+        yield from _missing(launch)
 
 
 def _meant(config: Context, name: str, known: frozenset[str]) -> str:
@@ -88,19 +98,70 @@ def _unreadable(config: Context) -> Iterator[Finding]:
     if mixed is not None and (isinstance(mixed, bool) or str(mixed).lower() not in MIXED):
         bare = " (YAML's word for false)" if mixed is False else ""
         words = ", ".join(MIXED[1:-1])
+        yield _stops(
+            "mixed_precision", mixed, f"write '{MIXED[0]}' in quotes, {words} or {MIXED[-1]}", bare
+        )
+    yield from _unfit_kind(launch)
+    yield from _uncountable(launch)
+
+
+def _stops(name: str, value: object, help: str, because: str = "") -> Finding:
+    return Finding(
+        path=(name,),
+        message=f"{name} is {value!r}{because}: accelerate stops",
+        help=help,
+        effect=Effect.REFUSED,
+    )
+
+
+def _unfit_kind(launch: Mapping[str, Any]) -> Iterator[Finding]:
+    """What the launcher starts: where, of which kind, and with a block of settings."""
+    where = launch.get("compute_environment", plugin_settings.LOCAL)
+    kind, block = launch.get("distributed_type"), launch.get(BLOCK)
+    if where != plugin_settings.LOCAL:
+        because = ", where it launches no DeepSpeed"
+        yield _stops("compute_environment", where, f"write {plugin_settings.LOCAL}", because)
+    if isinstance(kind, str) and kind not in plugin_settings.KINDS:
+        yield _stops("distributed_type", kind, f"write {plugin_settings.DEEPSPEED}")
+    elif kind not in (None, plugin_settings.DEEPSPEED) and block:
         yield Finding(
-            path=("mixed_precision",),
-            message=f"mixed_precision is {mixed!r}{bare}: accelerate stops",
-            help=f"write '{MIXED[0]}' in quotes, {words} or {MIXED[-1]}",
+            path=("distributed_type",),
+            message=f"distributed_type is {kind}: deepspeed_config is not read",
+            help=f"write {plugin_settings.DEEPSPEED}, or give accelerate launch --use_deepspeed",
+            effect=Effect.INERT,
+        )
+    if block and not isinstance(block, Mapping):
+        names = isinstance(block, str)
+        help = f"write {{deepspeed_config_file: {block}}}" if names else "write settings below it"
+        yield _stops(BLOCK, block, help, ", and no block of settings")
+
+
+def _missing(launch: Mapping[str, Any]) -> Iterator[Finding]:
+    """What accelerate does not start without."""
+    if "distributed_type" not in launch:
+        yield Finding(
+            path=(),
+            message="there is no distributed_type: accelerate stops",
+            help=f"write distributed_type: {plugin_settings.DEEPSPEED}",
             effect=Effect.REFUSED,
         )
-    if launch.get("num_processes") == -1:
+    if launch.get("num_processes") in (None, UNSAID):
         yield Finding(
-            path=("num_processes",),
-            message="num_processes is -1: accelerate stops unless --num_processes is given",
+            path=("num_processes",) if "num_processes" in launch else (),
+            message="no num_processes is given: accelerate stops unless --num_processes is",
             help="write how many processes there are",
             effect=Effect.NOTE,
         )
+
+
+def _uncountable(launch: Mapping[str, Any]) -> Iterator[Finding]:
+    """Numbers of processes and machines with which nothing can be started."""
+    processes = launch.get("num_processes")
+    if processes not in (None, UNSAID) and not plugin_settings.is_count(processes):
+        yield _stops("num_processes", processes, "write how many processes there are", BY_TORCHRUN)
+    machines = launch.get("num_machines", 1)
+    if machines is not None and not isinstance(machines, int | float):
+        yield _stops("num_machines", machines, "write how many machines there are", ", no number")
 
 
 @rule("DSC706", "nvme-path-not-launched", Effect.ALTERED, wakes=HOLDER, holds=_through_accelerate)

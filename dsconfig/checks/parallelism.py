@@ -51,6 +51,14 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
     if not is_of_accelerate(launch):
         return
     block = parallelism.block_of(launch)
+    written = launch.get(BLOCK)
+    if written and not block:
+        yield Finding(
+            path=(BLOCK,),
+            message=f"{BLOCK} is {written!r}, no block of settings: nothing reads it",
+            help="write settings below it, or delete it",
+            effect=Effect.ALTERED,
+        )
     for name in (each for each in block if each not in parallelism.KNOWN):
         whole = parallelism.written(str(name))
         known = sorted(parallelism.KNOWN)

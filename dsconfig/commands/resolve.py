@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -18,16 +19,19 @@ from dsconfig.commands.writing import write
 from dsconfig.lazily import lazily
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render.terminal import one_line
+from dsconfig.report.report import in_order
 from dsconfig.source.pointer import dotted, from_dotted, lookup
 
 with lazily():
     from dsconfig.commands import assumed, key_words, ledger_table
+    from dsconfig.planner.coverage import findings
     from dsconfig.report import render
     from dsconfig.report.render import as_json as machine_form
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.resolver.resolution import Resolution
+    from dsconfig.runtimes.base import Runtime
     from dsconfig.source import Document
 
 Explain = Annotated[
@@ -71,6 +75,7 @@ def resolve(
     asked = None if explain is None else asked_for(result, explain)
     if output is not None and str(output) != "-":
         _write_config(result, output)
+    result = with_what_is_not_built(result, document, facts, program)
     if output is not None and str(output) == "-":
         typer.echo(as_json(result.config))
     elif output_format == "json":
@@ -89,6 +94,16 @@ def resolved(
     """Resolve. Raises UsageError for an unknown runtime or version."""
     with usage():
         return dsconfig.resolve(document, facts, runtime=runtime or "dsengine", version=version)
+
+
+def with_what_is_not_built(
+    result: "Resolution", document: "Document", facts: "Facts", program: "Runtime"
+) -> "Resolution":
+    """The resolution with what the program's plan would refuse; its values are right elsewhere."""
+    if program.ends_in_deepspeed or not result.ok:
+        return result
+    missing = findings.not_built(document, facts, program)
+    return replace(result, diagnostics=in_order((*result.diagnostics, *missing)))
 
 
 def asked_for(result: "Resolution", name: str) -> str:

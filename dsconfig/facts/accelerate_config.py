@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from dsconfig.facts import given
 from dsconfig.facts.given import FactError
+from dsconfig.source import plugin_settings
 
 FLAG = "--accelerate-config"
 
@@ -30,7 +31,7 @@ def from_path(path: str | Path) -> Launch:
 
 def launch(settings: Mapping[str, Any]) -> Launch:
     plugin = settings.get("deepspeed_config")
-    mixed = settings.get("mixed_precision")
+    mixed = plugin_settings.mixed_precision(settings)
     # YAML 1.1 reads a bare ``no`` as false, and accelerate's own files write it bare.
     mixed = "no" if mixed is False else mixed
     if mixed is not None and (not isinstance(mixed, str) or mixed not in _PRECISION):

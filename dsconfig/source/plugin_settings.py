@@ -84,6 +84,19 @@ TOP_LEVEL = frozenset(
 )
 """What the YAML of ``accelerate config`` may hold beside the block; at others accelerate stops."""
 
+FORMER = frozenset(("dynamo_backend", "fp16"))
+"""Names of earlier releases, which accelerate still reads as the present ones."""
+KINDS = frozenset(
+    (
+        *("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA"),
+        *("MULTI_XPU", "MULTI_HPU", "MULTI_NEURON", "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM"),
+    )
+)
+"""Values of ``distributed_type``."""
+DEEPSPEED = "DEEPSPEED"
+LOCAL = "LOCAL_MACHINE"
+"""The ``compute_environment`` in which DeepSpeed is launched."""
+
 TELLING = frozenset(("compute_environment", "distributed_type", "main_training_function"))
 """Names by which a YAML is known as accelerate's: nobody else has them."""
 
@@ -98,7 +111,23 @@ def is_of_accelerate(names: Iterable[str], block: Iterable[str]) -> bool:
 
 def is_launched_with(launch: Mapping[str, Any]) -> bool:
     """Whether accelerate starts DeepSpeed with this YAML: its default settings count as well."""
-    return bool(block_of(launch)) or launch.get("distributed_type") == "DEEPSPEED"
+    return bool(block_of(launch)) or launch.get("distributed_type") == DEEPSPEED
+
+
+WORDS_OF_TORCHRUN = frozenset(("auto", "cpu", "gpu", "xpu"))
+
+
+def is_count(processes: object) -> bool:
+    """Whether torchrun starts this many processes: a number of 1 or more, or a word of its own."""
+    text = str(processes)
+    return text in WORDS_OF_TORCHRUN or (text.isdigit() and int(text) > 0)
+
+
+def mixed_precision(launch: Mapping[str, Any]) -> Any:
+    """The setting, or what accelerate makes of its name in earlier releases, ``fp16: true``."""
+    if "mixed_precision" not in launch:
+        return "fp16" if launch.get("fp16") else None
+    return launch["mixed_precision"]
 
 
 def block_of(launch: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -179,3 +179,13 @@ def test_a_broken_file_is_not_converted(tmp_path):
         check=False,
     )
     assert done.returncode == 1 and "error[DSC002]" in done.stdout
+
+
+def test_what_the_engine_does_not_have_is_told_and_the_values_are_written(tmp_path):
+    out = tmp_path / "out.json"
+    extra = ("--set", "tensor_parallel.autotp_size=2", "-o", str(out))
+    done = run(BAICHUAN, *WORLD, "--model", "examples/gpt.json", *extra)
+    assert done.returncode == 1 and "error[DSC762]" in done.stdout
+    assert json.loads(out.read_text())["train_batch_size"] == 32
+    done = run(BAICHUAN, *WORLD, "--model", "examples/gpt.json", *extra, "--output-format", "json")
+    assert [each["code"] for each in json.loads(done.stdout)["diagnostics"]] == ["DSC762"]

@@ -39,6 +39,17 @@ learning_rate: 0.00001
 bf16: auto
 deepspeed: ds.json
 """
+WHOLE = """compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+deepspeed_config:
+  zero_stage: 2
+  offload_optimizer_device: none
+  offload_param_device: none
+machine_rank: 0
+num_machines: 1
+num_processes: 8
+debug: false
+"""
 FILLED = {
     "train_batch_size": "auto",
     "train_micro_batch_size_per_gpu": "auto",
@@ -196,3 +207,43 @@ def test_a_config_inside_another_programs_yaml_is_not_taken_for_settings(tmp_pat
     path.write_text("deepspeed_config:\n  train_batch_size: 8\n  zero_optimization: {stage: 3}\n")
     report = dsconfig.validate(path, runtime="deepspeed")
     assert not report.errors, report.errors
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "effect", "line"),
+    [
+        ("num_processes: 8", "num_processes: four", "refused", 9),
+        ("num_processes: 8", "num_processes: 0", "refused", 9),
+        ("num_processes: 8", "num_processes: auto", None, 0),
+        ("num_processes: 8", "num_processes: -1", "note", 9),
+        ("num_machines: 1", "num_machines: two", "refused", 8),
+        ("_type: DEEPSPEED", "_type: DEEPSPED", "refused", 2),
+        ("_type: DEEPSPEED", "_type: MULTI_GPU", "inert", 2),
+        ("LOCAL_MACHINE", "AMAZON_SAGEMAKER", "refused", 1),
+        ("debug: false", "fp16: true", None, 0),
+        ("debug: false", "dynamo_backend: 'NO'", None, 0),
+        ("debug: false", "deepspeed_config: ds.json", "refused", 10),
+    ],
+)
+def test_what_the_launcher_makes_of_a_line(
+    before: str, after: str, effect: str | None, line: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(WHOLE.replace(before, after))
+    found = dsconfig.validate(path, runtime="accelerate").diagnostics
+    told = [(each.effect, each.range.start.line) for each in found if each.code == "DSC705"]
+    assert told == ([(effect, line)] if effect else []), found
+
+
+def test_the_kind_and_the_processes_have_to_be_said(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text("deepspeed_config: {zero_stage: 2}\n")
+    found = dsconfig.validate(path, runtime="accelerate").diagnostics
+    assert [each.effect for each in found if each.code == "DSC705"] == ["refused", "note"]
+
+
+def test_fp16_of_earlier_releases_is_a_precision(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(WHOLE.replace("debug: false", "fp16: true"))
+    found = dsconfig.resolve(path, dsconfig.gather(micro_batch=1), runtime="accelerate")
+    assert found.ok and found.config["fp16"]["enabled"] is True

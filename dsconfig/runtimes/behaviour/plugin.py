@@ -113,14 +113,14 @@ def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> No
 def launched(launch: Mapping[str, Any], *, with_file: bool) -> dict[str, str]:
     """The variables ``accelerate launch`` sets from its config file."""
     found = plugin_settings.exported(launch)
-    mixed: Any = launch.get("mixed_precision")
+    mixed: Any = plugin_settings.mixed_precision(launch)
     with about("mixed_precision"):
         found["ACCELERATE_MIXED_PRECISION"] = "no" if mixed is None else mixed.lower()
     if with_file and launch.get("deepspeed_config"):
         fields = [
             name for name in plugin_settings.block_of(launch) if name != "deepspeed_config_file"
         ]
-        if "mixed_precision" in launch:
+        if mixed is not None:
             fields.append("mixed_precision")
         found["ACCELERATE_CONFIG_DS_FIELDS"] = ",".join(fields)
     return found
