@@ -14,6 +14,7 @@ from dsconfig.runtimes.transformers import Transformers
 
 with lazily():
     from dsconfig.checks import spelling
+    from dsconfig.facts import yaml_text
 
 
 def _takes_arguments(runtime: Runtime) -> bool:
@@ -24,7 +25,7 @@ def _takes_arguments(runtime: Runtime) -> bool:
     "DSC707",
     "training-argument",
     Effect.REFUSED,
-    also=(Effect.DEPRECATED,),
+    also=(Effect.DEPRECATED, Effect.NOTE),
     wakes=TRAINING,
     holds=_takes_arguments,
 )
@@ -33,7 +34,8 @@ def training_argument(config: Context) -> Iterator[Finding]:
     it is misspelt.
 
     In the YAML of another trainer a dropped name is `deprecated`: that trainer may run on an
-    earlier transformers.
+    earlier transformers. In a YAML, 1e-4 without the dot is a text: HfArgumentParser keeps it, and
+    scripts that hand their YAML on as arguments of a command line (TRL's) make a number of it.
 
     with: runtime="transformers", training_args={"warmup_ratio": 0.1}, world_size=1
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
@@ -45,23 +47,33 @@ def training_argument(config: Context) -> Iterator[Finding]:
         return
     holder = config.document.holder
     held = bool(holder) and not is_of_accelerate(holder)
-    release = Transformers.release
+    release, in_file = Transformers.release, "training" in config.facts.origins
     for name in training.arguments.keys() & FORMER.keys():
         stops = "it may run on an earlier one" if held else "it stops"
         yield Finding(
             path=(),
-            message=f"{name} is no TrainingArgument of transformers {release}: {stops}",
+            message=f"{_at(config, name)} is no TrainingArgument of transformers {release}: "
+            f"{stops}",
             help=FORMER[name],
             effect=Effect.DEPRECATED if held else None,
+            elsewhere=in_file,
         )
     if held:
         return
     for name, meant in _misspelt(training.arguments).items():
         yield Finding(
             path=(),
-            message=f"{name} is no TrainingArgument: transformers stops",
+            message=f"{_at(config, name)} is no TrainingArgument: transformers stops",
             help=f'did you mean "{meant}"?',
+            elsewhere=in_file,
         )
+    yield from _texts(config)
+
+
+def _at(config: Context, name: str) -> str:
+    """An argument with its place, where it comes from a file."""
+    file = config.facts.origins.get("training")
+    return f"{yaml_text.place(file, name)}: {name}" if file else name
 
 
 def _misspelt(arguments: Mapping[str, object]) -> Mapping[str, str]:
@@ -70,3 +82,20 @@ def _misspelt(arguments: Mapping[str, object]) -> Mapping[str, str]:
     meant = {name: spelling.closest(name, sorted(TAKEN)) for name in unknown}
     found = {name: alike for name, alike in meant.items() if alike is not None}
     return found if len(found) == len(meant) else {}
+
+
+def _texts(config: Context) -> Iterator[Finding]:
+    """Numbers of a YAML of arguments that are texts to PyYAML, which follows YAML 1.1."""
+    file = config.facts.origins.get("training", "")
+    if not file.endswith((".yaml", ".yml")):
+        return
+    for name, text in yaml_text.texts_for_numbers(file).items():
+        if name in TAKEN:
+            yield Finding(
+                path=(),
+                message=f"{_at(config, name)} is the text {text!r} to PyYAML, and HfArgumentParser "
+                "leaves it one: the optimizer stops",
+                help=f"write {yaml_text.as_number(text)}",
+                effect=Effect.NOTE,
+                elsewhere=True,
+            )

@@ -88,13 +88,14 @@ def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | 
     if not names:
         return None
     pointer = join(*finding.path)
+    place = finding.range or context.document.range(pointer, key=finding.on_key)
     return Diagnostic(
         code=rule.code,
         name=rule.name,
         effect=effect,
         message=message,
         pointer=pointer,
-        range=finding.range or context.document.range(pointer, key=finding.on_key),
+        range=None if finding.elsewhere else place,
         runtimes=names,
         help=finding.help,
         fix=finding.fix,

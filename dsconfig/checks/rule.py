@@ -47,6 +47,8 @@ class Finding(NamedTuple):
     on_key: bool = False
     range: Range | None = None
     """Where the place is not that of ``path``."""
+    elsewhere: bool = False
+    """Whether the place is in another file, which the message names."""
     engine_stops: str | None = None
     """What is said to who asks for dsengine alone, which stops where DeepSpeed goes on."""
 

@@ -19,6 +19,7 @@ from dsconfig.source.pointer import value_at
 with lazily():
     from dsconfig.commands import options
     from dsconfig.commands.validation import settings
+    from dsconfig.facts import held
     from dsconfig.schema import version as versions
 
 if TYPE_CHECKING:
@@ -118,9 +119,13 @@ def _told(document: "Document | None", source: str, facts: "Facts | None") -> tu
         return ACCELERATE, "by the accelerate config"
     if document is None:
         return (source and _neighbour(Path(source))) or (ALONE, BY_DEFAULT)
-    holder = _holder(Path(source)) if source.endswith(YAMLS) else ""
+    holder, form = "", "YAML" if source.endswith(YAMLS) else "JSON"
+    if document.holder:
+        holder = ACCELERATE if held.is_of_accelerate(document.holder) else TRAINER
+    elif source.endswith(YAMLS):
+        holder = _holder(Path(source))
     if holder:
-        return holder, "the YAML that holds it is of this kind"
+        return holder, f"the {form} that holds it is of this kind"
     by_neighbour = _neighbour(Path(source or document.name))
     if by_neighbour is not None:
         return by_neighbour
@@ -169,12 +174,12 @@ def stops_alone(config: object) -> bool:
     """Whether a config has an "auto" that the Trainer fills and DeepSpeed by itself stops at."""
     if not isinstance(config, dict):
         return False
-    held = cast("dict[str, Any]", config)
+    values = cast("dict[str, Any]", config)
     alone = runtime_of(ALONE)
     stops = (AutoFate.REFUSED, AutoFate.REFUSED_LATE)
     return any(
-        alone.on_auto(tuple(path.split(".")), held) in stops
-        for path in filled_by(runtime_of(TRAINER), held)
+        alone.on_auto(tuple(path.split(".")), values) in stops
+        for path in filled_by(runtime_of(TRAINER), values)
     )
 
 

@@ -34,9 +34,10 @@ def completed(facts: Facts, document: Document) -> Facts:
     if not holder:
         return facts
     try:
+        name = document.held_by or document.name
         if is_of_accelerate(holder):
-            return facts if facts.launch else _with_launch(facts, holder, document.name)
-        return _with_arguments(facts, holder, document.name)
+            return facts if facts.launch else _with_launch(facts, holder, name)
+        return _with_arguments(facts, holder, name)
     except FactError:  # a value of a wrong type, about which there is a rule, or another program's
         return facts
 

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -25,6 +26,29 @@ def load(text: str) -> object:
         raise ValueError(str(error).splitlines()[0]) from None
     except RecursionError:
         raise ValueError("it is nested too deep to be read") from None
+
+
+def place(path: str | Path, key: str) -> str:
+    """``file:line`` of a key by dotted path; the name alone where it is no file with that key."""
+    with suppress(OSError):
+        line = key_lines(path).get(key)
+        return f"{path}:{line}" if line else f"{path}"
+    return f"{path}"
+
+
+def as_number(text: str) -> str:
+    """A number with an exponent as YAML 1.1 has it: with a dot, and with a sign behind the e."""
+    mantissa, power = text.lower().split("e")
+    whole = mantissa if "." in mantissa else f"{mantissa}.0"
+    return f"{whole}e{power}" if power[0] in "+-" else f"{whole}e+{power}"
+
+
+def texts_for_numbers(path: str | Path) -> Mapping[str, str]:
+    """The top-level values that are numbers to people and texts to PyYAML, such as 1e-4."""
+    held: object = yaml.safe_load(Path(path).read_text("utf-8-sig"))
+    entries = cast("dict[object, object]", held) if isinstance(held, dict) else {}
+    texts = {f"{key}": value for key, value in entries.items() if isinstance(value, str)}
+    return {key: text for key, text in texts.items() if _EXPONENT.fullmatch(text)}
 
 
 def key_lines(path: str | Path) -> Mapping[str, int]:

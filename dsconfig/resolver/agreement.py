@@ -176,10 +176,7 @@ def _report(draft: Draft, found: Disagreement, original: Mapping[str, Any]) -> N
 
 def _shown(facts: Facts, side: Side) -> str:
     file = facts.origins.get(side.file)
-    place = file or _TITLES[side.file]
-    if file is not None:
-        line = yaml_text.key_lines(file).get(side.key)
-        place = f"{file}:{line}" if line else file
+    place = _TITLES[side.file] if file is None else yaml_text.place(file, side.key)
     return f"{place} says {side.key} = {_written(side.value)}"
 
 

@@ -54,8 +54,8 @@ class Document(NamedTuple):
     text; None where they read it. ``has_mark``: the file starts with a byte order mark, which
     ``text`` leaves out. ``placeholders``: pointers whose value some other program
     will fill in; ``is_template`` is True where there is one. ``holder``: the settings of
-    the YAML that holds the config or names it. ``is_made``: the config is what accelerate makes of
-    that YAML.
+    the YAML that holds the config or names it, ``held_by`` the name of one that names it.
+    ``is_made``: the config is what accelerate makes of that YAML.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Document(NamedTuple):
     is_unreadable: bool = False
     is_broken: bool = False
     holder: Mapping[str, Any] = MappingProxyType({})
+    held_by: str | None = None
     is_made: bool = False
 
     @property

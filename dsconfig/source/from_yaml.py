@@ -20,6 +20,7 @@ from dsconfig.source.document import Document, Format, finish, telling, too_deep
 from dsconfig.source.kinds import ARGUMENTS, another_kind
 from dsconfig.source.pointer import escape
 from dsconfig.source.positions import Offsets, Spans
+from dsconfig.source.templates import is_placeholder
 
 Node = Any
 """A node of PyYAML, which has no types of its own."""
@@ -49,7 +50,8 @@ def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -
         loader: Any = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is None:
-            return finish(name, text, Format.YAML, {}, found=[findings.empty_text("the file")])
+            nothing = [findings.empty_text("the file")]
+            return finish(name, text, Format.YAML, {}, found=nothing, is_broken=True)
         if _holds_itself(root, set(), set()):
             message = "an alias in this file stands inside of what it names, which has no end"
             return unreadable(name, text, findings.unreadable(message, "write the value out"))
@@ -79,7 +81,7 @@ def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -
     if node is root and another_kind(value) is ARGUMENTS:
         return _unused(text, name)
     if isinstance(value, str):
-        return _follow(text, name, value, place, read)._replace(holder=holder)
+        return _follow(text, name, value, place, read)._replace(holder=holder, held_by=name)
     found = _Found()
     _walk(node, "", (-1, -1), text, found)
     spans = Spans(text, found.places)
@@ -96,8 +98,10 @@ def _made(text: str, name: str, root: Node, launch: dict[str, Any]) -> Document:
     for setting, path in plugin_settings.PATH_OF_SETTING.items():
         if f"/deepspeed_config/{setting}" in places:
             places[f"/{path.replace('.', '/')}"] = places[f"/deepspeed_config/{setting}"]
-    spans = Spans(text, places)
     value = plugin_settings.made_by_launch(launch)
+    if "/mixed_precision" in places:
+        places.update({f"/{block}": places["/mixed_precision"] for block in ("bf16", "fp16")})
+    spans = Spans(text, places)
     document = finish(name, text, Format.YAML, value, spans=spans, found=_repeated(found, spans))
     return document._replace(holder=launch, is_made=True)
 
@@ -262,9 +266,14 @@ def _follow(
         with suppress(OSError, ValueError):  # too long, or a null character
             if path.is_file():
                 return read(path)
+    why = None
     if target in BROUGHT_ALONG:
-        brought = findings.no_config_named(f'"{target}" is a config that ms-swift brings along')
-        return unreadable(name, text, brought)._replace(format=Format.YAML)
+        why = f'"{target}" is a config that ms-swift brings along'
+    elif is_placeholder(target, is_bare=False):
+        why = f"another program writes a path for {target}"
+    if why is not None:
+        named = findings.no_config_named(why)
+        return unreadable(name, text, named)._replace(format=Format.YAML)
     spans = Spans(text, {"": (-1, -1, *place)})
     missing = findings.unreadable(
         f"this names the config {target!r}, but there is no such file",

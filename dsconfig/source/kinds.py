@@ -31,6 +31,12 @@ ARGUMENTS = Kind(
     2,
     "give it to --training-args beside the ds_config that its deepspeed names",
 )
+LAUNCH = Kind(
+    "an accelerate config",
+    frozenset({"compute_environment", "distributed_type", "num_processes", "num_machines"}),
+    2,
+    "give it to --accelerate-config beside the ds_config",
+)
 KINDS = (
     Kind(
         "a JSON Schema",
@@ -65,12 +71,7 @@ KINDS = (
         "give it to --model",
     ),
     ARGUMENTS,
-    Kind(
-        "an accelerate config",
-        frozenset({"compute_environment", "distributed_type", "num_processes", "num_machines"}),
-        2,
-        "give it to --accelerate-config beside the ds_config",
-    ),
+    LAUNCH,
 )
 
 

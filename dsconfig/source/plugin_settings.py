@@ -130,6 +130,15 @@ def mixed_precision(launch: Mapping[str, Any]) -> Any:
     return launch["mixed_precision"]
 
 
+PRECISIONS: Mapping[str, str] = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
+"""The block of a ds_config that the Accelerator switches on for a ``mixed_precision``."""
+
+
+def switched_on(block: str) -> dict[str, Any]:
+    """What the Accelerator writes for a precision that the config does not have."""
+    return {"enabled": True} | ({"auto_cast": True} if block == "fp16" else {})
+
+
 def block_of(launch: Mapping[str, Any]) -> Mapping[str, Any]:
     """The ``deepspeed_config`` block of accelerate's YAML; empty where there is none."""
     block = launch.get("deepspeed_config")
@@ -197,7 +206,9 @@ def made_by_launch(launch: Mapping[str, Any]) -> dict[str, Any]:
     A setting that the plugin cannot read is left as it is written; there is a rule about it.
     """
     environment = exported(launch)
-    return made({name: _read_or_written(name, environment) for name in VARIABLES})
+    config = made({name: _read_or_written(name, environment) for name in VARIABLES})
+    block = PRECISIONS.get(str(mixed_precision(launch)).lower())
+    return config if block is None else {**config, block: switched_on(block)}
 
 
 def _read_or_written(name: str, environment: Mapping[str, str]) -> Any:

@@ -7,13 +7,14 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dsconfig.lazily import lazily
 from dsconfig.report import Diagnostic
 from dsconfig.source import findings
 from dsconfig.source.document import Document, Format, unreadable
 from dsconfig.source.from_text import document_from_text
+from dsconfig.source.kinds import ARGUMENTS, LAUNCH, another_kind
 from dsconfig.source.pointer import DEEPEST, MOST_PARTS, is_too_deep, is_too_large, plainly
 
 with lazily():
@@ -129,7 +130,18 @@ def _from_origin(found: Text | Diagnostic, name: str, wanted: Format | None) -> 
         return from_yaml.document_from_yaml(found.content, name, read)
     if wanted is Format.PYTHON:
         return from_python.document_from_python(found.content, name)
-    return document_from_text(found.content, name, has_mark=found.has_mark)
+    document = document_from_text(found.content, name, has_mark=found.has_mark)
+    if document.format is Format.JSON and _names_a_config(document):
+        return from_yaml.document_from_yaml(found.content, name, read)  # JSON is YAML
+    return document
+
+
+def _names_a_config(document: Document) -> bool:
+    """Whether this is the JSON of a trainer or of accelerate that says where a config is."""
+    value: object = document.value
+    held = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    kind = another_kind(held)
+    return kind is LAUNCH or (kind is ARGUMENTS and any(key in held for key in from_yaml.HOLDERS))
 
 
 def _decode_base64(source: str, name: str | None) -> Document | None:

@@ -247,3 +247,14 @@ def test_fp16_of_earlier_releases_is_a_precision(tmp_path: Path) -> None:
     path.write_text(WHOLE.replace("debug: false", "fp16: true"))
     found = dsconfig.resolve(path, dsconfig.gather(micro_batch=1), runtime="accelerate")
     assert found.ok and found.config["fp16"]["enabled"] is True
+
+
+@pytest.mark.parametrize(("mixed", "block"), [("bf16", "bf16"), ("fp16", "fp16"), ("fp8", "bf16")])
+def test_the_precision_of_the_launch_is_part_of_what_accelerate_makes(
+    mixed: str, block: str, tmp_path: Path
+) -> None:
+    document = dsconfig.read(launch(tmp_path, mixed=mixed))
+    assert document.value[block]["enabled"] is True
+    assert document.range(f"/{block}/enabled").start.line == 7
+    alone = dsconfig.resolve(document.value, dsconfig.gather(micro_batch=1, world_size=8))
+    assert alone.effective.numerics.precision == block

@@ -77,6 +77,7 @@ WITHOUT = {
     "llama-factory, left out": "model_name_or_path: a/b\nper_device_train_batch_size: 1\n"
     "gradient_accumulation_steps: 8\nlr_scheduler_type: cosine\npure_bf16: true\n",
     "ms-swift, by a name of its own": "model: a/b\ndeepspeed: zero2_offload\nnum_train_epochs: 1\n",
+    "axolotl, by a variable": "base_model: a/b\nmicro_batch_size: 1\ndeepspeed: ${DEEPSPEED}\n",
     "accelerate, with FSDP": "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n",
 }
 LAUNCHED = """compute_environment: LOCAL_MACHINE
@@ -131,3 +132,36 @@ def test_the_launch_files_of_trl_and_the_handbook(runtime: str, tmp_path: Path) 
     path = tmp_path / "deepspeed_zero3.yaml"
     path.write_text(LAUNCHED)
     assert not dsconfig.validate(path, runtime=runtime).errors
+
+
+ARGUMENTS = {"output_dir": "out", "per_device_train_batch_size": 4, "learning_rate": 1e-4}
+
+
+def test_arguments_in_json_are_read_as_those_in_yaml(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(FILLED))
+    path = tmp_path / "args.json"
+    path.write_text(json.dumps({**ARGUMENTS, "deepspeed": "ds.json"}))
+    document = dsconfig.read(path)
+    assert document.value == FILLED and document.held_by == str(path)
+    found = dsconfig.resolve(document, dsconfig.gather(world_size=2), runtime="transformers")
+    assert found.ok and found.config["train_batch_size"] == 8
+    for deepspeed in (None, "zero2", "${DEEPSPEED}"):
+        path.write_text(json.dumps({**ARGUMENTS, "deepspeed": deepspeed}))
+        report = dsconfig.validate(path, runtime="transformers")
+        assert [(each.code, each.effect) for each in report.diagnostics] == [("DSC009", "note")]
+
+
+def test_a_launch_file_in_json_is_one_of_accelerate(tmp_path: Path) -> None:
+    path = tmp_path / "default_config.json"
+    launch = {"distributed_type": "DEEPSPEED", "num_processes": 2}
+    path.write_text(json.dumps({**launch, "deepspeed_config": {"zero_stage": 3}}))
+    document = dsconfig.read(path)
+    assert document.is_made and document.value["zero_optimization"]["stage"] == 3
+    assert not dsconfig.validate(document, runtime="accelerate").errors
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n"])
+def test_an_empty_file_is_told_once(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "ds.yaml"
+    path.write_text(text)
+    assert [each.code for each in dsconfig.validate(path).diagnostics] == ["DSC004"]

@@ -86,9 +86,9 @@ class Plugin:
 def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> None:
     """The Accelerator's mixed_precision against the two switches of the config, in place."""
     config = replay.config
-    chosen = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}.get(mixed)
+    chosen = plugin_settings.PRECISIONS.get(mixed)
     if chosen is not None and chosen not in config:
-        config[chosen] = {"enabled": True} | ({"auto_cast": True} if chosen == "fp16" else {})
+        config[chosen] = plugin_settings.switched_on(chosen)
         rule = f"mixed_precision is {mixed} and the block was absent"
         replay.wrote(f"{chosen}.enabled", rule, Source.TRAINING, block_was_absent=True)
     if chosen is not None:
