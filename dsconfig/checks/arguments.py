@@ -52,7 +52,7 @@ def training_argument(config: Context) -> Iterator[Finding]:
         stops = "it may run on an earlier one" if held else "it stops"
         yield Finding(
             path=(),
-            message=f"{_at(config, name)} is no TrainingArgument of transformers {release}: "
+            message=f"{config.argument(name)} is no TrainingArgument of transformers {release}: "
             f"{stops}",
             help=FORMER[name],
             effect=Effect.DEPRECATED if held else None,
@@ -63,17 +63,11 @@ def training_argument(config: Context) -> Iterator[Finding]:
     for name, meant in _misspelt(training.arguments).items():
         yield Finding(
             path=(),
-            message=f"{_at(config, name)} is no TrainingArgument: transformers stops",
+            message=f"{config.argument(name)} is no TrainingArgument: transformers stops",
             help=f'did you mean "{meant}"?',
             elsewhere=in_file,
         )
     yield from _texts(config)
-
-
-def _at(config: Context, name: str) -> str:
-    """An argument with its place, where it comes from a file."""
-    file = config.facts.origins.get("training")
-    return f"{yaml_text.place(file, name)}: {name}" if file else name
 
 
 def _misspelt(arguments: Mapping[str, object]) -> Mapping[str, str]:
@@ -93,8 +87,8 @@ def _texts(config: Context) -> Iterator[Finding]:
         if name in TAKEN:
             yield Finding(
                 path=(),
-                message=f"{_at(config, name)} is the text {text!r} to PyYAML, and HfArgumentParser "
-                "leaves it one: the optimizer stops",
+                message=f"{config.argument(name)} is the text {text!r} to PyYAML, and "
+                "HfArgumentParser leaves it one: the optimizer stops",
                 help=f"write {yaml_text.as_number(text)}",
                 effect=Effect.NOTE,
                 elsewhere=True,

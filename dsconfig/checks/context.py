@@ -20,6 +20,7 @@ from dsconfig.source.pointer import join
 
 with lazily():
     from dsconfig.checks import spelling
+    from dsconfig.facts import yaml_text
     from dsconfig.schema import optimizers
 
 if TYPE_CHECKING:
@@ -175,6 +176,11 @@ class Context(ReadConfig):
         known = self.key_at(path)
         value = None if known is None or known.is_block else known.default_at(self.version)
         return "" if value is None else f" {json.dumps(value)}"
+
+    def argument(self, path: str) -> str:
+        """A TrainingArgument with its place, where it comes from a file."""
+        file = self.facts.origins.get("training")
+        return f"{yaml_text.place(file, path)}: {path}" if file else path
 
     def closest(self, name: str, known: Iterable[str]) -> str | None:
         """The known name that is spelled most alike; None where none is close.

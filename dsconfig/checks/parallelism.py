@@ -1,11 +1,11 @@
-"""accelerate's ``parallelism_config``, beside a config or the settings of its plugin."""
+"""How ranks are divided: accelerate's ``parallelism_config``, transformers' DistributedConfig."""
 
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import HOLDER, rule
+from dsconfig.checks.registry import HOLDER, TRAINING, rule
 from dsconfig.checks.rule import Finding
-from dsconfig.facts import parallelism
+from dsconfig.facts import distributed_config, parallelism
 from dsconfig.facts.held import is_of_accelerate
 from dsconfig.facts.parallelism import BLOCK
 from dsconfig.report import Effect
@@ -14,6 +14,10 @@ from dsconfig.runtimes.base import Runtime
 
 def _through_accelerate(runtime: Runtime) -> bool:
     return bool(runtime.filled_with)
+
+
+def _takes_arguments(runtime: Runtime) -> bool:
+    return runtime.compares_arguments
 
 
 @rule(
@@ -78,4 +82,64 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
             message=f"{breach.setting or BLOCK} {breach.said}: the start stops",
             help=breach.help,
             on_key=not breach.setting,
+        )
+
+
+@rule(
+    "DSC709",
+    "distributed-config",
+    Effect.REFUSED,
+    also=(Effect.ALTERED,),
+    wakes=TRAINING,
+    holds=_takes_arguments,
+)
+def distributed_config_of_the_model(config: Context) -> Iterator[Finding]:
+    """The `distributed_config` with which transformers 5 divides a model while it is loaded, among
+    the arguments or in their `model_init_kwargs`.
+
+    Sizes that do not fit each other or the processes stop `from_pretrained`, and a model that it
+    has divided stops DeepSpeed, which cannot move a DTensor (run with 0.19.8 and transformers 5.23
+    on two ranks, stages 0, 2 and 3). A name that DistributedConfig does not have is `altered`: it is
+    dropped without a word.
+
+    with: runtime="transformers", world_size=4, training_args={"model_init_kwargs":
+        {"distributed_config": {"tp_size": 3}}}
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
+    with: runtime="transformers", world_size=4
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
+    """
+    training = config.facts.training
+    arguments = training.arguments if training is not None else {}
+    path = ".".join(distributed_config.place_of(arguments))
+    if not path:
+        return
+    block = distributed_config.block_of(arguments)
+    in_file = "training" in config.facts.origins
+    for name in (each for each in block if each not in distributed_config.KNOWN):
+        alike = config.closest(name, sorted(distributed_config.KNOWN))
+        yield Finding(
+            path=(),
+            message=f"{config.argument(f'{path}.{name}')} is no setting of DistributedConfig: "
+            "transformers drops it",
+            help=f'did you mean "{alike}"?' if alike else "delete it",
+            effect=Effect.ALTERED,
+            elsewhere=in_file,
+        )
+    breaches = list(distributed_config.breaches(block, config.facts.world_size))
+    for breach in breaches:
+        yield Finding(
+            path=(),
+            message=f"{config.argument(f'{path}.{breach.setting}')} {breach.said}: from_pretrained "
+            "stops",
+            help=breach.help,
+            elsewhere=in_file,
+        )
+    if not breaches and distributed_config.divides(block, config.facts.world_size):
+        yield Finding(
+            path=(),
+            message=f"{config.argument(path)} divides the model among ranks before DeepSpeed has "
+            "it: DeepSpeed stops when the engine is built",
+            help='leave it out and let ZeRO divide the model, or set "tensor_parallel"',
+            elsewhere=in_file,
+            late=True,
         )

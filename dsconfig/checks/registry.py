@@ -62,7 +62,7 @@ MODULES: Mapping[str, str] = {
     "known_faults": "zero_optimization bf16 bfloat16 fp16 data_types gradient_clipping scheduler",
     "huggingface": "",
     "launching": HOLDER,
-    "parallelism": HOLDER,
+    "parallelism": f"{HOLDER} {TRAINING}",
     "arguments": TRAINING,
     "syntax": PAGE,
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.facts import held, parallelism
+from dsconfig.facts import distributed_config, held, parallelism
 
 YAML = """distributed_type: DEEPSPEED
 num_processes: 4
@@ -105,3 +105,64 @@ def stops(module: Any, sizes: dict[str, int], processes: int) -> bool:
     if config.sp_size == 1:
         return False
     return config.data_parallel_size * config.sp_size != processes
+
+
+CONFIG = {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
+ARGUMENTS = """output_dir: out
+model_init_kwargs:
+  distributed_config:
+    tp_sise: 2
+    fsdp_size: 3
+"""
+
+
+def test_a_distributed_config_is_judged_at_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "args.yaml"
+    path.write_text(ARGUMENTS)
+    facts = dsconfig.gather(world_size=4, training_args=path)
+    found = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
+    told = {each.message.split(": ")[0]: each.effect for each in found if each.code == "DSC709"}
+    assert told == {f"{path}:4": "altered", f"{path}:5": "refused"}, found
+
+
+@pytest.mark.parametrize("block", [{}, {"tp_size": 1}, {"ep_implementation": "all_reduce"}])
+def test_a_distributed_config_that_divides_nothing_is_let_be(block: dict[str, Any]) -> None:
+    given = {"model_init_kwargs": {"distributed_config": block}}
+    facts = dsconfig.gather(world_size=4, training_args=given)
+    found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
+    assert "DSC709" not in {each.code for each in found}
+
+
+def test_a_model_that_is_divided_stops_deepspeed_when_it_is_built() -> None:
+    given = {"model_init_kwargs": {"distributed_config": {"tp_plan": "auto"}}}
+    facts = dsconfig.gather(world_size=2, training_args=given)
+    (found,) = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
+    assert found.code == "DSC709" and found.effect == "refused" and found.late
+
+
+@pytest.mark.live
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_stops_at_the_sizes_that_we_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import fields
+
+    real = pytest.importorskip("transformers.distributed").DistributedConfig
+    assert {field.name for field in fields(real)} == distributed_config.KNOWN
+    pick = random.Random(7)
+    for _ in range(600):
+        block = {name: pick.choice((None, 1, 1, 2, 4, 0)) for name in distributed_config.SIZES}
+        block["tp_plan"] = pick.choice((None, None, "auto"))
+        block["enable_expert_parallel"] = pick.random() < 0.2
+        processes = pick.choice((2, 4, 8))
+        monkeypatch.setenv("WORLD_SIZE", str(processes))
+        ours = [each.said for each in distributed_config.breaches(block, processes)]
+        assert bool(ours) == _stops(real, block, processes), (block, processes, ours)
+
+
+def _stops(real: Any, block: dict[str, Any], processes: int) -> bool:
+    """Whether the class stops, or the mesh that is then made of so many processes."""
+    try:
+        made = real(**block)
+    except ValueError:
+        return True
+    together = made.tp_size * made.dp_size * made.pp_size
+    return together not in (1, processes)
