@@ -123,3 +123,31 @@ def test_fixing_the_corpus_twice_changes_nothing_more(judge: Judge, unsafe: bool
 def test_fixing_mutants_never_makes_them_worse(seed: int) -> None:
     for text in mutants(300, seed):
         check(document_from_text(text, "mutant.json"), JUDGES[0], unsafe=True)
+
+
+def comments(text: str) -> list[str]:
+    """Lines that are comments, in order."""
+    return [line.strip() for line in text.splitlines() if line.strip().startswith(("//", "#"))]
+
+
+def places(value: object, path: str = "") -> list[str]:
+    """The path of every key, in the order of the file."""
+    found: list[str] = []
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        found += [f"{path}/{name}", *places(inner, f"{path}/{name}")]
+    return found
+
+
+@pytest.mark.parametrize("unsafe", [False, True], ids=["safe", "unsafe"])
+def test_public_files_keep_their_comments_and_their_order(unsafe: bool) -> None:
+    changed = 0
+    for path in sorted(CORPUS.glob("*.json")):
+        before = read(path)
+        after = fix(before, Judge().settled(before, str(path)), unsafe=unsafe).document
+        changed += after.text != before.text
+        made_strict = before.departure is not None and after.departure is None
+        if not made_strict:  # which has no comments
+            assert comments(after.text or "") == comments(before.text or ""), path.name
+        old, new = places(before.value), places(after.value)
+        assert [each for each in old if each in new] == [each for each in new if each in old], path
+    assert changed > 20
