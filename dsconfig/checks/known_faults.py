@@ -463,16 +463,17 @@ def groups_warm_up_alike(config: Context) -> Iterator[Told]:
     "DSC844",
     "one-backward-loses-a-subgraph",
     "0.18.3",
-    "0.19.3",
+    "0.19.5",
     "deepspeedai/DeepSpeed#8224",
-    "use a release after 0.19.3 that has deepspeedai/DeepSpeed#8245, or stage 1 or 3",
+    "use DeepSpeed 0.19.8, which has deepspeedai/DeepSpeed#8245, or stage 1 or 3",
     effect=Effect.NOTE,
 )
 def one_backward_loses_a_subgraph(config: Context) -> Iterator[Told]:
-    """0.18.3 to 0.19.3 may miss part of a gradient at stage 2 in bf16.
+    """0.18.3 to 0.19.5 may miss part of a gradient at stage 2 in bf16.
 
     Where a module is used twice in a step (a shared encoder, a second loss), a parameter becomes
     ready twice in one backward, and the reduction leaves one of the parts out on several ranks.
+    0.19.8 has the cure; 0.19.6 and 0.19.7 were not read.
 
     with: version="0.19.3"
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}

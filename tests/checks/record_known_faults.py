@@ -57,6 +57,10 @@ LINES: Mapping[str, tuple[str, str]] = {
         r"elements_in_ipg_bucket \+ param\.grad\.numel\(\) < self\.reduce_bucket_size",
     ),
     "DSC842": ("runtime/lr_schedules.py", r"first_stair_count(?!.*stair_position)"),
+    "DSC844": (
+        ENGINE,
+        r"\A(?!.*_EngineBackwardGraphTracker).*def _backward_prologue_per_tensor",
+    ),
     "DSC843": ("runtime/lr_schedules.py", r"for group in self\.optimizer\.param_groups\]\[0\]"),
 }
 """The file and the lines that do it, by code. What is missing was read, and is no one line."""
