@@ -9,7 +9,7 @@ from dsconfig.checks.registry import HOLDER, MODEL, NESTED, TRAINING
 from dsconfig.facts import Facts
 from dsconfig.lazily import lazily
 from dsconfig.runtimes import conditions
-from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
+from dsconfig.runtimes.base import ARGUMENTS, AUTO, AutoFate, Runtime
 from dsconfig.runtimes.read_config import ReadConfig
 from dsconfig.runtimes.reading import is_block, read
 from dsconfig.schema import ErrorKind, SchemaError, errors
@@ -178,9 +178,9 @@ class Context(ReadConfig):
         return "" if value is None else f" {json.dumps(value)}"
 
     def argument(self, path: str) -> str:
-        """A TrainingArgument with its place, where it comes from a file."""
+        """A TrainingArgument with its place."""
         file = self.facts.origins.get("training")
-        return f"{yaml_text.place(file, path)}: {path}" if file else path
+        return f"{yaml_text.place(file, path) if file else ARGUMENTS}: {path}"
 
     def closest(self, name: str, known: Iterable[str]) -> str | None:
         """The known name that is spelled most alike; None where none is close.
