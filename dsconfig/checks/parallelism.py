@@ -99,8 +99,8 @@ def distributed_config_of_the_model(config: Context) -> Iterator[Finding]:
 
     Sizes that do not fit each other or the processes stop `from_pretrained`, and a model that it
     has divided stops DeepSpeed, which cannot move a DTensor (run with 0.19.8 and transformers 5.23
-    on two ranks, stages 0, 2 and 3). A name that DistributedConfig does not have is `altered`: it is
-    dropped without a word.
+    on two ranks, stages 0, 2 and 3). A name that DistributedConfig does not have is `altered`: it
+    is dropped without a word.
 
     with: runtime="transformers", world_size=4, training_args={"model_init_kwargs":
         {"distributed_config": {"tp_size": 3}}}
