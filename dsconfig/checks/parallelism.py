@@ -109,11 +109,10 @@ def distributed_config_of_the_model(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     """
     training = config.facts.training
-    arguments = training.arguments if training is not None else {}
-    path = ".".join(distributed_config.place_of(arguments))
-    if not path:
+    path = ".".join(distributed_config.place_of(training.arguments)) if training else ""
+    if training is None or not path:
         return
-    block = distributed_config.block_of(arguments)
+    block = distributed_config.block_of(training.arguments)
     in_file = "training" in config.facts.origins
     for name in (each for each in block if each not in distributed_config.KNOWN):
         alike = config.closest(name, sorted(distributed_config.KNOWN))
