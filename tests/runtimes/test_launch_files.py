@@ -256,5 +256,6 @@ def test_the_precision_of_the_launch_is_part_of_what_accelerate_makes(
     document = dsconfig.read(launch(tmp_path, mixed=mixed))
     assert document.value[block]["enabled"] is True
     assert document.range(f"/{block}/enabled").start.line == 7
-    alone = dsconfig.resolve(document.value, dsconfig.gather(micro_batch=1, world_size=8))
+    facts = dsconfig.gather(micro_batch=1, world_size=8, global_batch=8)
+    alone = dsconfig.resolve(document.value, facts)
     assert alone.effective.numerics.precision == block
