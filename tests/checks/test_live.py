@@ -47,10 +47,12 @@ def parser():
 
     # As in training, where the parser knows its ranks: alone it divides by no degree.
     torch_dist.init_process_group("gloo", store=torch_dist.HashStore(), rank=0, world_size=1)
-    comm.init_distributed("gloo", auto_mpi_discovery=False)
-    yield config.DeepSpeedConfig
-    torch_dist.destroy_process_group()
-    comm.comm.cdb = None
+    try:
+        comm.init_distributed("gloo", auto_mpi_discovery=False)
+        yield config.DeepSpeedConfig
+    finally:
+        torch_dist.destroy_process_group()
+        comm.comm.cdb = None
 
 
 def dsconfig_is_at(module) -> bool:
