@@ -196,26 +196,19 @@ def run(
     }
     program = [*script, *context.args]
     least, nodes = places.span(nnodes)
-    hosts = None
-    if hostfile is not None:
-        hosts = hostfiles.hosts(hostfile, include, exclude)
-        _insist_on_hosts(hosts, nodes, gpus)
+    hosts = _hosts(hostfile, include, exclude, nodes, gpus)
+    if hosts is not None:
         nodes, gpus = len(hosts.names), hosts.ranks
-    elif include or exclude:
-        raise UsageError("--include and --exclude choose among the hosts of --hostfile")
     if emit is not None:
+        flags = {_FLAGS.get(name, name): value for name, value in about_the_world.items()}
+        flags |= {"set": overrides, "engine": engine, "gpus": gpus, "grace": grace}
+        flags |= {"max_restarts": max_restarts, "join_timeout": join_timeout}
         made, facts = plan_of(file, gpus, nodes or 1, about_the_world, overrides)
         job = jobs.Job(
             name=Path(script[0]).stem,
             nodes=made.nodes,
             ranks=made.mesh.world_size // made.nodes,
-            command=jobs.command(
-                _of_a_file(file),
-                {_FLAGS.get(name, name): value for name, value in about_the_world.items()}
-                | {"set": overrides, "engine": engine, "gpus": gpus, "grace": grace}
-                | {"max_restarts": max_restarts, "join_timeout": join_timeout},
-                program,
-            ),
+            command=jobs.command(_of_a_file(file), flags, program),
             notes=[banner(made), *_room(made, facts)],
             on_cards=facts.device is None or facts.device.kind != "cpu",
             restarts=max_restarts,
@@ -225,14 +218,7 @@ def run(
         )
         typer.echo(jobs.slurm(job) if emit is Form.SLURM else jobs.ssh(job))
         return
-    if hosts is not None:
-        node_rank = hosts.own_rank() if node_rank is None else node_rank
-        rdzv_endpoint = rdzv_endpoint or hosts.names[0]
-    where = places.place(os.environ, nodes, node_rank, rdzv_endpoint)
-    if hosts is not None:
-        devices = hosts.devices(where.rank if where else 0)
-        if devices is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = devices
+    where = _place(nodes, node_rank, rdzv_endpoint, hosts)
     made, facts = None, empty.Facts()
     if where is None or where.rank == 0:
         of = 1 if where is None else where.nodes
@@ -261,6 +247,42 @@ def run(
     raise typer.Exit(_train(made, program, known, grace, meeting))
 
 
+def _hosts(
+    hostfile: Path | None,
+    include: str | None,
+    exclude: str | None,
+    nodes: int | None,
+    gpus: int | None,
+) -> "hostfiles.Hosts | None":
+    """Those of the hostfile that are meant. Raises UsageError for flags that say otherwise."""
+    if hostfile is None:
+        if include or exclude:
+            raise UsageError("--include and --exclude choose among the hosts of --hostfile")
+        return None
+    hosts = hostfiles.hosts(hostfile, include, exclude)
+    for flag, asked, there in (("nnodes", nodes, len(hosts.names)), ("gpus", gpus, hosts.ranks)):
+        if asked is not None and asked != there:
+            raise UsageError(
+                f"--{flag} {asked}: the hosts chosen have {there}; leave the flag out, or choose "
+                "with --include"
+            )
+    return hosts
+
+
+def _place(
+    nodes: int | None, rank: int | None, endpoint: str | None, hosts: "hostfiles.Hosts | None"
+) -> "places.Place | None":
+    """This node's place among all; of a hostfile also the devices that it trains on."""
+    if hosts is None:
+        return places.place(os.environ, nodes, rank, endpoint)
+    own = hosts.own_rank() if rank is None else rank
+    where = places.place(os.environ, nodes, own, endpoint or hosts.names[0])
+    devices = hosts.devices(where.rank if where else 0)
+    if devices is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices
+    return where
+
+
 _FLAGS = {"sequence_length": "seq_len"}
 
 
@@ -268,15 +290,6 @@ def _of_a_file(file: str) -> str:
     if file == "-":
         raise UsageError("--emit: the job reads the config again, so name a file, not -")
     return file
-
-
-def _insist_on_hosts(hosts: "hostfiles.Hosts", nodes: int | None, gpus: int | None) -> None:
-    for flag, asked, there in (("nnodes", nodes, len(hosts.names)), ("gpus", gpus, hosts.ranks)):
-        if asked is not None and asked != there:
-            raise UsageError(
-                f"--{flag} {asked}: the hosts chosen have {there}; leave the flag out, or choose "
-                "with --include"
-            )
 
 
 def _room(made: "Plan", facts: "Facts") -> list[str]:
