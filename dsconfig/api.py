@@ -134,7 +134,8 @@ def complete(plan: Plan, facts: Facts) -> Plan:
 def replan(plan: Plan, facts: Facts) -> Plan:
     """The plan for the ranks of ``facts``, with the same global batch: nodes were lost, or came.
 
-    Raises PlanError (a ValueError) where the config cannot be run by so many.
+    Raises ValueError where they cannot share that batch, or the config cannot be resolved for
+    them. What ``validate`` would say of it is not asked again.
     """
     ranks = _facts(facts).world_size or 1
     batch = plan.batch

@@ -85,7 +85,7 @@ def verdict(used: Used) -> tuple[str, str]:
     package, _, leaf = f"dsengine.{used.name}".rpartition(".")
     words = (refusal(used.name) or "").partition(": ")[2]
     said: list[str] = []
-    for attempt in (f"from {package} import {leaf}", f"import dsengine; dsengine.{used.name}"):
+    for attempt in (f"import dsengine; dsengine.{used.name}", f"from {package} import {leaf}"):
         try:
             exec(attempt, {})
         except (ImportError, AttributeError) as error:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from dsconfig.commands.errors import UsageError
 
-_LINE = re.compile(r"(\S+)\s+slots=(\d+)")
+_LINE = re.compile(r"([^\s-]\S*)\s+slots=(\d{1,4})(?=\s|#|$)")
+"""A name that began with a hyphen would be an option to ssh."""
 Slots = Mapping[str, tuple[int, ...]]
 """Of each host, in the order of ranks."""
 
@@ -50,7 +51,12 @@ class Hosts(NamedTuple):
     def own_rank(self) -> int | None:
         """That of the host this runs on, by its name; None where it is not among them."""
         own = {socket.gethostname(), socket.getfqdn(), socket.gethostname().partition(".")[0]}
-        return next((rank for rank, name in enumerate(self.names) if name in own), None)
+        return next((rank for rank, name in enumerate(self.names) if address(name) in own), None)
+
+
+def address(name: str) -> str:
+    """Under which a host is reached: ssh takes ``user@host`` too."""
+    return name.rpartition("@")[2]
 
 
 def hosts(path: Path, include: str | None = None, exclude: str | None = None) -> Hosts:
@@ -71,7 +77,7 @@ def hosts(path: Path, include: str | None = None, exclude: str | None = None) ->
 def read(path: Path) -> dict[str, tuple[int, ...]]:
     """All slots of every host. Raises UsageError, with the line that is wrong."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise UsageError(f"--hostfile {path}: {error}") from None
     found: dict[str, tuple[int, ...]] = {}
@@ -107,7 +113,8 @@ def _filter(flag: str, text: str, found: Slots) -> dict[str, tuple[int, ...]]:
         if name not in found:
             raise UsageError(f"{flag}: {name!r} is not in the hostfile ({', '.join(found)})")
         slots = listed.split(",") if colon else []
-        wrong = [each for each in slots if not each.isdecimal() or int(each) not in found[name]]
+        known = {f"{slot}" for slot in found[name]}
+        wrong = [each for each in slots if each not in known]
         if wrong:
             raise UsageError(f"{flag}: {name} has {len(found[name])} slots and no {wrong[0]!r}")
         named[name] = tuple(sorted({*named.get(name, ()), *map(int, slots)}))

@@ -5,6 +5,7 @@ makes the plan there and hands it over.
 """
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsconfig.commands.errors import UsageError
-from dsconfig.commands.hostfile import Hosts
+from dsconfig.commands.hostfile import Hosts, address
 from dsconfig.commands.nodes import PORT
 
 SECONDS_TO_END = 30
@@ -34,8 +35,15 @@ class Job(NamedTuple):
     on_cards: bool
     restarts: int
     grace: int
+    least: int | None = None
+    """The fewest nodes that it goes on with, where they are fewer than ``nodes``."""
     hosts: Hosts | None = None
     endpoint: str | None = None
+
+    @property
+    def span(self) -> str:
+        """As ``--nnodes`` takes it."""
+        return f"{self.least}:{self.nodes}" if self.least else f"{self.nodes}"
 
 
 def command(file: str, flags: Mapping[str, object], program: Sequence[str]) -> list[str]:
@@ -53,7 +61,7 @@ def slurm(job: Job) -> str:
     if job.hosts is not None and job.hosts.are_chosen:
         raise UsageError("--emit slurm: Slurm gives out the devices of a node; name hosts only")
     options = {
-        "job-name": job.name,
+        "job-name": re.sub(r"[^\w.+-]", "_", job.name),  # sbatch reads no quotes
         "nodes": job.nodes,
         "ntasks-per-node": 1,
         "gpus-per-node": job.ranks if job.on_cards else None,
@@ -92,11 +100,19 @@ def ssh(job: Job) -> str:
     lines = [
         "#!/bin/bash",
         *_comments(job),
+        "nodes=() code=0",
         "# A terminal of its own (-tt) tells a node when this ends, and so ends its ranks.",
-        "trap 'kill $(jobs -p) 2>/dev/null' INT TERM HUP",
-        *(f"ssh -n -tt {shlex.quote(name)} {shlex.quote(there)} &" for name, there in _there(job)),
-        "code=0",
-        'for node in $(jobs -p); do wait "$node" || code=$?; done',
+        """trap 'code=143; kill "${nodes[@]}" 2>/dev/null' INT TERM HUP""",
+        *(
+            f"ssh -n -tt -- {shlex.quote(name)} {shlex.quote(there)} & nodes+=($!)"
+            for name, there in _there(job)
+        ),
+        'for node in "${nodes[@]}"; do',
+        '    wait "$node"; ended=$?',
+        "    # A signal ends the waiting, not the node.",
+        '    while kill -0 "$node" 2>/dev/null; do wait "$node"; ended=$?; done',
+        "    ((ended && !code)) && code=$ended",
+        "done",
         "exit $code",
     ]
     return "\n".join(lines)
@@ -106,21 +122,25 @@ def _there(job: Job) -> Iterator[tuple[str, str]]:
     """Each host, and what its shell has to do."""
     assert job.hosts is not None
     carried = {
-        name: value for name, value in sorted(os.environ.items()) if name.startswith(CARRIED)
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(CARRIED) and name.isidentifier()
     }
     for rank, name in enumerate(job.hosts.names):
         devices = job.hosts.devices(rank)
         told = carried if devices is None else {**carried, "CUDA_VISIBLE_DEVICES": devices}
         variables = "".join(f"{key}={shlex.quote(value)} " for key, value in told.items())
-        place = ["--nnodes", str(job.nodes), "--node-rank", str(rank), "--local-addr", name]
-        place += ["--rdzv-endpoint", job.endpoint or f"{job.hosts.names[0]}:{PORT}"]
+        own, first = address(name), address(job.hosts.names[0])
+        place = ["--nnodes", job.span, "--node-rank", str(rank), "--local-addr", own]
+        place += ["--rdzv-endpoint", job.endpoint or f"{first}:{PORT}"]
         there = _shell(job, place if job.nodes > 1 else [])
-        yield name, f"cd {shlex.quote(str(Path.cwd()))} && {variables}exec {there}"
+        yield name, f"cd {shlex.quote(str(Path.cwd()))} && exec env {variables}{there}"
 
 
 def _ends(job: Job) -> list[str]:
-    """Where node 0 is, if not on the first node of the step, as Slurm tells."""
-    return ["--rdzv-endpoint", job.endpoint] if job.endpoint and job.nodes > 1 else []
+    """What Slurm does not tell: how few nodes will do, and where node 0 is if not on the first."""
+    span = ["--nnodes", job.span] if job.least else []
+    return span + (["--rdzv-endpoint", job.endpoint] if job.endpoint and job.nodes > 1 else [])
 
 
 def _shell(job: Job, place: Sequence[str]) -> str:

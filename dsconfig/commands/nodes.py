@@ -73,7 +73,7 @@ def span(text: str | None) -> tuple[int | None, int | None]:
         return None, None
     least, colon, most = text.partition(":")
     numbers = [least, most] if colon else [least, least]
-    if not all(each.isdecimal() and int(each[:9]) > 0 for each in numbers):
+    if not all(re.fullmatch(r"0*[1-9]\d{0,5}", each) for each in numbers):
         raise UsageError(f"--nnodes {text}: write it as N, or as MIN:MAX")
     few, many = map(int, numbers)
     if few > many:

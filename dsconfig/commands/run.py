@@ -78,7 +78,7 @@ Nodes = Annotated[
         "--nnodes",
         "--nodes",
         metavar="N|MIN:MAX",
-        help="Number of nodes; with MIN a run goes on when nodes are lost.",
+        help="Number of nodes; with MIN, and --max-restarts, a run goes on when nodes are lost.",
         rich_help_panel=ON_NODES,
     ),
 ]
@@ -195,11 +195,12 @@ def run(
         "host_memory": host_memory,
     }
     program = [*script, *context.args]
-    least, nodes = places.span(nnodes)
+    least, nodes = _span(nnodes, max_restarts)
     hosts = _hosts(hostfile, include, exclude, nodes, gpus)
     if hosts is not None:
         nodes, gpus = len(hosts.names), hosts.ranks
     if emit is not None:
+        _insist_on_every_node(node_rank, local_addr)
         flags = {_FLAGS.get(name, name): value for name, value in about_the_world.items()}
         flags |= {"set": overrides, "engine": engine, "gpus": gpus, "grace": grace}
         flags |= {"max_restarts": max_restarts, "join_timeout": join_timeout}
@@ -209,10 +210,11 @@ def run(
             nodes=made.nodes,
             ranks=made.mesh.world_size // made.nodes,
             command=jobs.command(_of_a_file(file), flags, program),
-            notes=[banner(made), *_room(made, facts)],
+            notes=[banner(made), *_room(made, facts), *_unshared(made, least)],
             on_cards=facts.device is None or facts.device.kind != "cpu",
             restarts=max_restarts,
             grace=grace,
+            least=least,
             hosts=hosts,
             endpoint=rdzv_endpoint,
         )
@@ -224,7 +226,7 @@ def run(
         of = 1 if where is None else where.nodes
         made, facts = plan_of(file, gpus, of, about_the_world, overrides)
         insist_on_cards(made.mesh.world_size // made.nodes)
-        said = banner(made)
+        said = "\n".join([banner(made), *_unshared(made, least)])
     else:
         said = f"dsconfig run: node {where.rank} of {where.nodes}, by the plan of node 0"
     typer.echo(said, err=True)
@@ -232,7 +234,7 @@ def run(
     if where is not None:
         meeting = {
             **where._asdict(),
-            "least": where.nodes if least is None else least,
+            "least": least or where.nodes,
             "fingerprint": places.fingerprint(file, program),
             "seconds": join_timeout,
             "ranks": gpus,
@@ -245,6 +247,37 @@ def run(
     program = [f"--max-restarts={max_restarts}", *program]
     known = watching.Expected(ranks=0) if made is None else expected(made, facts)
     raise typer.Exit(_train(made, program, known, grace, meeting))
+
+
+def _span(nnodes: str | None, restarts: int) -> tuple[int | None, int | None]:
+    """The fewest nodes, None where all are needed, and how many there are. Raises UsageError."""
+    least, nodes = places.span(nnodes)
+    if least == nodes:
+        return None, nodes
+    if restarts == 0:
+        raise UsageError(
+            f"--nnodes {nnodes}: the others start again when a node is lost, which --max-restarts "
+            "allows; give it as well"
+        )
+    return least, nodes
+
+
+def _unshared(made: "Plan", least: int | None) -> list[str]:
+    """With which numbers of nodes an elastic run would end, for they cannot share its batch."""
+    ranks, batch = made.mesh.world_size // made.nodes, made.batch.global_batch
+    bad = [each for each in range(least or made.nodes, made.nodes) if batch % (each * ranks)]
+    if not bad:
+        return []
+    listed = ", ".join(map(str, bad))
+    return [f"note: {listed} nodes cannot share a global batch of {batch}; the run would end there"]
+
+
+def _insist_on_every_node(node_rank: int | None, local_addr: str | None) -> None:
+    for flag, given in (("node-rank", node_rank), ("local-addr", local_addr)):
+        if given is not None:
+            raise UsageError(
+                f"--emit prints the job of all nodes; --{flag} is of one: leave it out"
+            )
 
 
 def _hosts(
@@ -276,7 +309,8 @@ def _place(
     if hosts is None:
         return places.place(os.environ, nodes, rank, endpoint)
     own = hosts.own_rank() if rank is None else rank
-    where = places.place(os.environ, nodes, own, endpoint or hosts.names[0])
+    first = f"{hostfiles.address(hosts.names[0])}:{places.PORT}"
+    where = places.place(os.environ, nodes, own, endpoint or first)
     devices = hosts.devices(where.rank if where else 0)
     if devices is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
@@ -439,6 +473,7 @@ def launch(
         "PYTHONUNBUFFERED": "1",  # what a rank prints is seen when it prints it
     }
     environment.setdefault("OMP_NUM_THREADS", "1")
+    environment.pop(ELASTIC_VARIABLE, None)  # that of a run around this one
     if meeting is not None:
         # Nodes count restarts each for itself, and look for the others under that number in a
         # store they share. One of its own for every round knows no number, and nothing old.

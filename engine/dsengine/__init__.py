@@ -80,8 +80,8 @@ def __getattr__(name: str) -> Any:
     own = _OTHER_NAMES.get(name, name)
     if own in _HOMES:
         value = getattr(import_module(f"dsengine.{_HOMES[own]}"), own)
-    elif name in __all__ and (place := module_of(name)):
-        value = import_module(place)
+    elif name in __all__ and module_of(name):
+        value = import_module(f"dsengine.{name}")
     else:
         return missing("dsengine", "")(name)
     globals()[name] = value

@@ -125,8 +125,10 @@ def home(tmp_path: Path, hostfile: Path) -> Path:
     return tmp_path
 
 
-def emitted(home: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
-    words = ["ds.json", *flags, "--", "train it.py", "--data", "a 'b'"]
+def emitted(
+    home: Path, *flags: str, script: str = "train it.py"
+) -> "subprocess.CompletedProcess[str]":
+    words = ["ds.json", *flags, "--", script, "--data", "a 'b'"]
     return subprocess.run(
         [sys.executable, "-m", "dsconfig", "run", *words],
         cwd=home,
@@ -174,6 +176,10 @@ def test_a_job_on_the_processor_asks_for_no_cards(home: Path) -> None:
         ("--hostfile hosts --include w0@w1 --nnodes 3", "--nnodes 3"),
         ("--include w0", "--hostfile"),
         ("--hostfile hosts --include w0@w1", "--node-rank"),
+        ("--nnodes 1:2 --rdzv-endpoint a:1 --node-rank 0", "--max-restarts"),
+        ("--nnodes 1:" + "9" * 5000, "MIN:MAX"),
+        ("--emit slurm --nnodes 2 --node-rank 0", "--node-rank is of one"),
+        ("--hostfile hosts --include w0:" + "9" * 5000, "no '999"),
     ],
 )
 def test_what_does_not_go_together_is_said(home: Path, flags: str, words: str) -> None:
@@ -190,7 +196,7 @@ def test_the_commands_over_ssh_start_every_node(home: Path) -> None:
     made = emitted(home, *flags, "--rdzv-endpoint", f"127.0.0.1:{port}")
     assert made.returncode == 0, made.stderr
     stands_in = home / "ssh"
-    stands_in.write_text('#!/bin/bash\nshift 3\nexec bash -c "$*"\n')
+    stands_in.write_text('#!/bin/bash\nshift 4\nexec bash -c "$*"\n')
     stands_in.chmod(0o755)
     path = f"{home}{os.pathsep}{os.environ['PATH']}"
     ended = subprocess.run(
@@ -204,3 +210,51 @@ def test_the_commands_over_ssh_start_every_node(home: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     said = [f"""rank {rank} of 4: ['--data', "a 'b'"]""" for rank in range(4)]
     assert all(each in ended.stdout for each in said), ended.stdout
+
+
+@pytest.mark.parametrize("line", ["-oProxyCommand=x slots=2", "w0 slots=99999", "w0 slots=4xyz"])
+def test_a_host_is_no_option_and_has_a_number_of_slots(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(line)
+    with pytest.raises(UsageError, match="HOST slots=N"):
+        read(path)
+
+
+def test_a_name_of_a_script_stays_a_name(home: Path) -> None:
+    odd = home / "a\ntouch INJECTED\n#.py"
+    odd.write_text(PRINTS)
+    done = emitted(home, "--emit", "slurm", "--nnodes", "2", "--gpus", "1", script=odd.name)
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --job-name=a_touch_INJECTED__\n" in done.stdout
+    program = shlex.split(done.stdout.partition("srun ")[2])
+    assert program[program.index("--") + 1] == odd.name
+
+
+def test_a_job_that_goes_on_with_fewer_nodes_says_so(home: Path) -> None:
+    (home / "hosts").write_text("me@w0 slots=1\nw1 slots=1\nw2 slots=1\n")
+    elastic = ["--nnodes", "1:3", "--max-restarts", "2", "--global-batch", "3"]
+    over_ssh = emitted(home, "--emit", "ssh", "--hostfile", "hosts", *elastic).stdout
+    assert over_ssh.count("--nnodes 1:3") == 3
+    assert "-- me@w0 " in over_ssh and "--local-addr w0 --rdzv-endpoint w0:29400" in over_ssh
+    assert "# note: 2 nodes cannot share a global batch of 3" in over_ssh
+    assert "--nnodes 1:3" in emitted(home, "--emit", "slurm", "--gpus", "1", *elastic).stdout
+
+
+@pytest.mark.parametrize("ended_first", [True, False])
+def test_the_commands_end_as_the_node_that_fails_and_after_all(
+    home: Path, ended_first: bool
+) -> None:
+    (home / "hosts").write_text("bad slots=1\ngood slots=1\n")
+    made = emitted(home, "--emit", "ssh", "--hostfile", "hosts")
+    waits = "bad" if not ended_first else "good"
+    stands_in = home / "ssh"
+    stands_in.write_text(
+        f"#!/bin/bash\n[ $4 = {waits} ] && sleep 2\necho $4 ended\n[ $4 = good ] || exit 7\n"
+    )
+    stands_in.chmod(0o755)
+    path = f"{home}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", made.stdout], env=environment() | {"PATH": path}, capture_output=True
+    )
+    assert done.returncode == 7
+    assert sorted(done.stdout.split(b"\n")) == [b"", b"bad ended", b"good ended"]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
+from dsengine.loop.counters import Accumulation, Counters
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -69,3 +70,16 @@ def test_an_fp32_model_may_sum_in_bf16(ranks: Ranks) -> None:
     strict = config(0, **settings, zero={"ignore_unused_parameters": False})
     with pytest.raises(Exception, match=r"no gradient has reached .unused\.weight. and 1 more"):
         ranks.run("training.jobs:losses", config=strict, steps=1)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 8])
+def test_a_window_begins_where_a_checkpoint_is_loaded(steps: int) -> None:
+    """One that was saved inside a window holds no gradients of it."""
+    counters = Counters(micro_steps=5, global_steps=1)
+    accumulation = Accumulation(steps, managed=True, counters=counters)
+    accumulation.load_state_dict({"steps": 4})
+    ends = []
+    for _ in range(steps):
+        ends.append(accumulation.is_boundary)
+        counters.micro_steps += 1
+    assert ends == [False] * (steps - 1) + [True]

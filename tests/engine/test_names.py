@@ -97,6 +97,21 @@ def test_every_way_to_a_refused_name_ends_in_the_same_words() -> None:
     assert not hasattr(dsengine, "init_inference")
 
 
+@pytest.mark.parametrize(
+    "attempt",
+    ["deepspeed.comm.TorchBackend", "deepspeed.runtime.domino", "deepspeed.ops.transformer"],
+)
+def test_a_refused_name_says_so_in_a_script_that_begins_with_it(attempt: str) -> None:
+    above, _, leaf = attempt.rpartition(".")
+    for code, error in (
+        (f"import deepspeed\n{attempt}", "AttributeError"),
+        (f"from {above} import {leaf}", "ImportError"),
+    ):
+        code = f"import dsengine.as_deepspeed\n{code}"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert f"{error}: dsengine has no counterpart of {attempt}: " in done.stderr
+
+
 def test_what_nobody_knows_is_an_ordinary_failure() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'dsengine.nonsense'"):
         importlib.import_module("dsengine.nonsense")

@@ -71,9 +71,21 @@ def test_saved_behind_the_last_batch_the_next_pass_begins() -> None:
     assert len(list(RepeatingLoader(loader).data_iter)) == 4
 
 
-def test_a_position_the_ranks_cannot_share_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot share evenly"):
-        loaders(3)[0].load_state_dict({"position": 20, "passes": 0})
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_what_the_ranks_cannot_share_evenly_is_filled_up_as_a_whole_pass_is(
+    world_size: int,
+) -> None:
+    (alone,) = loaders(1, micro_batch=1)
+    order = [int(batch[0]) for batch in alone]
+    resumed = loaders(world_size, micro_batch=1)
+    for loader in resumed:
+        loader.load_state_dict({"position": 19, "passes": 0})
+    dealt = [[int(batch[0]) for batch in loader] for loader in resumed]
+    assert len({len(each) for each in dealt}) == 1
+    in_turn = [sample for turn in zip(*dealt, strict=True) for sample in turn]
+    assert in_turn[: 48 - 19] == order[19:]
+    assert in_turn[48 - 19 :] == order[: -29 % world_size]
+    assert all(loader.state_dict() == {"position": 0, "passes": 1} for loader in resumed)
 
 
 def test_drop_last_is_about_batches() -> None:

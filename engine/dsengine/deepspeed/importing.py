@@ -97,6 +97,7 @@ class _Refusals(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
+        name = name.removeprefix("deepspeed.")  # under what a module here calls itself
         if package == PACKAGE and (message := refusal(name)) is not None:
             # Not ModuleNotFoundError: ``from package import name`` would swallow it.
             raise ImportError(message, name=fullname)

@@ -49,8 +49,9 @@ class Accumulation:
         return {"steps": self.steps}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """After the counters: with other steps per window than before, the next one begins here."""
-        if self._managed and state["steps"] != self.steps:
+        """After the counters: a window begins here, for a checkpoint holds no gradients."""
+        del state
+        if self._managed:
             self._counters.micro_steps = self._counters.global_steps * self.steps
 
     def begin_window_anew(self) -> None:

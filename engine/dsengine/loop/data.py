@@ -5,6 +5,7 @@ order in every pass (``set_epoch`` is never called).
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import cycle, islice
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -16,18 +17,28 @@ T = TypeVar("T")
 
 
 class _Resumed(Sampler[int]):
-    """A sampler that leaves out the samples consumed before, once."""
+    """A sampler that leaves out, once, the ``skip`` samples that all ranks have consumed before.
 
-    def __init__(self, sampler: Sampler[int]) -> None:
+    ``whole`` gives the samples of all ranks; what is left of them is dealt out as
+    DistributedSampler does it, the first ones again where the ranks cannot share it evenly.
+    """
+
+    def __init__(self, sampler: Sampler[int], whole: DistributedSampler[Any] | None) -> None:
         self.sampler = sampler
         self.skip = 0
+        self._whole = whole
 
     def __iter__(self) -> Iterator[int]:
-        indices = iter(self.sampler)
         skip, self.skip = self.skip, 0
-        for _ in range(skip):
-            next(indices, None)
-        yield from indices
+        if skip == 0 or self._whole is None:
+            yield from islice(self.sampler, skip, None)
+            return
+        assert isinstance(self.sampler, DistributedSampler)
+        self._whole.epoch = self.sampler.epoch
+        order, ranks = list(self._whole), self.sampler.num_replicas
+        rest = order[skip:]
+        rest += islice(cycle(order), -len(rest) % ranks)
+        yield from rest[self.sampler.rank :: ranks]
 
     def __len__(self) -> int:
         return len(self.sampler)  # type: ignore[arg-type]
@@ -54,14 +65,15 @@ class TrainingLoader:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         sampler: Sampler[int] | None = None,
     ) -> None:
-        own = sampler is None
+        whole: DistributedSampler[Any] | None = None
         if sampler is None:
             # Padded, not cut, to a multiple of the ranks: drop_last is about batches only.
             sampler = DistributedSampler(dataset, world_size, rank, shuffle=shuffle, seed=0)
+            whole = DistributedSampler(dataset, 1, 0, shuffle=shuffle, seed=0)
         self.micro_batch = micro_batch
-        self.world_size = world_size if own else 1
+        self.world_size = 1 if whole is None else world_size
         self.sampler = sampler
-        self._resumed = _Resumed(sampler)
+        self._resumed = _Resumed(sampler, whole)
         self.loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_size=micro_batch,
@@ -93,8 +105,7 @@ class TrainingLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the rest of a pass that was resumed, else a whole pass."""
-        resumed = self._resumed.skip * self.world_size
-        self._offset, self._batches = resumed, 0
+        self._offset, self._batches = self._resumed.skip, 0
         for batch in self.loader:
             self._batches += 1
             yield batch if self.post_process_func is None else self._processed(batch)
@@ -111,22 +122,14 @@ class TrainingLoader:
         return {"position": self.position, "passes": self.passes}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue at a saved position; takes effect at the next ``iter``.
-
-        Raises ValueError when the position does not fall between two samples of every rank.
-        """
-        position = state["position"]
-        if position % self.world_size:
-            raise ValueError(
-                f"the checkpoint stopped after {position} samples, which {self.world_size} ranks "
-                "cannot share evenly; resume with a number of ranks that divides it"
-            )
+        """Continue at a saved position, on any number of ranks, at the next ``iter``."""
+        position, whole = state["position"], len(self) * self.micro_batch * self.world_size
         self.passes = state["passes"]
-        if position >= len(self) * self.micro_batch * self.world_size:
+        if position >= min(whole, len(self.sampler) * self.world_size):  # type: ignore[arg-type]
             # Saved behind the last batch of a pass: the next one begins.
             self.passes, position = self.passes + 1, 0
         self._offset, self._batches = position, 0
-        self._resumed.skip = position // self.world_size
+        self._resumed.skip = position
 
 
 def data_loader(
