@@ -7,6 +7,7 @@ from dsconfig.checks.registry import TRAINING, rule
 from dsconfig.checks.rule import Finding
 from dsconfig.facts.held import is_of_accelerate
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
+from dsconfig.facts.training import NUMBERS
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
@@ -84,7 +85,7 @@ def _texts(config: Context) -> Iterator[Finding]:
     if not file.endswith((".yaml", ".yml")):
         return
     for name, text in yaml_text.texts_for_numbers(file).items():
-        if name in TAKEN:
+        if name in TAKEN and name in NUMBERS:
             yield Finding(
                 path=(),
                 message=f"{config.argument(name)} is the text {text!r} to PyYAML, and "

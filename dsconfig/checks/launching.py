@@ -12,9 +12,11 @@ from dsconfig.runtimes.base import Runtime
 from dsconfig.source import plugin_settings
 
 BLOCK = "deepspeed_config"
-MIXED = ("no", "fp16", "bf16", "fp8")
+MOST_SHOWN = 80
+"""Characters of a value in a message."""
 UNSAID = -1
 """What accelerate takes where a file does not say how many processes there are."""
+BARE = " (YAML's word for false)"
 BY_TORCHRUN = ", which torchrun takes for no number of processes"
 
 
@@ -94,13 +96,10 @@ def _unreadable(config: Context) -> Iterator[Finding]:
                 help="write a number",
                 effect=Effect.REFUSED,
             )
-    mixed = launch.get("mixed_precision")
-    if mixed is not None and (isinstance(mixed, bool) or str(mixed).lower() not in MIXED):
-        bare = " (YAML's word for false)" if mixed is False else ""
-        words = ", ".join(MIXED[1:-1])
-        yield _stops(
-            "mixed_precision", mixed, f"write '{MIXED[0]}' in quotes, {words} or {MIXED[-1]}", bare
-        )
+    mixed, known = launch.get("mixed_precision"), plugin_settings.MIXED
+    if mixed is not None and (isinstance(mixed, bool) or str(mixed).lower() not in known):
+        help = f"write '{known[0]}' in quotes, {', '.join(known[1:-1])} or {known[-1]}"
+        yield _stops("mixed_precision", mixed, help, BARE if mixed is False else "")
     yield from _unfit_kind(launch)
     yield from _uncountable(launch)
 
@@ -108,10 +107,19 @@ def _unreadable(config: Context) -> Iterator[Finding]:
 def _stops(name: str, value: object, help: str, because: str = "") -> Finding:
     return Finding(
         path=(name,),
-        message=f"{name} is {value!r}{because}: accelerate stops",
+        message=f"{name} is {_shown(value)}{because}: accelerate stops",
         help=help,
         effect=Effect.REFUSED,
     )
+
+
+def _shown(value: object) -> str:
+    """A value as it is written, cut where it is long."""
+    try:
+        shown = repr(value)
+    except ValueError:  # an integer, written in hexadecimal, of more digits than Python writes
+        return "an integer of thousands of digits"
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
 
 
 def _unfit_kind(launch: Mapping[str, Any]) -> Iterator[Finding]:
@@ -123,10 +131,11 @@ def _unfit_kind(launch: Mapping[str, Any]) -> Iterator[Finding]:
         yield _stops("compute_environment", where, f"write {plugin_settings.LOCAL}", because)
     if isinstance(kind, str) and kind not in plugin_settings.KINDS:
         yield _stops("distributed_type", kind, f"write {plugin_settings.DEEPSPEED}")
-    elif kind not in (None, plugin_settings.DEEPSPEED) and block:
+    elif "distributed_type" in launch and kind != plugin_settings.DEEPSPEED and block:
+        said = "empty" if kind is None else f"{kind}{BARE if kind is False else ''}"
         yield Finding(
             path=("distributed_type",),
-            message=f"distributed_type is {kind}: deepspeed_config is not read",
+            message=f"distributed_type is {said}: deepspeed_config is not read",
             help=f"write {plugin_settings.DEEPSPEED}, or give accelerate launch --use_deepspeed",
             effect=Effect.INERT,
         )

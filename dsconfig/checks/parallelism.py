@@ -115,7 +115,7 @@ def distributed_config_of_the_model(config: Context) -> Iterator[Finding]:
     block = distributed_config.block_of(training.arguments)
     in_file = "training" in config.facts.origins
     for name in (each for each in block if each not in distributed_config.KNOWN):
-        alike = config.closest(name, sorted(distributed_config.KNOWN))
+        alike = config.closest(f"{name}", sorted(distributed_config.KNOWN))
         yield Finding(
             path=(),
             message=f"{config.argument(f'{path}.{name}')} is no setting of DistributedConfig: "

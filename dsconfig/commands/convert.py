@@ -73,6 +73,8 @@ def as_base64(document: "Document", gpus: int, nodes: int) -> str:
 
 
 def as_accelerate(document: "Document", gpus: int, nodes: int) -> str:
+    if document.is_made:
+        raise UsageError(f"{document.name}: this is accelerate's YAML already")
     stage = lookup(document.value, "/zero_optimization/stage", 0)
     lines = [
         *_head("DEEPSPEED", gpus, nodes),

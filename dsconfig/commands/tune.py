@@ -47,7 +47,7 @@ def tune(
 ) -> None:
     """Rank stage, offload and recomputation by expected time, with the largest batch that fits.
 
-    The first is what resolve and init choose for these facts.
+    With --runtime dsengine, the first is what resolve and init choose for these facts.
 
     Exit code 1 when nothing fits.
     """

@@ -21,9 +21,6 @@ class Launch(NamedTuple):
     plugin: Mapping[str, Any]
 
 
-_PRECISION = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
-
-
 def from_path(path: str | Path) -> Launch:
     """Read the file. Raises FactError on values of a wrong type."""
     return launch(given.read_file(path, FLAG))
@@ -34,12 +31,13 @@ def launch(settings: Mapping[str, Any]) -> Launch:
     mixed = plugin_settings.mixed_precision(settings)
     # YAML 1.1 reads a bare ``no`` as false, and accelerate's own files write it bare.
     mixed = "no" if mixed is False else mixed
-    if mixed is not None and (not isinstance(mixed, str) or mixed not in _PRECISION):
+    chosen = mixed.lower() if isinstance(mixed, str) else mixed
+    if chosen is not None and chosen not in plugin_settings.MIXED:
         raise FactError(FLAG, f"mixed_precision is {mixed!r}; write no, fp16, bf16 or fp8")
     return Launch(
         world_size=_count(settings, "num_processes"),
         nodes=_count(settings, "num_machines"),
-        precision=_PRECISION[mixed] if mixed is not None else None,
+        precision=None if chosen is None else plugin_settings.PRECISIONS.get(chosen, "fp32"),
         settings=settings,
         plugin=plugin if isinstance(plugin, dict) else {},
     )

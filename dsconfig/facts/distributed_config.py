@@ -84,7 +84,9 @@ def breaches(block: Mapping[str, Any], processes: int | None) -> Iterator[Breach
     for name in SIZES:
         value = block.get(name)
         if value is not None and (not isinstance(value, int) or value < 1):
-            yield Breach(name, f"is {value!r}, and must be 1 or more", "write how many ranks")
+            yield Breach(
+                name, f"is {value!r}, and must be an integer of 1 or more", "write how many ranks"
+            )
     for name in PLANS:
         if block.get(name) is not None and not isinstance(block[name], Mapping):
             said = f"is {block[name]!r}, and must map modules to rules"
@@ -109,6 +111,8 @@ def _together(found: Mapping[str, int], processes: int | None) -> Iterator[Breac
         yield Breach("pp_size", "does not go with fsdp_size or dp_replicate_size", "keep one")
     together = prod(found[name] for name in RANKS)
     if processes is not None and together not in (1, processes):
-        factors = " x ".join(name for name in RANKS if found[name] > 1)
-        said = f"multiply to {together}, and there are {processes} processes"
+        above = [name for name in RANKS if found[name] > 1]
+        factors = " x ".join(above)
+        verb = "multiply to" if len(above) > 1 else "is"
+        said = f"{verb} {together}, and there are {processes} processes"
         yield Breach(factors, said, "let the sizes multiply to the number of processes")

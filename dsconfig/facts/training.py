@@ -90,7 +90,9 @@ def asked_by(config: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     micro, steps = NAMES_OF["train_batch_size"]
     total, passes = _number_at(config, "train_batch_size"), found.get(steps, 1)
     if isinstance(total, int) and micro not in found and isinstance(passes, int) and passes > 0:
-        found[micro] = total // (ranks * passes)
+        share, left = divmod(total, ranks * passes)
+        if share and not left:  # else no size agrees, and the program tells so
+            found[micro] = share
     return {name: value for name, value in found.items() if value != DEFAULTS.get(name)}
 
 
@@ -102,7 +104,7 @@ def _number_at(config: object, key: str) -> Any:
 
 
 _COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps")
-_NUMBERS = (
+NUMBERS = (
     "learning_rate",
     "adam_beta1",
     "adam_beta2",
@@ -112,6 +114,7 @@ _NUMBERS = (
     "warmup_steps",
     "warmup_ratio",
 )
+"""Arguments with a fraction, with which an optimizer or its schedule calculates."""
 
 
 def from_path(path: str | Path) -> TrainingFacts:
@@ -154,7 +157,7 @@ def _check(arguments: Mapping[str, Any]) -> None:
         value = arguments.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise FactError(FLAG, f"{name} is {value!r}; it must be an integer")
-    for name in _NUMBERS:
+    for name in NUMBERS:
         value = arguments.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise FactError(FLAG, f"{name} is {value!r}; write it as a number, without quotes")

@@ -3,6 +3,7 @@
 reading        what names or holds a config: a path, standard input, text, base64, a dict
 from_text      HJSON or JSON text as a document, and why strict JSON readers refuse it
 from_yaml      the config in an accelerate or Trainer YAML, or the file it names
+yaml_numbers   PyYAML's safe loader with the numbers of JSON
 from_python    the config literal in a Python file
 document       what was read: values, places, findings; what every format shares
 hjson          text to values and places, going on after a mistake

@@ -159,15 +159,15 @@ def no_config_inside(message: str, help: str) -> Diagnostic:
     )
 
 
-def no_config_named(why: str = "it trains without DeepSpeed") -> Diagnostic:
-    """A trainer's YAML that names no file of a ds_config."""
+def no_config_named(why: str = "it trains without DeepSpeed", key: str = "deepspeed") -> Diagnostic:
+    """A trainer's YAML that names no file of a ds_config; ``key`` is the one that would."""
     return Diagnostic(
         code="DSC009",
         name="no-config-inside",
         effect=Effect.NOTE,
         range=START,
         message=f"this file names no ds_config: {why}",
-        help="name a file under the key deepspeed, or leave this one out",
+        help=f"name a file under the key {key}, or leave this one out",
     )
 
 

@@ -6,8 +6,10 @@ ds.json``, or the config itself below that key. Values are PyYAML's, because acc
 transformers read with it: ``5e8`` without a dot is a text there.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +17,7 @@ from typing import Any, cast
 import yaml
 
 from dsconfig.report import Diagnostic
-from dsconfig.source import findings, plugin_settings
+from dsconfig.source import findings, plugin_settings, yaml_numbers
 from dsconfig.source.document import Document, Format, finish, telling, too_deep, unreadable
 from dsconfig.source.kinds import ARGUMENTS, another_kind
 from dsconfig.source.pointer import escape
@@ -29,6 +31,8 @@ HOLDERS = ("deepspeed_config_file", "deepspeed", "deepspeed_config", "ds_config"
 BROUGHT_ALONG = frozenset(("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload"))
 """What ms-swift takes for a file of its own where there is none of that name."""
 MERGE = "tag:yaml.org,2002:merge"
+FOLLOWED: ContextVar[frozenset[Path]] = ContextVar("FOLLOWED", default=frozenset())
+"""Files that were named on the way to the text that is being read."""
 MOST_NODES = 200_000
 """Nodes after aliases are written out; more is an attack or an accident."""
 
@@ -41,13 +45,17 @@ class _Found:
     duplicates: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
 
 
-def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -> Document:
+def document_from_yaml(
+    text: str, name: str, read: Callable[[Path], Document], *, is_json: bool = False
+) -> Document:
     """The ds_config in a YAML text, with positions in that text; or the one it names.
 
-    ``read`` reads a file that the YAML names.
+    ``read`` reads a file that the YAML names. With ``is_json`` tabs and numbers are those of JSON.
     """
+    make_loader: Any = yaml_numbers.Loader if is_json else yaml.SafeLoader
+    readable = yaml_numbers.from_json(text) if is_json else text
     try:
-        loader: Any = yaml.SafeLoader(text)
+        loader = make_loader(readable)
         root = loader.get_single_node()
         if root is None:
             nothing = [findings.empty_text("the file")]
@@ -61,7 +69,7 @@ def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -
         _merge(root, set())
         node = _config_node(root)
         whole = _plain(loader.construct_document(root))
-        part: Any = yaml.SafeLoader(text)
+        part = make_loader(readable)
         value = _plain(part.construct_document(node)) if node else whole
     except yaml.YAMLError as error:
         return _broken(text, name, error)
@@ -74,8 +82,9 @@ def document_from_yaml(text: str, name: str, read: Callable[[Path], Document]) -
         is_plugin = plugin_settings.is_launched_with(holder)
         if is_plugin:
             return _made(text, name, root, holder)
+        if plugin_settings.is_of_accelerate(holder, ()):
+            return _unused(text, name, "deepspeed_config_file")
         unused = any(_is_nothing(dict(_entries(root)).get(key)) for key in HOLDERS)
-        unused = unused or plugin_settings.is_of_accelerate(holder, ())
         return _unused(text, name) if unused else _without_config(text, name)
     place = (node.start_mark.index, node.end_mark.index)
     if node is root and another_kind(value) is ARGUMENTS:
@@ -265,11 +274,11 @@ def _follow(
     for path in (Path(target), Path(name).parent / target):
         with suppress(OSError, ValueError):  # too long, or a null character
             if path.is_file():
-                return read(path)
+                return _read_once(text, name, path, read)
     why = None
     if target in BROUGHT_ALONG:
         why = f'"{target}" is a config that ms-swift brings along'
-    elif is_placeholder(target, is_bare=False):
+    elif is_placeholder(target, is_bare=False) or re.search(r"\$\w+", target):
         why = f"another program writes a path for {target}"
     if why is not None:
         named = findings.no_config_named(why)
@@ -283,9 +292,23 @@ def _follow(
     return unreadable(name, text, missing)._replace(spans=spans, format=Format.YAML)
 
 
-def _unused(text: str, name: str) -> Document:
+def _read_once(text: str, name: str, path: Path, read: Callable[[Path], Document]) -> Document:
+    """The file at a path, unless it was named on the way to this text already."""
+    target, followed = path.resolve(), FOLLOWED.get()
+    if target in followed:
+        why = f"'{path}' leads back to this file"
+        circle = findings.unreadable(why, "name the file of a ds_config")
+        return unreadable(name, text, circle)._replace(format=Format.YAML)
+    token = FOLLOWED.set(followed | {target})
+    try:
+        return read(path)
+    finally:
+        FOLLOWED.reset(token)
+
+
+def _unused(text: str, name: str, key: str = "deepspeed") -> Document:
     """A trainer's or accelerate's file in which DeepSpeed is switched off."""
-    nothing = findings.no_config_named()
+    nothing = findings.no_config_named(key=key)
     return unreadable(name, text, nothing)._replace(format=Format.YAML)
 
 

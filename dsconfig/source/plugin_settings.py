@@ -119,8 +119,11 @@ WORDS_OF_TORCHRUN = frozenset(("auto", "cpu", "gpu", "xpu"))
 
 def is_count(processes: object) -> bool:
     """Whether torchrun starts this many processes: a number of 1 or more, or a word of its own."""
-    text = str(processes)
-    return text in WORDS_OF_TORCHRUN or (text.isdigit() and int(text) > 0)
+    try:
+        text = str(processes)
+        return text in WORDS_OF_TORCHRUN or int(text) > 0
+    except ValueError:  # no number, or one of more digits than Python reads or writes
+        return False
 
 
 def mixed_precision(launch: Mapping[str, Any]) -> Any:
@@ -132,6 +135,8 @@ def mixed_precision(launch: Mapping[str, Any]) -> Any:
 
 PRECISIONS: Mapping[str, str] = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
 """The block of a ds_config that the Accelerator switches on for a ``mixed_precision``."""
+MIXED = ("no", *PRECISIONS)
+"""Values of ``mixed_precision``, in letters of either case."""
 
 
 def switched_on(block: str) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def _from_origin(found: Text | Diagnostic, name: str, wanted: Format | None) -> 
         return from_python.document_from_python(found.content, name)
     document = document_from_text(found.content, name, has_mark=found.has_mark)
     if document.format is Format.JSON and _names_a_config(document):
-        return from_yaml.document_from_yaml(found.content, name, read)  # JSON is YAML
+        return from_yaml.document_from_yaml(found.content, name, read, is_json=True)
     return document
 
 

@@ -34,6 +34,7 @@ NOT_SHOWN = {
     "DSC476": "only releases before 0.19.4 stop, with 2 ranks",
     "DSC502": "needs a model that fills a node",
     "DSC503": "needs a model of 7 billion parameters, and NVMe",
+    "DSC708": "accelerate or torchrun stops, not DeepSpeed",
     "DSC902": "stops when a checkpoint is loaded",
     "DSC916": "stops when deepspeed builds the data loader",
 }

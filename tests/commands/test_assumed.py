@@ -152,3 +152,13 @@ def test_a_word_on_recomputation_leaves_the_assumed_precision(file: Path) -> Non
     done = run("estimate", file, *MODEL, "--seq-len", 2048, "--recompute", "full")
     assert "H100-SXM5-80GB, bf16" in " ".join(done.stdout.split())
     assert "no effect" not in done.stderr
+
+
+@pytest.mark.parametrize(("total", "said"), [(2, False), (12, False), (16, True)])
+def test_only_a_micro_batch_that_agrees_with_the_file_is_assumed(
+    total: int, said: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"train_batch_size": total, "zero_optimization": {"stage": 2}}))
+    done = run("estimate", path, "--runtime", "transformers", "--params", "1e9", "--gpus", 8)
+    assert ("per_device_train_batch_size=" in done.stderr) is said

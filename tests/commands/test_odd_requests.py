@@ -144,3 +144,9 @@ def test_a_known_key_that_nothing_fills_is_said_to_be_absent(config: Path) -> No
 
 def test_a_slip_in_the_number_of_ranks_is_refused(config: Path) -> None:
     assert "--gpus: 800000000 ranks" in refused(run("validate", config, "--gpus", 800_000_000))
+
+
+def test_a_yaml_of_accelerate_is_not_converted_to_one(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text("distributed_type: DEEPSPEED\nnum_processes: 2\n")
+    assert "accelerate's YAML already" in refused(run("convert", path, "--to", "accelerate"))

@@ -1,6 +1,10 @@
 """The fields of TrainingArguments beside the transformers installed."""
 
 import dataclasses
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -25,7 +29,14 @@ def test_a_former_field_is_taken_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "advised"), [("1e-4", "1.0e-4"), ("1.5e4", "1.5e+4"), ("1.0e-4", None)]
+    ("written", "advised"),
+    [
+        ("1e-4", "1.0e-4"),
+        ("1.5e4", "1.5e+4"),
+        ("1.0e-4", None),
+        (".5e3", "0.5e+3"),
+        ("1_0e-8", "10.0e-8"),
+    ],
 )
 def test_a_number_that_is_a_text_to_yaml_is_told_at_its_line(
     written: str, advised: str | None, tmp_path: Path
@@ -39,6 +50,37 @@ def test_a_number_that_is_a_text_to_yaml_is_told_at_its_line(
     assert all(each.message.startswith(f"{path}:2: learning_rate") for each in told)
     if advised:
         assert yaml.safe_load(advised) == float(written)
+
+
+@pytest.mark.parametrize("line", ["output_dir: 1e5", "run_name: 1e-4", "num_train_epochs: 1e1"])
+def test_a_text_that_no_optimizer_calculates_with_is_let_be(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "args.yaml"
+    path.write_text(f"{line}\n")
+    facts = dsconfig.gather(world_size=1, training_args=path)
+    found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
+    assert "DSC707" not in {each.code for each in found}
+
+
+def test_a_name_is_told_at_its_line_of_json_indented_with_tabs(tmp_path: Path) -> None:
+    path = tmp_path / "args.json"
+    path.write_text('{\n\t"output_dir": "out",\n\t"warmup_ratio": 0.1\n}\n')
+    facts = dsconfig.gather(world_size=1, training_args=path)
+    found = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
+    assert [each.message.split(": ")[0] for each in found] == [f"{path}:3"]
+
+
+def test_a_pipe_of_arguments_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "args.yaml"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=("warmup_ratio: 0.1\n",), daemon=True)
+    writer.start()
+    code = (
+        "import sys, dsconfig; facts = dsconfig.gather(world_size=1, training_args=sys.argv[1]);"
+        f"print(dsconfig.validate({CONFIG}, facts, runtime='transformers').errors[0].message)"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith(f"{path}: warmup_ratio")
 
 
 def test_a_name_is_told_at_its_line_of_the_arguments(tmp_path: Path) -> None:

@@ -220,6 +220,11 @@ def test_a_config_inside_another_programs_yaml_is_not_taken_for_settings(tmp_pat
         ("_type: DEEPSPEED", "_type: DEEPSPED", "refused", 2),
         ("_type: DEEPSPEED", "_type: MULTI_GPU", "inert", 2),
         ("LOCAL_MACHINE", "AMAZON_SAGEMAKER", "refused", 1),
+        ("_type: DEEPSPEED", "_type:", "inert", 2),
+        ("num_processes: 8", "num_processes: '²'", "refused", 9),
+        ("num_processes: 8", f"num_processes: '{'9' * 5000}'", "refused", 9),
+        ("num_processes: 8", f"num_processes: 0x{'f' * 5000}", "refused", 9),
+        ("debug: false", "mixed_precision: BF16", None, 0),
         ("debug: false", "fp16: true", None, 0),
         ("debug: false", "dynamo_backend: 'NO'", None, 0),
         ("debug: false", "deepspeed_config: ds.json", "refused", 10),
@@ -259,3 +264,18 @@ def test_the_precision_of_the_launch_is_part_of_what_accelerate_makes(
     facts = dsconfig.gather(micro_batch=1, world_size=8, global_batch=8)
     alone = dsconfig.resolve(document.value, facts)
     assert alone.effective.numerics.precision == block
+
+
+def test_a_kind_that_yaml_reads_as_false_is_shown_with_its_word(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(WHOLE.replace("_type: DEEPSPEED", "_type: NO"))
+    found = dsconfig.validate(path, runtime="accelerate").diagnostics
+    (told,) = [each.message for each in found if each.code == "DSC705"]
+    assert told.startswith("distributed_type is False (YAML's word for false)")
+
+
+def test_a_precision_in_capitals_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(WHOLE.replace("debug: false", "mixed_precision: BF16"))
+    facts = dsconfig.gather(accelerate_config=path)
+    assert facts.training is not None and facts.training.precision == "bf16"

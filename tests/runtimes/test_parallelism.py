@@ -133,6 +133,21 @@ def test_a_distributed_config_that_divides_nothing_is_let_be(block: dict[str, An
     assert "DSC709" not in {each.code for each in found}
 
 
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({1: 2}, "distributed_config.1 is no setting"),
+        ({"tp_size": 3}, "tp_size is 3, and there are 4 processes"),
+        ({"tp_size": 3, "pp_size": 2}, "tp_size x pp_size multiply to 6, and"),
+        ({"tp_size": 1.0}, "tp_size is 1.0, and must be an integer of 1 or more"),
+    ],
+)
+def test_a_distributed_config_is_told_in_words_that_fit(block: dict[Any, Any], said: str) -> None:
+    facts = dsconfig.gather(world_size=4, training_args={"distributed_config": block})
+    found = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
+    assert any(each.code == "DSC709" and said in each.message for each in found), found
+
+
 def test_a_model_that_is_divided_stops_deepspeed_when_it_is_built() -> None:
     given = {"model_init_kwargs": {"distributed_config": {"tp_plan": "auto"}}}
     facts = dsconfig.gather(world_size=2, training_args=given)

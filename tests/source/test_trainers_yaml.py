@@ -3,12 +3,14 @@
 Written by hand after their example folders: which keys there are, and where the config is named.
 """
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
 
 import dsconfig
+from dsconfig.facts import held
 from dsconfig.report import Effect
 
 FILLED = {
@@ -165,3 +167,52 @@ def test_an_empty_file_is_told_once(text: str, tmp_path: Path) -> None:
     path = tmp_path / "ds.yaml"
     path.write_text(text)
     assert [each.code for each in dsconfig.validate(path).diagnostics] == ["DSC004"]
+
+
+EMBEDDED = {
+    "train_batch_size": 8,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8},
+}
+
+
+@pytest.mark.parametrize("indent", [None, "\t"])
+def test_a_config_inside_json_has_the_numbers_and_blanks_of_json(
+    indent: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "args.json"
+    text = json.dumps({**ARGUMENTS, "deepspeed": EMBEDDED}, indent=indent)
+    path.write_text(text.replace("500000000.0", "5e8").replace("0.0001", "1e-4"))
+    document = dsconfig.read(path)
+    assert document.value == EMBEDDED and not document.diagnostics
+    facts = held.completed(dsconfig.gather(world_size=2), document)
+    assert not dsconfig.validate(document, facts, runtime="transformers").errors
+
+
+@pytest.mark.parametrize("names", [["a.json", "a.json"], ["a.json", "b.json", "a.json"]])
+def test_files_that_lead_back_to_themselves_are_told_so(names: list[str], tmp_path: Path) -> None:
+    for name, following in itertools.pairwise(names):
+        (tmp_path / name).write_text(json.dumps({**ARGUMENTS, "deepspeed": following}))
+    for _ in range(2):  # the first reading leaves nothing behind
+        (found,) = dsconfig.read(tmp_path / "a.json").diagnostics
+        assert found.code == "DSC001" and "leads back to this file" in found.message
+
+
+def test_a_path_that_begins_with_a_variable_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text("output_dir: out\ndeepspeed: $HOME/ds.json\n")
+    (found,) = dsconfig.read(path).diagnostics
+    assert (found.code, found.effect) == ("DSC009", Effect.NOTE)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [("distributed_type: FSDP\n", "deepspeed_config_file"), ("deepspeed:\n", "deepspeed")],
+)
+def test_the_key_that_would_name_a_config_is_the_programs(
+    text: str, key: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(text)
+    (found,) = dsconfig.read(path).diagnostics
+    assert f"under the key {key}," in (found.help or "")
