@@ -303,7 +303,9 @@ def curve(folder: Path) -> dict[int, tuple[int, float]]:
 def test_a_lost_node_is_done_without_and_one_that_comes_is_taken(bed: Bed) -> None:
     """World 4 -> 2 -> 3, with the losses of a run that nothing has happened to."""
     common = {"config": ELASTIC, "script": TRAINS_ON_ANY, "nodes": "1:2"}
-    whole = ended(*(bed.start(rank, flags="--gpus 2", **common) for rank in (0, 1)))
+    whole = ended(
+        *(bed.start(rank, flags="--gpus 2 --max-restarts 3", **common) for rank in (0, 1))
+    )
     assert [code for code, _ in whole] == [0, 0], whole
     expected = curve(bed.folder)
     assert {ranks for ranks, _ in expected.values()} == {4}
