@@ -19,6 +19,7 @@ from unittest import mock
 from launches import cases
 from launches.cases import Launch
 from ports import reserved_port
+from replays.launches import judged
 
 
 class Reached(BaseException):
@@ -39,6 +40,18 @@ def outcome(case: Launch, folder: Path) -> dict[str, Any]:
         except (Exception, SystemExit) as error:
             return _failed(error)
     raise AssertionError("the script ended without deepspeed.initialize")
+
+
+def disagreements(folder: Path, rounds: int, seed: int) -> list[str]:
+    """What is told otherwise than it happens, of so many random starts below ``folder``."""
+    wrong: list[str] = []
+    for case in cases.launches(rounds, seed):
+        place = folder / case.id
+        place.mkdir()
+        found = judged(case, outcome(case, place), place)
+        if not found.agrees:
+            wrong.append(f"{case.id}: {found.expected}; got {found.got}")
+    return wrong
 
 
 def _failed(error: BaseException) -> dict[str, Any]:
