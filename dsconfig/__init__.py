@@ -11,6 +11,7 @@ Names are loaded on first use, so that a program pays only for what it calls.
 
 from typing import TYPE_CHECKING
 
+from dsconfig import launched
 from dsconfig.lazily import names_of
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ __all__ = [
     "complete",
     "estimate",
     "gather",
+    "launched",
     "optimizer_type",
     "plan",
     "read",

@@ -4,22 +4,17 @@ from collections.abc import Iterator, Mapping
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import TRAINING, rule
-from dsconfig.checks.rule import Finding
+from dsconfig.checks.rule import Finding, beside_arguments
 from dsconfig.facts.held import is_of_accelerate
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import NUMBERS
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
-from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.transformers import Transformers
 
 with lazily():
     from dsconfig.checks import spelling
     from dsconfig.facts import yaml_text
-
-
-def _takes_arguments(runtime: Runtime) -> bool:
-    return runtime.compares_arguments
 
 
 @rule(
@@ -28,7 +23,7 @@ def _takes_arguments(runtime: Runtime) -> bool:
     Effect.REFUSED,
     also=(Effect.DEPRECATED, Effect.NOTE),
     wakes=TRAINING,
-    holds=_takes_arguments,
+    holds=beside_arguments,
 )
 def training_argument(config: Context) -> Iterator[Finding]:
     """A name that the TrainingArguments of this transformers do not take: release 5 dropped it, or

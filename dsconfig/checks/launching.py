@@ -5,10 +5,9 @@ from typing import Any
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import HOLDER, rule
-from dsconfig.checks.rule import Finding
+from dsconfig.checks.rule import Finding, before_deepspeed
 from dsconfig.facts import held
 from dsconfig.report import Effect
-from dsconfig.runtimes.base import Runtime
 from dsconfig.source import plugin_settings
 
 BLOCK = "deepspeed_config"
@@ -20,17 +19,13 @@ BARE = " (YAML's word for false)"
 BY_TORCHRUN = ", which torchrun takes for no number of processes"
 
 
-def _through_accelerate(runtime: Runtime) -> bool:
-    return bool(runtime.filled_with)
-
-
 @rule(
     "DSC705",
     "accelerate-setting",
     Effect.ALTERED,
     also=(Effect.REFUSED, Effect.INERT, Effect.NOTE),
     wakes=HOLDER,
-    holds=_through_accelerate,
+    holds=before_deepspeed,
 )
 def accelerate_setting(config: Context) -> Iterator[Finding]:
     """A line of accelerate's YAML that accelerate does not take.
@@ -173,7 +168,7 @@ def _uncountable(launch: Mapping[str, Any]) -> Iterator[Finding]:
         yield _stops("num_machines", machines, "write how many machines there are", ", no number")
 
 
-@rule("DSC706", "nvme-path-not-launched", Effect.ALTERED, wakes=HOLDER, holds=_through_accelerate)
+@rule("DSC706", "nvme-path-not-launched", Effect.ALTERED, wakes=HOLDER, holds=before_deepspeed)
 def nvme_path_not_launched(config: Context) -> Iterator[Finding]:
     """accelerate's launcher hands on where to offload to, and never the path on the disk.
 

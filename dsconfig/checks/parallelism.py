@@ -4,20 +4,11 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import HOLDER, TRAINING, rule
-from dsconfig.checks.rule import Finding
+from dsconfig.checks.rule import Finding, before_deepspeed, beside_arguments
 from dsconfig.facts import distributed_config, parallelism
 from dsconfig.facts.held import is_of_accelerate
 from dsconfig.facts.parallelism import BLOCK
 from dsconfig.report import Effect
-from dsconfig.runtimes.base import Runtime
-
-
-def _through_accelerate(runtime: Runtime) -> bool:
-    return bool(runtime.filled_with)
-
-
-def _takes_arguments(runtime: Runtime) -> bool:
-    return runtime.compares_arguments
 
 
 @rule(
@@ -27,7 +18,7 @@ def _takes_arguments(runtime: Runtime) -> bool:
     also=(Effect.ALTERED,),
     wakes=HOLDER,
     late=True,
-    holds=_through_accelerate,
+    holds=before_deepspeed,
 )
 def parallelism_config(config: Context) -> Iterator[Finding]:
     """Sizes in accelerate's `parallelism_config` at which it stops, or DeepSpeed behind it.
@@ -91,7 +82,7 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     also=(Effect.ALTERED,),
     wakes=TRAINING,
-    holds=_takes_arguments,
+    holds=beside_arguments,
 )
 def distributed_config_of_the_model(config: Context) -> Iterator[Finding]:
     """The `distributed_config` with which transformers 5 divides a model while it is loaded, among

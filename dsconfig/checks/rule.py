@@ -31,6 +31,11 @@ def before_deepspeed(runtime: Runtime) -> bool:
     return bool(runtime.filled_with)
 
 
+def beside_arguments(runtime: Runtime) -> bool:
+    """The fault shows where a program reads TrainingArguments beside the file."""
+    return runtime.compares_arguments
+
+
 class Finding(NamedTuple):
     """One place where a rule does not hold. None means: as the rule says.
 

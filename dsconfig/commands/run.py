@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dsconfig import launched
 from dsconfig.commands import options, prepare
 from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
@@ -35,14 +36,6 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.planner.plan import Plan
 
-PLAN_VARIABLE = "DSCONFIG_PLAN"
-"""Where every rank finds the plan; dsengine.initialize executes it."""
-CONFIG_VARIABLE = "DSCONFIG_FILE"
-"""Where it finds the resolved config, for scripts that pass one themselves."""
-EVENTS_VARIABLE = "DSCONFIG_EVENTS"
-"""Where it tells of steps, checkpoints and failures."""
-ELASTIC_VARIABLE = "DSCONFIG_ELASTIC"
-"""Set where the plan may be executed by another number of ranks, with the same global batch."""
 PLACEHOLDERS = {"{config}": "resolved.json", "{plan}": "plan.json"}
 """Words among the script's arguments that become the path of a file."""
 
@@ -201,10 +194,10 @@ def run(
         nodes, gpus = len(hosts.names), hosts.ranks
     if emit is not None:
         _insist_on_every_node(node_rank, local_addr)
+        made, facts = plan_of(file, gpus, nodes or 1, about_the_world, overrides)
         flags = {_FLAGS.get(name, name): value for name, value in about_the_world.items()}
         flags |= {"set": overrides, "engine": engine, "gpus": gpus, "grace": grace}
         flags |= {"max_restarts": max_restarts, "join_timeout": join_timeout}
-        made, facts = plan_of(file, gpus, nodes or 1, about_the_world, overrides)
         job = jobs.Job(
             name=Path(script[0]).stem,
             nodes=made.nodes,
@@ -230,16 +223,14 @@ def run(
     else:
         said = f"dsconfig run: node {where.rank} of {where.nodes}, by the plan of node 0"
     typer.echo(said, err=True)
-    meeting = None
-    if where is not None:
-        meeting = {
-            **where._asdict(),
-            "least": least or where.nodes,
-            "fingerprint": places.fingerprint(file, program),
-            "seconds": join_timeout,
-            "ranks": gpus,
-            "cards": len(machine.cards_here()),
-        }
+    meeting = where and {
+        **where._asdict(),
+        "least": least or where.nodes,
+        "fingerprint": places.fingerprint(file, program),
+        "seconds": join_timeout,
+        "ranks": gpus,
+        "cards": len(machine.cards_here()),
+    }
     if engine is not None:
         program = ["-m", STAND_IN, *program]
     if local_addr is not None:
@@ -466,20 +457,20 @@ def launch(
         script = [each.replace(word, str(path)) for each in script]
     command = [sys.executable, "-m", LAUNCHER, str(log), told]
     environment = os.environ | {
-        PLAN_VARIABLE: str(files["{plan}"]),
-        CONFIG_VARIABLE: str(files["{config}"]),
-        EVENTS_VARIABLE: str(events),
+        launched.PLAN: str(files["{plan}"]),
+        launched.CONFIG: str(files["{config}"]),
+        launched.EVENTS: str(events),
         stopping.GRACE: str(grace),
         "PYTHONUNBUFFERED": "1",  # what a rank prints is seen when it prints it
     }
     environment.setdefault("OMP_NUM_THREADS", "1")
-    environment.pop(ELASTIC_VARIABLE, None)  # that of a run around this one
+    environment.pop(launched.ELASTIC, None)  # that of a run around this one
     if meeting is not None:
         # Nodes count restarts each for itself, and look for the others under that number in a
         # store they share. One of its own for every round knows no number, and nothing old.
         environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         if meeting["least"] != meeting["nodes"]:
-            environment[ELASTIC_VARIABLE] = "1"
+            environment[launched.ELASTIC] = "1"
     return subprocess.Popen(
         [*command, *words, *script],
         env=environment,

@@ -6,7 +6,9 @@ block of its own that a script hands on.
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
+
+from dsconfig.facts.parallelism import Breach
 
 BLOCK = "distributed_config"
 HOLDER = "model_init_kwargs"
@@ -26,14 +28,6 @@ KNOWN = frozenset(
         "ep_implementation",
     )
 )
-
-
-class Breach(NamedTuple):
-    """What transformers stops at: a setting, and what is wrong with it."""
-
-    setting: str
-    said: str
-    help: str
 
 
 def place_of(arguments: Mapping[str, Any]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ OTHERS = (
 
 
 class Breach(NamedTuple):
-    """What accelerate or DeepSpeed stops at: a setting (empty: the block), and what is wrong."""
+    """What a program stops at: a setting (empty: the block), and what is wrong with it."""
 
     setting: str
     said: str

@@ -6,7 +6,6 @@ ds.json``, or the config itself below that key. Values are PyYAML's, because acc
 transformers read with it: ``5e8`` without a dot is a text there.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
@@ -17,12 +16,11 @@ from typing import Any, cast
 import yaml
 
 from dsconfig.report import Diagnostic
-from dsconfig.source import findings, plugin_settings, yaml_numbers
+from dsconfig.source import findings, plugin_settings, templates, yaml_numbers
 from dsconfig.source.document import Document, Format, finish, telling, too_deep, unreadable
 from dsconfig.source.kinds import ARGUMENTS, another_kind
 from dsconfig.source.pointer import escape
 from dsconfig.source.positions import Offsets, Spans
-from dsconfig.source.templates import is_placeholder
 
 Node = Any
 """A node of PyYAML, which has no types of its own."""
@@ -278,7 +276,7 @@ def _follow(
     why = None
     if target in BROUGHT_ALONG:
         why = f'"{target}" is a config that ms-swift brings along'
-    elif is_placeholder(target, is_bare=False) or re.search(r"\$\w+", target):
+    elif templates.WHOLE.search(target):
         why = f"another program writes a path for {target}"
     if why is not None:
         named = findings.no_config_named(why)

@@ -206,6 +206,15 @@ def test_a_subclass_that_leaves_the_update_alone_steps_parts() -> None:
         kind(parameter)  # torch wraps ``step`` of the class now
         assert is_elementwise(kind)
     assert not is_elementwise(Changed)
+
+
+def test_a_changed_update_is_seen_before_torch_has_wrapped_any_step() -> None:
+    code = (
+        "import torch; from dsengine.optimizers.binding import is_elementwise\n"
+        "class Changed(torch.optim.AdamW):\n    def step(self): ...\n"
+        "assert not is_elementwise(Changed) and is_elementwise(torch.optim.AdamW)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
     assert not is_elementwise(torch.optim.Adafactor)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = [
-    ("lazily", "generated"),
+    ("lazily", "generated", "launched"),
     ("mesh", "batch"),
     ("report",),
     ("schema",),

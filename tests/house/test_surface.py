@@ -36,6 +36,7 @@ SURFACE = {
     "replan",
     "estimate",
     "gather",
+    "launched",
     "optimizer_type",
     "plan",
     "read",

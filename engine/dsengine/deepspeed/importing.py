@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -59,8 +59,6 @@ class Standing(Loader):
     def exec_module(self, module: ModuleType) -> None:
         real = import_module(self.real.name)
         sys.modules[module.__name__] = real
-        below = module.__name__.partition(".")[2]
-        vars(real).setdefault("__getattr__", missing(module.__name__, below))
         for name, value in vars(real).items():
             hidden = sys.modules.get(f"{real.__name__}.{name}")
             if hidden is not None and hidden is not value:
@@ -75,6 +73,15 @@ class Standing(Loader):
         return loader.get_code(self.real.name)
 
 
+class _Speaking(SourceFileLoader):
+    """Loads a module of this room, which says what to do instead of a name that it has not."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        below = module.__name__.removeprefix(f"{ROOM}.")
+        vars(module)["__getattr__"] = missing(module.__name__, below)
+        super().exec_module(module)
+
+
 class _Names(MetaPathFinder):
     """Asked before the file system, which would load a file of this room a second time."""
 
@@ -82,8 +89,13 @@ class _Names(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
-        if package != PACKAGE or fullname.startswith(ROOM):
+        if package != PACKAGE:
             return None
+        if fullname.startswith(ROOM):
+            spec = PathFinder.find_spec(fullname, path, target)
+            if spec is not None and type(spec.loader) is SourceFileLoader:
+                spec.loader = _Speaking(spec.loader.name, spec.loader.path)
+            return spec
         real = None if (place := module_of(name)) is None else spec_of(place)
         if real is None:
             return None

@@ -45,12 +45,13 @@ class Accumulation:
             return True
         return (self._counters.micro_steps + 1) % self.steps == 0
 
-    def state_dict(self) -> dict[str, int]:
-        return {"steps": self.steps}
+    def state_dict(self) -> dict[str, Any]:
+        """The counters', from which all the rest follows."""
+        return self._counters.state_dict()
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """After the counters: a window begins here, for a checkpoint holds no gradients."""
-        del state
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the counters; a window begins there, for a checkpoint holds no gradients."""
+        self._counters.load_state_dict(state)
         if self._managed:
             self._counters.micro_steps = self._counters.global_steps * self.steps
 

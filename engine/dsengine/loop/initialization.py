@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from dsconfig import Plan, TrainingFacts
+from dsconfig import Plan, TrainingFacts, launched
 from dsengine.communication.agreement import check_agreement
 from dsengine.communication.devices import settle_device
 from dsengine.communication.ending import end_in_order
@@ -38,11 +38,6 @@ from dsengine.optimizers.schedules import build_schedule
 from dsengine.parameters.model_tree import describe
 from dsengine.sharding import Sharding, distribute
 from dsengine.sharding.mesh import device_of_rank
-
-LAUNCHED_PLAN = "DSCONFIG_PLAN"
-"""The environment variable in which ``dsconfig run`` names the plan that every rank executes."""
-LAUNCHED_CONFIG = "DSCONFIG_FILE"
-"""That in which it names the resolved config, for scripts that pass one themselves."""
 
 
 @in_phase("initialize")
@@ -169,9 +164,9 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
 def _planned(plan: Plan | str | Path | None, configs: list[Config], **script: Any) -> Plan:
     """What was given, else what the launcher names, as the plan for this script's model."""
     if plan is None and not configs:
-        plan = os.environ.get(LAUNCHED_PLAN)
-        if plan is None and LAUNCHED_CONFIG in os.environ:
-            configs = [os.environ[LAUNCHED_CONFIG]]
+        plan = os.environ.get(launched.PLAN)
+        if plan is None and launched.CONFIG in os.environ:
+            configs = [os.environ[launched.CONFIG]]
     given = len(configs) + (plan is not None)
     if given != 1:
         raise ValueError(

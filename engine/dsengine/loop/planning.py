@@ -11,15 +11,13 @@ import torch.distributed as dist
 from torch import nn
 
 import dsconfig
-from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts
+from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts, launched
 from dsengine.communication.environment import node_count
 from dsengine.observation.printing import say
 from dsengine.parameters.model_tree import describe
 from dsengine.tiers import files, memory
 
 GIB = 2**30
-ELASTIC = "DSCONFIG_ELASTIC"
-"""Set by a launcher that goes on when nodes are lost: a plan is for its global batch then."""
 
 Config = str | Path | Mapping[str, Any]
 
@@ -110,7 +108,7 @@ def plan_from(
     """
     made = plan if isinstance(plan, Plan) else _read(Path(plan))
     facts = facts_of(model, optimizer, lr_scheduler, training)
-    if os.environ.get(ELASTIC) and made.mesh.world_size != dist.get_world_size():
+    if os.environ.get(launched.ELASTIC) and made.mesh.world_size != dist.get_world_size():
         made = dsconfig.replan(made, facts)
         batch = made.batch
         say(

@@ -28,8 +28,7 @@ def training_state(engine: OffloadingEngine) -> TrainingState:
     parts = {
         "lr_scheduler": engine.lr_scheduler,
         "loss_scale": engine.loss_scaler,
-        "counters": engine.counters,
-        "accumulation": engine.accumulation,
+        "counters": engine.accumulation,
         "data": engine.training_dataloader,
     }
     return TrainingState(

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dsconfig import launched
 from dsengine.communication.peers.errors import RankFailedError
 from dsengine.communication.peers.message import cause_of
 from dsengine.communication.peers.status import STATUS
@@ -28,14 +29,13 @@ from dsengine.observation.memory import peak_resident
 if TYPE_CHECKING:
     from dsengine.loop.engine import Engine
 
-VARIABLE = "DSCONFIG_EVENTS"
 BETWEEN_STEPS = 1.0
 """Seconds between two steps that are told."""
 
 
 def tell(event: str, **fields: Any) -> None:
     """Append one line. Short lines of several processes do not mix in a file opened to append."""
-    path = os.environ.get(VARIABLE)
+    path = os.environ.get(launched.EVENTS)
     if path:
         line = json.dumps({"event": event, "rank": _rank(), **fields}) + "\n"
         with suppress(OSError), open(path, "a", encoding="utf-8") as file:  # noqa: PTH123
@@ -58,7 +58,7 @@ class StepEvents:
     @classmethod
     def of(cls, engine: "Engine") -> "StepEvents | None":
         """None where nobody listens."""
-        if not os.environ.get(VARIABLE):
+        if not os.environ.get(launched.EVENTS):
             return None
         _tell_failures()
         return cls(engine) if _rank() == 0 else None

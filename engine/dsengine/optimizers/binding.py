@@ -44,7 +44,10 @@ def is_elementwise(kind: type[Optimizer]) -> bool:
 
 
 def _changes(kind: type[Optimizer], base: type[Optimizer]) -> bool:
-    own = [name for name, value in vars(base).items() if callable(value) and name != "__init__"]
+    # torch's AdamW has its step from Adam, until the first one is built.
+    classes = base.__mro__[: base.__mro__.index(Optimizer)]
+    members = {name: value for each in classes for name, value in vars(each).items()}
+    own = [name for name, value in members.items() if callable(value) and name != "__init__"]
     # torch wraps ``step`` of a class when it is first built; what is inside is compared.
     return any(unwrap(getattr(kind, name)) is not unwrap(getattr(base, name)) for name in own)
 

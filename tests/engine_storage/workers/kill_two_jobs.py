@@ -61,11 +61,13 @@ def check(directory: str, connection: Any) -> None:
     broken += sorted(visible - {*seen, "latest"})
     for tag in [None, *seen]:
         try:
-            _, client_state = checkpointer.load(state, root, tag)
+            path, client_state = checkpointer.load(state, root, tag)
         except (OSError, ValueError, RuntimeError) as error:
             broken.append(f"{tag or 'latest'}: {error}")
             continue
-        if client_state and model.read() != {float(client_state["mark"])}:
+        if path is None and tag is None:  # nothing was saved yet
+            continue
+        if model.read() != {float(client_state.get("mark", -1))}:
             broken.append(f"{tag or 'latest'}: {model.read()} for {client_state}")
         last = max(last, client_state.get("step", 0))
     model.write(JOBS * (last + 1))

@@ -2,10 +2,6 @@
 
 import torch.distributed as dist
 
-from dsengine.deepspeed.refusals import missing
-
-__getattr__ = missing(__name__, "utils.groups")  # packages import it under this name alone
-
 
 def initialize(ep_size: int = 1, mpu: object = None) -> None:
     """Nothing for one rank of each expert. Raises ValueError for more."""

@@ -1,0 +1,10 @@
+"""Environment variables by which ``dsconfig run`` tells its ranks what to do."""
+
+PLAN = "DSCONFIG_PLAN"
+"""Names the plan that every rank executes."""
+CONFIG = "DSCONFIG_FILE"
+"""Names the resolved config, for scripts that pass one themselves."""
+EVENTS = "DSCONFIG_EVENTS"
+"""Names the file in which ranks tell of steps, checkpoints and failures."""
+ELASTIC = "DSCONFIG_ELASTIC"
+"""Set where the plan may be executed by another number of ranks, with the same global batch."""
