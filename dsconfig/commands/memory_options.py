@@ -11,6 +11,7 @@ from dsconfig.lazily import lazily
 
 with lazily():
     from dsconfig.cost import loss
+    from dsconfig.facts import adapters
     from dsconfig.facts import given as quantities
     from dsconfig.facts import training as runs
 
@@ -46,6 +47,27 @@ Trainable = Annotated[
         "--trainable", help="Trainable parameters of a frozen model: 20M.", rich_help_panel=FACTS
     ),
 ]
+LoraRank = Annotated[
+    int | None,
+    typer.Option(
+        "--lora-rank", min=1, help="Rank of adapters beside a frozen model.", rich_help_panel=FACTS
+    ),
+]
+LoraTargets = Annotated[
+    str | None,
+    typer.Option(
+        "--lora-targets",
+        metavar="NAMES",
+        help="What they stand beside: q_proj,v_proj; else every linear map.",
+        rich_help_panel=FACTS,
+    ),
+]
+LoraDropout = Annotated[
+    float,
+    typer.Option(
+        "--lora-dropout", min=0.0, max=1.0, help="Dropout of adapters.", rich_help_panel=FACTS
+    ),
+]
 
 
 def with_style(
@@ -77,6 +99,21 @@ def with_style(
     return replace(facts, training=replace(training, arguments={**training.arguments, **given}))
 
 
+def with_adapters(facts: "Facts", rank: int | None, targets: str | None, dropout: float) -> "Facts":
+    """The facts with a frozen model, and adapters of ``rank`` in it. Raises UsageError."""
+    if rank is None:
+        if targets is not None or dropout:
+            raise UsageError("--lora-targets and --lora-dropout tell of adapters: give --lora-rank")
+        return facts
+    if facts.model is None:
+        raise UsageError(facts.why_no_model if facts.outline else "--lora-rank needs --model")
+    every = adapters.ALL_LINEAR if targets is None else targets
+    names = [each.strip() for each in every.split(",") if each.strip()]
+    with usage():
+        model = adapters.with_adapters(facts.model, rank, names, dropout=dropout > 0)
+    return replace(facts, model=model)
+
+
 def with_trainable(facts: "Facts", trainable: str | None) -> "Facts":
     """The facts with all but ``trainable`` parameters frozen. Raises UsageError."""
     if trainable is None:
@@ -85,6 +122,8 @@ def with_trainable(facts: "Facts", trainable: str | None) -> "Facts":
         if facts.outline is not None:
             raise UsageError(facts.why_no_model)
         raise UsageError("--trainable needs the model: give --model or --params")
+    if adapters.adapters_of(facts.model) is not None:
+        raise UsageError("--trainable: the adapters in the model say already what is trained")
     with usage():
         count = quantities.count(trainable, "--trainable")
     if count > facts.model.parameters:

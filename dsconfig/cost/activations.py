@@ -11,6 +11,7 @@ from typing import Any
 
 from dsconfig.cost.families import Family, Norm, family_of
 from dsconfig.cost.loss import FORMULAS, Loss, loss_bytes, loss_of
+from dsconfig.facts.adapters import Adapters, adapters_of
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture
 from dsconfig.runtimes.effective import Effective
@@ -94,15 +95,20 @@ class Style:
         return self.fused or self.compiled
 
 
-def block_bytes(shape: Architecture, style: Style) -> BlockBytes:
-    """What one block keeps when nothing is recomputed."""
+def block_bytes(shape: Architecture, style: Style, adapters: Adapters | None = None) -> BlockBytes:
+    """What one block keeps when nothing is recomputed.
+
+    With ``adapters`` it is frozen but for them: a frozen map does not keep what it reads.
+    """
     family = family_of(shape)
     dropout = family.dropout and style.dropout is not False
     scores_dropout = family.attention_dropout and style.dropout is not False
     queries = shape.heads * shape.width_of_head / shape.hidden_size
     values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
-    norms = _norms(family, shape, style, queries, values)
+    frozen = adapters is not None
+    norms = _norms(family, shape, style, queries, values, frozen=frozen)
     attention = _attention(family, shape, style)
+    attention -= _read_by_output(family, shape, style) if frozen else 0
     quadratic = 0.0
     if not style.flash:
         quadratic = _scores(family, style, scores_dropout)
@@ -112,7 +118,11 @@ def block_bytes(shape: Architecture, style: Style) -> BlockBytes:
         quadratic = 12.0
     masks = 2 * style.mask_width if dropout else 0
     return BlockBytes(
-        linear=norms + attention + _mlp(family, shape, style) + masks,
+        linear=norms
+        + attention
+        + _mlp(family, shape, style, frozen=frozen)
+        + masks
+        + (_adapted(family, shape, style, adapters) if adapters else 0),
         quadratic=quadratic,
         whole=norms + masks,
     )
@@ -132,15 +142,38 @@ def _attention(family: Family, shape: Architecture, style: Style) -> float:
     return kept + lengths
 
 
+def _read_by_output(family: Family, shape: Architecture, style: Style) -> float:
+    """What the last map of attention alone keeps: flash attention keeps its own output too."""
+    if style.flash and not family.fused_rotary:
+        return 0.0
+    values = (shape.kv_heads or shape.heads) if style.flash else shape.heads
+    return style.width * values * shape.width_of_head / shape.hidden_size
+
+
+def _adapted(family: Family, shape: Architecture, style: Style, adapters: Adapters) -> float:
+    """Inputs and results of the first halves; with dropout its own copy and mask for each."""
+    read = adapters.inputs + adapters.inner
+    if _read_by_output(family, shape, style):
+        read += adapters.attention_output
+    dropped = (style.width + style.mask_width) * adapters.dropped
+    return (style.width * (read + adapters.ranks) + dropped) / shape.hidden_size
+
+
 def _norms(
-    family: Family, shape: Architecture, style: Style, queries: float, values: float
+    family: Family,
+    shape: Architecture,
+    style: Style,
+    queries: float,
+    values: float,
+    *,
+    frozen: bool,
 ) -> float:
     """Norms with what they feed, and their fp32 scales (one or two per token)."""
     kind = Norm.LAYER if style.lean else family.norm
-    full, narrow = kind.value
+    full, narrow = kind.kept_frozen if frozen else kind.value
     kept = 4 * full + style.width * narrow
     inputs = 1 if family.one_norm_input else 2
-    outputs = 1 if family.one_norm else 2
+    outputs = 0 if frozen else 1 if family.one_norm else 2
     total = kept * inputs + style.width * outputs + 8 / shape.hidden_size
     if family.post_norms:
         total += 2 * kept + 8 / shape.hidden_size
@@ -149,10 +182,12 @@ def _norms(
     return total
 
 
-def _mlp(family: Family, shape: Architecture, style: Style) -> float:
+def _mlp(family: Family, shape: Architecture, style: Style, *, frozen: bool) -> float:
     copies = family.mlp_copies
     if style.lean and copies > 2:
         copies -= 1 if shape.gated_mlp else 3  # the activated gate is rebuilt in backward
+    if frozen and copies > 1:
+        copies -= 1  # what its last map reads; of a ReLU it is what the activation keeps
     kept = style.width * copies * _inner_width(family, shape) / shape.hidden_size
     if shape.experts and shape.experts_per_token:
         kept += style.width * 2 * shape.experts_per_token  # their inputs and outputs, a row each
@@ -267,7 +302,8 @@ def _activations(
     tokens, length = size
     tensor = facts.tensor_parallel
     hidden = shape.hidden_size
-    block = block_bytes(shape, style)
+    adapters = adapters_of(facts.model) if facts.model else None
+    block = block_bytes(shape, style, adapters)
     linear = block.whole + (block.linear - block.whole) / tensor
     scores = block.quadratic * shape.heads / tensor * length
     full = int(tokens * (hidden * linear + scores))
@@ -311,7 +347,8 @@ def _loss(facts: Facts, shape: Architecture, style: Style, tokens: int) -> tuple
         tokens,
         facts.tensor_parallel,
         fp32_copy=not style.compiled,
-        trains_head=facts.model is None or facts.model.trainable >= head,
+        trains_head=facts.model is None
+        or (facts.model.trainable >= head and adapters_of(facts.model) is None),
     )
 
 

@@ -20,6 +20,11 @@ class Norm(Enum):
     GEMMA = (2, 0)
     """Written out wholly in fp32: input and normalised value."""
 
+    @property
+    def kept_frozen(self) -> tuple[int, int]:
+        """The same where the norm's weight takes no gradient: not the normalised value."""
+        return (0, 1) if self is Norm.LAYER else (1, 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:

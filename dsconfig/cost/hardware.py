@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.machine import DeviceFacts
+from dsconfig.facts.machine import DeviceFacts, HostFacts
 from dsconfig.mesh import ranks_per_node
 from dsconfig.report.sizes import GIB
 
@@ -141,6 +141,11 @@ HOST_ADAM_ELEMENTS: Range = (1.0e9, 1.7e9)
 clipping, DeepSpeedCPUAdam and the cast back. Llama-2-7B on four A100: the CPU's path takes more
 than 4 s, the whole step 7 s instead of 0.5 (DeepSpeed's ZenFlow blog)."""
 
+HOST_STEP_BYTES: Range = (46 / 0.7, 34.0)
+"""Bytes of main memory that such a step moves for each element where a copy's speed is measured.
+34: an update, the weight read again and its 16 bits written. 46: the gradient read for its norm,
+read and written for its scale, too, at 70 % of a copy's speed."""
+
 UPDATE_BYTES = 28
 """Adam reads gradient, master weight and two moments and writes all but the gradient, in fp32."""
 
@@ -171,7 +176,7 @@ def rates(facts: Facts, end: str = "usual", *, is_deepspeed: bool = False) -> Ra
     ``end``: ``slow`` or ``fast`` for the ends of what is published, ``usual`` for the geometric
     middle of them.
     """
-    device = facts.device
+    device, host = facts.device, facts.host or HostFacts()
     sharing = ranks_per_node(facts.world_size or 1, facts.nodes)
     pcie = (device.pcie_gb_per_second if device else None) or PCIE_GB
     inside = (device.link_gb_per_second if device else None) or pcie
@@ -188,12 +193,20 @@ def rates(facts: Facts, end: str = "usual", *, is_deepspeed: bool = False) -> Ra
         memory=((device.memory_gb_per_second if device else None) or USUAL_MEMORY_GB) * 1e9,
         link=link * 1e9,
         node_link=inside * share * 1e9,
-        pcie=pcie * PINNED_SHARE * 1e9,
-        nvme_read=NVME_READ_GB * 1e9 / sharing,
-        nvme_write=NVME_WRITE_GB * 1e9 / sharing,
-        host_adam=_at(HOST_ADAM_ELEMENTS, end) / sharing,
+        pcie=(host.card_gb_per_second or pcie * PINNED_SHARE) * 1e9,
+        nvme_read=(host.nvme_read_gb_per_second or NVME_READ_GB) * 1e9 / sharing,
+        nvme_write=(host.nvme_write_gb_per_second or NVME_WRITE_GB) * 1e9 / sharing,
+        host_adam=_host_adam(host, end) / sharing,
         launch=_at((LAUNCH_SECONDS[1], LAUNCH_SECONDS[0]), end),
     )
+
+
+def _host_adam(host: HostFacts, end: str) -> float:
+    if host.copy_gb_per_second is None:
+        return _at(HOST_ADAM_ELEMENTS, end)
+    slow, fast = HOST_STEP_BYTES
+    rate = host.copy_gb_per_second * 1e9
+    return _at((rate / slow, rate / fast), end)
 
 
 def efficiency_of(device: DeviceFacts | None, *, is_deepspeed: bool = False) -> Efficiency:

@@ -81,10 +81,17 @@ def loss_bytes(
 
 
 def plain(values: int, width: int, *, fp32_copy: bool = True) -> tuple[int, int]:
-    """Logits w, their fp32 copy 4, log-softmax 4; then the fp32 gradient 4 and its cast w."""
-    cast_back = width if width == 2 else 0
-    forward = values * ((8 if fp32_copy else 4) + cast_back)
-    return forward, forward + values * (4 + cast_back)
+    """Logits w, their fp32 copy 4, log-softmax 4; then the last and the fp32 gradients of both 4.
+
+    The copy of 16-bit logits is gone when forward ends (transformers 5.23, ``ForCausalLMLoss``);
+    the logits stay as long as the script has the model's outputs, as loops of one's own do.
+    """
+    copy = 4 if width == 2 else 0
+    if not fp32_copy:
+        forward = values * (4 + copy // 2)
+        return forward, 2 * forward
+    kept = values * (width + 4)
+    return kept + values * copy, kept + values * 8
 
 
 def fused_linear(

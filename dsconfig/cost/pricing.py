@@ -1,6 +1,8 @@
 """From a config and facts to an Estimate."""
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from dsconfig.cost import hardware
@@ -17,7 +19,7 @@ from dsconfig.cost.estimate import (
 )
 from dsconfig.cost.step_time import step_time
 from dsconfig.cost.tiers import host_memory, nvme_memory
-from dsconfig.cost.timeline import SHAPED, Trace
+from dsconfig.cost.timeline import SHAPED, OutOfRoom, Trace
 from dsconfig.cost.workload import Workload, workloads
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime, runtime_of
@@ -56,11 +58,47 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
     """One choice of stage and offload, in full."""
     program = runtime_of(runtime)
     facts = facts_in_force(effective, facts, program)
+    return _priced(_workloads(effective, facts, program), effective, facts, program)
+
+
+def price_if_held(
+    effective: Effective,
+    facts: Facts,
+    *,
+    runtime: str | Runtime,
+    below: Callable[[TierMemory, TierMemory], bool],
+) -> Option | None:
+    """The same, or None as soon as it is known not to fit.
+
+    That is where main memory and NVMe do not hold their parts, of which ``below`` decides, or the
+    device does not hold what a replay has come to. An answer may still not fit.
+    """
+    program = runtime_of(runtime)
+    facts = facts_in_force(effective, facts, program)
+    jobs = _workloads(effective, facts, program)
+    if len(jobs) == 1 and not below(*_below_device(jobs[0], program)):
+        return None
+    room = _room(facts)
+    try:
+        return _priced([replace(job, room=room) for job in jobs], effective, facts, program)
+    except OutOfRoom:
+        return None
+
+
+def _below_device(job: Workload, program: Runtime) -> tuple[TierMemory, TierMemory]:
+    """Main memory and NVMe."""
+    is_deepspeed = program.ends_in_deepspeed
+    return host_memory(job, is_deepspeed=is_deepspeed), nvme_memory(job, is_deepspeed=is_deepspeed)
+
+
+def _priced(
+    jobs: Sequence[Workload], effective: Effective, facts: Facts, program: Runtime
+) -> Option:
     simulate = simulator_of(program)
-    runs = [(job, simulate(job)) for job in _workloads(effective, facts, program)]
+    runs = [(job, simulate(job)) for job in jobs]
     job, trace = max(runs, key=lambda run: run[1].peak)
     zero = effective.zero
-    host = host_memory(job, is_deepspeed=program.ends_in_deepspeed)
+    host, nvme = _below_device(job, program)
     device = _device(job, trace, facts, host)
     card = facts.device
     known = [(card.name, card.memory_bytes)] if card and card.memory_bytes is not None else []
@@ -70,7 +108,7 @@ def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dseng
         offload_param=_PLACES[zero.parameter_tier],
         device=device,
         host=host,
-        nvme=nvme_memory(job, is_deepspeed=program.ends_in_deepspeed),
+        nvme=nvme,
         bucket_rule_bytes=bucket_rule_bytes(zero),
         bucket_allocated_bytes=trace.buckets,
         fits=fits_on(known, device),
@@ -130,10 +168,24 @@ def _around(trace: Trace, facts: Facts) -> tuple[int, int]:
     """(reserved by the allocator, held outside it): on a CPU there is neither pool nor context."""
     if facts.device is not None and facts.device.kind == "cpu":
         return trace.peak, 0
+    return _reserved(trace.pooled, facts), hardware.outside_bytes(facts)
+
+
+def _reserved(pooled: int, facts: Facts) -> int:
     capability = facts.device.compute_capability if facts.device else None
-    pool = trace.pooled + hardware.workspace_bytes(capability)
-    reserved = int(pool * hardware.RESERVED_OVER_ALLOCATED)
-    return reserved, hardware.outside_bytes(facts)
+    pool = pooled + hardware.workspace_bytes(capability)
+    return int(pool * hardware.RESERVED_OVER_ALLOCATED)
+
+
+def _room(facts: Facts) -> int | None:
+    """The most bytes allocated that the card holds: pools take no less than what is in them."""
+    card = facts.device
+    if card is None or card.memory_bytes is None:
+        return None
+    if card.kind == "cpu":
+        return card.memory_bytes
+    left = card.memory_bytes - hardware.outside_bytes(facts)
+    return bisect_right(range(max(0, left)), left, key=lambda each: _reserved(each, facts)) - 1
 
 
 def fits_on(cards: list[tuple[str, int]], device: DeviceMemory) -> tuple[Fit, ...]:

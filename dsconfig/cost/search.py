@@ -9,7 +9,7 @@ with it.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
@@ -29,8 +29,8 @@ from dsconfig.cost.choices import (
     with_micro_batch,
     with_recomputation,
 )
-from dsconfig.cost.estimate import Estimate, Option
-from dsconfig.cost.pricing import fits_on, inputs_of, price
+from dsconfig.cost.estimate import Estimate, Option, TierMemory
+from dsconfig.cost.pricing import fits_on, inputs_of, price, price_if_held
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts.facts import Facts
 from dsconfig.lazily import lazily
@@ -81,14 +81,11 @@ def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
     ]
     wants = [(option.device.visible_bytes, fit.memory_bytes) for fit in option.fits]
     host = facts.host
+    lacks.append(host_misfit(option, facts))
     if host is not None and host.usable_bytes is not None:
-        lacks.append(host_misfit(option, facts))
         wants.append((option.host.peak_bytes, host.usable_bytes))
-    if option.nvme.bytes and not _names_disk(effective, facts):
-        lacks.append(f"needs {size(option.nvme.bytes, 0)} of NVMe: give --nvme")
-    elif option.nvme.bytes and host is not None and host.nvme_bytes is not None:
-        if option.nvme.bytes > host.nvme_bytes:
-            lacks.append(f"needs {size(option.nvme.bytes, 0)} of NVMe per node")
+    lacks.append(_disk_misfit(option.nvme, effective, facts))
+    if host is not None and host.nvme_bytes is not None and option.nvme.bytes:
         wants.append((option.nvme.bytes, host.nvme_bytes))
     tight = any(wanted > there * (1 - TO_SPARE) for wanted, there in wants)
     return Verdict("; ".join(each for each in lacks if each), tight)
@@ -96,12 +93,28 @@ def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
 
 def host_misfit(option: Option, facts: Facts) -> str:
     """The same for main memory alone, building the model included; empty where it fits."""
+    return _host_misfit(option.host, facts)
+
+
+def _host_misfit(host: TierMemory, facts: Facts) -> str:
     usable = facts.host.usable_bytes if facts.host else None
-    if usable is None or option.host.peak_bytes <= usable:
+    if usable is None or host.peak_bytes <= usable:
         return ""
-    building = " to build the model" if option.host.peak_bytes > option.host.bytes else ""
-    needs = f"needs {size(option.host.peak_bytes, 0)} of main memory per node{building}"
+    building = " to build the model" if host.peak_bytes > host.bytes else ""
+    needs = f"needs {size(host.peak_bytes, 0)} of main memory per node{building}"
     return f"{needs}, {in_gib(usable, 0)} are usable"
+
+
+def _disk_misfit(nvme: TierMemory, effective: Effective, facts: Facts) -> str:
+    """What NVMe lacks, in words; empty where it fits, or nobody knows its size."""
+    if not nvme.bytes:
+        return ""
+    if not _names_disk(effective, facts):
+        return f"needs {size(nvme.bytes, 0)} of NVMe: give --nvme"
+    there = facts.host.nvme_bytes if facts.host else None
+    if there is None or nvme.bytes <= there:
+        return ""
+    return f"needs {size(nvme.bytes, 0)} of NVMe per node"
 
 
 def _names_disk(effective: Effective, facts: Facts) -> bool:
@@ -196,6 +209,7 @@ class Space:
     batches: Batches
     open: frozenset[str] = EVERYTHING
     priced: dict[tuple[Any, ...], Candidate] = field(default_factory=dict[Any, Candidate])
+    too_large: set[tuple[Any, ...]] = field(default_factory=set[Any])
 
     def arrangements(self) -> list[Choice]:
         """Stage, tiers and recomputation, what may be the quickest first; among equals the least
@@ -266,25 +280,48 @@ class Space:
 
     def candidate(self, choice: Choice) -> Candidate:
         """A choice with its price; once one program does not hold it, no other is asked."""
-        key = (
-            choice.stage,
-            choice.optimizer,
-            choice.parameters,
-            choice.recompute,
-            choice.micro_batch,
-            choice.accumulation,
-        )
+        key = _key(choice)
         if key not in self.priced:
-            self.priced[key] = self._priced(choice)
+            effective, facts = self.config(choice), self.facts_of(choice)
+            self.priced[key] = self._candidate(
+                choice,
+                effective,
+                (price(effective, facts, runtime=each) for each in programs(self.runtime)),
+            )
         return self.priced[key]
 
-    def _priced(self, choice: Choice) -> Candidate:
-        effective, facts = self.config(choice), self.facts_of(choice)
-        options: list[Option] = []
-        verdict = Verdict()
-        for program in programs(self.runtime):
-            options.append(price(effective, facts, runtime=program))
-            judged = verdict_on(options[-1], effective, facts)
+    def fitting(self, choice: Choice) -> Candidate | None:
+        """The same if it fits, else None: a price that is asked for no more than that ends at the
+        first memory that overflows.
+        """
+        key = _key(choice)
+        if key not in self.priced and key not in self.too_large:
+            effective, facts = self.config(choice), self.facts_of(choice)
+            options = list[Option]()
+            for program in programs(self.runtime):
+                option = price_if_held(
+                    effective,
+                    facts,
+                    runtime=program,
+                    below=lambda host, nvme: (
+                        not (_host_misfit(host, facts) or _disk_misfit(nvme, effective, facts))
+                    ),
+                )
+                if option is None:
+                    self.too_large.add(key)
+                    return None
+                options.append(option)
+            self.priced[key] = self._candidate(choice, effective, options)
+        found = self.priced.get(key)
+        return found if found is not None and found.verdict.fits else None
+
+    def _candidate(
+        self, choice: Choice, effective: Effective, prices: Iterable[Option]
+    ) -> Candidate:
+        facts, options, verdict = self.facts_of(choice), list[Option](), Verdict()
+        for option in prices:
+            options.append(option)
+            judged = verdict_on(option, effective, facts)
             verdict = Verdict(judged.lacks, verdict.tight or judged.tight)
             if not verdict.fits:
                 break
@@ -309,6 +346,18 @@ class Space:
         return replace(choice, micro_batch=micro, accumulation=steps)
 
 
+def _key(choice: Choice) -> tuple[Any, ...]:
+    """What it decides itself: buckets follow from it."""
+    return (
+        choice.stage,
+        choice.optimizer,
+        choice.parameters,
+        choice.recompute,
+        choice.micro_batch,
+        choice.accumulation,
+    )
+
+
 _BUCKET_FIELDS = (
     "overlap_comm",
     "reduce_bucket_size",
@@ -331,28 +380,30 @@ def programs(runtime: Runtime) -> tuple[Runtime, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the policy chooses, batch and all, and what does not fit though it would be faster."""
+    """What the policy chooses, batch and all, and what does not fit with the smallest batch though
+    it would be faster.
+    """
 
     chosen: Candidate | None
-    passed: Sequence[Candidate] = ()
+    passed: Sequence[Choice] = ()
 
 
 def fastest(space: Space) -> Found:
-    """The choice of the policy, and those passed over before it, each with its smallest batch."""
-    best, fitting, passed = inf, list[Candidate](), list[Candidate]()
+    """The choice of the policy, and those passed over before it."""
+    best, fitting, passed, tight = inf, list[Candidate](), list[Choice](), list[Choice]()
     for choice in space.arrangements():
         if space.quickest(choice) > AS_FAST * best:
             break
-        small = space.candidate(choice)
-        if not small.verdict.roomy:
-            passed.append(small)
+        small = space.fitting(choice)
+        if small is None or small.verdict.tight:
+            passed.append(choice)
+            tight += [] if small is None else [choice]
         elif _may_reach(space, choice, AS_FAST * best):
             fitting.append(_largest(space, choice, spare=True) or small)
             best = min(best, fitting[-1].time.seconds_per_sample)
     if not fitting:
-        tight = [each for each in passed if each.verdict.fits]
-        fitting = [_largest(space, each.choice, spare=False) or each for each in tight]
-        passed = [each for each in passed if not each.verdict.fits]
+        fitting = [_largest(space, each, spare=False) or space.candidate(each) for each in tight]
+        passed = [each for each in passed if each not in tight]
     return Found(_leanest(space, fitting) if fitting else None, passed)
 
 
@@ -366,7 +417,10 @@ def _may_reach(space: Space, choice: Choice, seconds: float) -> bool:
         return space.time(space.batched(choice, micro)).seconds_per_sample <= seconds
 
     place = bisect_left(sizes, True, key=serves)
-    return place < len(sizes) and space.with_batch(choice, sizes[place]).verdict.roomy
+    if place == len(sizes):
+        return False
+    found = space.fitting(space.batched(choice, sizes[place]))
+    return found is not None and found.verdict.roomy
 
 
 AS_FAST = 1.005
@@ -410,7 +464,7 @@ def leanest(space: Space) -> list[Choice]:
 
 def fits(space: Space, choice: Choice) -> bool:
     """Whether an arrangement fits with the smallest batch."""
-    return space.with_batch(choice, space.batches.sizes[0]).verdict.fits
+    return space.fitting(space.batched(choice, space.batches.sizes[0])) is not None
 
 
 def holds(space: Space) -> bool:

@@ -233,7 +233,8 @@ class _Step:
             reduced = gradients * steps.accumulation * ring
         else:
             gathered = 0.0
-            within += weights * ring  # after the step, when nothing is left to compute
+            # What was updated, after the step, when nothing is left to compute.
+            within += self._model.trainable / self._split * self._width * ring
             reduced = gradients * (steps.accumulation if zero.stage == 2 else 1) * ring
         if zero.overlap_comm:
             return gathered + reduced, within

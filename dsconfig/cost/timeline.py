@@ -4,13 +4,15 @@ The peak of a phase is a maximum over moments, never a sum over components, so a
 and releases are replayed in the order in which the runtime makes them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import inf
+from typing import NamedTuple, TypeVar
 
 from dsconfig.cost.estimate import Component, Phase
-from dsconfig.cost.workload import OUTSIDE, Weight, Workload
+from dsconfig.cost.workload import OUTSIDE, Workload
 
+K = TypeVar("K")
 SHAPED = frozenset(
     {
         "activations",
@@ -82,14 +84,37 @@ class Trace:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a run that is the same in many: all of it is counted from its beginning."""
+
+    change: Mapping[Part, int]
+    """In the order in which the parts are first held, those that are gone at the end too."""
+    total: int
+    highest: int
+    """The most just before a release; what is held then is ``at_highest``."""
+    at_highest: Mapping[Part, int] | None
+    """None where nothing is released."""
+    streams: Mapping[str, int]
+    pools: Mapping[str, int]
+    bucket_bytes: int
+    bucket_peak: int
+
+
+class OutOfRoom(Exception):
+    """More is held than the asker has room for; the rest of the replay would change nothing."""
+
+
 class Timeline:
     """Collects allocations and releases; bytes of the same part are counted together.
 
     What is held only grows until something is released, so the highest moments are looked for
     just before a release, and at the end of a phase: a search replays thousands of timelines.
+    Raises OutOfRoom there when they are above ``room``, where one is given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: int | None = None) -> None:
+        self._room = inf if room is None else room
         self.phase = Phase.INIT
         self.total = 0
         self._held: dict[Part, int] = {}
@@ -157,10 +182,28 @@ class Timeline:
     def held(self, part: Part) -> int:
         return self._held.get(part, 0)
 
+    def replay(self, stretch: Stretch) -> None:
+        """The same as its allocations and releases, one by one."""
+        if stretch.at_highest is not None and self.total + stretch.highest > self._highest:
+            self._note(self.total + stretch.highest, _sum(self._held, stretch.at_highest))
+        for stream, highest in stretch.pools.items():
+            most = self._streams.get(stream, 0) + highest
+            self._pools[stream] = max(most, self._pools.get(stream, 0))
+        self._bucket_peak = max(self._bucket_peak, self._bucket_bytes + stretch.bucket_peak)
+        self._held = _sum(self._held, stretch.change)
+        self._streams = _sum(self._streams, stretch.streams)
+        self.total += stretch.total
+        self._bucket_bytes += stretch.bucket_bytes
+
     def _note_peak(self) -> None:
         if self.total > self._highest:
-            self._highest = self._peaks[self.phase] = self.total
-            self._parts[self.phase] = dict(self._held)
+            self._note(self.total, dict(self._held))
+
+    def _note(self, total: int, held: dict[Part, int]) -> None:
+        if total > self._room:
+            raise OutOfRoom
+        self._highest = self._peaks[self.phase] = total
+        self._parts[self.phase] = held
 
     def trace(self) -> Trace:
         self._note_peak()
@@ -171,18 +214,52 @@ class Timeline:
         return Trace(self._peaks, self._rests, self._parts, self._pools, before, buckets)
 
 
-def stretches(weights: Sequence[Weight]) -> Iterator[tuple[int, list[int]]]:
-    """(block, indices of its weights) in order; what lies between blocks as OUTSIDE."""
-    current: int | None = None
-    indices: list[int] = []
-    for index, weight in enumerate(weights):
-        if current is not None and weight.block != current:
-            yield current, indices
-            indices = []
-        current = weight.block
-        indices.append(index)
-    if current is not None:
-        yield current, indices
+def _sum(one: Mapping[K, int], other: Mapping[K, int]) -> dict[K, int]:
+    found = dict(one)
+    for key, amount in other.items():
+        found[key] = found.get(key, 0) + amount
+    return found
+
+
+class Recorder(Timeline):
+    """A timeline that is cut into stretches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._total_before, self._held_before = self.total, dict(self._held)
+        self._streams_before, self._bucket_before = dict(self._streams), self._bucket_bytes
+        self._highest, self._bucket_peak = -1, self._bucket_bytes
+        self._pools = {}
+        self._parts = {}
+
+    def cut(self) -> Stretch:
+        """What has happened since the last cut."""
+        before, noted = self._held_before, self._parts.get(self.phase)
+        streams = self._streams_before
+        found = Stretch(
+            change=_difference(self._held, before),
+            total=self.total - self._total_before,
+            highest=self._highest - self._total_before,
+            at_highest=None if noted is None else _difference(noted, before),
+            streams=_difference(self._streams, streams),
+            pools={name: most - streams.get(name, 0) for name, most in self._pools.items()},
+            bucket_bytes=self._bucket_bytes - self._bucket_before,
+            bucket_peak=self._bucket_peak - self._bucket_before,
+        )
+        self._begin()
+        return found
+
+
+def _difference(later: Mapping[K, int], before: Mapping[K, int]) -> dict[K, int]:
+    """What has changed, and what is new."""
+    return {
+        key: amount - before.get(key, 0)
+        for key, amount in later.items()
+        if key not in before or amount != before[key]
+    }
 
 
 def trained_backwards(job: Workload, indices: Sequence[int]) -> Iterator[int]:
@@ -228,7 +305,7 @@ def run_forward(
     parts.hold_in_flight(line)
     line.hold(parts.outside, saved.outside)
     counted = 0
-    for block, indices in list(stretches(job.weights)):
+    for block, indices in job.weights.stretches:
         if enter_block is not None:
             enter_block(block, indices)
         if block != OUTSIDE and counted < saved.blocks:
@@ -248,7 +325,7 @@ def run_backward(
     line.hold(parts.logits, max(0, saved.logits_backward - saved.logits_forward))
     line.free(parts.logits)
     left = saved.blocks
-    backwards = list(stretches(job.weights))[::-1]
+    backwards = job.weights.stretches[::-1]
     counted = sum(block != OUTSIDE for block, _ in backwards)
     for block, indices in backwards:
         inside = block != OUTSIDE

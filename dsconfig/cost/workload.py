@@ -1,7 +1,10 @@
 """What one rank has to hold and do, digested from config and facts for the simulations."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 
 from dsconfig.cost import hardware, pipeline
 from dsconfig.cost.activations import Activations, activations_of
@@ -32,6 +35,49 @@ class Weight:
     """The matrix of a linear map, which torch's own keeps from forward to backward."""
 
 
+class Weights(tuple[Weight, ...]):
+    """Those of a model or of a stage of its pipeline, in registration order, with what hundreds of
+    configs ask of them all.
+    """
+
+    @cached_property
+    def trainable(self) -> tuple[Weight, ...]:
+        return tuple(weight for weight in self if weight.trainable)
+
+    @cached_property
+    def elements(self) -> int:
+        return sum(weight.elements for weight in self)
+
+    @cached_property
+    def trained(self) -> int:
+        return sum(weight.elements for weight in self.trainable)
+
+    @cached_property
+    def largest(self) -> int:
+        return max((weight.elements for weight in self), default=0)
+
+    @cached_property
+    def largest_trained(self) -> int:
+        return max((weight.elements for weight in self.trainable), default=0)
+
+    @cached_property
+    def sizes(self) -> Counter[int]:
+        """How many there are of each number of elements."""
+        return Counter(weight.elements for weight in self)
+
+    @cached_property
+    def trained_sizes(self) -> Counter[int]:
+        return Counter(weight.elements for weight in self.trainable)
+
+    @cached_property
+    def stretches(self) -> tuple[tuple[int, list[int]], ...]:
+        """(block, indices of its weights) in order; what lies between blocks as OUTSIDE."""
+        return tuple(
+            (block, [index for index, _ in group])
+            for block, group in groupby(enumerate(self), key=lambda each: each[1].block)
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """Everything the simulations of a runtime read. Sizes in elements, widths in bytes.
@@ -40,7 +86,7 @@ class Workload:
     """
 
     effective: Effective
-    weights: tuple[Weight, ...]
+    weights: Weights
     mesh: Mesh
     """Of a sharded run, whatever the stage: at stage 0 its ranks exchange all they hold."""
     ranks_per_node: int
@@ -58,6 +104,8 @@ class Workload:
     """The processor is the device, and gloo the communication library."""
     free_bytes: int | None = None
     """Of the device before anything is allocated; None where its memory is not known."""
+    room: int | None = None
+    """Bytes past which a replay need not go on: all that is asked is whether it keeps below."""
 
     @cached_property
     def ranks(self) -> int:
@@ -90,25 +138,25 @@ class Workload:
     def state_width(self) -> int:
         return 2 if self.effective.numerics.optimizer_states_16bit else self.master_width
 
-    @cached_property
+    @property
     def elements(self) -> int:
-        return sum(weight.elements for weight in self.weights)
+        return self.weights.elements
 
-    @cached_property
+    @property
     def trainable(self) -> tuple[Weight, ...]:
-        return tuple(weight for weight in self.weights if weight.trainable)
+        return self.weights.trainable
 
-    @cached_property
+    @property
     def frozen_elements(self) -> int:
-        return sum(weight.elements for weight in self.weights if not weight.trainable)
+        return self.elements - self.trained
 
-    @cached_property
+    @property
     def trained(self) -> int:
-        return sum(weight.elements for weight in self.trainable)
+        return self.weights.trained
 
-    @cached_property
+    @property
     def largest_trained(self) -> int:
-        return max((weight.elements for weight in self.trainable), default=0)
+        return self.weights.largest_trained
 
     @cached_property
     def owned(self) -> int:
@@ -122,6 +170,10 @@ class Workload:
     def shard(self, elements: int) -> int:
         """Elements of one rank's part, rounded up."""
         return self.mesh.part(elements)
+
+    def shards(self, sizes: Mapping[int, int]) -> int:
+        """The same of tensors that are divided one by one, counted by their elements."""
+        return sum(self.shard(elements) * count for elements, count in sizes.items())
 
 
 def workloads(
@@ -141,7 +193,7 @@ def workloads(
 def _of_stage(whole: Workload, stage: int, stages: int) -> Workload:
     shape = whole.model.architecture
     tied = shape is not None and shape.tied_embeddings
-    weights = pipeline.weights_of_stage(whole.weights, stage, stages, tied=tied)
+    weights = Weights(pipeline.weights_of_stage(whole.weights, stage, stages, tied=tied))
     blocks = len({each.block for each in whole.weights if each.block != OUTSIDE})
     activations = whole.activations
     if activations.blocks:
@@ -213,10 +265,10 @@ def _built_width(facts: Facts) -> int:
     return 2 if dtype.removeprefix("torch.") in {"bfloat16", "float16", "bf16", "fp16"} else 4
 
 
-_CACHE: dict[tuple[int, int], tuple[ModelTree, tuple[Weight, ...]]] = {}
+_CACHE: dict[tuple[int, int], tuple[ModelTree, Weights]] = {}
 
 
-def weights_of(model: ModelTree, degree: int = 1) -> tuple[Weight, ...]:
+def weights_of(model: ModelTree, degree: int = 1) -> Weights:
     """The tensors of a model in registration order, shared storage once, divided by ``degree``.
 
     Trees are frozen and large: the answer is kept by identity, so that a search over
@@ -227,11 +279,10 @@ def weights_of(model: ModelTree, degree: int = 1) -> tuple[Weight, ...]:
     if found is None or found[0] is not model:
         if len(_CACHE) > 32:
             _CACHE.clear()
-        made = tuple(_from_tree(model)) if model.root is not None else _from_counts(model)
-        divided = tuple(
-            replace(weight, elements=max(1, weight.elements // degree)) for weight in made
-        )
-        found = _CACHE[key] = (model, made if degree == 1 else divided)
+        made = _from_tree(model) if model.root is not None else _from_counts(model)
+        if degree > 1:
+            made = [replace(each, elements=max(1, each.elements // degree)) for each in made]
+        found = _CACHE[key] = (model, Weights(made))
     return found[1]
 
 
@@ -270,7 +321,7 @@ def _shape_of_counts(model: ModelTree) -> tuple[int, int]:
     return layers, min(outer, model.parameters // 4)
 
 
-def _from_counts(model: ModelTree) -> tuple[Weight, ...]:
+def _from_counts(model: ModelTree) -> list[Weight]:
     """Embedding, equal blocks of seven matrices, head: only the sum is known for certain."""
     layers, outer = _shape_of_counts(model)
     block, rest = divmod(model.parameters - 2 * outer, layers)
@@ -288,4 +339,4 @@ def _from_counts(model: ModelTree) -> tuple[Weight, ...]:
         if adapter:
             weights.append(Weight(adapter, True, index, len(weights), adapter, linear=True))
     weights.append(Weight(outer, not adapter, OUTSIDE, len(weights), outer, linear=True))
-    return tuple(weights)
+    return weights

@@ -43,6 +43,8 @@ class Facts:
     client_optimizer: str | None = None
     """Class name of an optimizer the script passes itself."""
     client_scheduler: str | None = None
+    releases: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Of transformers and accelerate by name, where it is known which of them run the file."""
     launch: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """An accelerate config file as given (its ``deepspeed_config`` block is a plugin's)."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

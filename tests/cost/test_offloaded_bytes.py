@@ -93,7 +93,7 @@ def test_nobody_has_a_fused_loss_without_asking_for_it() -> None:
     logits = 1024 * 32000
     kept = activations_of(config, facts)
     assert kept.logits_forward == logits * (2 + 4 + 4), "16 bits, their fp32 copy, log-softmax"
-    assert kept.logits_backward == logits * (2 + 4 + 4 + 4 + 2)
+    assert kept.logits_backward == logits * (2 + 4 + 4 + 4), "and two gradients; the copy is gone"
 
 
 @pytest.mark.parametrize(

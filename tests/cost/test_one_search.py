@@ -16,7 +16,16 @@ from dsconfig.commands.errors import UsageError
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import NAMES, recomputing_selectively
 from dsconfig.cost.limits import limits
-from dsconfig.cost.search import OPTIMIZER, PARAMETERS, STAGE, Candidate, tune
+from dsconfig.cost.search import (
+    OPTIMIZER,
+    PARAMETERS,
+    STAGE,
+    Candidate,
+    holds,
+    open_space,
+    tune,
+)
+from dsconfig.cost.timeline import Timeline
 from dsconfig.facts import Facts, parameter_count
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.base import runtime_of
@@ -187,6 +196,29 @@ def numbers(facts: Facts, *, below: int) -> list[int]:
     """GPUs that ``--fit`` may answer with: those among which a global batch can be divided."""
     total = facts.training and facts.training.global_batch_size
     return [ranks for ranks in range(1, below) if not total or total % ranks == 0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whether_it_fits_is_what_its_whole_price_says(seed: int) -> None:
+    facts, fixed = case(seed)
+    for runtime in ("deepspeed", "dsengine"):
+        space, whole = (open_space(facts, runtime, fixed) for _ in range(2))
+        for choice in space.arrangements():
+            priced = whole.candidate(choice)
+            assert space.fitting(choice) == (priced if priced.verdict.fits else None)
+
+
+def test_whether_it_fits_is_known_at_the_first_memory_that_overflows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No run of a model that is far too large is replayed to its end."""
+
+    def trace(_: Timeline) -> None:
+        pytest.fail("replayed to the end")
+
+    monkeypatch.setattr(Timeline, "trace", trace)
+    space = open_space(gather(model="llama-3-70b", world_size=1, device="t4", host_memory="64GiB"))
+    assert not holds(space)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -5,19 +5,21 @@ Routing tables grow with the number of experts and not with the width: at these 
 most of the tolerance.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from dsconfig.cost.activations import Style, block_bytes
+from dsconfig.cost.loss import plain
 from dsconfig.facts import hf_config
+from dsconfig.facts.adapters import adapters_of
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.live
 
 LENGTH, BATCH = 128, 2
-SIZES: Mapping[str, Any] = {
+SIZES: dict[str, Any] = {
     "hidden_size": 256,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
@@ -28,6 +30,7 @@ SIZES: Mapping[str, Any] = {
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"intermediate_size": 688, "num_key_value_heads": 8},
     "gpt_neox": {"intermediate_size": 1024, "num_key_value_heads": 8},
+    "qwen3": {"intermediate_size": 688, "head_dim": 32},
     "mixtral": {"intermediate_size": 512, "num_local_experts": 8},
     "qwen3_moe": {
         "intermediate_size": 688,
@@ -99,6 +102,87 @@ def test_a_layer_of_experts_keeps_what_transformers_keeps(
     assert shape is not None
     block = block_bytes(shape, Style(width=width))
     assert block.linear * BATCH * LENGTH * shape.hidden_size == pytest.approx(measured, rel=0.02)
+
+
+class Adapter(torch.nn.Module):
+    """A linear map with what PEFT puts beside it, under PEFT's names."""
+
+    def __init__(self, base: Any, rank: int, dropout: float) -> None:
+        super().__init__()
+        kind = base.weight.dtype
+        self.base_layer = base
+        drop = torch.nn.Dropout(dropout) if dropout else torch.nn.Identity()
+        down = torch.nn.Linear(base.in_features, rank, bias=False, dtype=kind)
+        up = torch.nn.Linear(rank, base.out_features, bias=False, dtype=kind)
+        self.lora_dropout = torch.nn.ModuleDict({"default": drop})
+        self.lora_A = torch.nn.ModuleDict({"default": down})
+        self.lora_B = torch.nn.ModuleDict({"default": up})
+
+    def forward(self, hidden: Any) -> Any:
+        low = self.lora_A["default"](self.lora_dropout["default"](hidden))
+        return self.base_layer(hidden) + self.lora_B["default"](low) * 2.0
+
+
+def adapted(model: Any, targets: Sequence[str], dropout: float) -> Any:
+    model.requires_grad_(False)
+    for name, module in list(model.named_modules()):
+        owner, _, own = name.rpartition(".")
+        if own in targets:
+            setattr(model.get_submodule(owner), own, Adapter(module, 8, dropout))
+    model.get_input_embeddings().register_forward_hook(lambda *given: given[2].requires_grad_())
+    return model
+
+
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize(
+    ("family", "targets", "dropout"),
+    [
+        ("llama", ("q_proj", "v_proj"), 0.0),
+        ("llama", ("q_proj", "v_proj"), 0.1),
+        ("llama", ("o_proj", "up_proj", "down_proj"), 0.0),
+        ("gpt_neox", ("query_key_value",), 0.1),
+        ("gpt_neox", ("dense", "dense_4h_to_h"), 0.0),
+        ("qwen3", ("q_proj", "k_proj", "v_proj", "o_proj"), 0.0),
+    ],
+)
+def test_a_layer_with_adapters_keeps_what_they_need(
+    build: Callable[..., Any], family: str, targets: Sequence[str], dropout: float, width: int
+) -> None:
+    import dsengine
+
+    dtype = torch.bfloat16 if width == 2 else torch.float32
+    fewer, more = (adapted(build(family, layers, dtype), targets, dropout) for layers in (2, 4))
+    measured = (kept(more) - kept(fewer)) / 2
+    shape = hf_config.model(more.config.to_dict()).architecture
+    assert shape is not None
+    found = adapters_of(dsengine.describe(more))
+    assert found is not None
+    block = block_bytes(shape, Style(width=width, mask_width=width), found)
+    assert block.linear * BATCH * LENGTH * shape.hidden_size == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_the_plain_loss_holds_what_transformers_holds(
+    build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """Logits of a large vocabulary, against which the rest of the model is little."""
+    from dsengine.observation.memory import LiveBytes
+
+    vocabulary = 100_000
+    monkeypatch.setitem(SIZES, "vocab_size", vocabulary)
+    model = build("llama", 1, torch.bfloat16 if width == 2 else torch.float32)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    ids = torch.randint(0, vocabulary, (BATCH, LENGTH))
+    live = LiveBytes(torch.device("cpu"), existing=False)
+    live.start("forward")
+    outputs = model(input_ids=ids, labels=ids, use_cache=False)
+    live.enter("backward")
+    outputs.loss.backward()
+    live.stop()
+    forward, backward = plain(BATCH * LENGTH * vocabulary, width)
+    assert live.peaks["forward"] == pytest.approx(forward, rel=0.05)
+    assert live.peaks["backward"] == pytest.approx(backward, rel=0.05)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])

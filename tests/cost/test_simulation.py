@@ -11,6 +11,7 @@ import dsengine
 from cost.releases import agrees
 from dsconfig.facts import named_model
 from dsconfig.facts.gathering import gather
+from training import frozen_jobs
 
 pytestmark = pytest.mark.torch
 
@@ -128,6 +129,25 @@ def test_a_dry_run_tells_device_and_main_memory_apart(
         expected = option.device.phase_bytes[phase]
         assert agrees(expected, result["phases"][phase], slack=4096), phase
     assert option.host.bytes // ranks == pytest.approx(result["host"]["backward"], rel=0.02)
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+@pytest.mark.parametrize("zero", [{}, {"offload_optimizer": OFFLOADED}], ids=["here", "offloaded"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_dry_run_agrees_where_adapters_alone_are_trained(
+    stage: int, zero: dict[str, Any], ranks: int
+) -> None:
+    if stage == 0 and zero:
+        pytest.skip("there is nothing to offload below stage 1")
+    facts = replace(gather(world_size=ranks), model=dsengine.describe(frozen_jobs.Adapted()))
+    chosen = config(stage)
+    chosen["zero_optimization"] = {"stage": stage, **zero}
+    resolution = dsconfig.resolve(chosen, facts)
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), facts.model)
+    device = dsconfig.estimate(resolution, facts).options[0].device
+    for phase in ("init", "forward", "backward", "step"):
+        expected = device.phase_bytes[phase]
+        assert agrees(expected, result["phases"][phase], slack=1024), phase
 
 
 @pytest.mark.live

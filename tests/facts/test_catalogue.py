@@ -79,3 +79,10 @@ def test_a_card_in_no_catalogue_is_taken_with_its_memory_given():
     assert device.memory_bytes == 64 * 2**30
     with pytest.raises(FactError, match="--device"):
         gather(device="tpu-v9")
+
+
+def test_rates_that_were_looked_up_say_where() -> None:
+    sources = {card["name"]: card.get("rates_source", "") for card in catalogue.gpus()}
+    for name in ("A800-SXM4-80GB", "H20-SXM-96GB", "B200-SXM-180GB", "MI325X", "RTX-5090", "L40S"):
+        assert sources[name], name
+    assert all(card["rates_source"] for card in catalogue.gpus() if "rates_source" in card)

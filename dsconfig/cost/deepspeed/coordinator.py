@@ -7,27 +7,61 @@ run, its parameters stay if they are needed again within stage3_max_reuse_distan
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from dsconfig.cost.deepspeed import parts
 from dsconfig.cost.deepspeed.releases import Release
 from dsconfig.cost.timeline import Timeline
-from dsconfig.cost.workload import Workload
+from dsconfig.cost.workload import Weight, Weights, Workload
+from dsconfig.runtimes.effective import Zero
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What gathers and reductions of an iteration follow from: neither tiers nor ranks, neither
+    length nor number of samples, so that the configs of a search share few of them.
+    """
+
+    zero: Zero
+    width: int
+    communication_width: int
+    bucket_width: int
+    keeps_linear: bool
+    recomputes: bool
+    on_cpu: bool
+    weights: Weights = field(hash=False)
+    """Left out of the hash for their number; equal ones are as a rule the same."""
+
+    @classmethod
+    def of(cls, job: Workload) -> "Pass":
+        """That of a workload."""
+        return cls(
+            zero=replace(job.effective.zero, offload_optimizer=None, offload_param=None),
+            width=job.width,
+            communication_width=job.communication_width,
+            bucket_width=bucket_width(job),
+            keeps_linear=keeps_linear(job),
+            recomputes=job.activations.recomputed > 0,
+            on_cpu=job.on_cpu,
+            weights=job.weights,
+        )
 
 
 class Coordinator:
     """Replays one iteration over ``order``, the sequence of modules run (a module may recur)."""
 
     def __init__(
-        self, job: Workload, line: Timeline, modules: list[list[int]], order: list[int]
+        self, job: Pass, line: Timeline, modules: list[list[int]], order: list[int]
     ) -> None:
-        zero = job.effective.zero
+        zero = job.zero
         self._line, self._modules, self._order = line, modules, order
         self._bytes = [weight.elements * job.width for weight in job.weights]
         self._elements = [weight.elements for weight in job.weights]
         self._quantized = zero.quantized_weights
         self._group = max(1, zero.hpz_partition_size)
-        self._keeps_linear = keeps_linear(job)
+        self._keeps_linear = job.keeps_linear
         self._forward_ends = len(modules)
         self._kept: set[int] = set()  # weights that autograd holds since they were given up
         self._linear = [weight.linear for weight in job.weights]
@@ -35,7 +69,7 @@ class Coordinator:
         self._live_limit = zero.max_live_parameters
         self._prefetch = zero.prefetch_bucket_size
         self._reuse = zero.max_reuse_distance
-        self.persistent = persistent_weights(job)
+        self.persistent = persistent_weights(job.weights, zero)
         self._state = ["away"] * len(job.weights)
         for index in self.persistent:
             self._state[index] = "here"
@@ -142,6 +176,12 @@ class Coordinator:
         return amount // 2 + amount // 128 if self._quantized else amount
 
 
+def bucket_width(job: Workload) -> int:
+    """Bytes of an element of the reduce bucket."""
+    follows = Release(job.version).stage3_bucket_follows_wire
+    return job.communication_width if follows else job.width
+
+
 def keeps_linear(job: Workload) -> bool:
     """Whether forward leaves gathered weights with autograd: torch's linear, nothing recomputed."""
     wrapped = Release(job.version).wraps_linear(
@@ -151,12 +191,11 @@ def keeps_linear(job: Workload) -> bool:
     return not wrapped and job.activations.recomputed == 0
 
 
-def persistent_weights(job: Workload) -> frozenset[int]:
+def persistent_weights(weights: Sequence[Weight], zero: Zero) -> frozenset[int]:
     """Weights that are never divided between steps: small ones, up to a total."""
-    zero = job.effective.zero
     total = 0
     found: list[int] = []
-    for index, weight in enumerate(job.weights):
+    for index, weight in enumerate(weights):
         if weight.elements > zero.param_persistence_threshold:
             continue
         if total + weight.elements <= zero.model_persistence_threshold:

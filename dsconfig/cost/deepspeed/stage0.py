@@ -11,7 +11,7 @@ ALL_REDUCE_ELEMENTS = 500_000_000
 
 def simulate(job: Workload) -> Trace:
     """One rank through creation, forward, backward and step."""
-    line = Timeline()
+    line = Timeline(job.room)
     owned = job.trained
     _create(job, line, owned)
     line.enter(Phase.FORWARD)

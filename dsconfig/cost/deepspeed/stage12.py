@@ -17,7 +17,7 @@ from dsconfig.runtimes.effective import Tier
 
 def simulate(job: Workload) -> Trace:
     """The rank with the most to hold, from creation to the step."""
-    line = Timeline()
+    line = Timeline(job.room)
     partition = Partition.largest(job)
     _create(job, line, partition)
     line.enter(Phase.FORWARD)
@@ -124,7 +124,7 @@ def _step(job: Workload, line: Timeline, partition: Partition) -> None:
 
 def simulate_fp32_sums(job: Workload) -> Trace:
     """BF16_Optimizer, stage 1 in bf16 with fp32 sums: 16-bit weights and fp32 gradients whole."""
-    line = Timeline()
+    line = Timeline(job.room)
     partition = Partition.largest(job)
     own, total = partition.elements, partition.total
     immediate = job.effective.numerics.immediate_grad_update

@@ -1,11 +1,27 @@
 """Stage 3: weights divided, gathered around their use; gradients reduced into shards."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
 from dsconfig.cost.deepspeed import parts
-from dsconfig.cost.deepspeed.coordinator import Coordinator, persistent_weights
+from dsconfig.cost.deepspeed.coordinator import (
+    Coordinator,
+    Pass,
+    bucket_width,
+    persistent_weights,
+)
 from dsconfig.cost.deepspeed.releases import Release
 from dsconfig.cost.estimate import Phase
-from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, stretches
-from dsconfig.cost.workload import OUTSIDE, Workload
+from dsconfig.cost.timeline import (
+    Recorder,
+    Stretch,
+    Timeline,
+    Trace,
+    run_backward,
+    run_forward,
+)
+from dsconfig.cost.workload import OUTSIDE, Weight, Weights, Workload
 from dsconfig.runtimes.effective import Tier
 
 BACKLOG_BUCKETS = 3
@@ -14,14 +30,14 @@ BACKLOG_BUCKETS = 3
 
 def simulate(job: Workload) -> Trace:
     """One rank from creation to the step, as from the third iteration on."""
-    line = Timeline()
-    owned = sum(job.shard(weight.elements) for weight in job.trainable)
+    line = Timeline(job.room)
+    owned = job.shards(job.weights.trained_sizes)
     _create(job, line, owned)
     line.enter(Phase.FORWARD)
     if job.effective.zero.optimizer_tier is Tier.DEVICE and not job.optimizer.eager:
         line.hold(parts.MOMENTS, job.optimizer.state_bytes(owned, job.state_width))
     _hold_copies(job, line)
-    _ModelPass(job, line).run()
+    _run(job, line)
     line.enter(Phase.STEP)
     _step(job, line, owned)
     return line.trace()
@@ -29,14 +45,13 @@ def simulate(job: Workload) -> Trace:
 
 def _create(job: Workload, line: Timeline, owned: int) -> None:
     zero = job.effective.zero
-    shards = sum(job.shard(weight.elements) for weight in job.weights)
+    shards = job.shards(job.weights.sizes)
     if not job.builds_in_pieces:
         # The whole model goes to the device, and parameters are divided there one by one. Then
         # the shards are laid together by way of the host, and the cache is emptied meanwhile
         # (``defragment``, read in 0.6.7 to 0.19.8).
-        largest = max((weight.elements for weight in job.weights), default=0)
         line.hold(parts.CREATED, job.elements * job.width)
-        line.blink(parts.WEIGHTS, job.shard(largest) * job.width)
+        line.blink(parts.WEIGHTS, job.shard(job.weights.largest) * job.width)
         line.free(parts.CREATED)
         line.empty_cache()
     if zero.parameter_tier is Tier.DEVICE:
@@ -54,7 +69,7 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
         line.hold(parts.MASTER, kept * job.master_width)
         line.hold(parts.MOMENTS, job.optimizer.state_bytes(kept, job.state_width))
     if Release(job.version).stage3_bucket_is_permanent:
-        line.hold(parts.BUCKET, zero.reduce_bucket_size * _bucket_width(job))
+        line.hold(parts.BUCKET, zero.reduce_bucket_size * bucket_width(job))
     if zero.optimizer_tier is Tier.DEVICE:
         line.hold(parts.GRADIENT_SHARDS, owned * job.accumulation_width)
     line.blink(parts.CREATION_GATHER, _creation_gather(job))
@@ -66,104 +81,121 @@ def _creation_gather(job: Workload) -> int:
     A shard in main memory passes through the device.
     """
     release = Release(job.version)
-    largest = max((each.elements for each in job.trainable), default=0)
+    largest = job.largest_trained
     if not release.gathers_in_place:
         return 2 * largest * job.width
     offloaded = job.effective.zero.parameter_tier is not Tier.DEVICE
     return (largest + (job.shard(largest) if offloaded else 0)) * job.width
 
 
-def _bucket_width(job: Workload) -> int:
-    follows = Release(job.version).stage3_bucket_follows_wire
-    return job.communication_width if follows else job.width
-
-
 def _hold_copies(job: Workload, line: Timeline) -> None:
     """Whole small parameters, as from the second iteration on."""
-    small = sum(job.weights[index].elements for index in persistent_weights(job))
+    small = sum(
+        job.weights[index].elements for index in persistent_weights(job.weights, job.effective.zero)
+    )
     line.hold(parts.PERSISTENT, small * job.width)
     line.free(parts.SECONDARY)  # given up at the end of each step
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Gathers, releases and reductions of one iteration, by stretches in the order of use."""
+
+    forward: tuple[Stretch, ...]
+    backward: tuple[Stretch, ...]
+    rest: Stretch
+    """The last bucket."""
+
+
+def _run(job: Workload, line: Timeline) -> None:
+    """Forward and backward."""
+    recorded = stretches_of(Pass.of(job))
+    forward, backward = iter(recorded.forward), iter(recorded.backward)
+    run_forward(job, line, lambda _, __: line.replay(next(forward)))
+    line.enter(Phase.BACKWARD)
+    _make_buckets(job, line)
+    run_backward(job, line, lambda _, __: line.replay(next(backward)))
+    line.replay(recorded.rest)
+    line.free(parts.BACKLOG)
+    if not Release(job.version).stage3_bucket_is_permanent:
+        line.free(parts.BUCKET)
+        line.free(parts.SECOND_BUCKET)
+
+
+def _make_buckets(job: Workload, line: Timeline) -> None:
+    """Before 0.6.0: one in each backward, two with overlap_comm."""
+    zero = job.effective.zero
+    if zero.contiguous_gradients and not line.held(parts.BUCKET):
+        amount = zero.reduce_bucket_size * job.width
+        line.hold(parts.BUCKET, amount)
+        if zero.overlap_comm:
+            line.hold(parts.SECOND_BUCKET, amount)
+
+
+@lru_cache(maxsize=64)
+def stretches_of(job: Pass) -> Stretches:
+    """One iteration, recorded."""
+    return _ModelPass(job).recorded()
 
 
 class _ModelPass:
     """Forward and backward over the modules, with gathers, releases and reductions."""
 
-    def __init__(self, job: Workload, line: Timeline) -> None:
-        self._job, self._line = job, line
-        self._modules = _modules_of(job)
-        self._recomputes = job.activations.recomputed > 0
-        self._coordinator = Coordinator(job, line, self._modules, self._order())
-        self._waits = job.effective.zero.overlap_comm and not job.on_cpu
-        self._bucket_is_wide = _bucket_width(job) == job.communication_width
+    def __init__(self, job: Pass) -> None:
+        self._job, self._line = job, Recorder()
+        self._modules = _modules_of(job.weights)
+        self._stretches = _in_modules(job.weights, self._modules)
+        self._coordinator = Coordinator(job, self._line, self._modules, self._order())
+        self._waits = job.zero.overlap_comm and not job.on_cpu
         self._fill = 0  # elements in the bucket
         self._in_fill = 0  # gradients in the bucket
 
-    def run(self) -> None:
-        job, line = self._job, self._line
-        place = self._place()
-        run_forward(job, line, lambda _, indices: self._forward(place, indices))
-        line.enter(Phase.BACKWARD)
-        self._make_buckets()
-
-        def differentiate(block: int, indices: list[int]) -> None:
-            modules = _in_order(place, indices)
-            if self._recomputes and block != OUTSIDE:
-                for module in modules:
-                    self._coordinator.fetch(module)
-                    self._coordinator.release(module)
-            for module in reversed(modules):
-                self._backward(module)
-
-        run_backward(job, line, differentiate)
+    def recorded(self) -> Stretches:
+        """One iteration from its beginning to its end."""
+        forward = [self._forward(modules) for _, modules in self._stretches]
+        backward = [self._backward(*stretch) for stretch in reversed(self._stretches)]
         self._reduce()
-        line.free(parts.BACKLOG)
-        if not Release(job.version).stage3_bucket_is_permanent:
-            line.free(parts.BUCKET)
-            line.free(parts.SECOND_BUCKET)
+        return Stretches(tuple(forward), tuple(backward), self._line.cut())
 
-    def _make_buckets(self) -> None:
-        """Before 0.6.0: one in each backward, two with overlap_comm."""
-        zero = self._job.effective.zero
-        if zero.contiguous_gradients and not self._line.held(parts.BUCKET):
-            amount = zero.reduce_bucket_size * self._job.width
-            self._line.hold(parts.BUCKET, amount)
-            if zero.overlap_comm:
-                self._line.hold(parts.SECOND_BUCKET, amount)
-
-    def _place(self) -> dict[int, int]:
-        return {index: place for place, indices in enumerate(self._modules) for index in indices}
+    def _recomputed(self, block: int, modules: list[int]) -> list[int]:
+        return modules if self._job.recomputes and block != OUTSIDE else []
 
     def _order(self) -> list[int]:
         """Modules as they run in one iteration: forward, then backward by stretches."""
-        place = self._place()
         order = list(range(len(self._modules)))
-        for block, indices in list(stretches(self._job.weights))[::-1]:
-            modules = _in_order(place, indices)
-            if self._recomputes and block != OUTSIDE:
-                order += modules
+        for block, modules in reversed(self._stretches):
+            order += self._recomputed(block, modules)
             order += reversed(modules)
         return order
 
-    def _forward(self, place: dict[int, int], indices: list[int]) -> None:
-        for module in _in_order(place, indices):
+    def _use(self, modules: Sequence[int]) -> None:
+        for module in modules:
             self._coordinator.fetch(module)
             self._coordinator.release(module)
 
-    def _backward(self, module: int) -> None:
-        self._coordinator.fetch(module)
-        for index in reversed(self._modules[module]):
-            if self._job.weights[index].trainable:
-                self._gradient(self._job.weights[index].elements)
-        self._coordinator.release(module)
+    def _forward(self, modules: list[int]) -> Stretch:
+        self._use(modules)
+        return self._line.cut()
+
+    def _backward(self, block: int, modules: list[int]) -> Stretch:
+        self._use(self._recomputed(block, modules))
+        weights = self._job.weights
+        for module in reversed(modules):
+            self._coordinator.fetch(module)
+            for index in reversed(self._modules[module]):
+                if weights[index].trainable:
+                    self._gradient(weights[index].elements)
+            self._coordinator.release(module)
+        return self._line.cut()
 
     def _gradient(self, elements: int) -> None:
         """One gradient: into the bucket, which is emptied first if it would run over."""
         job, line = self._job, self._line
-        size = job.effective.zero.reduce_bucket_size
+        size = job.zero.reduce_bucket_size
         line.hold(parts.GRADIENTS, elements * job.width)
         if self._fill + elements > size:
             self._reduce()
-        if elements > size or not job.effective.zero.contiguous_gradients:
+        if elements > size or not job.zero.contiguous_gradients:
             self._in_fill += 1
             self._fill += elements
             if elements > size:
@@ -178,18 +210,19 @@ class _ModelPass:
         """With a stream of its own the reduction lets go of a gradient buckets later."""
         if not self._waits:
             return
-        zero, line = self._job.effective.zero, self._line
-        limit = BACKLOG_BUCKETS * zero.reduce_bucket_size * self._job.width
+        job, line = self._job, self._line
+        limit = BACKLOG_BUCKETS * job.zero.reduce_bucket_size * job.width
         room = limit - line.held(parts.BACKLOG)
-        line.hold(parts.BACKLOG, min(room, elements * self._job.width))
+        line.hold(parts.BACKLOG, min(room, elements * job.width))
 
     def _reduce(self) -> None:
         """Reduce-scatter: several gradients are interleaved in a copy; gloo makes another."""
         job, line = self._job, self._line
         amount = self._fill * job.communication_width
-        alone = self._fill > job.effective.zero.reduce_bucket_size
-        in_bucket = job.effective.zero.contiguous_gradients and not alone
-        if job.communication_width != job.width and not (in_bucket and self._bucket_is_wide):
+        alone = self._fill > job.zero.reduce_bucket_size
+        in_bucket = job.zero.contiguous_gradients and not alone
+        is_wide = job.bucket_width == job.communication_width
+        if job.communication_width != job.width and not (in_bucket and is_wide):
             line.hold(parts.CAST, amount)  # else the bucket itself has the communication dtype
         if self._in_fill > 1:
             line.hold(parts.STAGING, amount)
@@ -199,21 +232,26 @@ class _ModelPass:
         line.free(parts.CAST)
         self._fill = self._in_fill = 0
         # What never fitted in the bucket is freed with its reduction.
-        largest = job.effective.zero.reduce_bucket_size * job.width
+        largest = job.zero.reduce_bucket_size * job.width
         if line.held(parts.GRADIENTS) > largest:
             line.free(parts.GRADIENTS)
 
 
-def _modules_of(job: Workload) -> list[list[int]]:
+def _modules_of(weights: Sequence[Weight]) -> list[list[int]]:
     """Indices of weights by module, in registration order."""
     found: dict[int, list[int]] = {}
-    for index, weight in enumerate(job.weights):
+    for index, weight in enumerate(weights):
         found.setdefault(weight.module, []).append(index)
     return list(found.values())
 
 
-def _in_order(place: dict[int, int], indices: list[int]) -> list[int]:
-    return list(dict.fromkeys(place[index] for index in indices))
+def _in_modules(weights: Weights, modules: list[list[int]]) -> list[tuple[int, list[int]]]:
+    """(block, places of its modules) of each stretch, in order."""
+    place = {index: place for place, indices in enumerate(modules) for index in indices}
+    return [
+        (block, list(dict.fromkeys(place[index] for index in indices)))
+        for block, indices in weights.stretches
+    ]
 
 
 def _step(job: Workload, line: Timeline, owned: int) -> None:

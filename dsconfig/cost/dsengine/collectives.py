@@ -19,7 +19,7 @@ from itertools import pairwise
 from dsconfig.cost.dsengine import parts
 from dsconfig.cost.dsengine.sharding import Group, shard_width
 from dsconfig.cost.timeline import Part, Timeline
-from dsconfig.cost.workload import Workload
+from dsconfig.cost.workload import Weight, Workload
 from dsconfig.runtimes.effective import Tier
 
 
@@ -40,9 +40,10 @@ class Collectives:
         self._line = line
         self._ranks = job.ranks
         self._width = job.width
-        # Shards of the dtype of a unit, on its device, are gathered from where they rest.
-        offloaded = job.effective.zero.parameter_tier is not Tier.DEVICE
-        self._casts = offloaded or shard_width(job) != job.width
+        # Shards of the dtype of a unit, on its device, are gathered from where they rest; so are
+        # frozen ones there.
+        self._moves = job.effective.zero.parameter_tier is not Tier.DEVICE
+        self._casts = shard_width(job) != job.width
         self._held = held_width(job)
         self._wire = job.communication_width
         self._last = 0  # bytes of the flat output of the gather before
@@ -57,7 +58,8 @@ class Collectives:
 
     def start_gather(self, group: Group) -> None:
         if self._ranks > 1:
-            cast = group.whole * self._width // self._ranks if self._casts else 0
+            copied = group.whole if self._moves else group.trainable if self._casts else 0
+            cast = copied * self._width // self._ranks
             self._line.hold(parts.CAST_SHARDS, cast)
             self._take_output(group.whole)
             self._line.free(parts.CAST_SHARDS)
@@ -69,8 +71,9 @@ class Collectives:
         """The gather is over: the parameters are copied out."""
         line, amount = self._line, group.whole * self._width
         line.hold(parts.GATHERED, amount)
-        if self._ranks == 1 and self._casts:
-            line.blink(parts.CAST_SHARDS, group.copied * self._width)
+        if self._ranks == 1 and (self._moves or self._casts):
+            copied = group.copied if self._moves else group.copied_trained
+            line.blink(parts.CAST_SHARDS, copied * self._width)
         line.free(parts.GATHER_BUFFER, self._last if forward else amount)
         self._last = amount if forward else 0
 
@@ -183,18 +186,20 @@ class _Buffers:
 BROADCAST_BYTES = 256 * 2**20
 
 
-def broadcast_bytes(sizes: Iterable[int]) -> int:
-    """Most bytes of copies, for tensors of ``sizes`` bytes in their order.
+def broadcast_bytes(job: Workload, weights: Iterable[Weight]) -> int:
+    """Most bytes of copies where these are sent in their order.
 
-    PyTorch's ``_broadcast_coalesced`` lays tensors together until there are BROADCAST_BYTES, and
-    has two such broadcasts under way; a tensor alone is sent as it is.
+    PyTorch's ``_broadcast_coalesced`` lays tensors of a dtype together until there are
+    BROADCAST_BYTES, and has two such broadcasts under way; a tensor alone is sent as it is.
     """
-    copies: list[int] = [0]
-    together = count = 0
-    for size in sizes:
-        together, count = together + size, count + 1
-        if together >= BROADCAST_BYTES:
-            copies.append(together if count > 1 else 0)
-            together = count = 0
-    copies.append(together if count > 1 else 0)
+    full: list[tuple[int, list[int]]] = []  # where a bucket begins, and its sizes
+    filling: dict[int, tuple[int, list[int]]] = {}  # by width
+    for place, each in enumerate(weights):
+        width = 4 if each.trainable else job.width
+        bucket = filling.setdefault(width, (place, []))
+        bucket[1].append(each.elements * width)
+        if sum(bucket[1]) >= BROADCAST_BYTES:
+            full.append(filling.pop(width))
+    buckets = [sizes for _, sizes in sorted([*full, *filling.values()])]
+    copies = [0, *(sum(sizes) if len(sizes) > 1 else 0 for sizes in buckets), 0]
     return max(first + second for first, second in pairwise(copies))

@@ -5,14 +5,15 @@ the parts and moments of a tile are one file (``dsengine.tiers.nvme``); paramete
 files that the kernel pages (``dsengine.tiers.mapped``).
 """
 
-from dsconfig.cost.dsengine.sharding import moves_masters, shard_width, tiles
+from dsconfig import tiles
+from dsconfig.cost.dsengine.sharding import host_share, moves_masters, shard_bytes, shard_width
 from dsconfig.cost.estimate import Component, Phase, below_device
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
 
 OPTIMIZER = "/zero_optimization/offload_optimizer"
 PARAMETERS = "/zero_optimization/offload_param"
-SHARDS = "per owned element: w, or 4 where its master is the shard"
+SHARDS = "per owned element: w, or 4 where its master is the shard; w where it is frozen"
 
 
 def built_beside(job: Workload) -> int:
@@ -22,26 +23,25 @@ def built_beside(job: Workload) -> int:
     """
     if job.effective.zero.optimizer_tier is Tier.DEVICE:
         return 0
-    return 4 * (job.owned if moves_masters(job) else sum(tiles(job)[1]))
+    return 4 * (job.owned if moves_masters(job) else host_share(job)[1])
 
 
 def on_nvme(job: Workload) -> list[Component]:
     zero = job.effective.zero
     found: list[Component] = []
     if zero.optimizer_tier is Tier.NVME:
-        own = sum(tiles(job)[1])
+        own = host_share(job)[1]
         state = job.optimizer.state_bytes(own)
         found.append(below_device("master weights", own * 4, OPTIMIZER, "4 per owned element"))
         found.append(below_device("optimizer state", state, OPTIMIZER, "state per owned element"))
     if zero.offload_param is not None and zero.parameter_tier is Tier.NVME:
-        filed = (job.shard(job.elements) - _kept(job, zero.offload_param)) * shard_width(job)
+        filed = shard_bytes(job) - _kept(job, zero.offload_param)
         found.append(below_device("weights", filed, PARAMETERS, SHARDS))
     return found
 
 
 def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
-    sizes, pin = tiles(job)[1], offload.pin_memory
-    own = sum(sizes)
+    own, pin = host_share(job)[1], offload.pin_memory
     state = job.optimizer.state_bytes(own)
     gradients = below_device("gradients", own * 4, OPTIMIZER, "4 per owned element", pinned=pin)
     if offload.tier is Tier.HOST:
@@ -51,17 +51,17 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
             below_device("optimizer state", state, OPTIMIZER, "state per owned element"),
         ]
     segments = 1 + state // max(1, 4 * own)
-    ahead = offload.pipeline_read + offload.pipeline_write
-    count = min(max(1, offload.buffer_count // (segments + 1)) + ahead, max(1, len(sizes)))
-    held = count * segments * max(sizes, default=0) * 4
-    formula = "4 per element of the largest tile, for its parts and each moment"
+    tile = min(own, tiles.tile_elements(job.effective.zero.sub_group_size, segments))
+    count = tiles.buffers(offload.buffer_count, segments, -(-own // max(1, tile)))
+    held = count * segments * tile * tiles.ELEMENT_BYTES
+    formula = "4 per element of a tile, for its parts and each moment"
     return [gradients, below_device("tile buffers", held, f"{OPTIMIZER}/buffer_count", formula)]
 
 
 def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     """Shards and their gradients; and the states, which an optimizer keeps beside what it steps."""
-    width, late = shard_width(job), (Phase.BACKWARD, Phase.STEP)
-    kept, trained = _kept(job, offload) * width, job.owned * width
+    kept, trained = _kept(job, offload), job.owned * shard_width(job)
+    late = (Phase.BACKWARD, Phase.STEP)
     pin = offload.pin_memory and offload.tier is Tier.HOST
     found = [
         below_device("weights", kept, PARAMETERS, SHARDS, pinned=pin),
@@ -74,6 +74,8 @@ def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
 
 
 def _kept(job: Workload, offload: Offload) -> int:
-    """Elements of this rank's shards that lie in main memory."""
-    shards = job.shard(job.elements)
-    return shards if offload.tier is Tier.HOST else min(shards, offload.max_in_cpu)
+    """Bytes of this rank's shards that lie in main memory."""
+    shards, held = job.shard(job.elements), shard_bytes(job)
+    if offload.tier is Tier.HOST or shards <= offload.max_in_cpu:
+        return held
+    return held * offload.max_in_cpu // shards  # frozen and trained ones alternate

@@ -17,13 +17,14 @@ BROADCAST = Part(
 MASTER = Part(
     "fp32 master weights",
     _STAGE,
-    "4 per element, divided by the ranks from stage 1; in fp32 part of what is whole at rest",
+    "4 per trained element, divided by the ranks from stage 1; in fp32 part of what is whole",
 )
 SHARDS = Part(
     "weight shards",
     f"{_ZERO}/offload_optimizer",
     "w per element / ranks; the masters are on the host",
 )
+FROZEN = Part("frozen weight shards", _STAGE, "w per element, divided by the ranks from stage 1")
 TILES = Part(
     "fp32 weights and gradients of tiles",
     f"{_ZERO}/offload_optimizer/ratio",

@@ -11,8 +11,8 @@ MASTER_WIDTH = 4
 
 
 def simulate(job: Workload) -> Trace:
-    """Every rank holds everything; in mixed precision an fp32 master beside the weights."""
-    line = Timeline()
+    """Every rank holds everything; in mixed precision an fp32 master of what is trained."""
+    line = Timeline(job.room)
     trained = job.trained
     last = job.trainable[-1].elements if job.trainable else 0
     _create(job, line, trained)
@@ -62,18 +62,19 @@ def _width_of_sums(job: Workload) -> int:
 
 
 def _create(job: Workload, line: Timeline, trained: int) -> None:
-    line.hold(parts.BUILT, job.elements * 4)
+    line.hold(parts.BUILT, (job.elements if job.on_cpu else trained) * 4)
+    line.hold(parts.WHOLE, job.frozen_elements * job.width)  # cast on its way
+    line.free(parts.BUILT, job.frozen_elements * 4 if job.on_cpu else 0)
     if job.ranks > 1:
-        sizes = [weight.elements * 4 for weight in job.weights]
-        line.blink(parts.BROADCAST, broadcast_bytes(sizes))
+        line.blink(parts.BROADCAST, broadcast_bytes(job, job.weights))
     if not job.mixed:
         line.free(parts.BUILT)  # the same tensors from here on
-    line.hold(parts.MASTER, job.elements * 4)
-    if job.mixed:
-        first = job.weights[0].elements * job.width
+    line.hold(parts.MASTER, trained * MASTER_WIDTH)
+    if job.mixed and job.trainable:
+        first = job.trainable[0].elements * job.width
         line.blink(parts.WHOLE, first)  # cast one by one, each fp32 original then goes
     line.free(parts.BUILT)
     if job.mixed:
-        line.hold(parts.WHOLE, job.elements * job.width)
+        line.hold(parts.WHOLE, trained * job.width)
     if job.ranks > 1:
         line.hold(parts.BUCKETS, trained * job.width)

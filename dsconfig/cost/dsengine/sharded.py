@@ -7,14 +7,14 @@ from dsconfig.cost.dsengine.collectives import Collectives, Exchange, broadcast_
 from dsconfig.cost.dsengine.sharding import (
     Group,
     groups_of,
+    host_share,
     moves_masters,
     padded,
     shard_width,
-    tiles,
 )
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import temporary_bytes
-from dsconfig.cost.timeline import ActivationParts, Timeline, Trace
+from dsconfig.cost.timeline import ActivationParts, Part, Timeline, Trace
 from dsconfig.cost.workload import OUTSIDE, Workload
 from dsconfig.runtimes.effective import Precision, Tier
 
@@ -34,7 +34,7 @@ class _Run:
 
     def __init__(self, job: Workload) -> None:
         self._job = job
-        self._line = Timeline()
+        self._line = Timeline(job.room)
         self._groups = groups_of(job)
         zero = job.effective.zero
         self._on_device = zero.optimizer_tier is Tier.DEVICE
@@ -50,7 +50,7 @@ class _Run:
         self._travel = (Exchange if exchanges else Collectives)(job, self._line)
         self._coming: set[int] = set()  # places of the groups whose gather is under way
         self._here: set[int] = set()
-        self._tiles_here = 0 if self._on_device else sum(tiles(job)[0])
+        self._tiles_here = 0 if self._on_device else host_share(job)[0]
         self._behind = _behind(self._groups)
 
     def trace(self) -> Trace:
@@ -75,11 +75,14 @@ class _Run:
         if whole_model:
             line.hold(parts.BUILT, job.elements * 4)
         for group in self._groups:
+            frozen = (group.whole - group.trainable) * job.width
             if not whole_model:
-                line.hold(parts.BUILT, group.whole * 4)
+                line.hold(parts.BUILT, group.trainable * 4 + frozen)
+            elif job.mixed:
+                line.hold(parts.NARROWED, frozen)
             if job.ranks > 1:
-                sizes = [job.weights[index].elements * 4 for index in group.weights]
-                line.blink(parts.BROADCAST, broadcast_bytes(sizes))
+                weights = (job.weights[index] for index in group.weights)
+                line.blink(parts.BROADCAST, broadcast_bytes(job, weights))
             if not self._has_masters:
                 self._narrow(group, stays=whole_model)
             self._cut(group)
@@ -110,27 +113,30 @@ class _Run:
                 self._line.free(parts.BUILT, 0 if stays else elements * 4)
 
     def _cut(self, group: Group) -> None:
+        job, line = self._job, self._line
         if not self._rests_on_device:  # shards leave one by one
-            largest = max(self._job.weights[index].elements for index in group.weights)
-            self._line.blink(parts.SHARDS, self._job.shard(largest) * self._shard_width)
-        master, shards = self._divided(group)
-        self._line.hold(parts.MASTER, master)
-        self._line.hold(parts.SHARDS, shards)
+            weights = (job.weights[index] for index in group.weights)
+            each = (job.shard(weight.elements) * shard_width(job, weight) for weight in weights)
+            line.blink(parts.SHARDS, max(each))
+        for part, amount in self._divided(group).items():
+            line.hold(part, amount)
 
-    def _divided(self, group: Group) -> tuple[int, int]:
-        """Bytes of this rank's part of a unit: in fp32, in the compute dtype."""
+    def _divided(self, group: Group) -> dict[Part, int]:
+        """Bytes of this rank's part of a unit."""
         if not self._rests_on_device:
-            return 0, 0
-        part, trained = group.whole // self._job.ranks, group.trainable // self._job.ranks
-        if self._has_masters:
-            return part * 4, 0
-        return (part - trained) * 4, trained * self._shard_width
+            return {}
+        ranks = self._job.ranks
+        trained, frozen = group.trainable // ranks, (group.whole - group.trainable) // ranks
+        return {
+            parts.MASTER if self._has_masters else parts.SHARDS: trained * self._shard_width,
+            parts.FROZEN: frozen * self._job.width,
+        }
 
     def _settle(self, group: Group) -> None:
         """Parts of the dtype of what is whole at rest live inside it from here on."""
-        master, shards = self._divided(group)
-        self._line.free(parts.MASTER, 0 if self._job.mixed else master)
-        self._line.free(parts.SHARDS, shards if self._shard_width == self._job.width else 0)
+        for part, amount in self._divided(group).items():
+            if part is parts.FROZEN or self._shard_width == self._job.width:
+                self._line.free(part, amount)
 
     def _hold_states(self) -> None:
         job, line = self._job, self._line
@@ -281,6 +287,7 @@ class _Run:
             for group in self._groups
             if not group.gathered
             for index in group.weights
+            if job.weights[index].trainable
         ]
         return sum(size for size in sizes if size < PACKED_BELOW)
 

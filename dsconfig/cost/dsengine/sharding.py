@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dsconfig.cost.timeline import stretches
+from dsconfig import tiles
 from dsconfig.cost.workload import Weight, Workload
 from dsconfig.units import (
     Unit,
@@ -26,6 +26,8 @@ class Group:
     """Elements of its last trainable parameter."""
     copied: int
     """Elements that its largest copy of one parameter adds to what is gathered by then."""
+    copied_trained: int
+    """The same where only trained parameters are copied."""
     gathered: bool = False
     """Gathered around its use; else whole at rest."""
     freed_after_forward: bool = False
@@ -84,7 +86,7 @@ def _layout(job: Workload) -> _Layout:
 def _laid_out(job: Workload, cap: int) -> _Layout:
     model = job.model
     if model.root is None:
-        made = tuple((tuple(indices), block) for block, indices in stretches(job.weights))
+        made = tuple((tuple(indices), block) for block, indices in job.weights.stretches)
         divided = tuple(_unit(job, indices) for indices, _ in made)
         used = tuple(range(len(divided)))
     else:
@@ -116,15 +118,18 @@ def _group(job: Workload, indices: tuple[int, ...], block: int) -> Group:
         whole=sum(padded(weight, job.ranks) for weight in weights),
         trainable=sum(padded(weight, job.ranks) for weight in trained),
         last_gradient=trained[-1].elements if trained else 0,
-        copied=_largest_copy(weights),
+        copied=_largest_copy(weights, weights),
+        copied_trained=_largest_copy(weights, trained),
     )
 
 
-def _largest_copy(weights: Sequence[Weight]) -> int:
+def _largest_copy(weights: Sequence[Weight], copied: Sequence[Weight]) -> int:
     """One rank copies parameters one by one beside those that are whole; the last is none."""
+    those = set(map(id, copied))
     to_come = largest = 0
     for weight in reversed(weights):
-        largest = max(largest, weight.elements - to_come)
+        if id(weight) in those:
+            largest = max(largest, weight.elements - to_come)
         to_come += weight.elements
     return largest
 
@@ -151,23 +156,12 @@ def _indices(job: Workload) -> dict[str, int]:
     return found
 
 
-def tiles(job: Workload) -> tuple[list[int], list[int]]:
-    """Elements of this rank's tiles: (on the device, on the host or on NVMe).
-
-    A tile is whole parameters in order, up to sub_group_size; it is updated at once. The first
-    ``1 - ratio`` of them stay on the device.
-    """
-    zero = job.effective.zero
-    sizes: list[int] = []
-    for weight in job.trainable:
-        part = padded(weight, job.ranks) // job.ranks
-        if sizes and sizes[-1] + part <= zero.sub_group_size:
-            sizes[-1] += part
-        else:
-            sizes.append(part)
-    ratio = zero.offload_optimizer.ratio if zero.offload_optimizer is not None else 0.0
-    stay = int(len(sizes) * (1.0 - ratio))
-    return sizes[:stay], sizes[stay:]
+def host_share(job: Workload) -> tuple[int, int]:
+    """Elements of this rank that an offloaded optimizer updates (on the device, below it)."""
+    offload = job.effective.zero.offload_optimizer
+    sizes = {n: padded(weight, job.ranks) // job.ranks for n, weight in enumerate(job.trainable)}
+    stay, leave = tiles.host_share(sizes, offload.ratio if offload is not None else 0.0)
+    return sum(stay.values()), sum(leave.values())
 
 
 def moves_masters(job: Workload) -> bool:
@@ -179,6 +173,15 @@ def moves_masters(job: Workload) -> bool:
     return offloads and job.mixed and job.width == job.communication_width
 
 
-def shard_width(job: Workload) -> int:
-    """Bytes per element of a trainable shard: fp32, unless its master is elsewhere."""
-    return job.width if moves_masters(job) else 4
+def shard_width(job: Workload, weight: Weight | None = None) -> int:
+    """Bytes per element of a shard, of a trained one where none is given.
+
+    fp32, unless its master is elsewhere; what is frozen has no master.
+    """
+    frozen = weight is not None and not weight.trainable
+    return job.width if frozen or moves_masters(job) else 4
+
+
+def shard_bytes(job: Workload) -> int:
+    """Of all of this rank's shards."""
+    return job.owned * shard_width(job) + job.shard(job.frozen_elements) * job.width

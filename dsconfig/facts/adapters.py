@@ -1,0 +1,162 @@
+"""Low-rank adapters (LoRA) beside the linear maps of a model's blocks, as PEFT puts them there.
+
+An adapted module becomes ``base_layer`` with ``lora_A`` (rank x in) and ``lora_B`` (out x rank)
+beside it; everything that the model had is frozen (PEFT, tuners/lora/layer.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dsconfig.facts.model import ModelTree, ModuleFact, TensorFact, counted
+
+ALL_LINEAR = "all-linear"
+"""PEFT's word for every linear map but the head."""
+
+LINEAR_TYPES = ("Linear", "Conv1D")
+_BASE, _DROPOUT, _DOWN, _UP = "base_layer", "lora_dropout", "lora_A", "lora_B"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """What adapters of one block read and make, in elements per token.
+
+    Maps that stand side by side read the same tensor; the last one of its module reads what the
+    others and attention or activation have made of it.
+    """
+
+    ranks: int
+    """What their first halves make."""
+    inputs: int
+    """Each input once, where the last ones are not among them."""
+    attention_output: int = 0
+    inner: int = 0
+    """What the last map of the MLP reads."""
+    dropped: int = 0
+    """All inputs, once for each adapter with dropout: it keeps a copy and a mask of its own."""
+
+
+def with_adapters(
+    tree: ModelTree, rank: int, targets: Sequence[str] = (ALL_LINEAR,), *, dropout: bool = False
+) -> ModelTree:
+    """``tree`` frozen, with adapters of ``rank`` at modules of these names, or at ALL_LINEAR.
+
+    Raises ValueError where the tensors are not known, no linear map of a block has such a name, or
+    there would be no adapter at all.
+    """
+    if tree.root is None:
+        raise ValueError(
+            f"{tree.name}: its tensors are not known, so nothing says where adapters stand; give "
+            "--trainable N for their number of parameters"
+        )
+    wanted = set(targets)
+    found: set[str] = set()
+    kind = "Dropout" if dropout else "Identity"
+    root = _adapted(_frozen(tree.root), (rank, kind), wanted, found, inside=False)
+    missing = wanted - found - {ALL_LINEAR}
+    if missing or not found:
+        blocks = (each for each in tree.root.walk() if each.repeated)
+        inside = (each for block in blocks for each in block.walk())
+        known = sorted({_name(each) for each in inside if each.type in LINEAR_TYPES})
+        raise ValueError(
+            f"{', '.join(sorted(missing or wanted)) or 'no name'}: no linear map in the blocks of "
+            f"{tree.name} has that name; it has {', '.join(known) or 'none'}"
+        )
+    return counted(tree, root)
+
+
+def _name(module: ModuleFact) -> str:
+    return module.name.rpartition(".")[2]
+
+
+def _frozen(module: ModuleFact) -> ModuleFact:
+    return replace(
+        module,
+        parameters=tuple(replace(each, trainable=False) for each in module.parameters),
+        children=tuple(map(_frozen, module.children)),
+    )
+
+
+def _adapted(
+    module: ModuleFact, adapter: tuple[int, str], wanted: set[str], found: set[str], *, inside: bool
+) -> ModuleFact:
+    """``adapter``: rank, type of dropout; ``inside``: of a block; ``found`` takes names met."""
+    inside = inside or module.repeated
+    own = _name(module)
+    if inside and module.type in LINEAR_TYPES and not wanted.isdisjoint({own, ALL_LINEAR}):
+        found.add(own)
+        return _with_adapter(module, *adapter)
+    children = (_adapted(each, adapter, wanted, found, inside=inside) for each in module.children)
+    return replace(module, children=tuple(children))
+
+
+def _with_adapter(module: ModuleFact, rank: int, dropout: str) -> ModuleFact:
+    width_in, width_out = _widths(module)
+    dtype = module.parameters[0].dtype
+
+    def beside(name: str, kind: str, *weights: TensorFact) -> ModuleFact:
+        place = f"{module.name}.{name}"
+        default = ModuleFact(f"{place}.default", kind, weights)
+        return ModuleFact(place, "ModuleDict", children=(default,))
+
+    parts = (
+        replace(module, name=f"{module.name}.{_BASE}"),
+        beside(_DROPOUT, dropout),
+        beside(_DOWN, "Linear", TensorFact("weight", (rank, width_in), dtype)),
+        beside(_UP, "Linear", TensorFact("weight", (width_out, rank), dtype)),
+    )
+    return ModuleFact(module.name, module.type, children=parts)
+
+
+def _widths(linear: ModuleFact) -> tuple[int, int]:
+    """(in, out)."""
+    rows, columns = linear.parameters[0].shape
+    return (rows, columns) if linear.type == "Conv1D" else (columns, rows)
+
+
+def adapters_of(tree: ModelTree) -> Adapters | None:
+    """Those of the first block, where nothing else in it is trained; None where there are none."""
+    block = next((each for each in tree.root.walk() if each.repeated), None) if tree.root else None
+    if block is None:
+        return None
+    types = {each.name: each.type for each in block.walk()}
+    halves = [each for each in block.walk() if _owner(each).endswith(f".{_DOWN}")]
+    trained = [name for name, tensor in block.named_parameters() if tensor.trainable]
+    if not halves or any(f".{_DOWN}." not in each and f".{_UP}." not in each for each in trained):
+        return None
+    last = _last_of_its_module(block)
+    beside: dict[str, int] = {}
+    ranks = dropped = last_of_attention = last_of_mlp = 0
+    for half in halves:
+        rank, width = half.parameters[0].shape
+        ranks += rank
+        target = _owner(_owner(half))
+        if types.get(f"{target}.{_DROPOUT}.{_name(half)}") == "Dropout":
+            dropped += width
+        elif target not in last:
+            beside[_owner(target)] = width
+        elif "attn" in target or "attention" in target:
+            last_of_attention = width
+        else:
+            last_of_mlp = width
+    return Adapters(
+        ranks=ranks,
+        inputs=sum(beside.values()),
+        attention_output=last_of_attention,
+        inner=last_of_mlp,
+        dropped=dropped,
+    )
+
+
+def _owner(module: ModuleFact | str) -> str:
+    name = module if isinstance(module, str) else module.name
+    return name.rpartition(".")[0]
+
+
+def _last_of_its_module(block: ModuleFact) -> set[str]:
+    """Names of the linear maps before which others stand in the same module."""
+    last: set[str] = set()
+    for module in block.walk():
+        linear = [each.name for each in module.children if each.type in LINEAR_TYPES]
+        if len(linear) > 1 and not module.name.endswith((_DOWN, _UP)):
+            last.add(linear[-1])
+    return last

@@ -1,0 +1,50 @@
+"""A timeline replayed in stretches is the one whose allocations were made one by one."""
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsconfig.cost.estimate import Phase
+from dsconfig.cost.timeline import Part, Recorder, Timeline
+
+PARTS = (
+    Part("weights", ""),
+    Part("bucket", "", communicated=True),
+    Part("gathered", "", stream="gather"),
+    Part("staging", "", stream="gather", communicated=True),
+)
+OTHERS = (Part("activations", ""), Part("states", "", stream="gather"))
+Event = tuple[bool, int, int]
+
+events = st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 50)), max_size=12)
+
+
+def make(line: Timeline, found: list[Event]) -> None:
+    for holds, place, amount in found:
+        (line.hold if holds else line.free)(PARTS[place], amount)
+
+
+@given(st.lists(st.tuples(events, st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=6))
+def test_a_replay_of_stretches_is_the_same_run(turns: list[tuple[list[Event], int, int]]) -> None:
+    recorder = Recorder()
+    recorded = []
+    for stretch, _, _ in turns:
+        make(recorder, stretch)
+        recorded.append(recorder.cut())
+
+    def run(turn: Callable[[Timeline, int], None]) -> Timeline:
+        line = Timeline()
+        line.hold(OTHERS[1], 17)
+        for place, (_, held, freed) in enumerate(turns):
+            line.hold(OTHERS[0], held)
+            turn(line, place)
+            line.free(OTHERS[0], freed)
+            if place == len(turns) // 2:
+                line.enter(Phase.BACKWARD)
+        return line
+
+    one_by_one = run(lambda line, place: make(line, turns[place][0])).trace()
+    replayed = run(lambda line, place: line.replay(recorded[place])).trace()
+    assert replayed == one_by_one
+    assert replayed.components() == one_by_one.components()

@@ -1,0 +1,70 @@
+"""Adapters as a fact: where they stand, how many elements they have, what they keep."""
+
+import pytest
+
+from dsconfig.cost.activations import Style, block_bytes
+from dsconfig.facts.adapters import adapters_of, with_adapters
+from dsconfig.facts.gathering import gather
+
+
+def llama():
+    tree = gather(model="llama-2-7b", world_size=1).model
+    assert tree is not None
+    return tree
+
+
+def test_adapters_are_all_that_is_trained() -> None:
+    """PEFT prints 4,194,304 trainable parameters for Llama-2-7B, rank 8 at q_proj and v_proj."""
+    adapted = with_adapters(llama(), 8, ["q_proj", "v_proj"])
+    assert adapted.trainable == 4_194_304
+    assert adapted.parameters == llama().parameters + 4_194_304
+
+
+def test_every_linear_map_but_the_head() -> None:
+    """Rank 64 at all seven maps of 32 blocks: 159,907,840."""
+    assert with_adapters(llama(), 64).trainable == 159_907_840
+
+
+def test_maps_that_read_the_same_tensor_keep_it_once() -> None:
+    found = adapters_of(with_adapters(llama(), 8, ["q_proj", "k_proj", "down_proj"]))
+    assert found is not None
+    assert (found.inputs, found.inner, found.ranks) == (4096, 11008, 24)
+    assert found.attention_output == found.dropped == 0
+
+
+def test_with_dropout_each_keeps_its_own() -> None:
+    found = adapters_of(with_adapters(llama(), 8, ["q_proj", "v_proj"], dropout=True))
+    assert found is not None
+    assert (found.inputs, found.dropped) == (0, 8192)
+
+
+def test_conv1d_has_its_width_first() -> None:
+    tree = gather(model="gpt2", world_size=1).model
+    assert tree is not None
+    assert with_adapters(tree, 4, ["c_attn"]).trainable == 12 * 4 * (768 + 2304)
+
+
+def test_a_model_that_is_trained_as_a_whole_has_none() -> None:
+    assert adapters_of(llama()) is None
+
+
+def test_a_block_with_adapters_keeps_less_than_one_that_is_trained() -> None:
+    tree = with_adapters(llama(), 8)
+    assert tree.architecture is not None
+    adapted = block_bytes(tree.architecture, Style(), adapters_of(tree))
+    assert adapted.linear < block_bytes(tree.architecture, Style()).linear
+
+
+@pytest.mark.parametrize("targets", [["nonsense"], ["lm_head"], ["q_proj", "c_attn"], []])
+def test_unknown_names_are_told_with_those_that_there_are(targets: list[str]) -> None:
+    with pytest.raises(
+        ValueError, match=r"no linear map .* it has down_proj, gate_proj, k_proj, o_proj"
+    ):
+        with_adapters(llama(), 8, targets)
+
+
+def test_without_tensors_there_is_no_place_for_them() -> None:
+    facts = gather(params=7e9, world_size=1)
+    assert facts.model is not None
+    with pytest.raises(ValueError, match="--trainable"):
+        with_adapters(facts.model, 8)
