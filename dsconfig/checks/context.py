@@ -67,7 +67,17 @@ class Context(ReadConfig):
         beside = (HOLDER,) if self.document.holder else ()
         training = self.facts.training
         arguments = (TRAINING,) if training is not None and training.arguments else ()
-        return frozenset((*self.config, *nested, *facts, *beside, *arguments))
+        named = (*facts, *beside, *arguments, *self.facts.releases)
+        return frozenset((*self.config, *nested, *named))
+
+    @property
+    def is_unscaled(self) -> bool:
+        """Whether this is fp16 at stage 0 with a loss scale, by which recent releases divide what
+        they have not multiplied (DSC845).
+        """
+        at_stage_0 = self.stage == 0 and self.stage_is_known
+        in_fp16 = self.fp16 and not self.bf16  # no run has both
+        return at_stage_0 and in_fp16 and self.number("fp16", "loss_scale") != 1
 
     @cached_property
     def optimizer(self) -> str | None:

@@ -18,6 +18,7 @@ def facts_of(example: Example) -> Facts:
         host_memory=example.host_memory,
         client_optimizer=example.client_optimizer,
         training_args=example.training_args,
+        releases=example.releases,
     )
 
 
@@ -42,4 +43,6 @@ def flags_of(example: Example) -> str:
         "--client-optimizer": example.client_optimizer,
         "--training-args": "args.json" if example.training_args else None,
     }
-    return " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
+    listed = [f"{flag} {value}" for flag, value in flags.items() if value is not None]
+    listed += [f"--with {name}=={release}" for name, release in (example.releases or {}).items()]
+    return " ".join(listed)

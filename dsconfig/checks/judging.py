@@ -1,6 +1,7 @@
 """All rules that have something to look at, asked about one config."""
 
 from dsconfig.checks.context import Context
+from dsconfig.checks.keys import NO_IDEA, UNKNOWN
 from dsconfig.checks.registry import awake
 from dsconfig.checks.rule import Finding, Rule
 from dsconfig.facts import Facts
@@ -10,7 +11,7 @@ from dsconfig.runtimes.dsengine import DsEngine
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source import findings
 from dsconfig.source.document import Document
-from dsconfig.source.kinds import another_kind
+from dsconfig.source.kinds import STRANGE, Kind, another_kind
 from dsconfig.source.pointer import join, split
 
 
@@ -63,12 +64,19 @@ def _of_another_kind(
 
     It is as grave as the gravest, so that the verdict of the program stays what it is.
     """
-    kind = another_kind(context.config)
+    kind = another_kind(context.config) or _strange(context, found)
     if kind is None or not found:
         return ()
     gravest = min(found, key=lambda each: (list(Effect).index(each.effect), each.late))
     told = findings.another_kind(kind.name, gravest.effect, kind.help)
     return (told._replace(runtimes=names, late=gravest.late),)
+
+
+def _strange(context: Context, found: list[Diagnostic]) -> Kind | None:
+    """What a file is of whose keys none means anything; one alone may be a key from elsewhere."""
+    told = [each for each in found if each.code == UNKNOWN and each.help == NO_IDEA]
+    outermost = sum(len(split(each.pointer)) == 1 for each in told)
+    return STRANGE if outermost == len(context.config) > 1 else None
 
 
 def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:

@@ -79,7 +79,10 @@ def _consequence(config: Context, path: Path, otherwise: str) -> str:
     return otherwise
 
 
-@rule("DSC021", "unknown-key", Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
+UNKNOWN = "DSC021"
+
+
+@rule(UNKNOWN, "unknown-key", Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
 def unknown_key(config: Context) -> Iterator[Finding]:
     """No release of DeepSpeed, transformers or accelerate reads this key.
 
@@ -106,6 +109,9 @@ def unknown_key(config: Context) -> Iterator[Finding]:
             fix=_write_as(config, path, meant.new, refused and meant.surely) if meant.new else None,
             on_key=True,
         )
+
+
+NO_IDEA = "delete it, or look for its new name"
 
 
 class _Meant(NamedTuple):
@@ -138,7 +144,7 @@ def _meant(config: Context, path: Path, error: SchemaError) -> _Meant:
             works = place[-1] == "enabled" or config.is_in_force(place[:-1])
             said = f'write it as "{place[-1]}" in {_dotted(place[:-1])}'
             return _Meant(said, place if works else None)
-    return _Meant("delete it, or look for its new name")
+    return _Meant(NO_IDEA)
 
 
 def homes(config: Context, path: Path) -> tuple[Path, ...]:

@@ -12,12 +12,13 @@ from typing import NamedTuple
 from dsconfig.batch import GLOBAL, MICRO, STEPS, Triple
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.checks.rule import Finding, Holds, Path, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema.version import Version
 
+DEEPSPEED = "DeepSpeed"
 STAGE: Path = (*ZERO, "stage")
 
 
@@ -42,26 +43,36 @@ def fault(
     *,
     effect: Effect = Effect.ALTERED,
     wakes: str = "zero_optimization",
+    program: str = DEEPSPEED,
+    holds: Holds = in_deepspeed,
 ) -> Callable[[Fault], Fault]:
-    """Make a rule of what a range of releases does; ``last`` is the last that does it."""
+    """Make a rule of what a range of releases does; ``last`` is the last that does it.
+
+    Those of another ``program`` than DeepSpeed are told where the facts name its release.
+    """
     start, end = Version.parse(first), Version.parse(last)
 
     def declare(find: Fault) -> Fault:
         def check(config: Context) -> Iterator[Finding]:
-            if not start <= config.version <= end:
+            known = config.facts.releases.get(program)
+            release = Version.parse(known) if known else None
+            if program == DEEPSPEED:
+                release = config.version
+            if release is None or not start <= release <= end:
                 return
             for told in find(config):
                 yield Finding(
                     path=told.path,
-                    message=f"DeepSpeed {first} to {last} {told.said} ({thread})",
+                    message=f"{program} {first} to {last} {told.said} ({thread})",
                     help=remedy,
                     effect=None if told.sure else Effect.NOTE,
                 )
 
         check.__doc__, check.__module__ = find.__doc__, find.__module__
         also = () if effect is Effect.NOTE else (Effect.NOTE,)
-        rule(code, name, effect, wakes=wakes, also=also, holds=in_deepspeed)(check)
-        RANGES[code] = (start, end)
+        rule(code, name, effect, wakes=wakes, also=also, holds=holds)(check)
+        if program == DEEPSPEED:
+            RANGES[code] = (start, end)
         return find
 
     return declare
@@ -78,7 +89,8 @@ def _accumulation(config: Context) -> float | None:
         return steps
     total, micro = config.number(GLOBAL), config.number(MICRO)
     if AUTO in (config.get(STEPS), config.get(GLOBAL), config.get(MICRO)):
-        return None
+        training = config.facts.training
+        return training.gradient_accumulation_steps if training else None
     if total is None or micro is None or not micro:
         return 1
     ranks = config.facts.data_parallel
@@ -86,7 +98,7 @@ def _accumulation(config: Context) -> float | None:
     return solved.accumulation if solved is not None else None
 
 
-def _lost_steps(config: Context, path: Path, said: str, beyond: int) -> Iterator[Told]:
+def lost_steps(config: Context, path: Path, said: str, beyond: int) -> Iterator[Told]:
     """A fault that shows with more micro steps than ``beyond``."""
     steps = _accumulation(config)
     if steps is None:
@@ -133,7 +145,7 @@ def accumulation_lost_at_stage_2(config: Context) -> Iterator[Told]:
     """
     if config.stage == 2 and not _offloads(config):
         said = "drop the gradients of every micro step but the last at stage 2"
-        yield from _lost_steps(config, STAGE, said, 1)
+        yield from lost_steps(config, STAGE, said, 1)
 
 
 @fault(
@@ -158,7 +170,7 @@ def offloaded_accumulation_wrong(config: Context) -> Iterator[Told]:
     """
     if config.stage == 2 and _offloads(config):
         said = "sum the gradients of micro steps wrongly where the optimizer is offloaded"
-        yield from _lost_steps(config, (*ZERO, "offload_optimizer"), said, 1)
+        yield from lost_steps(config, (*ZERO, "offload_optimizer"), said, 1)
 
 
 @fault(
@@ -183,7 +195,7 @@ def offloaded_micro_steps_dropped(config: Context) -> Iterator[Told]:
     """
     if config.stage == 2 and _offloads(config):
         said = "drop the gradients of all micro steps between the first and the last"
-        yield from _lost_steps(config, (*ZERO, "offload_optimizer"), said, 2)
+        yield from lost_steps(config, (*ZERO, "offload_optimizer"), said, 2)
 
 
 @fault(
@@ -465,7 +477,7 @@ def groups_warm_up_alike(config: Context) -> Iterator[Told]:
     "0.18.3",
     "0.19.5",
     "deepspeedai/DeepSpeed#8224",
-    "use DeepSpeed 0.19.8, which has deepspeedai/DeepSpeed#8245, or stage 1 or 3",
+    "use DeepSpeed 0.19.6 or later, which have deepspeedai/DeepSpeed#8245, or stage 1 or 3",
     effect=Effect.NOTE,
 )
 def one_backward_loses_a_subgraph(config: Context) -> Iterator[Told]:
@@ -473,7 +485,7 @@ def one_backward_loses_a_subgraph(config: Context) -> Iterator[Told]:
 
     Where a module is used twice in a step (a shared encoder, a second loss), a parameter becomes
     ready twice in one backward, and the reduction leaves one of the parts out on several ranks.
-    0.19.8 has the cure; 0.19.6 and 0.19.7 were not read.
+    0.19.6 counts the backwards that a graph is part of.
 
     with: version="0.19.3"
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}
@@ -505,7 +517,6 @@ def fp16_unscaled_at_stage_0(config: Context) -> Iterator[Told]:
     bad: {"train_batch_size": 8, "fp16": {"enabled": true}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true}, "zero_optimization": {"stage": 1}}
     """
-    scale = config.number("fp16", "loss_scale")
-    if config.stage == 0 and config.stage_is_known and config.fp16 and scale != 1:
+    if config.is_unscaled:
         said = "divide gradients by the loss scale at stage 0 and never multiply the loss by it"
         yield Told(("fp16",), said)

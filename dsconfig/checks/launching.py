@@ -163,9 +163,15 @@ def _uncountable(launch: Mapping[str, Any]) -> Iterator[Finding]:
     processes = launch.get("num_processes")
     if processes not in (None, UNSAID) and not plugin_settings.is_count(processes):
         yield _stops("num_processes", processes, "write how many processes there are", BY_TORCHRUN)
-    machines = launch.get("num_machines", 1)
+    machines, remedy = launch.get("num_machines", 1), "write how many machines there are"
     if machines is not None and not isinstance(machines, int | float):
-        yield _stops("num_machines", machines, "write how many machines there are", ", no number")
+        yield _stops("num_machines", machines, remedy, ", no number")
+    elif machines == 0 and launch.get("use_cpu"):
+        because = ", by which it divides the processes on a CPU where nobody sets OMP_NUM_THREADS"
+        yield _stops("num_machines", machines, remedy, because)
+    elif machines is not None and machines < 1:
+        message = f"num_machines is {_shown(machines)}: accelerate starts one machine"
+        yield Finding(("num_machines",), message, help=remedy, effect=Effect.NOTE)
 
 
 @rule("DSC706", "nvme-path-not-launched", Effect.ALTERED, wakes=HOLDER, holds=before_deepspeed)

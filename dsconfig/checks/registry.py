@@ -60,6 +60,7 @@ MODULES: Mapping[str, str] = {
     "data": "data_efficiency vocabulary_size",
     "monitors": "tensorboard wandb comet datastates_ckpt wall_clock_breakdown memory_breakdown",
     "known_faults": "zero_optimization bf16 bfloat16 fp16 data_types gradient_clipping scheduler",
+    "trainer_faults": "transformers accelerate",
     "huggingface": "",
     "launching": HOLDER,
     "parallelism": f"{HOLDER} {TRAINING}",

@@ -31,6 +31,11 @@ def before_deepspeed(runtime: Runtime) -> bool:
     return bool(runtime.filled_with)
 
 
+def beside_a_script(runtime: Runtime) -> bool:
+    """The fault shows where a program fills the file in for a script with a loop of its own."""
+    return before_deepspeed(runtime) and not beside_arguments(runtime)
+
+
 def beside_arguments(runtime: Runtime) -> bool:
     """The fault shows where a program reads TrainingArguments beside the file."""
     return runtime.compares_arguments
@@ -71,6 +76,7 @@ class Example(NamedTuple):
     host_memory: str | None = None
     client_optimizer: str | None = None
     training_args: Mapping[str, Any] | None = None
+    releases: Mapping[str, str] | None = None
 
 
 Check = Callable[["Context"], Iterable[Finding]]

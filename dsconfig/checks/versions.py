@@ -234,7 +234,8 @@ def _says_nothing_of_clipping(runtime: Runtime) -> bool:
 def clipping_by_default(config: Context) -> Iterator[Finding]:
     """Without `gradient_clipping`, releases since 0.19.3 clip at 1.0; earlier ones did not.
 
-    Told where one program is asked about, and not of the Trainer, whose own `max_grad_norm` is 1.0.
+    Told where one program is asked about, and not of the Trainer, whose own `max_grad_norm` is 1.0;
+    nor where DSC845 is, whose gradients are too small to be clipped.
 
     bad: {"train_batch_size": 8}
     good: {"train_batch_size": 8, "gradient_clipping": 1.0}
@@ -243,6 +244,7 @@ def clipping_by_default(config: Context) -> Iterator[Finding]:
         len(config.runtimes) == 1
         and config.since("0.19.3")
         and _changed_default(config, ("gradient_clipping",))
+        and not config.is_unscaled
     ):
         yield Finding(
             path=(),

@@ -36,11 +36,18 @@ def launch(settings: Mapping[str, Any]) -> Launch:
         raise FactError(FLAG, f"mixed_precision is {mixed!r}; write no, fp16, bf16 or fp8")
     return Launch(
         world_size=_count(settings, "num_processes"),
-        nodes=_count(settings, "num_machines"),
+        nodes=_machines(settings),
         precision=None if chosen is None else plugin_settings.PRECISIONS.get(chosen, "fp32"),
         settings=settings,
         plugin=plugin if isinstance(plugin, dict) else {},
     )
+
+
+def _machines(settings: Mapping[str, Any]) -> int | None:
+    """The launcher takes all numbers up to one for one machine."""
+    value = settings.get("num_machines")
+    is_one = isinstance(value, int | float) and not isinstance(value, bool) and value <= 1
+    return 1 if is_one else _count(settings, "num_machines")
 
 
 def _count(settings: Mapping[str, Any], name: str) -> int | None:

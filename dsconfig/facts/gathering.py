@@ -1,6 +1,6 @@
 """One call from flags to Facts, each fact with its origin."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from math import prod
 from pathlib import Path
@@ -14,6 +14,7 @@ from dsconfig.facts.machine import DeviceFacts, HostFacts, named_device, process
 from dsconfig.facts.model import ModelOutline, ModelTree
 from dsconfig.facts.training import FLAG, TrainingFacts, from_path, training
 from dsconfig.lazily import lazily
+from dsconfig.schema.version import Version
 
 with lazily():
     from dsconfig.facts import accelerate_config, hf_config, hub, named_model, parameter_count
@@ -50,11 +51,13 @@ def gather(
     node_link: str | float | None = None,
     client_optimizer: str | None = None,
     client_scheduler: str | None = None,
+    releases: Mapping[str, str] | Iterable[str] | None = None,
 ) -> Facts:
     """Facts from what a user or a program says; every argument is optional.
 
     ``device`` is a catalogue name or ``cpu``; ``model`` a catalogue name or the path of a
-    config.json; ``params`` a count (``13B``); sizes are bytes or text such as ``512GB``. A
+    config.json; ``params`` a count (``13B``); sizes are bytes or text such as ``512GB``;
+    ``releases`` those of transformers and accelerate, or texts like ``transformers==4.48.0``. A
     flag wins over a file. Raises FactError (a ValueError) naming the flag and the remedy.
     """
     return _facts(dict(locals()))
@@ -91,6 +94,7 @@ def _facts(given: Mapping[str, Any]) -> Facts:
         training=_training(given["training_args"], launch.precision, own, origins),
         client_optimizer=given["client_optimizer"],
         client_scheduler=given["client_scheduler"],
+        releases=MappingProxyType(_releases(given["releases"])),
         launch=MappingProxyType(dict(launch.settings)),
         node_link_gb_per_second=_node_link(given["node_link"], origins),
         origins=MappingProxyType(origins),
@@ -98,6 +102,28 @@ def _facts(given: Mapping[str, Any]) -> Facts:
     )
 
 
+def _releases(given: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]:
+    """Releases by program. Raises FactError for another program, and for what is no release."""
+    if isinstance(given, Mapping):
+        named = {**given}
+    else:
+        listed = [given] if isinstance(given, str) else given or ()
+        parts = (str(each).partition("==") for each in listed)
+        named = {name.strip().lower(): release.strip() for name, _, release in parts}
+    for name, release in named.items():
+        if name not in PROGRAMS:
+            said = f"{name!r} is none of {', '.join(PROGRAMS)}"
+            raise FactError("--with", f"{said}; write {PROGRAMS[0]}==4.48.0")
+        try:
+            Version.parse(str(release))
+        except ValueError:
+            said = f"{release!r} is no release of {name}; write {name}==4.48.0"
+            raise FactError("--with", said) from None
+    return {name: str(release) for name, release in named.items()}
+
+
+PROGRAMS = ("transformers", "accelerate")
+"""Those whose releases are asked for; DeepSpeed's is the one that a config is judged at."""
 _DEGREES = ("tensor_parallel", "sequence_parallel", "pipeline_parallel")
 _TRAINING = {
     "micro_batch_size": "micro_batch",

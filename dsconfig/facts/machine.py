@@ -37,12 +37,20 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """One node: main memory in bytes, CPU cores, NVMe directory and free bytes on it."""
+    """One node: main memory in bytes, CPU cores, NVMe directory and free bytes on it.
+
+    Rates are GB/s, and None unless they were measured: what a copy of main memory reads and writes
+    on all cores, what the disk reads and writes, what a copy to one card reaches.
+    """
 
     memory_bytes: int | None = None
     cores: int | None = None
     nvme_path: str | None = None
     nvme_bytes: int | None = None
+    copy_gb_per_second: float | None = None
+    nvme_read_gb_per_second: float | None = None
+    nvme_write_gb_per_second: float | None = None
+    card_gb_per_second: float | None = None
 
     @property
     def usable_bytes(self) -> int | None:

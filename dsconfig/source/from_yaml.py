@@ -82,8 +82,11 @@ def document_from_yaml(
             return _made(text, name, root, holder)
         if plugin_settings.is_of_accelerate(holder, ()):
             return _unused(text, name, "deepspeed_config_file")
-        unused = any(_is_nothing(dict(_entries(root)).get(key)) for key in HOLDERS)
-        return _unused(text, name) if unused else _without_config(text, name)
+        entries = dict(_entries(root))
+        is_trainers = any(_is_nothing(entries.get(key)) for key in HOLDERS) or (
+            not ARGUMENTS.marks.isdisjoint(entries)
+        )
+        return _unused(text, name) if is_trainers else _without_config(text, name)
     place = (node.start_mark.index, node.end_mark.index)
     if node is root and another_kind(value) is ARGUMENTS:
         return _unused(text, name)
@@ -142,7 +145,7 @@ def _config_node(root: Node) -> Node:
                 if inner is not None:
                     return inner
         least = 1 if node is root else 2
-        if telling(entries) >= least and plugin_settings.OWN.isdisjoint(entries):
+        if telling(_blocks(entries)) >= least and plugin_settings.OWN.isdisjoint(entries):
             return node
         waiting += (
             child
@@ -152,6 +155,13 @@ def _config_node(root: Node) -> Node:
         if len(waiting) > MOST_NODES:
             break
     return None
+
+
+def _blocks(entries: dict[str, Node]) -> Iterator[str]:
+    """The keys but ``bf16: true``, which is a trainer's: a ds_config has a block there."""
+    for key, node in entries.items():
+        if key not in ("bf16", "fp16") or node.id == "mapping":
+            yield key
 
 
 def _chosen(entries: dict[str, Node]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ ARGUMENTS = Kind(
     _names(
         "output_dir per_device_train_batch_size per_device_eval_batch_size "
         "num_train_epochs lr_scheduler_type logging_steps save_steps save_strategy "
-        "eval_strategy model_name_or_path gradient_checkpointing"
+        "eval_strategy model_name_or_path gradient_checkpointing learning_rate max_steps"
     ),
     2,
     "give it to --training-args beside the ds_config that its deepspeed names",
@@ -72,6 +72,14 @@ KINDS = (
     ),
     ARGUMENTS,
     LAUNCH,
+)
+
+
+STRANGE = Kind(
+    "a file of some other program",
+    frozenset(),
+    0,
+    "no key of it is one of a ds_config, or like one: name the file that is",
 )
 
 

@@ -53,6 +53,14 @@ def test_the_batch_and_the_ranks_tell_the_passes() -> None:
         assert told.get("DSC830") == severity, ranks
 
 
+def test_gradients_that_a_fault_makes_too_small_are_not_said_to_be_clipped() -> None:
+    config = {"train_batch_size": 16, "fp16": {"enabled": True}}
+    for more, told in (({}, {"DSC845"}), ({"zero_optimization": {"stage": 1}}, {"DSC818"})):
+        found = dsconfig.validate({**config, **more}, runtime="deepspeed", version="0.19.8")
+        seen = {each.code for each in found.diagnostics}
+        assert seen & {"DSC818", "DSC845"} == told
+
+
 def test_a_move_says_what_it_cures_and_what_begins() -> None:
     document = dsconfig.read(STAGE_2)
     made = moves(document, Version.parse("0.17.6"), Version.parse("0.18.5"))

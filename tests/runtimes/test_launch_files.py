@@ -217,6 +217,9 @@ def test_a_config_inside_another_programs_yaml_is_not_taken_for_settings(tmp_pat
         ("num_processes: 8", "num_processes: auto", None, 0),
         ("num_processes: 8", "num_processes: -1", "note", 9),
         ("num_machines: 1", "num_machines: two", "refused", 8),
+        ("num_machines: 1", "num_machines: 0", "note", 8),
+        ("num_machines: 1", "num_machines: -1", "note", 8),
+        ("num_machines: 1", "use_cpu: true\nnum_machines: 0", "refused", 9),
         ("_type: DEEPSPEED", "_type: DEEPSPED", "refused", 2),
         ("_type: DEEPSPEED", "_type: MULTI_GPU", "inert", 2),
         ("LOCAL_MACHINE", "AMAZON_SAGEMAKER", "refused", 1),
@@ -238,6 +241,13 @@ def test_what_the_launcher_makes_of_a_line(
     found = dsconfig.validate(path, runtime="accelerate").diagnostics
     told = [(each.effect, each.range.start.line) for each in found if each.code == "DSC705"]
     assert told == ([(effect, line)] if effect else []), found
+
+
+def test_no_machine_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(WHOLE.replace("num_machines: 1", "num_machines: 0"))
+    assert dsconfig.gather(accelerate_config=path).nodes == 1
+    assert dsconfig.resolve(path, dsconfig.gather(micro_batch=1), runtime="accelerate").ok
 
 
 def test_the_kind_and_the_processes_have_to_be_said(tmp_path: Path) -> None:

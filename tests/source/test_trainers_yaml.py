@@ -80,6 +80,9 @@ WITHOUT = {
     "gradient_accumulation_steps: 8\nlr_scheduler_type: cosine\npure_bf16: true\n",
     "ms-swift, by a name of its own": "model: a/b\ndeepspeed: zero2_offload\nnum_train_epochs: 1\n",
     "axolotl, by a variable": "base_model: a/b\nmicro_batch_size: 1\ndeepspeed: ${DEEPSPEED}\n",
+    "llama-factory, v1": "model: a/b\ndist_config:\n  name: fsdp2\nmicro_batch_size: 1\n"
+    "output_dir: out\nlearning_rate: 1.0e-4\nbf16: false\nmax_steps: 10\n",
+    "llama-factory, to chat": "model_name_or_path: a/b\ntemplate: qwen3\n",
     "accelerate, with FSDP": "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n",
 }
 LAUNCHED = """compute_environment: LOCAL_MACHINE

@@ -129,6 +129,8 @@ def test_the_gravest_comes_first(run: Run) -> None:  # noqa: F811
         ('{"num_layers": 12, "hidden-size": 768, "train-iters": 9, "train_batch_size": 8}', "NeoX"),
         ('{"model_type": "llama", "hidden_size": 64, "vocab_size": 9}', "config of a model"),
         ('{"$defs": {}, "properties": {"stage": {}}}', "JSON Schema"),
+        ('{"cmd": "swift sft", "requirements": {"gpu": 1}}', "some other program"),
+        ('{"id": "a", "label": 0}', "some other program"),
     ],
 )
 def test_a_file_of_another_kind_gets_one_finding_that_says_so(
@@ -139,6 +141,11 @@ def test_a_file_of_another_kind_gets_one_finding_that_says_so(
     result = run(put("it.json", text), "--output-format", "concise")
     assert len(result.out.splitlines()) == 1
     assert "DSC012" in result.out and said in result.out
+
+
+def test_a_file_with_a_key_that_is_misspelt_is_a_ds_config(run: Run) -> None:  # noqa: F811
+    text = '{"zero_optimisation": {"stage": 2}, "label": 0}'
+    assert "DSC021" in codes_of(run(put("it.json", text), "--output-format", "json"))
 
 
 def test_a_template_has_no_slips_of_the_keyboard(run: Run) -> None:  # noqa: F811

@@ -1,0 +1,83 @@
+"""Releases of transformers and accelerate that are known to train wrong, where they are named."""
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig.checks.examples import judge
+from dsconfig.checks.registry import rules
+from dsconfig.commands import doctor
+from dsconfig.facts.given import FactError
+
+RANGES = {
+    "DSC846": ("transformers", "4.45.2", "4.46.0", "4.46.1", "4.46.2"),
+    "DSC847": ("transformers", "4.46.1", "4.46.2", "4.48.3", "4.49.0"),
+    "DSC848": ("accelerate", "0.22.0", "0.23.0", "0.25.0", "0.26.0"),
+}
+"""The program, the release before the fault, its first, its last and the one after."""
+FILLED = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "zero_optimization": {"stage": 2},
+}
+
+
+@pytest.mark.parametrize("code", RANGES)
+def test_a_fault_is_told_in_its_range_only(code: str) -> None:
+    program, before, first, last, after = RANGES[code]
+    bad = rules()[code].bad
+    for release, told in ((before, False), (first, True), (last, True), (after, False)):
+        found = {each.code for each in judge(bad._replace(releases={program: release}))}
+        assert (code in found) == told, release
+    assert code not in {each.code for each in judge(bad._replace(releases=None))}
+
+
+def severities(config: dict, release: str, **facts) -> set[str]:
+    known = dsconfig.gather(releases={"transformers": release}, **facts)
+    found = dsconfig.validate(config, known, runtime="transformers").diagnostics
+    return {each.severity for each in found if each.code == "DSC847"}
+
+
+def test_it_is_an_error_where_the_release_does_it_to_every_model() -> None:
+    config = {**FILLED, "gradient_accumulation_steps": 4}
+    assert severities(config, "4.48.0") == {"error"}
+    assert severities(config, "4.47.1") == {"info"}
+
+
+def test_the_micro_steps_of_an_auto_are_those_of_the_trainer() -> None:
+    assert severities(FILLED, "4.48.0", accumulation=4) == {"error"}
+    assert severities(FILLED, "4.48.0", accumulation=1) == set()
+    assert severities(FILLED, "4.48.0") == {"info"}
+
+
+def test_a_release_is_given_as_pip_has_it() -> None:
+    for given in (["transformers==4.48.0"], "transformers==4.48.0", {"transformers": "4.48.0"}):
+        assert dsconfig.gather(releases=given).releases == {"transformers": "4.48.0"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [["torch==2.0"], ["transformers"], ["accelerate==new"], {"transformers": None}, [1]]
+)
+def test_what_is_no_release_is_told(wrong: Any) -> None:
+    with pytest.raises(FactError, match="--with"):
+        dsconfig.gather(releases=wrong)
+
+
+def test_doctor_judges_by_what_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(
+        '{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 4}', "utf-8"
+    )
+
+    def version(name: str) -> str:
+        if name == "transformers":
+            return "4.48.1"
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "version", version)
+    assert any("DSC847" in found.text for found in doctor.judged(str(path)))
