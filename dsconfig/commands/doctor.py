@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -21,12 +22,14 @@ from dsconfig.lazily import lazily
 from dsconfig.report.sizes import GIB, both
 
 with lazily():
+    import subprocess
+
     from rich import markup
 
     from dsconfig.commands import console as terminal
     from dsconfig.commands import run_logs
     from dsconfig.commands.validation import judge
-    from dsconfig.facts import run_log
+    from dsconfig.facts import gathering, machine, run_log
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.base import Runtime
@@ -64,8 +67,21 @@ Config = Annotated[
 ]
 
 
-def doctor(config: Config = None, log: Log = None) -> None:
+Measure = Annotated[
+    bool, typer.Option("--measure", help="Measure memory, and the way to a card: some seconds.")
+]
+Nvme = Annotated[
+    str | None,
+    typer.Option("--nvme", metavar="DIRECTORY", help="Measure the disk below it, too."),
+]
+
+
+def doctor(
+    config: Config = None, log: Log = None, measure: Measure = False, nvme: Nvme = None
+) -> None:
     """Look at this machine: packages, cards, memory, limits; say what to mend.
+
+    --measure and --nvme measure what offloading depends on; estimate --measured-here uses it.
 
     With a config: what the releases installed here make of it, known faults among it. With --log:
     read what a run printed, its memory by phase, and where it ran out of it.
@@ -78,10 +94,12 @@ def doctor(config: Config = None, log: Log = None) -> None:
     worst = State.GOOD
     colours = {State.GOOD: "green", State.NOTE: "yellow", State.BAD: "bold red"}
     about_config = judged(config) if config is not None else iter(())
-    for finding in chain(findings(), about_config):
+    rates = speeds(nvme) if measure or nvme is not None else iter(())
+    for finding in chain(findings(), rates, about_config):
         mark = f"[{colours[finding.state]}]{finding.state:<7}[/]"
         # The text is no markup: ``dsconfig-zero[engine]`` keeps its brackets.
-        text = fitted(" " * LEFT + finding.text).lstrip()
+        left = max(LEFT, len(f"{finding.state:<7}  {finding.subject} "))
+        text = fitted(" " * left + finding.text).lstrip()
         out.print(f"{mark}  {finding.subject:<14} {markup.escape(text)}", soft_wrap=True)
         worst = State.BAD if State.BAD in (worst, finding.state) else worst
     if worst is State.BAD:
@@ -104,7 +122,8 @@ def judged(config: str) -> Iterator[Finding]:
     program = inferred.runtime
     if program.release:
         yield from _release_judged(program)
-    report = dsconfig.validate(document, runtime=program)
+    facts = dsconfig.gather(releases=_installed())
+    report = dsconfig.validate(document, facts, runtime=program)
     unsaid = judge.WHERE_NAMED if inferred.found else ()
     told = [found for found in report.diagnostics if found.code not in unsaid]
     for found in told:
@@ -113,6 +132,15 @@ def judged(config: str) -> Iterator[Finding]:
         yield Finding(State.BAD if grave else State.NOTE, found.pointer or "the config", text)
     if not told:
         yield Finding(State.GOOD, "the config", f"nothing to mend for {program.described}")
+
+
+def _installed() -> dict[str, str]:
+    """Releases of the programs about which faults are known."""
+    found: dict[str, str] = {}
+    for name in gathering.PROGRAMS:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _release_judged(program: "Runtime") -> Iterator[Finding]:
@@ -145,8 +173,6 @@ def packages() -> Iterator[Finding]:
 
 def cards() -> Iterator[Finding]:
     """NVIDIA cards as the driver reports them; no framework is loaded."""
-    import subprocess
-
     program = shutil.which("nvidia-smi")
     if program is None:
         yield Finding(State.NOTE, "accelerator", "no nvidia-smi: CPU only (backend gloo)")
@@ -169,6 +195,13 @@ def memory() -> Iterator[Finding]:
         hint = "; loader workers may die: start the container with --shm-size 8g"
         text = f"{both(free)} free in /dev/shm"
         yield Finding(state, "shared memory", text + (hint if state is State.NOTE else ""))
+
+
+def speeds(nvme: str | None) -> Iterator[Finding]:
+    """What was measured of this machine. Raises UsageError, as ``options.measured_here``."""
+    host = machine.HostFacts(nvme_path=nvme)
+    for subject, text in options.measurements(options.measured(host)):
+        yield Finding(State.GOOD, subject, text)
 
 
 def limits() -> Iterator[Finding]:

@@ -5,23 +5,36 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from dsconfig.tiles import STAGING_BYTES, host_share, tile_elements
+from dsengine.optimizers.lion import Lion
+from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
 from dsengine.tiers.files import ALIGNMENT, Buffer, FileIO, TileFile, fresh_directory, wait
-from dsengine.tiers.tiles import Tile, divide_into_tiles, host_share
+from dsengine.tiers.tiles import Piece, divide_into_tiles
 from training.ranks import Ranks, SharedRanks
 
 JOBS = "engine_storage.jobs.tiers"
 
 
-def test_tiles_hold_whole_parameters_up_to_a_size() -> None:
-    tiles = divide_into_tiles({"a": 3, "b": 3, "c": 9, "d": 1}, 6)
-    assert tiles == [Tile(("a", "b"), 6), Tile(("c",), 9), Tile(("d",), 1)]
+def test_tiles_are_equal_whatever_the_sizes_of_parameters() -> None:
+    tiles = divide_into_tiles({"a": 3, "b": 4, "none": 0, "c": 9}, 6)
+    assert [tile.elements for tile in tiles] == [6, 6, 4]
+    assert tiles[0].pieces == (Piece("a", 0, 3, last=True), Piece("b", 0, 3, last=False))
+    assert [piece.name for piece in tiles[1].pieces] == ["b", "none", "c"]
+    assert torch.equal(tiles[2].pieces[0].of(torch.arange(9).view(3, 3)), torch.arange(5, 9))
 
 
-@pytest.mark.parametrize(("ratio", "stay"), [(1.0, 0), (0.5, 2), (0.3, 2), (0.0, 4)])
-def test_the_first_tiles_stay_on_the_device(ratio: float, stay: int) -> None:
-    tiles = [Tile((str(i),), 1) for i in range(4)]
-    assert host_share(tiles, ratio) == (tiles[:stay], tiles[stay:])
+@pytest.mark.parametrize(("ratio", "stay"), [(1.0, ""), (0.5, "ab"), (0.3, "ab"), (0.0, "abcd")])
+def test_the_first_elements_stay_on_the_device(ratio: float, stay: str) -> None:
+    on_device, on_host = host_share({"a": 1, "b": 3, "c": 3, "d": 1}, ratio)
+    assert ["".join(on_device), "".join(on_host)] == [stay, "abcd".removeprefix(stay)]
+
+
+@pytest.mark.parametrize(("asked", "segments", "most"), [(10, 3, 10), (10**9, 1, 2**26)])
+def test_what_moves_of_a_tile_fits_a_staging_buffer(asked: int, segments: int, most: int) -> None:
+    assert tile_elements(asked, segments) == most
+    assert tile_elements(10**9, 3) * 3 * 4 <= STAGING_BYTES < (tile_elements(10**9, 3) + 1) * 12
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -29,10 +42,10 @@ def test_a_tile_comes_back_from_its_file(tmp_path: Path, threads: int) -> None:
     size = 5 * ALIGNMENT + 12
     file, buffer, io = TileFile(tmp_path / "tile", size), Buffer(size), FileIO(threads, 5000)
     buffer.elements.copy_(torch.arange(buffer.elements.numel()))
-    wait(io.write(file, buffer))
+    wait(io.exchange(buffer, write=file))
     expected = buffer.elements.clone()
     buffer.elements.zero_()
-    wait(io.read(file, buffer))
+    wait(io.exchange(buffer, read=file))
     assert torch.equal(buffer.elements, expected)
     assert buffer.elements.data_ptr() % ALIGNMENT == 0
     io.close()
@@ -117,3 +130,85 @@ def test_files_vanish_by_themselves(said: dict[str, Any]) -> None:
 def test_an_optimizer_that_cannot_be_divided_is_refused(ranks: Ranks) -> None:
     for message in ranks.run(f"{JOBS}:refused"):
         assert "Adafactor and Muon cannot be divided into tiles" in message
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "Adam": {"lr": 0.1, "amsgrad": True},
+    "AdamW": {"lr": 0.1, "weight_decay": 0.1},
+    "Adagrad": {"lr": 0.1, "initial_accumulator_value": 0.5},
+    "SGD": {"lr": 0.1, "momentum": 0.9},
+    "RMSprop": {"lr": 0.1, "centered": True, "momentum": 0.5},
+    "NAdam": {"lr": 0.1},
+    "RAdam": {"lr": 0.1},
+    "Adamax": {"lr": 0.1},
+    "Adadelta": {"lr": 0.1},
+    "ASGD": {"lr": 0.1},
+    "Rprop": {"lr": 0.1},
+    "Lion": {"lr": 0.1},
+}
+
+
+def weights() -> dict[str, nn.Parameter]:
+    torch.manual_seed(3)
+    shapes = {"a": (3, 4), "scalar": (), "b": (5,), "unused": (2,), "c": (7, 2)}
+    return {name: nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
+
+
+def optimizer_of(kind: str, held: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
+    """Two groups; Adam keeps one state more for the second."""
+    options = dict(OPTIMIZERS[kind])
+    late = {"amsgrad": options.pop("amsgrad")} if "amsgrad" in options else {}
+    first, second = [held["a"], held["b"]], [held["scalar"], held["unused"], held["c"]]
+    groups: list[dict[str, Any]] = [{"params": first}, {"params": second, "lr": 0.05, **late}]
+    return (Lion if kind == "Lion" else getattr(torch.optim, kind))(groups, **options)
+
+
+def backward(held: dict[str, nn.Parameter], step: int) -> None:
+    used = [weight for name, weight in held.items() if name != "unused"]
+    factors = [torch.linspace(-1, 1, each.numel()).view(each.shape) + step for each in used]
+    losses = [(w.square() * f).sum() for w, f in zip(used, factors, strict=True)]
+    torch.stack(losses).sum().backward()
+
+
+def step_of(binding: HostBinding) -> None:
+    binding.departed.take_in()
+    binding.gradients(iter(binding.departed.items()))
+    binding.step()
+    binding.drop_gradients()
+    binding.departed.clear()
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
+@pytest.mark.parametrize(("sub_group_size", "ratio"), [(4, 1.0), (5, 0.6), (1000, 1.0)])
+def test_a_step_in_tiles_is_a_step(
+    tmp_path: Path, kind: str, tier: type[HostBinding], sub_group_size: int, ratio: float
+) -> None:
+    expected, got = weights(), weights()
+    plain, tiled = optimizer_of(kind, expected), optimizer_of(kind, got)
+    settings = OffloadSettings(
+        sub_group_size=sub_group_size, ratio=ratio, nvme_path=str(tmp_path), buffer_count=3
+    )
+    binding = tier(tiled, got, settings, {})
+    for step in range(4):
+        if step == 2:  # written to from outside: taken over by every piece
+            for held in (expected, got):
+                held["c"].detach().mul_(0.5)
+        for held in (expected, got):
+            backward(held, step)
+        plain.step()
+        plain.zero_grad()
+        step_of(binding)
+    for name, weight in expected.items():
+        torch.testing.assert_close(got[name], weight, msg=lambda text, name=name: f"{name}: {text}")
+    with binding.as_sharded():
+        for name, weight in expected.items():
+            state = tiled.state.get(binding.held[name]) or {}
+            assert state.keys() == plain.state[weight].keys()
+            for key, value in plain.state[weight].items():
+                torch.testing.assert_close(state[key], value)
+    for group, before in zip(tiled.param_groups, plain.param_groups, strict=True):
+        names = [name for each in before["params"] for name in expected if expected[name] is each]
+        assert group["params"] == [binding.parts[name] for name in names]
+        assert group.get("fused") == before.get("fused")
+    binding.close()

@@ -10,10 +10,12 @@ it: these are taken in when backward is over.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
+from dsengine.tiers import memory
 from dsengine.tiers.staging import Staging
 from dsengine.torch_private import local_part
 
@@ -110,9 +112,9 @@ class DepartedGradients(Mapping[str, Tensor]):
     def _sum_for(self, name: str, gradient: Tensor) -> Tensor:
         if name not in self._sums:
             part = self._parts[name]
-            self._sums[name] = part.new_empty(
-                gradient.shape, pin_memory=self._pin and part.device.type == "cpu"
-            )
+            pin = self._pin and part.device.type == "cpu"
+            with memory.refusals_told(part.nbytes, pin=pin) if pin else nullcontext():
+                self._sums[name] = part.new_empty(gradient.shape, pin_memory=pin)
         return self._sums[name]
 
     def _add(self, total: Tensor, gradient: Tensor, is_first: bool) -> None:

@@ -7,7 +7,6 @@ page size they go past the page cache (O_DIRECT) where the file system allows it
 import mmap
 import os
 import shutil
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -25,10 +24,17 @@ def aligned(size: int) -> int:
 
 
 class Buffer:
-    """Page-aligned host memory, seen as bytes and as fp32 elements."""
+    """Page-aligned host memory, seen as bytes and as fp32 elements.
+
+    It stays out of processes that are forked, for what a disk writes into a page that two share
+    may reach the wrong one.
+    """
 
     def __init__(self, size: int) -> None:
-        self._memory = mmap.mmap(-1, max(aligned(size), ALIGNMENT))
+        self.size = max(aligned(size), ALIGNMENT)
+        self._memory = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_DONTFORK"):
+            self._memory.madvise(mmap.MADV_DONTFORK)
         self.bytes = memoryview(self._memory)
         self.elements: Tensor = torch.frombuffer(self._memory, dtype=torch.float32)
 
@@ -47,8 +53,17 @@ class TileFile:
         except OSError:  # tmpfs and some network file systems know no direct access
             self.descriptor = os.open(path, flags, 0o600)
         path.unlink()
-        if self.size:
-            os.posix_fallocate(self.descriptor, 0, self.size)
+        try:
+            if self.size:
+                os.posix_fallocate(self.descriptor, 0, self.size)
+        except OSError as error:
+            os.close(self.descriptor)
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: nvme_path refuses a file of {self.size / GIB:.3g} GiB; free "
+                "space there, raise the limit on files, or name a larger disk",
+                str(path.parent),
+            ) from error
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -71,34 +86,42 @@ def unusable(directory: Path, needed: int) -> str:
 
 
 class FileIO:
-    """Moves whole tiles between files and buffers, ``block_bytes`` at a time, in threads."""
+    """Moves whole tiles between files and buffers, ``block_bytes`` at a time, in threads.
 
-    def __init__(self, threads: int, block_bytes: int) -> None:
+    [Note: one buffer, two tiles]
+    A block of a buffer is free for another tile as soon as it is written: ``exchange`` writes one
+    tile and reads the next block by block, in one request each. So two buffers keep a disk busy in
+    both directions while a tile is updated, and nobody waits but for the tile that is needed next.
+    """
+
+    def __init__(self, in_flight: int, block_bytes: int) -> None:
         self._block = max(aligned(block_bytes), ALIGNMENT)
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, "dsengine-nvme")
+        self._in_flight = in_flight
+        self._pool = ThreadPoolExecutor(in_flight, "dsengine-nvme")
 
-    def read(self, file: TileFile, buffer: Buffer) -> list[Future[None]]:
-        return self._in_blocks(_read_block, file, buffer)
-
-    def write(self, file: TileFile, buffer: Buffer) -> list[Future[None]]:
-        return self._in_blocks(_write_block, file, buffer)
-
-    def _in_blocks(
-        self, action: Callable[[int, memoryview, int], None], file: TileFile, buffer: Buffer
+    def exchange(
+        self, buffer: Buffer, *, write: TileFile | None = None, read: TileFile | None = None
     ) -> list[Future[None]]:
+        """Write the buffer to one file, then read another into it."""
+        size = max(file.size for file in (write, read) if file is not None)
         return [
             self._pool.submit(
-                action,
-                file.descriptor,
-                buffer.bytes[start : min(start + self._block, file.size)],
-                start,
+                _exchange_block, buffer.bytes, start, start + self._block, write, read
             )
-            for start in range(0, file.size, self._block)
+            for start in range(0, size, self._block)
         ]
 
     def close(self) -> None:
         self._pool.shutdown()
+
+
+def _exchange_block(
+    memory: memoryview, start: int, stop: int, write: TileFile | None, read: TileFile | None
+) -> None:
+    if write is not None and start < write.size:
+        _write_block(write.descriptor, memory[start : min(stop, write.size)], start)
+    if read is not None and start < read.size:
+        _read_block(read.descriptor, memory[start : min(stop, read.size)], start)
 
 
 def _read_block(descriptor: int, block: memoryview, offset: int) -> None:

@@ -2,12 +2,12 @@
 
 [Note: what is copied when]
 Gradients come while backward runs (``departed.py``); ``gradients`` waits for the last of them,
-because the norm reads them next. ``step`` goes tile by tile: the update reads parts and gradients
-of a tile on the host; the result is cast piece by piece into staging buffers, whose copies to the
-device run while the next tile is computed. Nothing waits for the last of them: the next use of a
-shard is on the same stream, behind it. Shards can be written to from outside in between (a load,
-GatheredParameters); a shard whose version is not the one that ``_copy_back`` left is taken over
-before its tile is updated.
+because the norm reads them next. ``step`` goes tile by tile (``tiles.py``): the update reads parts
+and gradients of a tile on the host; the result is cast piece by piece into staging buffers, whose
+copies to the device run while the next tile is computed. Nothing waits for the last of them: the
+next use of a shard is on the same stream, behind it. Shards can be written to from outside in
+between (a load, GatheredParameters); one whose version is not the one that ``_copy_back`` left
+when a step begins is taken over before it is updated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,21 +19,23 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from dsconfig import tiles
 from dsengine.optimizers.binding import Binding, is_elementwise
 from dsengine.tiers import memory
 from dsengine.tiers.departed import DepartedGradients
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.tiers.staging import Staging
-from dsengine.tiers.tiles import Tile, divide_into_tiles, host_share, stepping_only
+from dsengine.tiers.tiles import Piece, Tile, divide_into_tiles, states_per_element, stepping_pieces
 from dsengine.torch_private import as_shard, local_part, version_of
 
 
 class HostBinding(Binding):
     """Holds an optimizer to fp32 copies of this rank's parts, on the host.
 
-    A step updates tile by tile (``sub_group_size``), and copies each updated tile to the device
-    while the next one is computed. The first ``1 - ratio`` of the tiles stay on the device. Only
-    optimizers that treat each element alone can be divided so. Raises ValueError for any other.
+    A step updates tile by tile (``sub_group_size``, and no more than a staging buffer holds), and
+    copies each updated tile to the device while the next one is computed. The first ``1 - ratio``
+    of the elements stay on the device. Only optimizers that treat each element alone can be
+    divided so. Raises ValueError for any other.
     """
 
     PINS_PARTS = True
@@ -57,12 +59,14 @@ class HostBinding(Binding):
         self.uses_parts = True
         self._pin = settings.pin_memory and torch.cuda.is_available()
         sizes = {n: local_part(masters[n]).numel() for n in self._names_in_order()}
-        tiles = divide_into_tiles(sizes, settings.tile_elements)
-        self.device_tiles, self.host_tiles = host_share(tiles, settings.ratio)
-        on_device = {name for tile in self.device_tiles for name in tile.names}
+        on_device, on_host = tiles.host_share(sizes, settings.ratio)
         self._adopt(
             {n: self._part(masters[n], host_masters.pop(n, None), n in on_device) for n in sizes}
         )
+        self._entries = states_per_element(optimizer)
+        elements = tiles.tile_elements(settings.sub_group_size, self._visiting)
+        self.device_tiles = divide_into_tiles(on_device, settings.sub_group_size)
+        self.host_tiles = divide_into_tiles(on_host, elements)
         self._staging = Staging(pin=self._pin)
         self.departed = DepartedGradients(
             masters,
@@ -76,6 +80,12 @@ class HostBinding(Binding):
         """Those of the step that is under way."""
         self._written = {n: self._version(n) for n in sizes}
         """What the shards' versions were when they were last copied from their parts."""
+        self._changed: set[str] = set()
+        """The shards that others had written to when the step that is under way began."""
+        self._begun: dict[str, dict[str, Tensor]] = {}
+        """States of parts some of whose pieces have made their first step."""
+        self._is_torn = False
+        """From the first tile of a step to the last; for good when an error has ended it."""
         self.held: dict[str, nn.Parameter] = {}
 
     def _names_in_order(self) -> list[str]:
@@ -111,42 +121,114 @@ class HostBinding(Binding):
     def drop_gradients(self) -> None:
         self._gradients = {}
 
+    @property
+    def _visiting(self) -> int:
+        """How many tensors of a tile's size move when it is updated."""
+        return 1
+
     def step(self) -> None:
-        """Update all tiles, those of the device first."""
-        for tile in [*self.device_tiles, *self.host_tiles]:
+        """Update all tiles, those of the device first.
+
+        Raises RuntimeError when an error has ended an earlier step between two tiles.
+        """
+        self._refuse_torn()
+        self._note_changes()
+        self._is_torn = True
+        for tile in self._to_update():
             self._update(tile)
+        self._is_torn = False
+
+    def _to_update(self) -> Iterator[Tile]:
+        yield from self.device_tiles
+        yield from self.host_tiles
+
+    def _refuse_torn(self) -> None:
+        if self._is_torn:
+            raise RuntimeError(
+                "an error has ended a step of the offloaded optimizer: some weights are updated, "
+                "others are not. Build the engine anew and load the last checkpoint"
+            )
 
     @torch.no_grad()
     def _version(self, name: str) -> int:
         return version_of(local_part(self.masters[name]))
 
+    def _note_changes(self) -> None:
+        self._changed = {n for n in self.parts if self._version(n) != self._written[n]}
+
     def _update(self, tile: Tile) -> None:
         self._take_changes(tile)
-        received = [name for name in tile.names if name in self._gradients]
-        for name in received:
-            self.parts[name].grad = self._gradients[name]
-        with stepping_only(self.optimizer, [self.parts[name] for name in tile.names]):
+        stepped = {piece: self._stepped(piece) for piece in tile.pieces if self._is_due(piece)}
+        in_groups = {self.parts[piece.name]: each for piece, each in stepped.items()}
+        with stepping_pieces(self.optimizer, in_groups):
             self.optimizer.step()
-        for name in received:
-            self.parts[name].grad = None
+        for piece, each in stepped.items():
+            self._keep(piece, self.optimizer.state.pop(each, {}))
         self._copy_back(tile)
+
+    def _is_due(self, piece: Piece) -> bool:
+        return piece.name in self._gradients
+
+    def _stepped(self, piece: Piece) -> nn.Parameter:
+        """A parameter of this piece alone, with its gradient and its state."""
+        part = self.parts[piece.name]
+        each = nn.Parameter(self._weights(piece), requires_grad=part.requires_grad)
+        each.grad = piece.of(self._gradients[piece.name])
+        state = self.optimizer.state.get(part)
+        if state:
+            own = self._moments(piece)
+            self.optimizer.state[each] = {
+                name: own[name] if name in own else _own(value) for name, value in state.items()
+            }
+        return each
+
+    def _keep(self, piece: Piece, state: dict[str, Any]) -> None:
+        """Bring what a step has made anew to its place; keep a part's state when it is whole."""
+        places = self._moments(piece) if state else {}
+        for name, place in places.items():
+            if name in state and state[name] is not place:
+                place.copy_(state[name])
+        if state and piece.last:
+            part = self.parts[piece.name]
+            whole = self._at_rest(piece.name)
+            self.optimizer.state[part] = {
+                name: whole[name] if name in places else value for name, value in state.items()
+            }
+            self._begun.pop(piece.name, None)
+
+    def _weights(self, piece: Piece) -> Tensor:
+        """This piece of its part: a flat view, in memory while its tile is updated."""
+        return piece.of(self.parts[piece.name].detach())
+
+    def _moments(self, piece: Piece) -> dict[str, Tensor]:
+        """By name, its pieces of the states that are kept for each element; views as well."""
+        whole = self._at_rest(piece.name)
+        return {name: piece.of(whole[name]) for name in self._entries if name in whole}
+
+    def _at_rest(self, name: str) -> dict[str, Tensor]:
+        """By name, what holds a part's states for each element between steps; made if need be."""
+        part = self.parts[name]
+        return self.optimizer.state.get(part) or self._begun.setdefault(
+            name, {entry: torch.empty_like(part.detach()) for entry in self._entries}
+        )
 
     @torch.no_grad()
     def _take_changes(self, tile: Tile) -> None:
         """Take over shards that were written to from outside (a load, GatheredParameters)."""
-        for name in tile.names:
-            if self._version(name) != self._written[name]:
-                self.parts[name].copy_(local_part(self.masters[name]))
+        for piece in tile.pieces:
+            if piece.name in self._changed:
+                shard = local_part(self.masters[piece.name])
+                self._weights(piece).copy_(piece.of(shard))
 
     @torch.no_grad()
     def _copy_back(self, tile: Tile) -> None:
-        for name in tile.names:
-            part, shard = self.parts[name].detach(), local_part(self.masters[name])
-            if part.device == shard.device:
-                shard.copy_(part)
+        for piece in tile.pieces:
+            weights, shard = self._weights(piece), local_part(self.masters[piece.name])
+            if weights.device == shard.device:
+                piece.of(shard).copy_(weights)
             else:
-                self._staging.bring(part, shard)
-            self._written[name] = self._version(name)
+                self._staging.bring(weights, piece.of(shard))
+            self._written[piece.name] = self._version(piece.name)
 
     def sharded(self) -> dict[str, Tensor]:
         """Return the fp32 parts as shards of whole parameters, by name; same memory."""
@@ -154,8 +236,13 @@ class HostBinding(Binding):
 
     @contextmanager
     def as_sharded(self) -> Iterator[None]:
-        """Let the optimizer hold the sharded fp32 parts inside; its state follows."""
+        """Let the optimizer hold the sharded fp32 parts inside; its state follows.
+
+        Raises RuntimeError when an error has ended a step between two tiles.
+        """
+        self._refuse_torn()
         parts = self.parts
+        self._note_changes()
         for tile in [*self.device_tiles, *self.host_tiles]:
             self._take_changes(tile)
         self.held = {name: nn.Parameter(tensor) for name, tensor in self.sharded().items()}
@@ -174,6 +261,11 @@ class HostBinding(Binding):
     def close(self) -> None:
         self.departed.close()
         self._staging.close()
+
+
+def _own(value: Any) -> Any:
+    """A state that counts for all elements, for one piece: in place it would count twice."""
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _sharded_like(part: Tensor, master: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
 """Main memory for states: where it comes from, and how much of it there is."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 
 import torch
@@ -12,8 +14,31 @@ GROUP = Path("/sys/fs/cgroup")
 
 
 def empty_on_host(shape: Sequence[int], *, pin: bool) -> Tensor:
-    """Return (*shape,) fp32 elements of undefined value in main memory, page-locked if ``pin``."""
-    return torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=pin)
+    """Return (*shape,) fp32 elements of undefined value in main memory, page-locked if ``pin``.
+
+    Raises MemoryError where the system refuses them.
+    """
+    with refusals_told(4 * prod(shape), pin=pin):
+        return torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=pin)
+
+
+@contextmanager
+def refusals_told(size: int, *, pin: bool) -> Iterator[None]:
+    """Raise MemoryError, with what to do, where the system refuses ``size`` bytes asked for inside.
+
+    torch raises RuntimeErrors of many kinds, some of which tell of a card that has nothing to do
+    with it.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        amount = f"{size / 2**20:.4g} MiB of {'page-locked ' if pin else ''}main memory"
+        remedy = (
+            "set pin_memory of the offload blocks to false, or raise the limit on locked memory"
+            if pin
+            else "set zero_optimization.offload_optimizer.device to nvme, or train on more nodes"
+        )
+        raise MemoryError(f"the system refuses {amount}: {remedy} ({error})") from error
 
 
 def available_on_node() -> int | None:

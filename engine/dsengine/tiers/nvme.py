@@ -2,31 +2,29 @@
 
 [Note: the way of a tile]
 A tile's file holds segments of equal length: the fp32 parts, then each kind of moment. While a
-tile is updated its segments lie in one buffer and the optimizer's tensors are views of it.
-``pipeline_read`` reads the next tile meanwhile, ``pipeline_write`` lets the last one be written;
-each needs a buffer more. A buffer is given out again only when its write has ended, so a slow
-disk slows the step down instead of filling the memory. Gradients stay in host memory.
+tile is updated its segments lie in one of a few buffers, and what the optimizer steps are views
+of it. When it is done its buffer is written, block by block, and each block that is written is
+filled from the next tile that has no buffer yet; so tiles are read ahead and written behind while
+the others are updated. A slow disk slows the step down instead of filling the memory. Gradients
+stay in host memory.
 """
 
 import shutil
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from copy import copy
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from dsconfig import tiles
 from dsengine.tiers.files import Buffer, FileIO, TileFile, fresh_directory, wait
 from dsengine.tiers.host import HostBinding
 from dsengine.tiers.settings import OffloadSettings
-from dsengine.tiers.tiles import Tile, state_entries
+from dsengine.tiers.tiles import Piece, Tile
 from dsengine.torch_private import local_part
-
-ELEMENT_BYTES = 4
 
 
 class NvmeBinding(HostBinding):
@@ -43,140 +41,135 @@ class NvmeBinding(HostBinding):
         host_masters: dict[str, Tensor],
     ) -> None:
         super().__init__(optimizer, masters, settings, host_masters)
-        self._entries = _moments_of(optimizer)
-        self._segments = 1 + len(self._entries)
-        largest = max((tile.elements for tile in self.host_tiles), default=0)
-        sizes = [self._segments * tile.elements * ELEMENT_BYTES for tile in self.host_tiles]
+        bytes_each = self._visiting * tiles.ELEMENT_BYTES
+        sizes = [tile.elements * bytes_each for tile in self.host_tiles]
         rank = dist.get_rank() if dist.is_initialized() else 0
         self.directory = fresh_directory(settings.nvme_path or ".", "optimizer", rank, sum(sizes))
         self._files = [
             TileFile(self.directory / f"tile{number}", size) for number, size in enumerate(sizes)
         ]
-        self._io = FileIO(settings.threads, settings.block_bytes)
-        extra = settings.pipeline_read + settings.pipeline_write
-        count = max(1, settings.buffer_count // (self._segments + 1)) + extra
-        self._buffers = [
-            Buffer(self._segments * largest * ELEMENT_BYTES)
-            for _ in range(min(count, max(1, len(self.host_tiles))))
-        ]
-        self._writing: dict[int, list[Future[None]]] = {}
-        """By buffer: the writes that must end before it is given out again."""
-        self._reading: dict[int, tuple[int, list[Future[None]]]] = {}
-        """By tile: the buffer it is read into."""
-        self._whole_in_memory = False
-        for number in range(len(self.host_tiles)):
-            self._page_out(number, self._free_buffer())
-        self._drain()
+        self._io = FileIO(settings.in_flight, settings.block_bytes)
+        count = tiles.buffers(settings.buffer_count, self._visiting, len(sizes))
+        self._buffers = [Buffer(max(sizes, default=0)) for _ in range(count)]
+        self._moving: dict[int, list[Future[None]]] = {}
+        """By buffer: what must end before the tile in it is touched."""
+        self._filed = {piece.name for tile in self.host_tiles for piece in tile.pieces}
+        self._in_hand: dict[Piece, Tensor] = {}
+        """(segments, elements) in a buffer for each piece of the tile that is visiting."""
+        self._leave_memory()
 
-    def step(self) -> None:
-        for tile in self.device_tiles:
-            self._update(tile)
+    @property
+    def _visiting(self) -> int:
+        return 1 + len(self._entries)
+
+    def _to_update(self) -> Iterator[Tile]:
+        yield from self.device_tiles
+        yield from self._visited(writing=True)
+
+    def _visited(self, *, writing: bool) -> Iterator[Tile]:
+        """Yield tiles one after the other, each in hand until the next is asked for.
+
+        ``writing``: what was done to a tile is written behind.
+        """
+        count = len(self._buffers)
+        for number in range(min(count, len(self._files))):
+            self._move(number, read=number)
         for number, tile in enumerate(self.host_tiles):
-            buffer = self._page_in(number)
-            if self.settings.pipeline_read and number + 1 < len(self.host_tiles):
-                self._read_ahead(number + 1, busy=buffer)
-            self._update(tile)
-            self._page_out(number, buffer)
-        self._drain()
+            self._take_in_hand(tile, number % count)
+            yield tile
+            self._in_hand = {}
+            self._move(number % count, write=number if writing else None, read=number + count)
+        self._settle()
 
-    def _read_ahead(self, number: int, busy: int) -> None:
-        if number not in self._reading:
-            buffer = self._free_buffer(busy)
-            reads = self._io.read(self._files[number], self._buffers[buffer])
-            self._reading[number] = buffer, reads
+    def _move(self, buffer: int, *, write: int | None = None, read: int | None = None) -> None:
+        """Begin to write a tile from ``buffer``, and to read another, if there is one, into it."""
+        source = None if read is None or read >= len(self._files) else self._files[read]
+        target = None if write is None else self._files[write]
+        if source or target:
+            self._moving[buffer] = self._io.exchange(
+                self._buffers[buffer], write=target, read=source
+            )
 
-    def _page_in(self, number: int) -> int:
-        """Read a tile and let the optimizer's tensors be views of it; return its buffer."""
-        self._read_ahead(number, busy=-1)
-        buffer, reads = self._reading.pop(number)
-        wait(reads)
-        tile = self.host_tiles[number]
-        for name, segment, view in self._views(tile, buffer):
-            part = self.parts[name]
-            if segment == 0:
-                part.data = view
-            elif self.optimizer.state.get(part):
-                self.optimizer.state[part][self._entries[segment - 1]] = view
-        return buffer
+    def _take_in_hand(self, tile: Tile, buffer: int) -> None:
+        wait(self._moving.pop(buffer, []))
+        held = self._buffers[buffer].elements[: self._visiting * tile.elements]
+        segments, start = held.view(self._visiting, tile.elements), 0
+        for piece in tile.pieces:
+            self._in_hand[piece] = segments[:, start : start + piece.elements]
+            start += piece.elements
 
-    def _page_out(self, number: int, buffer: int) -> None:
-        """Write a tile from ``buffer`` and leave empty tensors in its place."""
-        tile = self.host_tiles[number]
-        for name, segment, view in self._views(tile, buffer):
-            part = self.parts[name]
-            state = self.optimizer.state.get(part) or {}
-            current = part.data if segment == 0 else state.get(self._entries[segment - 1])
-            if current is None:
-                view.zero_()
-            elif current.data_ptr() != view.data_ptr() or not view.numel():
-                view.copy_(current)
-            if segment > 0 and state:
-                state[self._entries[segment - 1]] = view.new_empty(0)
-        for name in tile.names:
-            self.parts[name].data = torch.empty(0)
-        writes = self._io.write(self._files[number], self._buffers[buffer])
-        self._writing[buffer] = writes
-        if not self.settings.pipeline_write:
-            wait(writes)
+    def _settle(self) -> None:
+        for buffer in list(self._moving):
+            wait(self._moving.pop(buffer))
 
-    def _views(self, tile: Tile, buffer: int) -> Iterator[tuple[str, int, Tensor]]:
-        """Yield (name, segment, view in the buffer) for all of a tile's tensors."""
-        elements = self._buffers[buffer].elements
-        for segment in range(self._segments):
-            start = segment * tile.elements
-            for name in tile.names:
-                shape = local_part(self.masters[name]).shape
-                yield name, segment, elements[start : start + shape.numel()].view(shape)
-                start += shape.numel()
+    def _weights(self, piece: Piece) -> Tensor:
+        held = self._in_hand.get(piece)
+        return super()._weights(piece) if held is None else held[0]
 
-    def _free_buffer(self, busy: int = -1) -> int:
-        """Return a buffer that is in no use, waiting for its write if need be."""
-        taken = {busy, *(buffer for buffer, _ in self._reading.values())}
-        free = [each for each in range(len(self._buffers)) if each not in taken]
-        free.sort(key=lambda each: any(not f.done() for f in self._writing.get(each, [])))
-        wait(self._writing.pop(free[0], []))
-        return free[0]
+    def _moments(self, piece: Piece) -> dict[str, Tensor]:
+        held = self._in_hand.get(piece)
+        if held is None:
+            return super()._moments(piece)
+        return dict(zip(self._entries, held[1:], strict=True))
 
-    def _drain(self) -> None:
-        for buffer in list(self._writing):
-            wait(self._writing.pop(buffer))
+    def _at_rest(self, name: str) -> dict[str, Tensor]:
+        if name not in self._filed:
+            return super()._at_rest(name)
+        return {entry: torch.empty(0) for entry in self._entries}
+
+    @torch.no_grad()
+    def _leave_memory(self) -> None:
+        """Write all host tiles, and leave empty tensors in their place."""
+        for number, tile in enumerate(self.host_tiles):
+            buffer = number % len(self._buffers)
+            self._take_in_hand(tile, buffer)
+            for piece in tile.pieces:
+                part = self.parts[piece.name]
+                state = self.optimizer.state.get(part) or {}
+                held = self._in_hand[piece]
+                held[0].copy_(piece.of(part.detach()))
+                for name, moment in self._moments(piece).items():
+                    if name in state:
+                        moment.copy_(piece.of(state[name]))
+                if piece.last:
+                    part.data = torch.empty(0)
+                    state.update({name: torch.empty(0) for name in self._entries if name in state})
+            self._in_hand = {}
+            self._move(buffer, write=number)
+        self._settle()
+
+    @torch.no_grad()
+    def _come_to_memory(self) -> None:
+        """Read all host tiles into tensors of their own."""
+        for tile in self._visited(writing=False):
+            for piece in tile.pieces:
+                part = self.parts[piece.name]
+                state = self.optimizer.state.get(part) or {}
+                moments = self._moments(piece)
+                if piece.start == 0:
+                    shape = local_part(self.masters[piece.name]).shape
+                    part.data = torch.empty(shape)
+                    state.update({name: torch.empty(shape) for name in moments if name in state})
+                piece.of(part.detach()).copy_(self._in_hand[piece][0])
+                for name in moments:
+                    if name in state:
+                        piece.of(state[name]).copy_(moments[name])
 
     @contextmanager
     def as_sharded(self) -> Iterator[None]:
         """Bring everything into host memory for as long as this is entered."""
-        for number, tile in enumerate(self.host_tiles):
-            self._page_in(number)
-            for name in tile.names:
-                part = self.parts[name]
-                part.data = part.data.clone()
-                state = self.optimizer.state.get(part) or {}
-                for entry in self._entries:
-                    if entry in state:
-                        state[entry] = state[entry].clone()
+        self._refuse_torn()
+        self._come_to_memory()
         try:
             with super().as_sharded():
                 yield
         finally:
-            for number in range(len(self.host_tiles)):
-                self._page_out(number, self._free_buffer())
-            self._drain()
+            self._leave_memory()
 
     def close(self) -> None:
         """Remove the files."""
         super().close()
-        self._drain()
         self._io.close()
         for file in self._files:
             file.close()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def _moments_of(optimizer: Optimizer) -> list[str]:
-    """Return the names of the per-element states that this optimizer keeps."""
-    probe = nn.Parameter(torch.zeros(1))
-    probe.grad = torch.zeros(1)
-    trial = copy(optimizer)
-    trial.param_groups = [{**optimizer.param_groups[0], "params": [probe]}]
-    trial.state = defaultdict(dict)
-    trial.step()
-    return state_entries(trial.state[probe], probe)

@@ -12,23 +12,21 @@ from dsengine.optimizers.precision import policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadSettings:
-    """``tile_elements``: elements updated at a time; ``ratio``: their share on the host.
+    """``sub_group_size``: most elements updated at a time; ``ratio``: their share on the host.
 
-    ``nvme_path`` is None for the host tier. ``block_bytes`` and ``threads`` are those of one
-    read or write on NVMe; ``buffer_count`` counts tensors, as the config does. ``rounding``: the
-    dtype to whose precision a window's gradients are summed. ``shards_on_host``: the shards of
-    parameters rest below the device too.
+    ``nvme_path`` is None for the host tier. ``block_bytes`` are those of one read or write on
+    NVMe, of which ``in_flight`` run at a time; ``buffer_count`` counts tensors, as the config
+    does. ``rounding``: the dtype to whose precision a window's gradients are summed.
+    ``shards_on_host``: the shards of parameters rest below the device too.
     """
 
-    tile_elements: int = 1_000_000_000
+    sub_group_size: int = 1_000_000_000
     ratio: float = 1.0
     pin_memory: bool = True
     nvme_path: str | None = None
     buffer_count: int = 4
-    pipeline_read: bool = False
-    pipeline_write: bool = False
     block_bytes: int = 1_048_576
-    threads: int = 1
+    in_flight: int = 8
     rounding: torch.dtype = torch.float32
     shards_on_host: bool = False
 
@@ -44,15 +42,14 @@ class OffloadSettings:
         if on_nvme and not offload.nvme_path:
             raise ValueError("zero_optimization.offload_optimizer.device is nvme: give nvme_path")
         return cls(
-            tile_elements=zero.sub_group_size,
+            sub_group_size=zero.sub_group_size,
             ratio=offload.ratio,
             pin_memory=offload.pin_memory,
             nvme_path=offload.nvme_path if on_nvme else None,
             buffer_count=offload.buffer_count,
-            pipeline_read=offload.pipeline_read,
-            pipeline_write=offload.pipeline_write,
             block_bytes=int(aio.get("block_size", 1_048_576)),
-            threads=max(1, int(aio.get("intra_op_parallelism", 1))),
+            in_flight=max(1, int(aio.get("intra_op_parallelism", 1)))
+            * max(1, int(aio.get("queue_depth", 8))),
             rounding=policy(effective).accumulation,
             shards_on_host=zero.stage == 3 and zero.offload_param is not None,
         )

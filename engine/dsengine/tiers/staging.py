@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dsengine.tiers import memory
+
 PIECE_BYTES = 32 * 2**20
 BUFFERS = 8
 """256 MiB in all."""
@@ -81,7 +83,8 @@ class Staging:
         """A buffer that nobody uses, waiting for one where all are in use."""
         if self._free.empty() and self._made < BUFFERS:
             self._made += 1
-            return torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=self._pin)
+            with memory.refusals_told(PIECE_BYTES, pin=self._pin):
+                return torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=self._pin)
         return self._free.get()
 
     def _submit(

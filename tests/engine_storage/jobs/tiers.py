@@ -29,14 +29,13 @@ def tiers(nvme: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Name -> (offload block, rest of the zero block)."""
     small = {"sub_group_size": 500}
     on_nvme = {"device": "nvme", "nvme_path": str(nvme)}
-    both = {"pipeline_read": True, "pipeline_write": True, "buffer_count": 4}
     return {
         "cpu": ({"device": "cpu"}, {}),
         "cpu in tiles": ({"device": "cpu"}, small),
         "cpu in part": ({"device": "cpu", "ratio": 0.5}, small),
         "nvme": (on_nvme, {}),
         "nvme in tiles": (on_nvme | {"buffer_count": 1}, small),
-        "nvme with pipelines": (on_nvme | both, small),
+        "nvme with buffers": (on_nvme | {"buffer_count": 12}, small),
     }
 
 
@@ -88,7 +87,7 @@ def optimizer_on_every_tier(folder: str) -> dict[str, Any]:
             got = run(engine, saved_here)
             case = f"{name}, stage {stage}{', bf16' if precision else ''}"
             said["runs"][case] = [expected, got]
-            if name in ("cpu in part", "nvme with pipelines") and stage == 3:
+            if name in ("cpu in part", "nvme with buffers") and stage == 3:
                 # From a tier to no tier, and from no tier to a tier.
                 said["runs"][f"{case} to device"] = [
                     expected[4:6],
@@ -157,7 +156,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 def combinations(nvme: str) -> dict[str, dict[str, Any]]:
     """What is below the device, by name."""
     small, on_host = {"sub_group_size": 2000}, {"device": "cpu"}
-    on_nvme = {"device": "nvme", "nvme_path": nvme, "pipeline_read": True, "pipeline_write": True}
+    on_nvme = {"device": "nvme", "nvme_path": nvme}
     below: dict[str, Any] = {"offload_param": {"device": "cpu"}}
     return {
         "none": {},

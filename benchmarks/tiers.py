@@ -1,0 +1,240 @@
+"""An optimizer below the device: its step beside memory, disk and DeepSpeed.
+
+    python benchmarks/tiers.py [--rounds 7] [--millions 64] [--folder DIRECTORY] [--part host]
+
+host: parameters per second of AdamW's step with its result in bf16, on all cores of this process
+(OMP_NUM_THREADS), beside what a copy of that many bytes would take and DeepSpeed's CPUAdam.
+nvme: bytes per second of tiles on their way, beside sequential direct I/O in the same folder; and
+the whole step beside the longer of its two halves.
+train: a training step with offload_optimizer beside DeepSpeed's with the same config, in processes
+of their own, and what the process holds after each step beside the estimate.
+Medians over interleaved rounds; ratios are medians within a round.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
+
+WEIGHT = 4 * 2**20
+"""Elements of one parameter."""
+MOVED = 4 * 4 + 3 * 4 + 4 + 2
+"""Bytes of a step of AdamW per element: weight, gradient, two moments read, all but the gradient
+written; the weight read again and its 16 bits written."""
+LARGE_BLOCK = 8 * 2**20
+"""Bytes of one request of sequential I/O."""
+WIDE: dict[str, Any] = {"dim": 768, "layers": 8, "heads": 12, "vocabulary": 16384, "context": 64}
+
+Actions = Mapping[str, Callable[[], Any]]
+Seconds = dict[str, list[float]]
+
+
+def interleaved(actions: Actions, rounds: int) -> Seconds:
+    """Seconds of every action in every round; each runs once before."""
+    seconds: Seconds = {name: [] for name in actions}
+    for action in actions.values():
+        action()
+    for _ in range(rounds):
+        for name, action in actions.items():
+            start = time.perf_counter()
+            action()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def ratio(above: list[float], below: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+def bound(elements: int, **settings: Any) -> tuple[Any, Callable[[], None]]:
+    """An AdamW of fp32 parts below bf16 shards, and its step."""
+    import torch
+
+    from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
+
+    count = max(1, elements // WEIGHT)
+    masters = {f"w{i}": torch.nn.Parameter(torch.randn(WEIGHT).bfloat16()) for i in range(count)}
+    optimizer = torch.optim.AdamW(masters.values(), lr=1e-4, fused=True)
+    kind = NvmeBinding if "nvme_path" in settings else HostBinding
+    binding = kind(optimizer, masters, OffloadSettings(**settings), {})
+    for weight in masters.values():
+        weight.sum().backward()
+
+    def step() -> None:
+        binding.gradients(iter(binding.departed.items()))
+        binding.step()
+        binding.drop_gradients()
+
+    return binding, step
+
+
+def host(elements: int, rounds: int) -> list[str]:
+    import torch
+
+    _, step = bound(elements)
+    source = torch.randn(elements)
+    target = torch.empty_like(source)
+    actions: dict[str, Callable[[], Any]] = {"copy": lambda: target.copy_(source), "tiles": step}
+    theirs = deepspeed_step(elements)
+    if theirs is not None:
+        actions["CPUAdam"] = theirs
+    seconds = interleaved(actions, rounds)
+    copied = statistics.median(seconds["copy"])
+    lines = [
+        f"a copy reads and writes {2 * 4 * elements / copied / 1e9:.1f} GB/s: "
+        f"{2 * 4 * elements / copied / MOVED / 1e6:.0f} million parameters/s at most"
+    ]
+    at_most = [each * MOVED / 8 for each in seconds["copy"]]
+    for name in list(actions)[1:]:
+        rate = elements / statistics.median(seconds[name]) / 1e6
+        share = ratio(at_most, seconds[name])
+        lines.append(f"{name:8} {rate:6.0f} million parameters/s, {share:.2f} of that")
+    if theirs is not None:
+        lines.append(f"tiles: {ratio(seconds['CPUAdam'], seconds['tiles']):.2f} times CPUAdam")
+    return lines
+
+
+def deepspeed_step(elements: int) -> Callable[[], None] | None:
+    """The same by DeepSpeed: its kernel, then the copy to bf16; None where it is not installed."""
+    import torch
+
+    try:
+        from deepspeed.ops.adam import DeepSpeedCPUAdam  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+    parts = [torch.nn.Parameter(torch.randn(WEIGHT)) for _ in range(max(1, elements // WEIGHT))]
+    shards = [part.detach().bfloat16() for part in parts]
+    for part in parts:
+        part.grad = torch.ones_like(part)
+    optimizer = DeepSpeedCPUAdam(parts, lr=1e-4, adamw_mode=True)
+
+    def step() -> None:
+        optimizer.step()
+        for part, shard in zip(parts, shards, strict=True):
+            shard.copy_(part.detach())
+
+    return step
+
+
+def nvme(elements: int, rounds: int, folder: Path) -> list[str]:
+    from dsengine.tiers.files import Buffer, FileIO, TileFile, wait
+
+    binding, step = bound(elements, nvme_path=str(folder))
+    _, in_memory = bound(elements)
+    size = sum(file.size for file in binding._files)
+    buffer = Buffer(256 * 2**20)
+    parts = [TileFile(folder / "sequential", buffer.size) for _ in range(-(-size // buffer.size))]
+    large = FileIO(4, LARGE_BLOCK)
+
+    def each_way() -> None:
+        """The fastest requests that were found: every byte written, then every byte read."""
+        for part in parts:
+            wait(large.exchange(buffer, write=part))
+        for part in parts:
+            wait(large.exchange(buffer, read=part))
+
+    def tiles() -> None:
+        for _ in binding._visited(writing=True):
+            pass
+
+    actions = {"sequential": each_way, "tiles": tiles, "step": step, "in memory": in_memory}
+    seconds = interleaved(actions, rounds)
+    moved = sum(part.size for part in parts)
+    seconds["sequential"] = [each * size / moved for each in seconds["sequential"]]
+    longer = [max(a, b) for a, b in zip(seconds["tiles"], seconds["in memory"], strict=True)]
+    binding.close()
+    middle = {name: statistics.median(each) for name, each in seconds.items()}
+    return [
+        f"sequential direct I/O {2 * size / middle['sequential'] / 1e9:.2f} GB/s, "
+        f"tiles {2 * size / middle['tiles'] / 1e9:.2f} GB/s: "
+        f"{ratio(seconds['sequential'], seconds['tiles']):.2f} of it",
+        f"step {middle['step']:.2f} s, its tiles alone {middle['tiles']:.2f} s, in memory "
+        f"{middle['in memory']:.2f} s: {ratio(seconds['step'], longer):.2f} of the longer",
+    ]
+
+
+def train(rounds: int) -> list[str]:
+    from compiling import LONGEST, saying_what_compiles
+
+    from training.ranks import Ranks
+
+    modes = ["dsengine 2 offload", "deepspeed 2 offload"]
+    rates: Seconds = {mode: [] for mode in modes}
+    with Ranks(1) as plain, Ranks(1) as foreign, saying_what_compiles():
+        for _ in range(rounds):
+            for mode, ranks in zip(modes, (plain, foreign), strict=True):
+                [rate] = ranks.run("engine:timed", seconds=LONGEST, mode=mode, **WIDE)
+                rates[mode].append(rate)
+    lines = [f"{mode}: {statistics.median(each):.0f} tokens/s" for mode, each in rates.items()]
+    lines.append(f"{ratio(rates[modes[0]], rates[modes[1]]):.2f} times DeepSpeed's")
+    with Ranks(1) as fresh:
+        [[held, expected]] = fresh.run("tiers:memory", steps=8)
+    shown = ", ".join(f"{each / 2**20:.0f}" for each in held)
+    return [
+        *lines,
+        f"MiB after each step: {shown}; estimated {expected / 2**20:.0f} "
+        f"({max(held) / expected - 1:+.1%})",
+    ]
+
+
+def memory(steps: int) -> tuple[list[int], int]:
+    """Bytes that states hold after each step, over those before the model; and the estimate's."""
+    import gc
+
+    from engine_modes import MODES, Workload, config
+
+    import dsengine
+
+    warm = Workload(dim=64, layers=1, heads=1, vocabulary=64, context=8)
+    step, destroy = MODES["dsengine 2 offload"](warm)
+    step(warm.batch(0))
+    destroy()
+    del step, destroy
+    gc.collect()
+    before = resident()
+    work = Workload(**{**WIDE, "dim": 1024, "heads": 8})
+    model = work.model()
+    engine, *_ = dsengine.initialize(model=model, config=config(2, "fp32", 1, offloads=True))
+    batch, held = work.batch(0)[:1], list[int]()
+    for _ in range(steps):
+        engine.backward(engine(batch))
+        engine.step()
+        held.append(resident() - before)
+    phases = engine.plan.memory
+    return held, phases["host_bytes"] + 4 * sum(each.numel() for each in model.parameters())
+
+
+def resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--millions", type=int, default=64, help="parameters of the step")
+    parser.add_argument("--folder", type=Path, default=None, help="where tiles are written")
+    parser.add_argument("--part", choices=["host", "nvme", "train"], default=None)
+    chosen: Any = parser.parse_args()
+    elements = max(1, chosen.millions * 10**6 // WEIGHT) * WEIGHT
+    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
+        parts: dict[str, Callable[[], list[str]]] = {
+            "host": lambda: host(elements, chosen.rounds),
+            "nvme": lambda: nvme(elements, chosen.rounds, Path(folder)),
+            "train": lambda: train(chosen.rounds),
+        }
+        for name, part in parts.items():
+            if chosen.part in (None, name):
+                print(name, *part(), sep="\n  ", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Tiles of an offloaded optimizer: how much of its states is updated at a time, and where.
+
+Pure arithmetic, used by the engine, which moves the tiles, and by the estimate, which counts them.
+Sizes are elements of one rank.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+STAGING_BYTES = 256 * 2**20
+"""The most that one buffer between two tiers holds."""
+ELEMENT_BYTES = 4
+"""All states are fp32."""
+FEWEST_BUFFERS = 2
+"""One tile is updated while the last is written and the next is read."""
+
+Name = TypeVar("Name")
+
+
+def host_share(sizes: Mapping[Name, int], ratio: float) -> tuple[dict[Name, int], dict[Name, int]]:
+    """Return (sizes on the device, on the host): the first ``1 - ratio`` of the elements stay.
+
+    A parameter is updated in one place: the one that would pass the share is the first to go.
+    """
+    room = sum(sizes.values()) * (1.0 - ratio)
+    stay: dict[Name, int] = {}
+    for name, size in sizes.items():
+        room -= size
+        if room < 0:
+            break
+        stay[name] = size
+    return stay, {name: size for name, size in sizes.items() if name not in stay}
+
+
+def tile_elements(sub_group_size: int, segments: int = 1) -> int:
+    """Return the most elements of a tile whose ``segments`` (weights, each moment) move."""
+    return max(1, min(sub_group_size, STAGING_BYTES // (ELEMENT_BYTES * segments)))
+
+
+def buffers(buffer_count: int, segments: int, tiles: int) -> int:
+    """Return how many tiles are in memory; ``buffer_count`` counts tensors, gradients among them.
+
+    A tile is read into the buffer that another has been written from.
+    """
+    return min(max(FEWEST_BUFFERS, buffer_count // (segments + 1)), max(1, tiles))
