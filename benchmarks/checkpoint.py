@@ -1,18 +1,25 @@
-"""Saving and loading a checkpoint: what checksums cost, beside torch.distributed.checkpoint.
+"""Saving and loading a checkpoint, beside torch.distributed.checkpoint, DeepSpeed and the disk.
 
     python benchmarks/checkpoint.py [--rounds 7] [--mib 256] [--folder DIRECTORY]
 
-One rank, AdamW's states of a model of plain tensors, three times ``--mib`` in all. Loads are from
-the page cache. Seconds are medians over interleaved rounds; ratios are medians within a round.
+One rank, AdamW's states of a model of plain tensors, three times ``--mib`` in all. Each save writes
+beside the one before, which is removed then. "stall": what an asynchronous save takes of the step,
+its write being waited for outside of the time. DeepSpeed's is what its engine does with a file,
+which it does not sync. Loads are from the page cache. Seconds are medians over rounds, each in an
+order of its own, behind one that is not counted; ratios are medians within a round.
 """
 
 import argparse
+import importlib.util
+import os
+import random
 import shutil
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +28,15 @@ from torch import nn
 
 PIECE = 2**22
 """Elements of a weight: 16 MiB."""
+Action = Callable[[], Any]
+PAIRS = {
+    "save": "DCP save",
+    "DCP save": "the disk alone",
+    "stall": "one copy",
+    "DCP stall": "one copy",
+    "load": "load, not verified",
+    "load, not verified": "DCP load",
+}
 
 
 def trained(mebibytes: int) -> Any:
@@ -36,8 +52,89 @@ def trained(mebibytes: int) -> Any:
     return TrainingState(module=model, optimizer=optimizer)
 
 
-def actions(state: Any, folder: Path) -> dict[str, Callable[[], Any]]:
-    """What is timed, by name. Each save writes anew; each load reads what was saved first."""
+def plain(state: Any) -> dict[str, torch.Tensor]:
+    """The same tensors, by name."""
+    found = {name: weight.detach() for name, weight in state.parameters().items()}
+    for name, weight in state.parameters().items():
+        for key, value in state.optimizer.state[weight].items():
+            found[f"{name}.{key}"] = value
+    return found
+
+
+class Beside:
+    """A place to write to, and afterwards the one before is removed, as a checkpoint's is."""
+
+    def __init__(self, folder: Path, write: Callable[[Path], Any]) -> None:
+        self._folder, self._write, self._count = folder, write, 0
+
+    def __call__(self) -> None:
+        before, self._count = self._folder / f"{self._count}", self._count + 1
+        self._folder.mkdir(exist_ok=True)
+        self._write(self._folder / f"{self._count}")
+        shutil.rmtree(before, ignore_errors=True)
+        with suppress(OSError):
+            before.unlink()
+
+
+def saves(state: Any, tensors: dict[str, torch.Tensor], folder: Path) -> dict[str, Action]:
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    from dsengine.checkpoints import Checkpointer
+
+    checkpointer = Checkpointer()
+    content = [memoryview(each.numpy()).cast("B") for each in tensors.values() if each.dim()]
+
+    def disk(path: Path) -> None:
+        with path.open("wb") as file:
+            for each in content:
+                file.write(each)
+            os.fsync(file.fileno())
+
+    found: dict[str, Action] = {
+        "save": lambda: checkpointer.save(state, folder, "new"),
+        "DCP save": Beside(
+            folder / "dcp", lambda path: save(tensors, checkpoint_id=path, no_dist=True)
+        ),
+        "the disk alone": Beside(folder / "disk", disk),
+    }
+    if importlib.util.find_spec("deepspeed"):
+        from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import (
+            TorchCheckpointEngine,
+        )
+
+        engine = TorchCheckpointEngine()
+        found["DeepSpeed's save"] = Beside(
+            folder / "deepspeed", lambda path: engine.save(tensors, str(path))
+        )
+    return found
+
+
+def stalls(state: Any, tensors: dict[str, torch.Tensor], folder: Path) -> dict[str, Action]:
+    """Each returns how to wait for the end of what it has begun."""
+    from torch.distributed.checkpoint.state_dict_saver import async_save
+
+    from dsengine.checkpoints import Checkpointer
+
+    checkpointer = Checkpointer(asynchronous=True)
+    used = {name: torch.zeros_like(each) for name, each in tensors.items()}
+
+    def stall() -> Action:
+        checkpointer.save(state, folder, "asynchronous")
+        return checkpointer.wait
+
+    def dcp_stall() -> Action:
+        path = folder / "dcp-asynchronous"
+        shutil.rmtree(path, ignore_errors=True)
+        return async_save(tensors, checkpoint_id=path, no_dist=True).result  # type: ignore[union-attr]
+
+    def copy() -> None:
+        for name, each in tensors.items():
+            used[name].copy_(each)
+
+    return {"stall": stall, "DCP stall": dcp_stall, "one copy": copy}
+
+
+def loads(state: Any, tensors: dict[str, torch.Tensor], folder: Path) -> dict[str, Action]:
     from torch.distributed.checkpoint.state_dict_loader import load
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -45,29 +142,33 @@ def actions(state: Any, folder: Path) -> dict[str, Callable[[], Any]]:
 
     checkpointer = Checkpointer()
     checkpointer.save(state, folder, "kept")
-    plain = {name: weight.detach() for name, weight in state.parameters().items()}
-    for name, weight in state.parameters().items():
-        for key, value in state.optimizer.state[weight].items():
-            plain[f"{name}.{key}"] = value
-    save(plain, checkpoint_id=folder / "dcp", no_dist=True)
-
-    def save_again() -> None:
-        shutil.rmtree(folder / "again", ignore_errors=True)
-        save(plain, checkpoint_id=folder / "again", no_dist=True)
-
+    save(tensors, checkpoint_id=folder / "dcp-kept", no_dist=True)
     return {
-        "save": lambda: checkpointer.save(state, folder, "new"),
-        "DCP save": save_again,
         "load": lambda: checkpointer.load(state, folder, "kept"),
         "load, not verified": lambda: checkpointer.load(state, folder, "kept", verify=False),
-        "DCP load": lambda: load(plain, checkpoint_id=folder / "dcp", no_dist=True),
+        "DCP load": lambda: load(tensors, checkpoint_id=folder / "dcp-kept", no_dist=True),
     }
 
 
-def timed(action: Callable[[], Any]) -> float:
+def touch(mebibytes: int) -> None:
+    """Take memory that the system has, and give it back.
+
+    A page that a virtual machine has never used costs several times what is copied into it, and
+    whoever writes first would pay.
+    """
+    for held in [torch.ones(2**18) for _ in range(mebibytes)]:
+        del held
+
+
+def timed(action: Action) -> float:
+    """Seconds, when the disk has written what others left to it."""
+    os.sync()
     start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+    wait = action()
+    seconds = time.perf_counter() - start
+    if callable(wait):
+        wait()
+    return seconds
 
 
 def main() -> None:
@@ -76,23 +177,27 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--folder", type=Path, default=None)
     chosen = parser.parse_args()
-    warnings.filterwarnings("ignore", message="torch.distributed is")
-    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
-        todo = actions(trained(chosen.mib), Path(folder))
+    warnings.filterwarnings("ignore")
+    with tempfile.TemporaryDirectory(dir=chosen.folder) as name:
+        folder, state = Path(name), trained(chosen.mib)
+        tensors = plain(state)
+        todo: dict[str, Action] = {}
+        for make in (saves, stalls, loads):
+            todo |= make(state, tensors, folder)
+        touch(12 * 3 * chosen.mib)
+        order = random.Random(3)
         seconds: dict[str, list[float]] = {name: [] for name in todo}
-        for _ in range(chosen.rounds):
-            for name, action in todo.items():
-                seconds[name].append(timed(action))
+        for _ in range(chosen.rounds + 1):
+            for each in order.sample(list(todo), len(todo)):
+                seconds[each].append(timed(todo[each]))
     print(f"{'':20} {'seconds':>8} {'GiB/s':>6}  ratio")
-    pairs = {"save": "DCP save", "load": "load, not verified", "load, not verified": "DCP load"}
-    for name, each in seconds.items():
-        middle = statistics.median(each)
-        line = f"{name:20} {middle:8.2f} {3 * chosen.mib / 1024 / middle:6.2f}"
-        if name in pairs:
-            other = seconds[pairs[name]]
-            ratio = statistics.median(a / b for a, b in zip(each, other, strict=True))
-            line += f"  {ratio:.2f} of {pairs[name]}"
-        print(line)
+    for each, (_, *counted) in seconds.items():
+        middle = statistics.median(counted)
+        line = f"{each:20} {middle:8.2f} {3 * chosen.mib / 1024 / middle:6.2f}"
+        if each in PAIRS:
+            pairs = zip(counted, seconds[PAIRS[each]][1:], strict=True)
+            line += f"  {statistics.median(a / b for a, b in pairs):.2f} of {PAIRS[each]}"
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

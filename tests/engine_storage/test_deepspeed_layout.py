@@ -91,15 +91,13 @@ def test_directories_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
-def test_runs_go_on_as_deepspeed_did(ranks_of: SharedRanks, tmp_path: Path) -> None:
+def test_runs_go_on_as_deepspeed_did(ranks_of: SharedRanks) -> None:
     job = "engine_storage.jobs.takeover:taken_over"
-    (said,) = ranks_of(1).run(job, recordings=str(RECORDINGS), folder=str(tmp_path))
+    (said,) = ranks_of(1).run(job, recordings=str(RECORDINGS))
     runs = {name: run for name, run in said.items() if " at " in name}
     assert len(runs) == 22
     for name, run in runs.items():
         tolerance = 2e-6 if "fp32" in name or "robin" in name else 1e-2
         assert run["losses"] == pytest.approx(run["expected"], rel=tolerance), name
         assert (run["client"], run["path"], run["steps"]) == ({"epoch": 4}, "global_step3", 6)
-    assert said["written"]
-    assert said["same weights"]
     assert "nothing does not exist" in said["missing"]

@@ -30,6 +30,7 @@ def told(ranks_of: SharedRanks, tmp_path_factory: pytest.TempPathFactory) -> lis
         ("malicious metadata", ["metadata file names", "not data"]),
         ("deepspeed", ["written by DeepSpeed", "deepspeed_layout"]),
         ("full disk", ["CheckpointError", "rank 1", "File too large"]),
+        ("thread", ["CheckpointError", "rank 1", "no space for this thread"]),
         ("client state", ["ValueError", "client_state['bad']", "Malice"]),
         ("changed state", ["training_state.pt", "not those that were written", "verify=False"]),
         ("a weight that is no tensor", ["model.embedding.weight", "else than a tensor"]),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsengine.communication.peers import Message, RankFailedError, in_phase
-from dsengine.communication.peers.message import End
+from dsengine.communication.peers.message import Kind
 from dsengine.communication.peers.status import STATUS
 from engine_storage.scripts import run_script
 
@@ -30,16 +30,43 @@ CASES = {
         1,
         ["rank 1", "failed in initialize(): MemoryError: no room for the shards"],
     ),
+    "no_room_for_tiles": (
+        1,
+        ["rank 1", "failed in initialize(): OSError: [Errno 27] File too large: nvme_path refuses"],
+    ),
+    "tile_cannot_be_read": (1, ["rank 1", "failed in step() of step 2: OSError: read 0 of"]),
     "leaves_early": (0, ["rank 1", "had already ended its training"]),
+    "gives_up_alone": (
+        1,
+        [
+            "rank 1",
+            "failed in backward() of micro step 2: OutOfMemoryError: as far as this test goes",
+            "not on every other rank",
+        ],
+    ),
 }
 """By case: how the rank at fault ends, and what each of the others says."""
+
+
+LAGGING = {
+    "lags": [
+        "ranks 0, 2 wait in forward() of step 2 since",
+        "rank 1",
+        "has been outside of the engine for",
+        "(last: step(), 1 step(s) done)",
+        "(busy_with_data)",
+    ],
+    "first_rank_stops": ["forward() of step 2", "rank 0 does not answer"],
+    "no_data_left": ["rank 1", "has been in save_checkpoint() after step 1", "ranks 0, 2 wait in"],
+}
+"""By case: what is said, within a second, of a rank that keeps the others waiting."""
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Exit codes and output of each rank, by case; and where the cases wrote."""
     folder = tmp_path_factory.mktemp("peers")
-    cases = [*CASES, "hangs", "ends_well"]
+    cases = [*CASES, *LAGGING, "hangs", "ends_well"]
     ran = run_script("peers", str(folder), *cases, seconds=300)
     lines = ran.stdout.splitlines()
     assert len(lines) == len(cases), ran.stderr[-3000:]
@@ -66,6 +93,15 @@ def test_a_rank_that_waits_in_vain_is_ended_with_the_reason(runs: dict[str, Any]
     assert "cannot finish forward() of step 2: rank 1" in logs[2]
 
 
+@pytest.mark.parametrize("case", LAGGING)
+def test_a_rank_that_lags_is_named(runs: dict[str, Any], case: str) -> None:
+    codes, logs = runs[case]
+    told = logs[1 if case == "first_rank_stops" else 0]
+    assert [words for words in LAGGING[case] if words not in told] == [], logs
+    if case != "no_data_left":
+        assert codes == [0, 0, 0]  # and they went on
+
+
 def test_ranks_that_are_done_with_training_may_end_as_they_like(runs: dict[str, Any]) -> None:
     codes, logs = runs["ends_well"]
     assert codes == [0, 0, 0]
@@ -89,9 +125,9 @@ def test_a_rank_killed_in_a_save_costs_no_checkpoint(runs: dict[str, Any]) -> No
 def test_a_forked_child_holds_no_connection_of_its_parent_open() -> None:
     """A data loader's worker outlives a killed rank for seconds; the others must not wait."""
     from dsengine.communication.peers.links import Hub
-    from dsengine.communication.peers.message import End, Message
+    from dsengine.communication.peers.message import Kind, Message
 
-    hub = Hub(Message(0, "here", 1, End.BACK), ["127.0.0.1"], lambda _: None)
+    hub = Hub(Message(0, "here", 1, Kind.BACK), ["127.0.0.1"], lambda _: None)
     child = os.fork()
     if child == 0:
         hub.forget()
@@ -107,11 +143,11 @@ def test_strangers_are_not_listened_to() -> None:
     import socket
 
     from dsengine.communication.peers.links import Hub
-    from dsengine.communication.peers.message import End, Message
+    from dsengine.communication.peers.message import Kind, Message
 
     heard: list[Message] = []
-    hub = Hub(Message(0, "here", 1, End.BACK), ["127.0.0.1"], heard.append)
-    lie = Message(1, "there", 2, End.FAILED, "", "a lie").to_line()
+    hub = Hub(Message(0, "here", 1, Kind.BACK), ["127.0.0.1"], heard.append)
+    lie = Message(1, "there", 2, Kind.FAILED, "", "a lie").to_line()
     for greeting in (b"guess " + lie, b"\xff\xfe\n", b"x" * 100_000):
         with socket.create_connection(("127.0.0.1", hub.address.port)) as stranger:
             stranger.sendall(greeting)
@@ -126,7 +162,7 @@ def test_what_a_phase_computed_after_an_abort_is_not_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A wait on the device for a collective that was aborted ends without an error."""
-    message = Message(rank=1, host="node-b", process=7, end=End.DIED)
+    message = Message(rank=1, host="node-b", process=7, kind=Kind.DIED)
     monkeypatch.setattr("dsengine.communication.peers.phases.standing_alarm", lambda: message.words)
     monkeypatch.setattr(STATUS, "aborted", False)
     monkeypatch.setattr(STATUS, "alarm", None)

@@ -1,5 +1,6 @@
 """A run saved at one world size and stage goes on at any other as if it had never stopped."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,3 +47,13 @@ def test_parameters_of_an_engine_can_be_gathered_and_changed(
 ) -> None:
     assert saved[1]["gathered"] == [36, 12]
     assert saved[1]["changed"]
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_what_follows_an_asynchronous_save_waits_for_it(
+    ranks: Ranks, tmp_path: Path, stage: int
+) -> None:
+    """Both would use one process group, and a load would miss what is not there yet."""
+    job = f"{JOBS}:files_while_saving"
+    assert ranks.run(job, directory=str(tmp_path), stage=stage) == [[True, True]] * 2
+    assert (tmp_path / "latest").read_text() == "third"

@@ -15,6 +15,7 @@ from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.load import load
 from dsengine.checkpoints.save import Snapshot, collect, write
+from dsengine.checkpoints.staging import Staging
 from dsengine.checkpoints.state import TrainingState
 
 logger = getLogger("dsengine.checkpoint")
@@ -32,8 +33,9 @@ def _thread() -> ThreadPoolExecutor:
 class Checkpointer:
     """Saves and loads training states under a directory; all calls are collective.
 
-    ``asynchronous``: ``save`` returns after copying to host memory; the rest happens in a
-    thread. A failure of that write is raised by the next ``save``, ``load`` or ``wait``.
+    ``asynchronous``: ``save`` returns after copying to host memory, which is kept for the next
+    save; the rest happens in a thread. A failure of that write is raised by the next ``save``,
+    ``load`` or ``wait``.
     ``keep``: how many checkpoints stay, those of the latest steps; None keeps all.
     ``tag_validation``: what to do when ranks name different tags: ``warn`` (rank 0's is
     used), ``ignore`` or ``fail``.
@@ -48,11 +50,21 @@ class Checkpointer:
         self.keep = keep
         self.tag_validation = tag_validation.lower()
         self._group: CheckpointGroup | None = None
+        self._staging = Staging()
         self._thread: ThreadPoolExecutor | None = None
         self._pending: Future[Path] | None = None
 
     @property
     def group(self) -> CheckpointGroup:
+        """The ranks, for who does something else with files: nothing is being written any more.
+
+        Raises what a write failed with.
+        """
+        self.wait()  # its thread uses the same group
+        return self._ranks
+
+    @property
+    def _ranks(self) -> CheckpointGroup:
         if self._group is None:  # creating a process group is collective: not before it is needed
             self._group = CheckpointGroup()
         return self._group
@@ -76,20 +88,23 @@ class Checkpointer:
         if not save_dir:
             raise ValueError("save_dir is empty: name the directory that checkpoints lie in")
         self.wait()
-        root, extra = Path(save_dir), dict(client_state or {})
+        root = Path(save_dir)
         tag = self._agreed_tag(str(tag))
-        plain.check_client_state(extra)
+        extra, changed = plain.as_plain(client_state or {})
+        if changed and self._ranks.is_coordinator:
+            said = "client_state: %s held objects, which are saved as the plain data in them"
+            logger.warning(said, ", ".join(changed))
         what = f"saving checkpoint {root / tag}"
-        snapshot = collect(state, self.group, tag, extra, exclude_frozen=exclude_frozen)
+        snapshot = collect(state, self._ranks, tag, extra, exclude_frozen=exclude_frozen)
         if not self.asynchronous:
             return self._write(snapshot, root, save_latest)
-        self.group.run(snapshot.stage, what)
+        self._ranks.run(lambda: snapshot.stage(self._staging), what)
         self._thread = self._thread or _thread()
         self._pending = self._thread.submit(self._write, snapshot, root, save_latest)
         return root / tag
 
     def _write(self, snapshot: Snapshot, root: Path, save_latest: bool) -> Path:
-        return write(snapshot, self.group, root, save_latest=save_latest, keep=self.keep)
+        return write(snapshot, self._ranks, root, save_latest=save_latest, keep=self.keep)
 
     def wait(self) -> None:
         """Return when nothing is being written any more; raise what a write failed with."""
@@ -117,7 +132,7 @@ class Checkpointer:
         """
         self.wait()
         root = Path(load_dir)
-        found = self.group.run_on_coordinator(
+        found = self._ranks.run_on_coordinator(
             lambda: tag if tag is not None else read_latest(root), f"reading {root}"
         )
         if found is None:
@@ -125,7 +140,7 @@ class Checkpointer:
             return None, {}
         client_state = load(
             state,
-            self.group,
+            self._ranks,
             root / str(found),
             strict=strict,
             optimizer_states=optimizer_states,
@@ -138,6 +153,7 @@ class Checkpointer:
     def close(self) -> None:
         """Finish writing and give up thread and process group."""
         self.wait()
+        self._staging = Staging()
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
@@ -151,7 +167,7 @@ class Checkpointer:
                 f"{tag!r} cannot be a checkpoint tag: it must be a plain visible name of at most "
                 f"{LONGEST_TAG} bytes without blanks at its ends, and not {LATEST!r}"
             )
-        tags = self.group.gather(tag)
+        tags = self._ranks.gather(tag)
         if len(set(tags)) > 1 and self.tag_validation != "ignore":
             message = f"ranks name different checkpoint tags: {sorted(set(tags))}"
             if self.tag_validation == "fail":

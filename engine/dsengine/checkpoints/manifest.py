@@ -25,6 +25,8 @@ class Manifest:
     weights: dict[str, list[int]]
     excluded: list[str] = field(default_factory=list)
     """Frozen parameters that were left out on request."""
+    buffers: list[str] = field(default_factory=list)
+    """Of the weights, those that are no parameters."""
     tied: dict[str, str] = field(default_factory=dict)
     """Further names of a weight, with the one by which it is saved."""
     files: dict[str, int] = field(default_factory=dict)

@@ -11,10 +11,12 @@ from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import Manifest, file_sizes, shapes
 from dsengine.checkpoints.optimizer_state import optimizer_tensors, optimizer_values
 from dsengine.checkpoints.random_state import random_state
+from dsengine.checkpoints.recovery_script import write_recovery_script
 from dsengine.checkpoints.retention import retain
-from dsengine.checkpoints.staging import staged
+from dsengine.checkpoints.staging import Staging
 from dsengine.checkpoints.state import TrainingState
 from dsengine.checkpoints.tensor_files import write_tensors
+from dsengine.parameters.names import named_persistent_buffers
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,12 +24,13 @@ class Snapshot:
     """One moment of training, ready to be written: nothing in it changes any more."""
 
     tensors: dict[str, Tensor]
-    small: dict[str, Any]
+    small: bytes
+    """The small states as their file holds them, on rank 0."""
     manifest: Manifest
 
-    def stage(self) -> None:
+    def stage(self, staging: Staging) -> None:
         """Copy the tensors to host memory."""
-        self.tensors = staged(self.tensors)
+        self.tensors = staging.take(self.tensors)
 
 
 def collect(
@@ -56,10 +59,12 @@ def collect(
         tag=tag,
         weights=shapes(weights),
         excluded=left_out,
+        buffers=[name for name, _ in named_persistent_buffers(state.module)],
         tied=state.tied(),
         description=dict(state.description) | {"world_size": group.world_size},
     )
-    return Snapshot(tensors=tensors, small=small, manifest=manifest)
+    data = group.run(lambda: plain.dump(small) if group.is_coordinator else b"", f"saving {tag}")
+    return Snapshot(tensors=tensors, small=data, manifest=manifest)
 
 
 def write(
@@ -82,7 +87,7 @@ def _publish(
     snapshot: Snapshot, writing: directory.Writing, *, save_latest: bool, keep: int | None
 ) -> Path:
     manifest, aside = snapshot.manifest, writing.aside
-    directory.write_synced(aside / directory.STATE, plain.dump(snapshot.small))
+    directory.write_synced(aside / directory.STATE, snapshot.small)
     manifest.files.update(file_sizes(aside))
     for name in manifest.files.keys() - manifest.checksums.keys():
         manifest.checksums[name] = [checksums.of_piece(aside / name, 0, manifest.files[name])]
@@ -90,6 +95,8 @@ def _publish(
     final = writing.publish()
     if save_latest:
         directory.write_latest(writing.root, writing.tag)
+    if manifest.description.get("stage"):
+        write_recovery_script(writing.root, writing.tag)
     if keep is not None:
         retain(writing.root, keep)
     return final

@@ -11,11 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dsengine.checkpoints.checksums import Checksums, Piece, check, of_piece
+from dsengine.checkpoints.checksums import Checksums, Piece, check
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.communication.peers import failed_rank, is_communication_error
 
+_THREADS = 2
+"""That write, of each rank: one waits for the disk while another one fills the page cache. From an
+accelerator it is one, for which torch copies ahead of the writing."""
 METADATA = ".metadata"
 """The file in which torch.distributed.checkpoint says where everything lies."""
 
@@ -23,7 +26,7 @@ METADATA = ".metadata"
 def write_tensors(
     tensors: dict[str, Tensor], path: Path, group: CheckpointGroup
 ) -> dict[str, list[Piece]]:
-    """Write every rank's parts under ``path``, one file per rank, synced to the disk.
+    """Write every rank's parts under ``path``, in files of its own, synced to the disk.
 
     Returns the pieces of all ranks, by file.
     """
@@ -32,19 +35,16 @@ def write_tensors(
     from dsengine.checkpoints.recording_writer import RecordingWriter
 
     with _told_plainly(f"writing {path.parent}"):
-        writer = RecordingWriter(path, single_file_per_rank=True, sync_files=True)
+        threads = 1 if any(each.is_cuda for each in tensors.values()) else _THREADS
+        writer = RecordingWriter(path, thread_count=threads, sync_files=True)
         save(
             tensors,
             storage_writer=writer,
             process_group=group.process_group,
             no_dist=not group.distributed,
         )
-    mine = group.run(lambda: _pieces(path, writer.places), f"reading back {path.parent}")
+    mine = group.run(lambda: writer.pieces(path), f"reading back {path.parent}")
     return {name: pieces for of_rank in group.gather(mine) for name, pieces in of_rank.items()}
-
-
-def _pieces(path: Path, places: dict[str, list[tuple[int, int]]]) -> dict[str, list[Piece]]:
-    return {name: [of_piece(path / name, *each) for each in places[name]] for name in places}
 
 
 def read_tensors(

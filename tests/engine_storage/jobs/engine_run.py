@@ -1,5 +1,6 @@
 """What a user's script does: initialize, train, save, export; the same from other beginnings."""
 
+import time
 from typing import Any
 
 import torch
@@ -79,3 +80,25 @@ def under_init(stage: int) -> list[list[float]]:
         curves.append(train(engine, 4))
         engine.destroy()
     return curves
+
+
+def files_while_saving(directory: str, stage: int) -> list[bool]:
+    """What reads and writes files right behind an asynchronous save, of which a rank is late."""
+    engine = started(stage, seed=1)
+    checkpointer = engine.checkpointer()
+    checkpointer.asynchronous = True
+    write = checkpointer._write
+
+    def late(*arguments: Any) -> Any:
+        time.sleep(0.3 * dist.get_rank())
+        return write(*arguments)
+
+    checkpointer._write = late
+    engine.save_checkpoint(directory, tag="first")
+    loaded, _ = engine.load_checkpoint(directory)
+    engine.save_checkpoint(directory, tag="second")
+    exported = engine.save_16bit_model(f"{directory}/weights")
+    engine.save_checkpoint(directory, tag="third")
+    engine.load_pretrained(f"{directory}/weights")
+    engine.destroy()
+    return [loaded == f"{directory}/first", exported]

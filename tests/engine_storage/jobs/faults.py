@@ -22,6 +22,7 @@ from dsengine.checkpoints import (
     TrainingState,
     checkpoints,
     directory,
+    recording_writer,
 )
 from dsengine.checkpoints.checksums import faults
 from dsengine.checkpoints.manifest import read_manifest
@@ -119,6 +120,7 @@ def told(folder: str) -> dict[str, Any]:
     said |= flipped(state, good, root / "flipped")
     said["intact"] = loading("global_step1")
     said["full disk"] = full_disk(checkpointer, state, root)
+    said["thread"] = thread_fails(checkpointer, state, root)
     said["latest after it"] = (root / "latest").read_text()
     said["visible after it"] = sorted(checkpoints(root))[:1]
     said["client state"] = message_of(
@@ -217,6 +219,19 @@ def full_disk(checkpointer: Checkpointer, state: TrainingState, root: Path) -> s
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+def thread_fails(checkpointer: Checkpointer, state: TrainingState, root: Path) -> str:
+    """On rank 1 only what is written beside the thread that saves cannot be."""
+    write = recording_writer._HashedFile.write
+
+    def failing(file: Any, data: Any) -> int:
+        if dist.get_rank() == 1 and threading.current_thread() is not threading.main_thread():
+            raise OSError("no space for this thread")
+        return write(file, data)
+
+    with mock.patch.object(recording_writer._HashedFile, "write", failing):
+        return message_of(lambda: checkpointer.save(state, root, "global_step2"))
+
+
 def client_state_back(checkpointer: Checkpointer, state: TrainingState, root: Path) -> Any:
     import argparse
 
@@ -227,7 +242,7 @@ def client_state_back(checkpointer: Checkpointer, state: TrainingState, root: Pa
 
 
 def asynchronous(state: TrainingState, root: Path) -> dict[str, Any]:
-    """The weights saved are those of the call, whatever happens to them before they are written."""
+    """What is saved is that of the call, whatever happens to it before it is written."""
     checkpointer = Checkpointer(asynchronous=True)
     weight = next(iter(state.trained().values()))
     with torch.no_grad():
@@ -235,15 +250,17 @@ def asynchronous(state: TrainingState, root: Path) -> dict[str, Any]:
     gate = threading.Event()
     write = checkpointer._write
     checkpointer._write = lambda *a: (gate.wait(60), write(*a))[1]  # type: ignore[method-assign]
-    checkpointer.save(state, root, "global_step5")
+    seen = [1]
+    checkpointer.save(state, root, "global_step5", client_state={"seen": seen})
     with torch.no_grad():
         weight.fill_(2.0)
+    seen.append(2)
     waited = not (root / "latest").exists()
     gate.set()
     checkpointer.wait()
-    checkpointer.load(state, root)
+    _, client_state = checkpointer.load(state, root)
     local = weight.to_local() if hasattr(weight, "to_local") else weight
-    saved = bool((local == 1.0).all())
+    saved = bool((local == 1.0).all()) and client_state == {"seen": [1]}
     checkpointer._write = write  # type: ignore[method-assign]
     if dist.get_rank() == 0:
         shutil.rmtree(root)

@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ import torch.distributed as dist
 import dsconfig
 import dsengine
 from dsengine.communication.peers import abort as insist
+from dsengine.communication.peers import lag
 from dsengine.loop import initialization
 from engine_storage.jobs.toy import ToyModel, batch_of, loss_of
 from ports import reserved_port
@@ -155,6 +157,34 @@ def no_memory(*_: Any) -> None:
     raise MemoryError("no room for the shards")
 
 
+def no_room_for_tiles(folder: str) -> None:
+    """The system refuses one rank files of their size, as a full disk and a quota do."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if is_victim():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        step(on_nvme(folder))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def tile_cannot_be_read(folder: str) -> None:
+    """The disk of one rank gives back less than was written to it."""
+    engine = on_nvme(folder)
+    step(engine)
+    if is_victim():
+        os.ftruncate(engine._binding._files[1].descriptor, 0)
+    for _ in range(2):
+        step(engine)
+
+
+def on_nvme(folder: str) -> Any:
+    settings = config(3)
+    place = {"device": "nvme", "nvme_path": folder}
+    settings["zero_optimization"] |= {"offload_optimizer": place, "sub_group_size": 500}
+    return dsengine.initialize(model=ToyModel(), config=settings)[0]
+
+
 def leaves_early(folder: str) -> None:
     engine = started(1)
     if is_victim():
@@ -172,6 +202,70 @@ def ends_well(folder: str) -> None:
     await_end(folder, VICTIM)
     with torch.no_grad():
         engine(batch_of(0))
+
+
+def gives_up_alone(folder: str) -> None:
+    """One rank catches what the others do not meet, and would go on."""
+    os.environ[lag.PATIENCE] = "1"
+    engine = started(2)
+    loss = loss_of(engine, batch_of(1))
+    if is_victim():
+        loss.register_hook(no_memory_left)
+    try:
+        engine.backward(loss)
+    except torch.OutOfMemoryError:
+        engine.zero_grad()
+    step(engine)
+
+
+def no_memory_left(*_: Any) -> None:
+    raise torch.OutOfMemoryError("as far as this test goes")
+
+
+def lags(folder: str) -> None:
+    """The others wait for a rank until they have said so; then it comes."""
+    os.environ[lag.PATIENCE] = "0.4"
+    engine = started(3)
+    if is_victim():
+        busy_with_data(folder)
+    step(engine)
+
+
+def busy_with_data(folder: str) -> None:
+    log = Path(folder).with_name("0.log")
+    while "outside of the engine" not in log.read_text():
+        time.sleep(0.05)
+
+
+def first_rank_stops(folder: str) -> None:
+    """Rank 0 cannot answer, and goes on when the others have said so."""
+    os.environ[lag.PATIENCE] = "0.4"
+    lag.ANSWER_SECONDS = 0.5
+    engine = started(3)
+    if dist.get_rank() == 0:
+        child = os.fork()
+        if child == 0:
+            await_words(Path(folder).with_name("1.log"), "rank 0 does not answer")
+            os.kill(os.getppid(), signal.SIGCONT)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    step(engine)
+
+
+def no_data_left(folder: str) -> None:
+    """A rank that has less data saves, as all do at the end, while the others train on."""
+    os.environ[lag.PATIENCE] = "0.4"
+    engine = started(3)
+    if not is_victim():
+        step(engine)
+    engine.save_checkpoint(folder)
+
+
+def await_words(log: Path, words: str) -> None:
+    """Wait until the output of another rank holds them."""
+    end = time.monotonic() + SECONDS / 2
+    while words not in log.read_text() and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 def await_end(folder: str, rank: int) -> None:

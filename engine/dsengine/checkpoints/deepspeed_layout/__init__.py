@@ -1,15 +1,16 @@
-"""DeepSpeed's own checkpoint directories: read at stages 0 to 3, whole weights written."""
+"""DeepSpeed's own checkpoint directories: read at stages 0 to 3, written from any other."""
 
 from dsengine.checkpoints.deepspeed_layout.files import is_deepspeed_directory
 from dsengine.checkpoints.deepspeed_layout.load import load_deepspeed_checkpoint
-from dsengine.checkpoints.deepspeed_layout.read import DeepSpeedCheckpoint, read_checkpoint
-from dsengine.checkpoints.deepspeed_layout.write import write_model_states, write_whole_weights
+from dsengine.checkpoints.deepspeed_layout.read import read_checkpoint, read_whole
+from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint
+from dsengine.checkpoints.deepspeed_layout.write import write_checkpoint
 
 __all__ = [
-    "DeepSpeedCheckpoint",
+    "WholeCheckpoint",
     "is_deepspeed_directory",
     "load_deepspeed_checkpoint",
     "read_checkpoint",
-    "write_model_states",
-    "write_whole_weights",
+    "read_whole",
+    "write_checkpoint",
 ]

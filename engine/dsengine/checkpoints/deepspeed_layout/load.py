@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dsengine.checkpoints.deepspeed_layout.read import DeepSpeedCheckpoint, read_checkpoint
+from dsengine.checkpoints.deepspeed_layout.read import read_checkpoint
+from dsengine.checkpoints.deepspeed_layout.whole import LOSS_SCALE_NAMES, WholeCheckpoint
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import Manifest, check_weights, shapes
 from dsengine.checkpoints.optimizer_state import restore_optimizer_values
@@ -45,7 +46,7 @@ def load_deepspeed_checkpoint(
     return str(saved.path), saved.client_state
 
 
-def _checked(state: TrainingState, saved: DeepSpeedCheckpoint, strict: bool) -> DeepSpeedCheckpoint:
+def _checked(state: TrainingState, saved: WholeCheckpoint, strict: bool) -> WholeCheckpoint:
     targets = state.weights()
     tied = {n for n, _ in named_shards(state.module, remove_duplicate=False)} - set(targets)
     weights = {name: tensor for name, tensor in saved.weights.items() if name not in tied}
@@ -53,7 +54,7 @@ def _checked(state: TrainingState, saved: DeepSpeedCheckpoint, strict: bool) -> 
     return saved
 
 
-def _load_optimizer(state: TrainingState, saved: DeepSpeedCheckpoint) -> None:
+def _load_optimizer(state: TrainingState, saved: WholeCheckpoint) -> None:
     assert state.optimizer is not None
     trained = state.trained()
     states = saved.optimizer_states or _by_name(state, saved)
@@ -82,7 +83,7 @@ def _scalars(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in entries.items() if not (isinstance(v, Tensor) and v.dim() > 0)}
 
 
-def _by_name(state: TrainingState, saved: DeepSpeedCheckpoint) -> dict[str, dict[str, Any]]:
+def _by_name(state: TrainingState, saved: WholeCheckpoint) -> dict[str, dict[str, Any]]:
     """Name the states of stage 0, which are numbered in the optimizer's order."""
     in_order = [name for group in _current_group_names(state) for name in group]
     return {
@@ -99,7 +100,7 @@ def _current_group_names(state: TrainingState) -> list[list[str]]:
 
 
 def _load_parts(
-    state: TrainingState, saved: DeepSpeedCheckpoint, optimizer: bool, scheduler: bool
+    state: TrainingState, saved: WholeCheckpoint, optimizer: bool, scheduler: bool
 ) -> None:
     parts = state.parts
     if "counters" in parts and saved.counters:
@@ -107,16 +108,10 @@ def _load_parts(
     if "lr_scheduler" in parts and scheduler and saved.lr_scheduler:
         parts["lr_scheduler"].load_state_dict(saved.lr_scheduler)
     if "loss_scale" in parts and optimizer and "cur_scale" in saved.loss_scale:
-        names = {
-            "cur_scale": "scale",
-            "cur_iter": "iteration",
-            "last_overflow_iter": "last_overflow",
-            "cur_hysteresis": "hysteresis_left",
-        }
         known = parts["loss_scale"].state_dict()
         taken = {
             ours: saved.loss_scale[theirs]
-            for theirs, ours in names.items()
+            for theirs, ours in LOSS_SCALE_NAMES.items()
             if theirs in saved.loss_scale and ours in known
         }
         parts["loss_scale"].load_state_dict(known | taken)

@@ -1,7 +1,6 @@
 """A DeepSpeed checkpoint, read into plain data by parameter name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dsengine.checkpoints.deepspeed_layout.files import find_files, tag_directory
+from dsengine.checkpoints.deepspeed_layout.files import (
+    find_files,
+    is_deepspeed_directory,
+    tag_directory,
+)
 from dsengine.checkpoints.deepspeed_layout.merge import (
     merge_flat_groups,
     merge_fragments,
     merge_pieces,
 )
 from dsengine.checkpoints.deepspeed_layout.unpickle import read_file
+from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint, own_checkpoint
+from dsengine.checkpoints.directory import read_latest
 from dsengine.checkpoints.errors import CheckpointError
 
-_KNOWN = frozenset(
+KNOWN = frozenset(
     {
         "buffer_names",
         "checkpoint_parallel_dimensions",
@@ -44,30 +49,7 @@ _KNOWN = frozenset(
 """Keys that are DeepSpeed's own; every other one is the script's client state."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeepSpeedCheckpoint:
-    """``weights``: fp32 where masters were saved, buffers and tied names included.
-
-    ``optimizer_states``: name -> entry -> tensor. ``indexed_states``: the same by position in
-    the optimizer, which is all that stage 0 saves. ``groups``: the optimizer's groups, options
-    alone; ``group_names``: their parameters, empty at stage 0.
-    """
-
-    path: Path
-    stage: int
-    world_size: int
-    weights: dict[str, Tensor]
-    optimizer_states: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    indexed_states: dict[int, dict[str, Any]] = field(default_factory=dict)
-    groups: list[dict[str, Any]] = field(default_factory=list)
-    group_names: list[list[str]] = field(default_factory=list)
-    lr_scheduler: dict[str, Any] | None = None
-    loss_scale: dict[str, Any] = field(default_factory=dict)
-    counters: dict[str, int] = field(default_factory=dict)
-    client_state: dict[str, Any] = field(default_factory=dict)
-
-
-def read_checkpoint(path: str | PathLike[str], tag: str | None = None) -> DeepSpeedCheckpoint:
+def read_checkpoint(path: str | PathLike[str], tag: str | None = None) -> WholeCheckpoint:
     """Read a checkpoint of stages 0 to 3; no code it names is run.
 
     Raises CheckpointError for files that are missing, damaged, foreign or model-parallel.
@@ -84,6 +66,22 @@ def read_checkpoint(path: str | PathLike[str], tag: str | None = None) -> DeepSp
     return _flat_stages(models[0], optimizers, common)
 
 
+def read_whole(
+    root: Path, tag: str | None = None, *, only_weights: bool = False
+) -> WholeCheckpoint:
+    """Read what ``tag`` names, or ``latest``, whole into host memory, whoever wrote it.
+
+    ``only_weights`` spares what this engine has saved besides. Raises CheckpointError where there
+    is no whole checkpoint.
+    """
+    tag = tag or read_latest(root)
+    if tag is None:
+        raise CheckpointError(f"{root} has no file named latest: give the tag")
+    if is_deepspeed_directory(root / tag):
+        return read_checkpoint(root, tag)
+    return own_checkpoint(root / tag, only_weights=only_weights)
+
+
 def _common(directory: Path, models: list[dict[str, Any]]) -> dict[str, Any]:
     first = models[0]
     if "module" not in first:
@@ -94,14 +92,25 @@ def _common(directory: Path, models: list[dict[str, Any]]) -> dict[str, Any]:
         "world_size": first.get("dp_world_size", 1),
         "lr_scheduler": first.get("lr_scheduler"),
         "counters": {name: first[name] for name in names if name in first},
-        "client_state": {key: first[key] for key in first if key not in _KNOWN},
+        "client_state": {key: first[key] for key in first if key not in KNOWN},
+        "dtype": _dtype(first),
+        "buffers": list(first.get("buffer_names") or []),
+        "tied": dict(first.get("shared_params") or {}),
+        "config": dict(first.get("ds_config") or {}),
     }
 
 
-def _stage0(model: dict[str, Any], common: dict[str, Any]) -> DeepSpeedCheckpoint:
+def _dtype(model: dict[str, Any]) -> torch.dtype:
+    """In which the model computes: that of its weights."""
+    buffers = set(model.get("buffer_names") or [])
+    dtypes = (t.dtype for name, t in model["module"].items() if name not in buffers)
+    return next((each for each in dtypes if each.is_floating_point), torch.float32)
+
+
+def _stage0(model: dict[str, Any], common: dict[str, Any]) -> WholeCheckpoint:
     optimizer = model.get("optimizer") or {}
     inner = optimizer.get("optimizer_state_dict", optimizer)
-    return DeepSpeedCheckpoint(
+    return WholeCheckpoint(
         stage=0,
         weights=dict(model["module"]),
         indexed_states=dict(inner.get("state", {})),
@@ -112,7 +121,7 @@ def _stage0(model: dict[str, Any], common: dict[str, Any]) -> DeepSpeedCheckpoin
 
 def _flat_stages(
     model: dict[str, Any], ranks: list[dict[str, Any]], common: dict[str, Any]
-) -> DeepSpeedCheckpoint:
+) -> WholeCheckpoint:
     shapes = model["param_shapes"]
     paddings = ranks[0].get("param_alignment_paddings") or []
     masters = [rank["single_partition_of_fp32_groups"] for rank in ranks]
@@ -124,7 +133,7 @@ def _flat_stages(
         flats = [[base["state"][i][entry] for i in range(len(shapes))] for base in bases]
         _collect(states, entry, merge_flat_groups(shapes, flats, paddings))
     _collect_scalars(states, shapes, [bases[0]["state"][i] for i in range(len(shapes))])
-    return DeepSpeedCheckpoint(
+    return WholeCheckpoint(
         stage=_stage_number(ranks[0]["zero_stage"]),
         weights=_weights([model], merge_flat_groups(shapes, masters, paddings)),
         optimizer_states=states,
@@ -137,7 +146,7 @@ def _flat_stages(
 
 def _stage3(
     models: list[dict[str, Any]], ranks: list[dict[str, Any]], common: dict[str, Any]
-) -> DeepSpeedCheckpoint:
+) -> WholeCheckpoint:
     shapes = models[0]["param_shapes"]
     masters = [torch.cat(list(rank["fp32_flat_groups"])) for rank in ranks]
     bases = [rank["optimizer_state_dict"] for rank in ranks]
@@ -148,7 +157,7 @@ def _stage3(
         _collect(states, entry, merge_pieces(shapes, flats))
     first = next(iter(bases[0]["state"].values()), {})
     _collect_scalars(states, shapes, [first] * len(shapes))
-    return DeepSpeedCheckpoint(
+    return WholeCheckpoint(
         stage=3,
         weights=_weights(models, merge_pieces(shapes, masters)),
         optimizer_states=states,

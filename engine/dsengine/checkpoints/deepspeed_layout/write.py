@@ -1,75 +1,119 @@
-"""Whole weights in the files that DeepSpeed writes and other tools read."""
+"""A checkpoint in DeepSpeed's own files, for a stage and a number of ranks."""
 
-from os import PathLike
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from dsengine.checkpoints.directory import write_latest
-from dsengine.checkpoints.export.save_weights import save_weights
-from dsengine.checkpoints.export.whole import whole_state_dict
-from dsengine.checkpoints.group import CheckpointGroup
-from dsengine.checkpoints.state import TrainingState
+from dsengine import DEEPSPEED
+from dsengine.checkpoints.deepspeed_layout.divide import own_pieces
+from dsengine.checkpoints.deepspeed_layout.partitions import (
+    flat_stage,
+    optimizer_groups,
+    stage_3,
+    whole_optimizer,
+)
+from dsengine.checkpoints.deepspeed_layout.pickling import write_file
+from dsengine.checkpoints.deepspeed_layout.read import KNOWN
+from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint
+from dsengine.checkpoints.directory import Writing, write_latest
+from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.recovery_script import write_recovery_script
 
-MODEL_STATES = "mp_rank_00_model_states.pt"
-WHOLE_WEIGHTS = "pytorch_model.bin"
-
-
-def write_whole_weights(
-    state: TrainingState,
-    save_dir: str | PathLike[str],
-    *,
-    group: CheckpointGroup,
-    dtype: torch.dtype | None = None,
-) -> None:
-    """Write ``pytorch_model.bin``. Collective; rank 0 writes."""
-    save_weights(state, save_dir, WHOLE_WEIGHTS, group=group, dtype=dtype, max_file_bytes=2**62)
+COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 
 
-def write_model_states(
-    state: TrainingState,
-    save_dir: str | PathLike[str],
-    tag: str,
-    *,
-    group: CheckpointGroup,
-    dtype: torch.dtype | None = None,
-) -> None:
-    """Write ``{tag}/mp_rank_00_model_states.pt`` and ``latest``, as DeepSpeed does at stage 0.
+def write_checkpoint(
+    saved: WholeCheckpoint, root: Path, tag: str, stage: int | None = None, ranks: int | None = None
+) -> Path:
+    """Write ``root/tag`` and ``root/latest``, as DeepSpeed reads them at ``stage`` on ``ranks``.
 
-    It holds weights, schedule and counters, no optimizer: DeepSpeed reads it with
-    ``load_optimizer_states=False``. Collective; rank 0 writes.
+    Without these the stage and the number of ranks stay what they were. Raises CheckpointError
+    where ``root/tag`` exists, and for what DeepSpeed's files have no place for.
     """
-    whole = whole_state_dict(state, dtype=dtype)
-    counters = state.parts["counters"].state_dict() if "counters" in state.parts else {}
-    scheduler = state.parts.get("lr_scheduler")
-    content = {
-        "module": whole,
-        "buffer_names": [name for name, _ in state.module.named_buffers()],
-        "optimizer": None,
-        "param_shapes": None,
-        "frozen_param_shapes": None,
-        "shared_params": None,
-        "frozen_param_fragments": None,
-        "lr_scheduler": scheduler.state_dict() if scheduler is not None else None,
+    stage, ranks = saved.stage if stage is None else stage, ranks or saved.world_size
+    if (root / tag).exists():
+        raise CheckpointError(f"{root / tag} exists: choose another folder, or remove it")
+    _check(saved, stage)
+    with Writing(root, tag) as writing:
+        aside = writing.begin()
+        for name, content in _files(saved, stage, ranks):
+            write_file(content | _written_by(saved, stage), aside / name)
+        written = writing.publish()
+    write_latest(root, tag)
+    if stage:
+        write_recovery_script(root, tag)
+    return written
+
+
+def _check(saved: WholeCheckpoint, stage: int) -> None:
+    taken = sorted(KNOWN & saved.client_state.keys())
+    if taken:
+        raise CheckpointError(f"client_state has {', '.join(taken)}, names that DeepSpeed uses")
+    if stage == 0 and saved.dtype != torch.float32:
+        raise CheckpointError(
+            "DeepSpeed's files of stage 0 have no place for the fp32 masters of a run in 16 bits: "
+            "write them for stage 1, 2 or 3"
+        )
+    if stage and not saved.group_names:
+        raise CheckpointError(
+            f"{saved.path} does not say of which weights its optimizer's states are: write it for "
+            "stage 0"
+        )
+
+
+def _files(saved: WholeCheckpoint, stage: int, ranks: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name every file, with what it holds; none is made before it is asked for."""
+    if stage == 0:
+        yield "mp_rank_00_model_states.pt", _model(saved, 0, ranks, 0)
+        return
+    prefix = "bf16_" if saved.dtype == torch.bfloat16 else ""
+    states = stage_3(saved, ranks) if stage == 3 else flat_stage(saved, stage, ranks)
+    for rank, state in enumerate(states):
+        zero = f"zero_pp_rank_{rank}_mp_rank_00"
+        if stage == 3:
+            yield f"{zero}_model_states.pt", _model(saved, stage, ranks, rank)
+        elif rank == 0:
+            yield "mp_rank_00_model_states.pt", _model(saved, stage, ranks, rank)
+        yield f"{prefix}{zero}_optim_states.pt", {"optimizer_state_dict": state}
+
+
+def _model(saved: WholeCheckpoint, stage: int, ranks: int, rank: int) -> dict[str, Any]:
+    """What the file beside the optimizer's holds: the model's states and the run's."""
+    groups = optimizer_groups(saved, ranks if stage in (1, 2) else 1)
+    beside = {*saved.buffers, *saved.tied, *(name for group in groups for name in group)}
+    weights = {
+        name: tensor.to(saved.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in saved.weights.items()
+        if name not in saved.buffers
+    }
+    frozen = {name: tensor for name, tensor in weights.items() if name not in beside}
+    shapes = {name: tensor.shape for name, tensor in frozen.items()}
+    if stage == 3:
+        frozen = {name: own_pieces([tensor], ranks)[rank] for name, tensor in frozen.items()}
+        weights = {name: tensor.new_empty(0) for name, tensor in weights.items()}
+    buffers = {name: saved.weights[name] for name in saved.buffers}
+    return {
+        "module": weights | buffers,
+        "buffer_names": list(buffers),
+        "optimizer": None if stage else whole_optimizer(saved),
+        "param_shapes": [{n: saved.weights[n].shape for n in g} for g in groups] if stage else None,
+        "frozen_param_shapes": shapes if stage else None,
+        "shared_params": dict(saved.tied) if stage else None,
+        "frozen_param_fragments": frozen if stage else None,
+        "lr_scheduler": saved.lr_scheduler,
         "data_sampler": None,
         "random_ltd": None,
         "sparse_tensor_module_names": [],
-        "skipped_steps": counters.get("skipped_steps", 0),
-        "global_steps": counters.get("global_steps", 0),
-        "global_samples": counters.get("global_samples", 0),
-        "dp_world_size": group.world_size,
+        **{name: saved.counters.get(name, 0) for name in COUNTERS},
+        "dp_world_size": ranks,
         "mp_world_size": 1,
-        "ds_config": {},
-        "ds_version": "0.19.8",
+        "checkpoint_parallel_dimensions": {"pp_degree": 1, "tp_degree": 1},
+        **saved.client_state,
     }
-    root = Path(save_dir)
-    group.run_on_coordinator(lambda: _write(root, tag, content), f"saving {root / tag}")
 
 
-def _write(root: Path, tag: str, content: dict[str, object]) -> None:
-    directory = root / tag
-    directory.mkdir(parents=True, exist_ok=True)
-    aside = directory / f".{MODEL_STATES}.writing"
-    torch.save(content, aside)
-    aside.replace(directory / MODEL_STATES)
-    write_latest(root, tag)
+def _written_by(saved: WholeCheckpoint, stage: int) -> dict[str, Any]:
+    zero = (saved.config.get("zero_optimization") or {}) | {"stage": stage}
+    return {"ds_config": saved.config | {"zero_optimization": zero}, "ds_version": DEEPSPEED}

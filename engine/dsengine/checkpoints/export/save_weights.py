@@ -46,7 +46,28 @@ def save_weights(
     for file, names in layout.files.items():
         held = _take(gathered, names, tensors, dtype, group)
         group.run_on_coordinator(lambda f=file, h=held: _write(root / f, h), what)
-    group.run_on_coordinator(lambda: _publish(root, filename, layout, state.module), what)
+
+    def publish() -> None:
+        _publish(root, filename, layout)
+        _write_config(root, state.module)
+
+    group.run_on_coordinator(publish, what)
+
+
+def write_weights(
+    weights: Mapping[str, Tensor],
+    root: Path,
+    filename: str = SAFETENSORS_NAME,
+    dtype: torch.dtype | None = None,
+    max_file_bytes: int = DEFAULT_FILE_BYTES,
+) -> None:
+    """Write weights that one process holds, in the form that ``save_weights`` gives."""
+    root.mkdir(parents=True, exist_ok=True)
+    cast = {name: tensor.to(exported_dtype(tensor, dtype)) for name, tensor in weights.items()}
+    layout = divide({n: tensor.nbytes for n, tensor in cast.items()}, filename, max_file_bytes)
+    for file, names in layout.files.items():
+        _write(root / file, {name: cast[name].contiguous().clone() for name in names})
+    _publish(root, filename, layout)
 
 
 def _take(
@@ -77,7 +98,7 @@ def _write(path: Path, tensors: dict[str, Tensor]) -> None:
         torch.save(tensors, _aside(path))
 
 
-def _publish(root: Path, filename: str, layout: FileLayout, module: nn.Module) -> None:
+def _publish(root: Path, filename: str, layout: FileLayout) -> None:
     """Give all files their names; the index, and what an older export left, come last."""
     for file in layout.files:
         _aside(root / file).replace(root / file)
@@ -88,7 +109,6 @@ def _publish(root: Path, filename: str, layout: FileLayout, module: nn.Module) -
         (root / filename).unlink(missing_ok=True)
     else:
         index.unlink(missing_ok=True)
-    _write_config(root, module)
     sync_directory(root)
 
 

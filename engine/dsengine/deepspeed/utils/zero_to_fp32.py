@@ -14,13 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dsengine.checkpoints import CheckpointError
-from dsengine.checkpoints.deepspeed_layout import is_deepspeed_directory, read_checkpoint
-from dsengine.checkpoints.directory import read_latest
-from dsengine.checkpoints.export.layout import divide
-from dsengine.checkpoints.group import CheckpointGroup
-from dsengine.checkpoints.manifest import read_manifest
-from dsengine.checkpoints.tensor_files import read_tensors, saved_tensors
+from dsengine.checkpoints.deepspeed_layout import read_whole
+from dsengine.checkpoints.export import write_weights
 from dsengine.sharding.giving_back import give_back
 
 Path = str | PathLike[str]
@@ -45,14 +40,7 @@ def get_fp32_state_dict_from_zero_checkpoint(
             "exclude_frozen_parameters: a checkpoint does not say which parameters were frozen; "
             "leave them out when saving: save_checkpoint(exclude_frozen_parameters=True)"
         )
-    root = FilePath(checkpoint_dir)
-    tag = tag or read_latest(root)
-    if tag is None:
-        raise CheckpointError(f"{root} has no file named latest: give the tag")
-    if is_deepspeed_directory(root / tag):
-        weights = read_checkpoint(root, tag).weights
-    else:
-        weights = _own_weights(root / tag)
+    weights = read_whole(FilePath(checkpoint_dir), tag, only_weights=True).weights
     return {name: t.float() if t.is_floating_point() else t for name, t in weights.items()}
 
 
@@ -82,28 +70,16 @@ def convert_zero_checkpoint_to_state_dict(
 
     ``safe_serialization`` gives safetensors, else torch's format.
     """
-    kind = dtype if isinstance(dtype, torch.dtype) else _dtype(dtype)
-    weights = {
-        name: tensor.to(kind) if tensor.is_floating_point() else tensor
-        for name, tensor in get_fp32_state_dict_from_zero_checkpoint(
-            checkpoint_dir, tag, exclude_frozen_parameters
-        ).items()
-    }
-    root = FilePath(output_dir)
-    root.mkdir(parents=True, exist_ok=True)
-    filename = "model.safetensors" if safe_serialization else "pytorch_model.bin"
-    sizes = {name: tensor.nbytes for name, tensor in weights.items()}
-    layout = divide(sizes, filename, _bytes(max_shard_size) if max_shard_size else 2**63)
-    for file, names in layout.files.items():
-        held = {name: weights[name].contiguous().clone() for name in names}
-        if safe_serialization:
-            from safetensors.torch import save_file
-
-            save_file(held, root / file, metadata={"format": "pt"})
-        else:
-            torch.save(held, root / file)
-    if len(layout.files) > 1:
-        (root / f"{filename}.index.json").write_bytes(layout.index)
+    weights = get_fp32_state_dict_from_zero_checkpoint(
+        checkpoint_dir, tag, exclude_frozen_parameters
+    )
+    write_weights(
+        weights,
+        FilePath(output_dir),
+        "model.safetensors" if safe_serialization else "pytorch_model.bin",
+        dtype if isinstance(dtype, torch.dtype) else _dtype(dtype),
+        _bytes(max_shard_size) if max_shard_size else 2**63,
+    )
 
 
 def convert_zero_checkpoint_to_fp32_state_dict(
@@ -154,18 +130,6 @@ def get_model_state_files(checkpoint_dir: Path) -> list[str]:
 
 def _in_order_of_numbers(path: FilePath) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
-
-
-def _own_weights(directory: FilePath) -> dict[str, Tensor]:
-    manifest = read_manifest(directory)
-    targets: dict[str, Tensor] = {}
-    for key, (shape, dtype) in saved_tensors(directory).items():
-        kind, _, name = key.partition(".")
-        if kind == "model" and name in manifest.weights:
-            targets[key] = torch.empty(shape, dtype=dtype)
-    read_tensors(targets, directory, CheckpointGroup(alone=True), manifest.checksums)
-    weights = {key.partition(".")[2]: tensor for key, tensor in targets.items()}
-    return weights | {n: weights[same] for n, same in manifest.tied.items() if same in weights}
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -1,0 +1,117 @@
+"""What a checkpoint holds, by parameter name, whoever wrote it and on how many ranks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dsengine.checkpoints import plain
+from dsengine.checkpoints.directory import STATE
+from dsengine.checkpoints.group import CheckpointGroup
+from dsengine.checkpoints.manifest import Manifest, read_manifest
+from dsengine.checkpoints.tensor_files import read_tensors, saved_tensors
+
+LOSS_SCALE_NAMES = {
+    "cur_scale": "scale",
+    "cur_iter": "iteration",
+    "last_overflow_iter": "last_overflow",
+    "cur_hysteresis": "hysteresis_left",
+    "scale_window": "window",
+    "min_scale": "minimum",
+    "delayed_shift": "hysteresis",
+    "consecutive_hysteresis": "consecutive_hysteresis",
+}
+"""DeepSpeed's names of what a loss scale knows, with ours."""
+PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeCheckpoint:
+    """``weights``: fp32 where masters were saved, buffers and tied names included.
+
+    ``optimizer_states``: name -> entry -> tensor. ``indexed_states``: the same by position in
+    the optimizer, which is all that DeepSpeed saves at stage 0. ``groups``: the optimizer's
+    groups, options alone; ``group_names``: their parameters, empty at stage 0.
+    ``loss_scale``: under DeepSpeed's names.
+    """
+
+    path: Path
+    stage: int
+    world_size: int
+    weights: dict[str, Tensor]
+    dtype: torch.dtype = torch.float32
+    """In which the model computes."""
+    buffers: list[str] = field(default_factory=list)
+    tied: dict[str, str] = field(default_factory=dict)
+    """Further names of a weight, with the first."""
+    optimizer_type: str | None = None
+    optimizer_states: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    indexed_states: dict[int, dict[str, Any]] = field(default_factory=dict)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    group_names: list[list[str]] = field(default_factory=list)
+    lr_scheduler: dict[str, Any] | None = None
+    loss_scale: dict[str, Any] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    client_state: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+def own_checkpoint(directory: Path, *, only_weights: bool = False) -> WholeCheckpoint:
+    """Read a checkpoint of this engine, whole, into host memory.
+
+    Raises CheckpointError for one that is missing, damaged or foreign.
+    """
+    manifest = read_manifest(directory)
+    said = manifest.description
+    tensors = _tensors(directory, manifest, only_weights)
+    weights = {name: tensors[f"model.{name}"] for name in manifest.weights}
+    weights |= {n: weights[same] for n, same in manifest.tied.items() if same in weights}
+    small = {} if only_weights else plain.load(directory / STATE)
+    optimizer, parts = small.get("optimizer") or {}, small.get("parts") or {}
+    return WholeCheckpoint(
+        path=directory,
+        stage=said.get("stage", 0),
+        world_size=said.get("world_size", 1),
+        weights=weights,
+        dtype=PRECISIONS[said.get("precision", "fp32")],
+        buffers=manifest.buffers,
+        tied=manifest.tied,
+        optimizer_type=optimizer.get("type"),
+        optimizer_states=_states(tensors, optimizer.get("scalars") or {}),
+        groups=[dict(group["options"]) for group in optimizer.get("groups") or []],
+        group_names=[list(group["names"]) for group in optimizer.get("groups") or []],
+        lr_scheduler=parts.get("lr_scheduler"),
+        loss_scale=_loss_scale(parts.get("loss_scale") or {}),
+        counters=parts.get("counters") or {},
+        client_state=small.get("client_state") or {},
+        config=said.get("config") or {},
+    )
+
+
+def _tensors(directory: Path, manifest: Manifest, only_weights: bool) -> dict[str, Tensor]:
+    targets = {
+        key: torch.empty(shape, dtype=dtype)
+        for key, (shape, dtype) in saved_tensors(directory).items()
+        if key.startswith("model.") or not only_weights
+    }
+    read_tensors(targets, directory, CheckpointGroup(alone=True), manifest.checksums)
+    return targets
+
+
+def _states(
+    tensors: Mapping[str, Tensor], scalars: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    states: dict[str, dict[str, Any]] = {name: dict(each) for name, each in scalars.items()}
+    for key, tensor in tensors.items():
+        kind, _, rest = key.partition(".")
+        if kind == "optimizer":
+            name, _, entry = rest.rpartition(":")
+            states.setdefault(name, {})[entry] = tensor
+    return states
+
+
+def _loss_scale(saved: Mapping[str, Any]) -> dict[str, Any]:
+    return {theirs: saved[own] for theirs, own in LOSS_SCALE_NAMES.items() if own in saved}

@@ -1,0 +1,71 @@
+"""What a script may hand over to be saved: plain data, and objects that are no more than that."""
+
+import argparse
+from collections import UserDict
+from dataclasses import dataclass
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from dsengine.checkpoints.plain import as_plain, dump, parse
+
+
+class Kind(Enum):
+    SMALL = "small"
+
+
+class Settings(dict[str, Any]):
+    """As Lightning keeps ``hyper_parameters``."""
+
+
+@dataclass
+class Arguments:
+    rate: float
+    kind: Kind
+
+
+class Model:
+    def __init__(self) -> None:
+        self.size = 3
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        (Settings(rate=0.1, inner=Settings(deep=[1])), {"rate": 0.1, "inner": {"deep": [1]}}),
+        (Arguments(0.1, Kind.SMALL), {"rate": 0.1, "kind": "small"}),
+        ({"kinds": [Kind.SMALL]}, {"kinds": ["small"]}),
+        (SimpleNamespace(a=numpy.float64(0.5)), {"a": 0.5}),
+        (UserDict(a=1), {"a": 1}),
+    ],
+)
+def test_objects_that_are_plain_data_are_saved_as_it(value: Any, data: Any) -> None:
+    plain, changed = as_plain({"hyper_parameters": value, "epoch": 3})
+    assert plain == {"hyper_parameters": data, "epoch": 3}
+    assert changed == ["hyper_parameters"]
+    assert parse(dump(plain), "it") == plain
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": (1, None)}, argparse.Namespace(a=1), {1, 2}, torch.Size([2]), "text"]
+)
+def test_plain_data_stays_what_it_is(value: Any) -> None:
+    plain, changed = as_plain({"it": value})
+    assert plain["it"] is value and not changed
+
+
+@pytest.mark.parametrize("value", [Model(), {"a": {"b": Model}}, Arguments, lambda: None])
+def test_what_is_more_than_data_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"client_state\['it'\] holds .* without running code"):
+        as_plain({"it": value})
+
+
+def test_what_holds_itself_is_refused() -> None:
+    endless = Settings()
+    endless["again"] = endless
+    with pytest.raises(ValueError, match="client_state"):
+        as_plain({"it": endless})

@@ -1,0 +1,217 @@
+"""Checkpoints leave for DeepSpeed, for every stage and number of ranks, and as safetensors."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dsengine.checkpoints import CheckpointError
+from dsengine.checkpoints.deepspeed_layout import read_whole, write_checkpoint
+from training.jobs import config
+from training.ranks import Ranks
+
+pytestmark = pytest.mark.engine
+RECORDINGS = Path(__file__).parents[1] / "oracle" / "deepspeed_checkpoints"
+TORCH_ADAM = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.01, "torch_adam": True}}
+WARMUP = {"type": "WarmupLR", "params": {"warmup_num_steps": 5, "warmup_max_lr": 3e-3}}
+
+
+def settings(stage: int, precision: str = "fp32", **more: Any) -> dict[str, Any]:
+    return config(
+        stage,
+        2,
+        bf16={"enabled": precision == "bf16"},
+        optimizer=TORCH_ADAM,
+        scheduler=WARMUP,
+        zero=more,
+    )
+
+
+@pytest.fixture(scope="module")
+def deepspeed() -> Iterator[Ranks]:
+    with Ranks(2) as running:
+        yield running
+
+
+class Saved:
+    """A checkpoint of this engine, with how its run went on."""
+
+    def __init__(self, ranks: Ranks, folder: Path) -> None:
+        self.ranks = ranks
+        self.folder = folder
+
+    def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
+        job = "training.jobs:saved_on_the_way"
+        return self.ranks.run(job, config=config, folder=str(self.folder))[0]
+
+
+@pytest.fixture
+def saved(ranks: Ranks, tmp_path: Path) -> Saved:
+    return Saved(ranks, tmp_path / "ours")
+
+
+def dsconfig(*arguments: str, code: int = 0) -> str:
+    """Run ``dsconfig checkpoint``; return what it says."""
+    command = [sys.executable, "-m", "dsconfig", "checkpoint", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def convert(source: Path, target: Path, *flags: str) -> str:
+    return dsconfig("convert", str(source), "--to", "deepspeed", "-o", str(target), *flags)
+
+
+CASES = {
+    "fp32": settings(0),
+    **{f"stage {s} in {p}": settings(s, p) for s in (1, 2, 3) for p in ("fp32", "bf16")},
+    "sub-groups": settings(3, sub_group_size=500),
+    "round robin": settings(2, round_robin_gradients=True),
+}
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", CASES)
+def test_deepspeed_goes_on_where_the_engine_stopped(
+    saved: Saved, deepspeed: Ranks, tmp_path: Path, name: str
+) -> None:
+    expected = saved(CASES[name])
+    convert(saved.folder, tmp_path / "theirs")
+    job = "training.live_jobs:gone_on"
+    got = deepspeed.run(job, config=CASES[name], folder=str(tmp_path / "theirs"), begin=3, steps=3)[
+        0
+    ]
+    precise = "bf16" not in name
+    assert got["losses"] == pytest.approx(expected["losses"], rel=1e-5 if precise else 5e-3)
+    assert got["rate"] == pytest.approx(expected["rate"])
+    assert got["client"].items() >= expected["client"].items()
+    assert list(got["counted"]) == list(expected["counted"])
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_it_goes_on_at_another_stage_too(
+    saved: Saved, deepspeed: Ranks, tmp_path: Path, stage: int
+) -> None:
+    expected = saved(settings(4 - stage))
+    convert(saved.folder, tmp_path / "theirs", "--stage", str(stage), "--ranks", "2")
+    where = {"folder": str(tmp_path / "theirs"), "begin": 3, "steps": 3}
+    got = deepspeed.run("training.live_jobs:gone_on", config=settings(stage), **where)[0]
+    assert got["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeeds_own_script_reads_the_same_weights(
+    saved: Saved, deepspeed: Ranks, tmp_path: Path, stage: int
+) -> None:
+    saved(settings(stage, "bf16"))
+    convert(saved.folder, tmp_path / "theirs", "--ranks", "3")
+    job = "training.live_jobs:whole_weights"
+    theirs = deepspeed.run(job, folder=str(tmp_path / "theirs"))[0]
+    mine = read_whole(saved.folder)
+    trained = {name for group in mine.group_names for name in group}
+    assert set(theirs) == set(mine.weights)
+    for name, weight in mine.weights.items():
+        exact = name in trained or name in mine.tied
+        same = weight if exact else weight.to(mine.dtype).float()  # frozen ones have no master
+        assert torch.equal(theirs[name], same), name
+
+
+RECORDED = [each.name for each in sorted(RECORDINGS.iterdir()) if each.name != "z0_fp32"]
+
+
+@pytest.mark.parametrize("ranks_then", [1, 2, 5])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_is_written_is_what_was_read(
+    tmp_path: Path, name: str, stage: int, ranks_then: int
+) -> None:
+    before = read_whole(RECORDINGS / name)
+    write_checkpoint(before, tmp_path, "step", stage, ranks_then)
+    after = read_whole(tmp_path)
+    assert (after.stage, after.world_size) == (stage, ranks_then)
+    assert after.weights.keys() == before.weights.keys()
+    assert all(torch.equal(after.weights[n], w) for n, w in before.weights.items())
+    for parameter, state in before.optimizer_states.items():
+        for entry, value in state.items():
+            assert torch.equal(after.optimizer_states[parameter][entry], value), parameter
+    for part in ("groups", "lr_scheduler", "loss_scale", "counters", "client_state", "tied"):
+        assert getattr(after, part) == getattr(before, part), part
+
+
+def test_a_loss_scale_leaves_with_all_that_it_has_counted(tmp_path: Path) -> None:
+    scale = {"cur_scale": 512.0, "cur_iter": 3, "last_overflow_iter": 1, "scale_window": 50}
+    recorded = read_whole(RECORDINGS / "z3_bf16")
+    before = replace(recorded, dtype=torch.float16, loss_scale=scale)
+    write_checkpoint(before, tmp_path, "step")
+    assert read_whole(tmp_path).loss_scale.items() >= scale.items()
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_the_engines_own_goes_there_and_back(saved: Saved, tmp_path: Path, stage: int) -> None:
+    saved(settings(stage))
+    before = read_whole(saved.folder)
+    assert set(before.buffers) == {"steps_seen"}
+    convert(saved.folder, tmp_path / "theirs", "--ranks", "4")
+    after = read_whole(tmp_path / "theirs")
+    assert all(torch.equal(after.weights[name], w) for name, w in before.weights.items())
+    assert after.counters["global_steps"] == before.counters["global_steps"] == 3
+
+
+def test_weights_leave_as_safetensors(saved: Saved, tmp_path: Path) -> None:
+    saved(settings(2))
+    out = tmp_path / "weights"
+    where = ("convert", str(saved.folder), "--to", "safetensors", "-o", str(out))
+    dsconfig(*where, "--precision", "bf16")
+    assert "exists: choose another folder" in dsconfig(*where, code=1)
+    weights = load_file(out / "model.safetensors")
+    for name, weight in read_whole(saved.folder).weights.items():
+        assert torch.equal(weights[name], weight.bfloat16()), name
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--to", "deepspeed"], "say --to deepspeed or --to safetensors, and -o FOLDER"),
+        (["--to", "safetensors", "-o", "x", "--ranks", "2"], "has no use for --ranks"),
+        (["--to", "deepspeed", "-o", "x", "--precision", "bf16"], "has no use for --precision"),
+    ],
+)
+def test_flags_that_say_nothing_are_refused(flags: list[str], words: str) -> None:
+    assert words in dsconfig("convert", str(RECORDINGS / "z2_fp32"), *flags, code=2)
+
+
+@pytest.mark.parametrize("form", ["deepspeed", "safetensors"])
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, form: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    said = dsconfig("convert", str(RECORDINGS / "z2_fp32"), "--to", form, "-o", str(file), code=2)
+    assert said == f"dsconfig: error: {file}: File exists\n"
+
+
+def test_what_has_no_place_is_refused(tmp_path: Path) -> None:
+    source = str(RECORDINGS / "z2_bf16")
+    target = ("--to", "deepspeed", "-o", str(tmp_path))
+    said = dsconfig("convert", source, *target, "--stage", "0", code=1)
+    assert "no place for the fp32 masters" in said
+    dsconfig("convert", source, *target)
+    assert "exists" in dsconfig("convert", source, *target, code=1)
+    with pytest.raises(CheckpointError, match="of which weights"):
+        write_checkpoint(read_whole(RECORDINGS / "z0_fp32"), tmp_path, "other", 2)
+
+
+def test_a_script_beside_the_checkpoints_reads_them(saved: Saved, tmp_path: Path) -> None:
+    saved(settings(1))
+    moved = shutil.copytree(saved.folder, tmp_path / "moved")
+    script = str(moved / "zero_to_fp32.py")
+    subprocess.run([sys.executable, script, str(moved), str(tmp_path / "out")], check=True)
+    weights = torch.load(tmp_path / "out" / "pytorch_model.bin", weights_only=True)
+    assert torch.equal(weights["head.weight"], read_whole(moved).weights["tokens.weight"])
