@@ -185,8 +185,6 @@ TIERS = [
     ),
     Case(f"{OPTIMIZER}.pin_memory", True, str, False, offloaded(), "pinned", {"what": "optimizer"}),
     Case(f"{OPTIMIZER}.buffer_count", 12, "buffers", 4, on_nvme()),
-    Case(f"{OPTIMIZER}.pipeline_read", True, "buffers", base=on_nvme()),
-    Case(f"{OPTIMIZER}.pipeline_write", True, "buffers", base=on_nvme()),
     Case(f"{OPTIMIZER}.ratio", 0.5, "tiles", base=offloaded()),
     Case(f"{PARAM}.device", "cpu", "parameters on", "none", zero(3)),
     Case(
@@ -209,7 +207,8 @@ TIERS = [
     ),
     Case(f"{PARAM}.max_in_cpu", 100_000, str, 0, mapped(), "mapped_bytes"),
     Case("aio.block_size", 8192, "blocks", base=on_nvme()),
-    Case("aio.intra_op_parallelism", 2, "threads", base=on_nvme()),
+    Case("aio.intra_op_parallelism", 2, "in flight", base=on_nvme()),
+    Case("aio.queue_depth", 2, "in flight", base=on_nvme()),
 ]
 STEPS = config(1, steps_per_print=2)
 FLOPS = config(1, flops_profiler=ON)

@@ -88,3 +88,18 @@ def at_rest(config: dict[str, Any]) -> dict[str, Any]:
         "seen": seen,
         "follows": follows,
     }
+
+
+def saved_on_the_way(
+    config: dict[str, Any], folder: str, before: int = 3, after: int = 3
+) -> dict[str, Any]:
+    """Save after some steps and train on: what a run has to do that goes on from there."""
+    engine, *_ = dsengine.initialize(model=models.tied(), config=config)
+    for step in range(before):
+        window(engine, step)
+    engine.save_checkpoint(folder, client_state={"epoch": 7})
+    counted = (engine.global_steps, engine.global_samples)
+    curve = [window(engine, before + step) for step in range(after)]
+    rate = engine.get_lr()[0]
+    engine.destroy()
+    return {"losses": curve, "rate": rate, "client": {"epoch": 7}, "counted": counted}

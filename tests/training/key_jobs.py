@@ -90,7 +90,7 @@ def _built(engine: Any) -> dict[str, Any]:
         "buffers": len(getattr(binding, "_buffers", ())),
         "folder": str(getattr(binding, "directory", "")),
         "blocks": getattr(getattr(binding, "_io", None), "_block", 0),
-        "threads": getattr(getattr(binding, "_io", None), "_threads", 0),
+        "in flight": getattr(getattr(binding, "_io", None), "_in_flight", 0),
         "optimizer": type(engine.optimizer).__name__,
         "schedule": type(engine.lr_scheduler).__name__,
         "scale": engine.loss_scale,

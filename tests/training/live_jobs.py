@@ -46,3 +46,32 @@ def _window(engine: Any, step: int) -> float:
         total += loss.detach().double()
     dist.all_reduce(total)
     return (total / engine.gradient_accumulation_steps() / dist.get_world_size()).item()
+
+
+def gone_on(config: dict[str, Any], folder: str, begin: int, steps: int) -> dict[str, Any]:
+    """What DeepSpeed's engine does with a checkpoint that it has found in its own files."""
+    deepspeed = real_deepspeed()
+    model = models.tied(seed=5)
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=[p for p in model.parameters() if p.requires_grad],
+        config=config | {"zero_allow_untested_optimizer": True},
+    )
+    _, client = engine.load_checkpoint(folder)
+    counted = (engine.global_steps, engine.global_samples)
+    scale = getattr(engine.optimizer, "cur_scale", None) or getattr(engine, "loss_scale", None)
+    return {
+        "losses": [_window(engine, begin + step) for step in range(steps)],
+        "rate": engine.get_lr()[0],
+        "client": client,
+        "counted": counted,
+        "scale": scale if isinstance(scale, float | int) else None,
+    }
+
+
+def whole_weights(folder: str) -> dict[str, torch.Tensor]:
+    """What DeepSpeed's own script makes of a checkpoint."""
+    real_deepspeed()
+    from deepspeed.utils import zero_to_fp32  # type: ignore[import-untyped]
+
+    return dict(zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(folder))

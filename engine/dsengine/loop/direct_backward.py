@@ -78,7 +78,7 @@ class DirectBackward:
         engine = self._engine
         if not self._prepared and hook.output is not None:
             self._prepare(hook.output)
-        factor = 1.0 / engine.gradient_accumulation_steps()
+        factor = engine.share / engine.gradient_accumulation_steps()
         if not self._scaled:
             factor *= engine.loss_scaler.scale
         return gradient * factor if factor != 1.0 else None

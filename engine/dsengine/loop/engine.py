@@ -1,9 +1,9 @@
 """The engine: what ``initialize`` returns, and what a training loop calls."""
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -11,8 +11,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dsconfig import Plan
-from dsengine.communication.peers import absent, in_phase
+from dsengine.communication.peers import absent, give_up, in_phase
+from dsengine.communication.peers.message import cause_of
 from dsengine.loop.direct_backward import DirectBackward
+from dsengine.loop.join import Until, joined
 from dsengine.loop.offload_states import EVERYTHING, GRADIENTS, MODEL
 from dsengine.loop.saving import SavingEngine
 from dsengine.loop.stepping import Stepper
@@ -24,6 +26,8 @@ from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_watched
 from dsengine.sharding import Sharding
 from dsengine.torch_private import is_in_backward
+
+T = TypeVar("T")
 
 living: "WeakSet[Engine]" = WeakSet()
 """The engines of this process that are not destroyed."""
@@ -63,11 +67,16 @@ class Engine(SavingEngine):
         self._stepper = (
             Stepper(sharding, self._binding, scaler, effective, policy) if self._binding else None
         )
+        self._without_masters = policy.without_masters(sharding.module)
         self._step_applied = False
         self._global_grad_norm: float | None = None
         self._reduces = True
         self._begun, self._is_passing = "", False
         """"forward" or "backward" while it lasts, and after an error has ended it."""
+        self._ended_by = ""
+        """That error, in words."""
+        self.share = 1.0
+        """What the loss of the batch in work weighs beside the other ranks': set by ``join``."""
         self._backwards = 0
         """Since the last boundary."""
         self._is_destroyed = False
@@ -116,7 +125,7 @@ class Engine(SavingEngine):
         self.prepare_backward(loss)
         inside = self._direct.of_engine(frees_graph=not retain_graph)
         with inside, self._passing("backward"), self._reporter.phase("backward"):
-            scale = self.loss_scaler.scale
+            scale = self.loss_scaler.scale * self.share
             scaled = loss if scale == 1.0 else loss.float() * scale
             scaled.backward(retain_graph=retain_graph, **kwargs)
             self.sharding.after_backward()
@@ -136,6 +145,9 @@ class Engine(SavingEngine):
         self._begun, self._is_passing = name, True
         try:
             yield
+        except BaseException as error:
+            self._ended_by = cause_of(error)
+            raise
         finally:
             self._is_passing = False
         self._begun = ""
@@ -151,10 +163,16 @@ class Engine(SavingEngine):
         """Get over a pass that an error has ended, which the script has caught.
 
         After a backward the gradients of its window are in part those of another one: they are
-        dropped, and the window begins anew. All ranks have to give up the same pass. Should this
-        fail itself, for want of memory, the next forward tries again.
+        dropped, and the window begins anew. All ranks have to give up the same pass, unless it was
+        one in which they do not meet. Should this fail itself, for want of memory, the next forward
+        tries again.
+
+        Raises RankFailedError when other ranks do not give it up.
         """
         was_backward = name == "backward"
+        if was_backward or self.sharding.meets_in_forward:
+            place = f"{name}() of micro step {self.counters.micro_steps + 1}"
+            give_up(place, self._ended_by or "an error of the script's own backward")
         if was_backward:
             self.sharding.drop_gradients()
         self.sharding.forget_pass(in_backward=was_backward)
@@ -164,11 +182,20 @@ class Engine(SavingEngine):
             self._backwards = 0
             self._reporter.forget_window()
             say("an error has ended a backward: the gradients of its window are dropped")
-        self._begun = ""
+        self._begun = self._ended_by = ""
         self._direct.forget()
 
     def prepare_backward(self, loss: Tensor) -> None:
-        """Settle whether the coming backward of ``loss`` reduces gradients."""
+        """Settle whether the coming backward of ``loss`` reduces gradients.
+
+        Raises RuntimeError where it would train what has no master.
+        """
+        for name, held in self._without_masters:
+            if (parameter := held()) is not None and parameter.requires_grad:
+                raise RuntimeError(
+                    f"{name} was frozen when this engine was built, so it has no fp32 master to "
+                    "train: have it require a gradient before initialize()"
+                )
         self._backwards += 1
         reduce = self._reduces and self.is_gradient_accumulation_boundary()
         self.sharding.before_backward(loss, reduce)
@@ -246,6 +273,20 @@ class Engine(SavingEngine):
         return self._global_grad_norm
 
     # Accumulation
+
+    def join(self, batches: Iterable[T], *, until: Until = "last") -> Iterator[T]:
+        """Yield this rank's ``batches``, as often on every rank: for data that is uneven.
+
+        ``until`` "first": the ranks end together when the first of them has run out. "last": when
+        the last one has; until then a rank without data is given its last batch again, whose loss
+        weighs nothing, and a gradient is the mean over the ranks that have data. Each batch costs
+        a sum of two integers over the ranks. Collective.
+
+        Raises ValueError when a rank has no batch at all, or for another ``until``.
+        """
+        if until not in ("last", "first"):
+            raise ValueError(f'join(until={until!r}): give "last" or "first"')
+        return joined(self, batches, until)
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the micro batch in work ends an accumulation window."""

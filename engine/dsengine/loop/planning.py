@@ -13,6 +13,7 @@ from torch import nn
 import dsconfig
 from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts, launched
 from dsengine.communication.environment import node_count
+from dsengine.observation import events
 from dsengine.observation.printing import say
 from dsengine.parameters.model_tree import describe
 from dsengine.tiers import files, memory
@@ -109,7 +110,7 @@ def plan_from(
     made = plan if isinstance(plan, Plan) else _read(Path(plan))
     facts = facts_of(model, optimizer, lr_scheduler, training)
     if os.environ.get(launched.ELASTIC) and made.mesh.world_size != dist.get_world_size():
-        made = dsconfig.replan(made, facts)
+        made = _for_ranks_left(made, facts)
         batch = made.batch
         say(
             f"{made.mesh.world_size} ranks go on with the global batch of {batch.global_batch} = "
@@ -117,6 +118,15 @@ def plan_from(
         )
     _insist_on_these_ranks(made)
     return dsconfig.complete(made, facts)
+
+
+def _for_ranks_left(made: Plan, facts: Facts) -> Plan:
+    """The plan for other ranks; a refusal is told to who would start them again, in vain."""
+    try:
+        return dsconfig.replan(made, facts)
+    except ValueError as error:
+        events.tell("refused", why=f"the ranks that are left cannot go on: {error}", again=True)
+        raise
 
 
 def _read(path: Path) -> Plan:
@@ -200,9 +210,8 @@ def _more_memory(plan: Plan) -> str:
     zero = plan.effective.zero
     if zero.stage == 3 and zero.optimizer_tier == "host":
         return (
-            "set offload_optimizer.device to nvme, with an nvme_path and a sub_group_size well "
-            "below the model's (gradients and such tiles stay in main memory), or train on more "
-            "nodes"
+            "set offload_optimizer.device to nvme, with an nvme_path (gradients and two tiles stay "
+            "in main memory), or train on more nodes"
         )
     if zero.optimizer_tier == "host":
         return "train on more nodes, or at stage 3 with offload_optimizer.device nvme"

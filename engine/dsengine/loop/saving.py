@@ -40,6 +40,7 @@ def training_state(engine: OffloadingEngine) -> TrainingState:
             "stage": engine.zero_optimization_stage(),
             "global_steps": engine.global_steps,
             "precision": str(engine.plan.effective.numerics.precision),
+            "config": dict(engine.plan.effective.config),
         },
     )
 

@@ -81,7 +81,7 @@ class Stepper:
         self._binding.step()
         self._binding.drop_gradients()
         self._sharding.drop_reduced()
-        self._sharding.after_update()
+        self._sharding.after_update(frozen=False)
         self._scaler.update(overflow=False)
         return Outcome(applied=True, norm=norm)
 

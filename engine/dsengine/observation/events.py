@@ -60,7 +60,7 @@ class StepEvents:
         """None where nobody listens."""
         if not os.environ.get(launched.EVENTS):
             return None
-        _tell_failures()
+        tell_failures()
         return cls(engine) if _rank() == 0 else None
 
     def __init__(self, engine: "Engine") -> None:
@@ -112,10 +112,7 @@ class StepEvents:
         self._since, self._steps, self._tokens = now, 0, 0
 
     def _memory(self) -> int:
-        """The most that this rank has held: allocated on its GPU, else resident (bytes)."""
-        if self._engine.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._engine.device)
-        return peak_resident()
+        return held_bytes(self._engine.device)
 
     def close(self) -> None:
         """Tell of the end, once."""
@@ -124,12 +121,19 @@ class StepEvents:
             tell("end", step=self._engine.global_steps, memory=self._memory())
 
 
+def held_bytes(device: torch.device | str) -> int:
+    """The most that this rank has held: allocated on its GPU, else resident (bytes)."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return peak_resident()
+
+
 def _called(method: "WeakMethod[Callable[[], None]]") -> None:
     if (alive := method()) is not None:
         alive()
 
 
-def _tell_failures() -> None:
+def tell_failures() -> None:
     """Have an exception that ends the process told, with the phase it was in."""
     previous = sys.excepthook
     if getattr(previous, "tells", False):

@@ -3,8 +3,10 @@
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import ref
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map
 
 from dsconfig import Effective
@@ -50,6 +52,33 @@ class Policy:
     @property
     def compute_is_fp16(self) -> bool:
         return self.compute is torch.float16
+
+    def at_rest(self, parameter: nn.Parameter) -> torch.dtype:
+        """The dtype in which this rank keeps its part of ``parameter`` between steps.
+
+        In mixed precision what is trained has fp32 masters, and so have scalars, which do not
+        change the dtype of what they are multiplied with. A frozen weight is only computed
+        with: it keeps its own dtype where that is the narrower one.
+        """
+        own = parameter.dtype
+        if not (self.is_mixed and own.is_floating_point):
+            return own
+        if parameter.requires_grad or parameter.dim() == 0:
+            return torch.float32
+        return own if own.itemsize < self.compute.itemsize else self.compute
+
+    def without_masters(self, module: nn.Module) -> list[tuple[str, "ref[nn.Parameter]"]]:
+        """Names and parameters of a model at rest that must stay frozen, for want of fp32."""
+        return [
+            (name, ref(parameter))
+            for name, parameter in module.named_parameters()
+            if self.is_mixed and not parameter.requires_grad and parameter.is_floating_point()
+            if parameter.dtype is not torch.float32
+        ]
+
+    def before_masters(self, parameter: nn.Parameter) -> torch.dtype:
+        """The dtype of ``parameter`` until masters are made; what will have none rests at once."""
+        return parameter.dtype if parameter.requires_grad else self.at_rest(parameter)
 
     def reduced_from(self, *, whole_window: bool) -> torch.dtype:
         """The dtype in which gradients of whole parameters are held until they are reduced.

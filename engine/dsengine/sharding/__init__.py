@@ -43,7 +43,7 @@ def _distributed(module: nn.Module, plan: Plan, policy: Policy, device: torch.de
     if is_partitioned(module) and stage < 3:
         restore_whole(module)
     if stage == 0:
-        move_and_agree(module, device)
+        move_and_agree(module, device, policy.before_masters)
     else:  # parameters follow unit by unit
         move_buffers(module, device)
         broadcast_from_first_rank(module.buffers())

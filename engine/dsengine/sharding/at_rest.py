@@ -3,8 +3,9 @@
 [Note: shards inside whole parameters]
 ``fully_shard`` would free a unit and gather it anew. These stay where they are: each rank
 writes its part into its place and the other ranks' parts arrive around it, without another
-copy. Where the shards have the dtype and the device of the whole parameter, they *are* that
-part of it, and rest nowhere else.
+copy. An optimizer leaves frozen parameters as they are, so a step brings only the others.
+Where the shards have the dtype and the device of the whole parameter, they *are* that part of
+it, and rest nowhere else.
 """
 
 from collections import defaultdict
@@ -37,8 +38,36 @@ class _Part:
         return self.shard is not self.parameter.flat_shard
 
     @property
+    def is_trained(self) -> bool:
+        """Whether an optimizer may update it; scripts freeze the whole or the shard."""
+        return any(leaf.requires_grad for leaf in self.parameter.leaves)
+
+    @property
     def is_apart(self) -> bool:
         return self.shard.data_ptr() != self.place.data_ptr()
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """Parts by how they are written: ``apart`` are copied into their place first, ``large`` are
+    gathered one by one, ``small`` together, by dtype.
+    """
+
+    apart: Sequence[_Part] = ()
+    large: Sequence[_Part] = ()
+    small: Sequence[Sequence[_Part]] = ()
+
+    @classmethod
+    def of(cls, parts: Sequence[_Part]) -> "_Writing":
+        small = defaultdict[torch.dtype, list[_Part]](list)
+        for part in parts:
+            if part.whole.nbytes < MEBI:
+                small[part.whole.dtype].append(part)
+        return cls(
+            apart=[each for each in parts if each.is_apart],
+            large=[each for each in parts if each.whole.nbytes >= MEBI],
+            small=list(small.values()),
+        )
 
 
 class UnitsAtRest:
@@ -59,6 +88,9 @@ class UnitsAtRest:
         self._rank = group.rank() if group is not None else 0
         self._ranks = group.size() if group is not None else 1
         self._parts: list[_Part] = []
+        self._all = self._trained = _Writing()
+        self._trains: list[bool] = []
+        """By part, what was trained when ``_trained`` was put together."""
 
     @torch.no_grad()
     def settle(self, unit: FSDPModule) -> None:
@@ -70,36 +102,41 @@ class UnitsAtRest:
         self._parts = []  # to be surveyed anew
 
     @torch.no_grad()
-    def refresh(self) -> None:
+    def refresh(self, *, frozen: bool) -> None:
         """Write the shards of all ranks into the whole parameters. Collective.
 
-        Shards that lie inside do not count as written to: nothing of theirs changes.
+        ``frozen``: into those too that no optimizer updates. Shards that lie inside do not count
+        as written to: nothing of theirs changes.
         """
         if not self._parts or any(part.has_moved for part in self._parts):
             self._survey()
+        self._note_trained()
         with keeping_versions([part.whole for part in self._parts]):
-            self._write()
+            self._write(self._all if frozen else self._trained)
 
-    def _write(self) -> None:
-        if self._apart:
-            foreach_copy_([e.place for e in self._apart], [e.shard for e in self._apart])
+    def _write(self, writing: "_Writing") -> None:
+        if writing.apart:
+            foreach_copy_([e.place for e in writing.apart], [e.shard for e in writing.apart])
         if self._group is None:
             return
-        under_way = [self._start_gather(part.whole, part.place) for part in self._large]
-        for together in self._small:
+        under_way = [self._start_gather(part.whole, part.place) for part in writing.large]
+        for together in writing.small:
             self._gather_packed(together)
         for gather in under_way:
             gather.wait()
 
     def _survey(self) -> None:
         self._parts = [self._part(each) for each in collect(self._units)]
-        self._apart = [each for each in self._parts if each.is_apart]
-        self._large = [each for each in self._parts if each.whole.nbytes >= MEBI]
-        small = defaultdict[torch.dtype, list[_Part]](list)
-        for part in self._parts:
-            if part.whole.nbytes < MEBI:
-                small[part.whole.dtype].append(part)
-        self._small = list(small.values())
+        self._all = _Writing.of(self._parts)
+        self._trains = []
+
+    def _note_trained(self) -> None:
+        """Look which parts are trained now: a script may freeze some, and go on with others."""
+        trains = [part.is_trained for part in self._parts]
+        if trains != self._trains:
+            pairs = zip(self._parts, trains, strict=True)
+            trained = [part for part, is_trained in pairs if is_trained]
+            self._trains, self._trained = trains, _Writing.of(trained)
 
     def _part(self, parameter: ShardedParameter) -> _Part:
         whole = parameter.flat_whole

@@ -29,6 +29,8 @@ class Sharding(ABC):
     module. ``aliases``: every name a parameter has, with the name of its master.
     """
 
+    meets_in_forward: bool = True
+    """Ranks wait for each other in forward, or in getting over one that has failed."""
     reduces_every_micro_step: bool = False
     """Gradients are reduced in each backward, so a window's sum is one of reduced parts."""
 
@@ -62,8 +64,10 @@ class Sharding(ABC):
         return
 
     @abstractmethod
-    def after_update(self) -> None:
-        """Bring the module up to date with the masters."""
+    def after_update(self, *, frozen: bool = True) -> None:
+        """Bring the module up to date with the masters; ``frozen``: with all, not only with those
+        that an optimizer updates.
+        """
 
     @contextmanager
     def reduced_at_end(self) -> Iterator[None]:

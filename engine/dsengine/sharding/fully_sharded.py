@@ -80,7 +80,8 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 class FullySharded(Sharding):
     """Units of the plan under ``fully_shard``; the optimizer updates shards.
 
-    In mixed precision the shards are fp32 and a gathered unit is of the compute dtype. A unit
+    In mixed precision the shards of what is trained are fp32 and a gathered unit is of the compute
+    dtype; frozen weights rest in that, or in their own where it is narrower. A unit
     the plan does not gather around its use is whole at rest: never resharded in forward or
     backward, resharded and gathered once after the optimizer has updated the shards.
     """
@@ -125,7 +126,7 @@ class FullySharded(Sharding):
         if zero.ignore_unused_parameters:
             reduce_unused_of_lists(module, self._units())
         put_pieces(module, built_in_pieces, device, self._masters)
-        move_and_agree_on(self._scalars, device, self._shard_dtype)
+        move_and_agree_on(self._scalars, device, policy.at_rest)
         if self._masters is not None:
             self.host_masters = self._masters.parts
         self._rest_in_files()
@@ -220,7 +221,7 @@ class FullySharded(Sharding):
     ) -> None:
         to_fewer = not isinstance(reshard_after_forward, bool)
         known = self._reshard_meshes.get(reshard_after_forward) if to_fewer else None
-        with on_device(modules, self._device, self._shard_dtype) as whole:
+        with on_device(modules, self._device, self.policy.at_rest) as whole:
             if self._masters is not None:
                 self._masters.take(whole)
             fully_shard(
@@ -252,11 +253,6 @@ class FullySharded(Sharding):
         pin = self._offload.pin_memory and torch.cuda.is_available()
         return CPUOffloadPolicy(pin_memory=pin and self._offload.tier != "nvme")
 
-    @property
-    def _shard_dtype(self) -> torch.dtype | None:
-        """Masters are fp32 in mixed precision, whatever dtype the weights came in."""
-        return torch.float32 if self.policy.is_mixed else None
-
     def _host_masters(self, effective: Effective) -> HostMasters | None:
         """Masters of an offloaded optimizer, where reduced gradients need no more than 16 bits."""
         policy, offload = self.policy, OffloadSettings.of(effective)
@@ -270,9 +266,10 @@ class FullySharded(Sharding):
     def _set_dtypes_of_meta(self, module: nn.Module) -> None:
         """What stands for pieces of zero.Init has the dtype that the shards will have."""
         for parameter in module.parameters():
-            if self.policy.is_mixed and parameter.is_meta and parameter.is_floating_point():
+            if parameter.is_meta:
                 leaves = self._masters is not None and self._masters.have(parameter)
-                parameter.data = parameter.data.to(self.policy.compute if leaves else torch.float32)
+                dtype = self.policy.compute if leaves else self.policy.at_rest(parameter)
+                parameter.data = parameter.data.to(dtype)
 
     def _rest_in_files(self) -> None:
         if self._offload is None or self._offload.tier != "nvme":
@@ -350,8 +347,8 @@ class FullySharded(Sharding):
             return gradients
         return [each for each in gradients if each.dim() > 0]
 
-    def after_update(self) -> None:
-        self._at_rest.refresh()
+    def after_update(self, *, frozen: bool = True) -> None:
+        self._at_rest.refresh(frozen=frozen)
 
     def restore(self) -> None:
         for unit in self.whole:

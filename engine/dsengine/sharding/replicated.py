@@ -20,13 +20,15 @@ MEBI = 1024**2
 
 
 class Replicated(Sharding):
-    """Whole parameters of the compute dtype; in mixed precision, fp32 masters beside them.
+    """Whole parameters of the compute dtype; in mixed precision, fp32 masters of what is trained.
 
     [Note: when DistributedDataParallel is told to reduce]
     Its forward decides whether the next backward reduces. A script may say only between
     forward and backward that a window ends (accelerate does), and may run forward several
     times before one backward. So forward never arms the reducer; ``before_backward`` does.
     """
+
+    meets_in_forward = False
 
     def __init__(self, module: nn.Module, plan: Plan, policy: Policy) -> None:
         super().__init__(module)
@@ -145,10 +147,10 @@ class Replicated(Sharding):
             self._sums.clear()
 
     @torch.no_grad()
-    def after_update(self) -> None:
-        trained = [(p, m) for p, m in self._pairs if p.requires_grad]
-        if trained:
-            foreach_copy_([p for p, _ in trained], [m for _, m in trained])
+    def after_update(self, *, frozen: bool = True) -> None:
+        del frozen  # what is frozen is its own master
+        if self._pairs:
+            foreach_copy_([p for p, _ in self._pairs], [m for _, m in self._pairs])
 
 
 class _Carrier(nn.Module):
@@ -165,9 +167,10 @@ class _Carrier(nn.Module):
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:
-    if not parameter.is_floating_point():
+    """The fp32 copy that is updated; the parameter itself where none is."""
+    if not (parameter.requires_grad and parameter.is_floating_point()):
         return parameter
-    return nn.Parameter(parameter.detach().float().clone(), parameter.requires_grad)
+    return nn.Parameter(parameter.detach().float().clone())
 
 
 def _mebibytes(size: int) -> float:

@@ -1,6 +1,6 @@
 """How a model comes from the host to the device: unit by unit, so that it need not fit whole."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -15,13 +15,13 @@ BROADCAST_BYTES = 256 * 1024**2
 """Most bytes of one flattened broadcast."""
 
 
-def move_and_agree(module: nn.Module, device: torch.device) -> None:
+def move_and_agree(
+    module: nn.Module, device: torch.device, dtype_of: Callable[[nn.Parameter], torch.dtype]
+) -> None:
     """Bring a whole model to the device, with the weights of rank 0 on every rank."""
-    whole = undivided([module])
-    for parameter in whole:
-        parameter.data = parameter.data.to(device)
+    move_and_agree_on(undivided([module]), device, dtype_of)
     move_buffers(module, device)
-    broadcast_from_first_rank([*whole, *module.buffers()])
+    broadcast_from_first_rank(module.buffers())
 
 
 def move_buffers(module: nn.Module, device: torch.device) -> None:
@@ -33,30 +33,33 @@ def move_buffers(module: nn.Module, device: torch.device) -> None:
 
 
 def move_and_agree_on(
-    parameters: Iterable[nn.Parameter], device: torch.device, dtype: torch.dtype | None
+    parameters: Iterable[nn.Parameter],
+    device: torch.device,
+    dtype_of: Callable[[nn.Parameter], torch.dtype],
 ) -> None:
-    """Bring whole parameters to the device, those of floating point in ``dtype`` if it is given."""
+    """Bring whole parameters to the device, each in the dtype that ``dtype_of`` says."""
     moved = list(parameters)
     for parameter in moved:
-        wanted = dtype if dtype is not None and parameter.is_floating_point() else parameter.dtype
-        parameter.data = parameter.data.to(device, wanted)
+        parameter.data = parameter.data.to(device, dtype_of(parameter))
     broadcast_from_first_rank(moved)
 
 
 @contextmanager
 def on_device(
-    modules: Iterable[nn.Module], device: torch.device, dtype: torch.dtype | None = None
+    modules: Iterable[nn.Module],
+    device: torch.device,
+    dtype_of: Callable[[nn.Parameter], torch.dtype],
 ) -> Iterator[list[nn.Parameter]]:
     """Have the undivided parameters of ``modules`` on the device, alike on all ranks.
 
-    Those of floating point are of ``dtype``, None for their own; scalars, which nothing divides,
-    stay away. Inside, they are sharded.
+    Each is of the dtype that ``dtype_of`` says; scalars, which nothing divides, stay away. Inside,
+    they are sharded.
     Afterwards the parameters from before, which a script may still hold, have the memory that
     they came in: on the device they would keep the whole model beside its shards.
     """
     whole = [parameter for parameter in undivided(modules) if parameter.dim() > 0]
     before = [parameter.data for parameter in whole]
-    move_and_agree_on(whole, device, dtype)
+    move_and_agree_on(whole, device, dtype_of)
     yield whole
     for parameter, data in zip(whole, before, strict=True):
         parameter.data = data

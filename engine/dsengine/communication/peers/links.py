@@ -2,7 +2,7 @@
 
 A line is a message in JSON. The first line of a connection proves, with a secret from the
 process group's store, that it comes from a rank of this run; the first line back, that it went to
-one. Nothing else is ever sent, so an idle connection that ends means a rank that has ended.
+one. While all is well nothing else is sent; a connection that ends means a rank that has ended.
 """
 
 import json
@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dsengine.communication.peers.message import End, Message
+from dsengine.communication.peers.message import ENDS, Kind, Message
 
 CONNECT_SECONDS = 5.0
 LONGEST_LINE = 65536
@@ -47,10 +47,11 @@ class Address:
 
 @dataclass(slots=True)
 class _Member:
-    """One connection as rank 0 sees it; ``last`` is None until it has proved itself."""
+    """One connection as rank 0 sees it; ``end``, its last of ``ENDS``, is None until it has proved
+    itself."""
 
     received: bytes = b""
-    last: Message | None = None
+    end: Message | None = None
 
 
 class Hub:
@@ -76,12 +77,13 @@ class Hub:
         self.thread.start()
 
     def send(self, message: Message) -> None:
-        """Tell all ranks, those too that connect later."""
+        """Tell all ranks; what became of one, those too that connect later."""
         line = message.to_line()
         with self._lock:
-            self._said[message.rank] = message
+            if message.kind in ENDS:
+                self._said[message.rank] = message
             for connection, member in self._members.items():
-                if member.last is not None:
+                if member.end is not None:
                     _send(connection, line)
 
     def close(self) -> None:
@@ -137,19 +139,27 @@ class Hub:
             self._gone(member)
 
     def _take(self, connection: socket.socket, member: _Member, line: bytes) -> None:
-        if member.last is None:
+        if member.end is None:
             question, _, line = line.partition(b" ")
             if not secrets.compare_digest(question, self.address.question.encode()):
                 raise ValueError("not a rank of this run")
-            _send(connection, self.address.answer.encode() + b"\n")
-            for message in self._said.values():
-                _send(connection, message.to_line())
-        member.last = Message.from_line(line)
-        self._pass_on(member.last)
+            message = Message.from_line(line)
+            with self._lock:  # what is said from now on, it hears as a member
+                _send(connection, self.address.answer.encode() + b"\n")
+                for said in self._said.values():
+                    _send(connection, said.to_line())
+                member.end = message
+        else:
+            message = Message.from_line(line)
+        if message.kind in ENDS:
+            member.end = message
+            self._pass_on(message)
+        else:
+            self._hear(message)
 
     def _gone(self, member: _Member) -> None:
-        if member.last is not None and member.last.end is End.BACK:
-            self._pass_on(replace(member.last, end=End.DIED))
+        if member.end is not None and member.end.kind is Kind.BACK:
+            self._pass_on(replace(member.end, kind=Kind.DIED))
 
     def _pass_on(self, message: Message) -> None:
         self.send(message)
@@ -194,7 +204,7 @@ class Spoke:
             return
         self._connection = connection
         self._connected.set()
-        hub = Message(0, address.host, address.process, End.DIED)
+        hub = Message(0, address.host, address.process, Kind.DIED)
         with suppress(OSError, ValueError, TypeError, KeyError):
             while line := reader.readline(LONGEST_LINE):
                 self._hear(Message.from_line(line))

@@ -1,4 +1,4 @@
-"""What a rank tells the others of itself: that it has left, failed, or is back."""
+"""What a rank tells the others of itself: what became of it, where it is, what it gives up."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ LONGEST_CAUSE = 2000
 """Characters of an exception's message that are passed on."""
 
 
-class End(StrEnum):
+class Kind(StrEnum):
     FAILED = "failed"
     """An exception ended the process."""
     DIED = "died"
@@ -18,18 +18,41 @@ class End(StrEnum):
     """The rank let go of its last engine, or ended, in good order."""
     BACK = "back"
     """A rank that had left has begun to build another engine."""
+    STILL = "still"
+    """To rank 0: the rank has waited in one phase for longer than it has patience."""
+    WHERE = "where"
+    """From rank 0: each rank is to say where it is."""
+    HERE = "here"
+    """The answer: ``phase``, or none outside of the engine, and what follows it below."""
+    GAVE_UP = "gave up"
+    """To rank 0: the rank is about to go on without the pass ``phase``, which ``cause`` ended."""
+    AGREED = "agreed"
+    """From rank 0: all have given up ``phase``, or, with a ``cause``, not the same one."""
+
+
+ENDS = frozenset({Kind.FAILED, Kind.DIED, Kind.LEFT, Kind.BACK})
+"""What became of a rank: passed on to all, those too that connect later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One rank's word. ``phase``: what it did. ``cause``: an exception's type and message."""
+    """One rank's word. ``phase``: what it did. ``cause``: an exception's type and message.
+
+    ``last``: the phase that has ended last. ``place``: the line of the script that runs.
+    ``seconds``: for how long the rank has been where it is.
+    ``progress`` grows from phase to phase, alike on all ranks.
+    """
 
     rank: int
     host: str
     process: int
-    end: End
+    kind: Kind
     phase: str = ""
     cause: str = ""
+    last: str = ""
+    place: str = ""
+    seconds: float = 0.0
+    progress: float = 0.0
 
     def to_line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -38,21 +61,25 @@ class Message:
     def from_line(cls, line: bytes) -> Self:
         """Raises ValueError, TypeError or KeyError for anything else."""
         values = json.loads(line)
-        return cls(**values | {"end": End(values["end"])})
+        return cls(**values | {"kind": Kind(values["kind"])})
+
+    @property
+    def who(self) -> str:
+        return f"rank {self.rank} (host {self.host}, process {self.process})"
 
     @property
     def words(self) -> str:
         """Which rank, and what happened to it."""
-        who = f"rank {self.rank} (host {self.host}, process {self.process})"
         where = f" in {self.phase}" if self.phase else ""
-        if self.end is End.FAILED:
-            return f"{who} failed{where}: {self.cause}"
-        if self.end is End.DIED:
+        if self.kind is Kind.FAILED:
+            return f"{self.who} failed{where}: {self.cause}"
+        if self.kind is Kind.DIED:
             return (
-                f"{who} is gone without a word: it was killed by a signal or for lack of memory, "
-                "or cannot be reached any more (see its own output and its host's system log)"
+                f"{self.who} is gone without a word: it was killed by a signal or for lack of "
+                "memory, or cannot be reached any more (see its own output and its host's system "
+                "log)"
             )
-        return f"{who} had already ended its training{where}"
+        return f"{self.who} had already ended its training{where}"
 
 
 def cause_of(error: BaseException) -> str:

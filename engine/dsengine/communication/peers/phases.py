@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from time import monotonic
 from typing import ParamSpec, TypeVar
 
 from dsengine.communication.peers.errors import RankFailedError, is_communication_error
@@ -26,12 +27,15 @@ def in_phase(name: str, *, even_alone: bool = False) -> Callable[[Callable[P, R]
             outer, STATUS.phase = STATUS.phase, name
             STATUS.counters = getattr(args[0], "counters", None) if args else None
             STATUS.cause = ""
+            if outer is None:
+                STATUS.since = monotonic()
             try:
                 if STATUS.alarm is not None and not even_alone:
                     _refuse()
                 result = method(*args, **kwargs)
                 if STATUS.aborted and not even_alone:
                     _refuse()  # the device has gone on, with whatever was in its memory
+                STATUS.steps += name == "step"
                 return result
             except RankFailedError:
                 raise
@@ -42,7 +46,9 @@ def in_phase(name: str, *, even_alone: bool = False) -> Callable[[Callable[P, R]
                     raise
                 raise RankFailedError(_told(reason)) from error
             finally:
-                STATUS.phase = outer
+                STATUS.phase, STATUS.last = outer, name
+                if outer is None:
+                    STATUS.since = monotonic()
 
         return run
 

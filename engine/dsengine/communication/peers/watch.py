@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -16,8 +17,10 @@ import torch.distributed as dist
 
 from dsengine.communication.peers.abort import end_if_stuck
 from dsengine.communication.peers.errors import RankFailedError, stems_from_communication
+from dsengine.communication.peers.giving_up import GivingUp
+from dsengine.communication.peers.lag import LagWatch, patience
 from dsengine.communication.peers.links import Address, Hub, Spoke
-from dsengine.communication.peers.message import End, Message, cause_of
+from dsengine.communication.peers.message import Kind, Message, cause_of
 from dsengine.communication.peers.status import STATUS
 from dsengine.torch_private import default_store
 
@@ -32,14 +35,19 @@ class Watch:
     _count = 0
 
     def __init__(self, group: Any, store: Any) -> None:
+        self._patience = patience()
         Watch._count += 1
         self.group = weakref.ref(group)
         self.engines = 0
         """Engines of this process that are in use, or being built."""
+        self._known: dict[int, Message] = {}
+        """By rank, the last of ``ENDS`` that was heard of it."""
         self._left: dict[int, Message] = {}
         self._news = threading.Condition()
         self._has_ended = False
-        self._own = Message(group.rank(), socket.gethostname(), os.getpid(), End.BACK)
+        self._own = Message(group.rank(), socket.gethostname(), os.getpid(), Kind.BACK)
+        self._giving_up = GivingUp(self._own, group.size(), self._send, self._news)
+        self._lag = LagWatch(self._own, self._known, group.size(), self._patience, self._send)
         key = f"{KEY}/{Watch._count}"
         if self._own.rank == 0:
             self._link: Hub | Spoke = Hub(self._own, _own_names(), self._hear)
@@ -47,28 +55,51 @@ class Watch:
         else:
             self._link = Spoke(self._own, lambda: _published(store, key), self._hear)
 
-    def say(self, end: End, phase: str = "", cause: str = "") -> None:
+    def _send(self, message: Message) -> None:
+        self._link.send(message)
+
+    def say(self, kind: Kind, phase: str = "", cause: str = "") -> None:
         """Tell the other ranks; after FAILED nothing more is said."""
         if not self._has_ended:
-            self._has_ended = end is End.FAILED
-            own = self._own
-            self._link.send(Message(own.rank, own.host, own.process, end, phase, cause))
+            self._has_ended = kind is Kind.FAILED
+            self._send(replace(self._own, kind=kind, phase=phase, cause=cause))
+
+    def give_up(self, phase: str, cause: str) -> None:
+        why_not = self._giving_up.agree(phase, cause, self._patience)
+        if not why_not:
+            return
+        if STATUS.alarm is None:
+            cause = f"{cause} ({why_not})"
+            self.say(Kind.FAILED, phase, cause)
+            STATUS.alarm = replace(self._own, kind=Kind.FAILED, phase=phase, cause=cause)
+        raise RankFailedError(STATUS.alarm.words)
 
     def close(self) -> None:
+        self._lag.close()
         self._link.close()
 
     def _hear(self, message: Message) -> None:
         """Called in the listening thread."""
         if message.rank == self._own.rank:
             return
+        if message.kind in (Kind.STILL, Kind.WHERE, Kind.HERE):
+            self._lag.hear(message)
+            return
         with self._news:
-            if message.end is End.LEFT:
-                self._left[message.rank] = message
-            elif message.end is End.BACK:
-                self._left.pop(message.rank, None)
-            elif not (message.end is End.DIED and message.rank in self._left):
-                self._raise_alarm(message)
+            if message.kind in (Kind.GAVE_UP, Kind.AGREED):
+                self._giving_up.hear(message)
+            else:
+                self._hear_end(message)
             self._news.notify_all()
+
+    def _hear_end(self, message: Message) -> None:
+        self._known[message.rank] = message
+        if message.kind is Kind.LEFT:
+            self._left[message.rank] = message
+        elif message.kind is Kind.BACK:
+            self._left.pop(message.rank, None)
+        elif not (message.kind is Kind.DIED and message.rank in self._left):
+            self._raise_alarm(message)
 
     def _raise_alarm(self, message: Message) -> None:
         group = self.group()
@@ -97,7 +128,8 @@ def taking_part() -> Iterator[None]:
     if watch is not None:
         watch.engines += 1
         if watch.engines == 1:
-            watch.say(End.BACK)
+            STATUS.steps = 0
+            watch.say(Kind.BACK)
     try:
         yield
     except BaseException:  # how it goes on, the end of the process will tell
@@ -111,12 +143,21 @@ def absent() -> None:
     if _watch is not None and _watch.engines:
         _watch.engines -= 1
         if _watch.engines == 0:
-            _watch.say(End.LEFT)
+            _watch.say(Kind.LEFT)
 
 
 def failed_rank(seconds: float = EXPLANATION_SECONDS) -> str | None:
     """Return which rank has failed or left, and why; wait so long for the news."""
     return None if _watch is None else _watch.reason(seconds)
+
+
+def give_up(phase: str, cause: str) -> None:
+    """Go on without ``phase``, which ``cause`` has ended, if every rank does. Collective.
+
+    Raises RankFailedError when this is the only rank, or others give up another phase.
+    """
+    if _current() is not None and _watch is not None:
+        _watch.give_up(phase, cause)
 
 
 def standing_alarm() -> str | None:
@@ -184,7 +225,7 @@ def _last_words(error: BaseException) -> None:
         print(f"dsengine: {reason}", file=sys.stderr, flush=True)
     elif STATUS.alarm is None:
         cause = cause_of(error)
-        _watch.say(End.FAILED, STATUS.failed_in if STATUS.cause == cause else "", cause)
+        _watch.say(Kind.FAILED, STATUS.failed_in if STATUS.cause == cause else "", cause)
 
 
 def _record_for_launcher(error: BaseException) -> None:
@@ -204,9 +245,9 @@ def _goodbye() -> None:
     if _watch is None:
         return
     if STATUS.cause and STATUS.alarm is None:
-        _watch.say(End.FAILED, STATUS.failed_in, STATUS.cause)
+        _watch.say(Kind.FAILED, STATUS.failed_in, STATUS.cause)
     else:
-        _watch.say(End.LEFT)
+        _watch.say(Kind.LEFT)
 
 
 def _forget() -> None:
