@@ -7,7 +7,7 @@ STAMPS := .stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-deep test-torch mutants bench bench-engine bench-checkpoint gpu lint format generate clean help
+.PHONY: run test test-all test-deep test-torch mutants bench bench-engine bench-checkpoint bench-tiers gpu lint format generate clean help
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -68,6 +68,10 @@ bench: $(STAMPS)/interop ## start-up and throughput beside the alternatives
 
 bench-checkpoint: $(STAMPS)/interop ## saving and loading beside torch.distributed.checkpoint
 	$(BIN)/python benchmarks/checkpoint.py
+
+bench-tiers: export OMP_NUM_THREADS = $(shell nproc)
+bench-tiers: $(STAMPS)/interop ## an offloaded step beside memory, disk and DeepSpeed
+	$(BIN)/python benchmarks/tiers.py
 
 bench-engine: $(STAMPS)/interop ## the engine beside DDP, fully_shard and DeepSpeed
 	$(BIN)/python benchmarks/engine.py

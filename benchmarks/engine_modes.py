@@ -156,14 +156,19 @@ def sharded(reshard: bool, precision: str = "fp32", *, ends: bool = False) -> Bu
     return build
 
 
-def config(stage: int, precision: str, micro_batch: int) -> dict[str, Any]:
+def config(
+    stage: int, precision: str, micro_batch: int, *, offloads: bool = False
+) -> dict[str, Any]:
+    """``offloads``: the optimizer, which DeepSpeed then steps with a kernel of its own."""
+    below = {"offload_optimizer": {"device": "cpu"}} if offloads else {}
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_clipping": 0.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": LEARNING_RATE, "torch_adam": True}},
+        "optimizer": {"type": "AdamW", "params": {"lr": LEARNING_RATE, "torch_adam": not offloads}},
         "bf16": {"enabled": precision == "bf16"},
         "zero_optimization": {
             "stage": stage,
+            **below,
             "reduce_bucket_size": BUCKET_ELEMENTS,
             "allgather_bucket_size": BUCKET_ELEMENTS,
             "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
@@ -182,11 +187,11 @@ def _engine_step(engine: Any) -> Step:
     return step
 
 
-def ours(stage: int, precision: str = "fp32") -> Build:
+def ours(stage: int, precision: str = "fp32", *, offloads: bool = False) -> Build:
     def build(work: Workload) -> tuple[Step, Callable[[], None]]:
         import dsengine
 
-        settings = config(stage, precision, work.micro_batch)
+        settings = config(stage, precision, work.micro_batch, offloads=offloads)
         engine, *_ = dsengine.initialize(model=work.model(), config=settings)
         if work.compiled:
             engine.compile()
@@ -195,12 +200,12 @@ def ours(stage: int, precision: str = "fp32") -> Build:
     return build
 
 
-def deepspeed(stage: int, precision: str = "fp32") -> Build:
+def deepspeed(stage: int, precision: str = "fp32", *, offloads: bool = False) -> Build:
     def build(work: Workload) -> tuple[Step, Callable[[], None]]:
         import deepspeed as real  # type: ignore[import-untyped]
 
         net = work.model()
-        settings = config(stage, precision, work.micro_batch)
+        settings = config(stage, precision, work.micro_batch, offloads=offloads)
         engine, *_ = real.initialize(model=net, model_parameters=net.parameters(), config=settings)
         if work.compiled:
             engine.compile()
@@ -227,7 +232,9 @@ MODES: dict[str, Build] = {
     **{f"deepspeed {stage}": deepspeed(stage) for stage in range(4)},
     **{f"dsengine {stage} bf16": ours(stage, "bf16") for stage in range(4)},
     **{f"deepspeed {stage} bf16": deepspeed(stage, "bf16") for stage in range(4)},
+    "dsengine 2 offload": ours(2, offloads=True),
+    "deepspeed 2 offload": deepspeed(2, offloads=True),
 }
 BY_HAND = {0: "ddp fused", 1: "same units kept", 2: "same units kept", 3: "same units"}
 """The mode that does by hand what the engine does at each stage."""
-FP32 = [name for name in MODES if not name.endswith("bf16") and "units" not in name]
+FP32 = [name for name in MODES if not name.endswith(("bf16", "offload")) and "units" not in name]

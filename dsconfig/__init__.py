@@ -11,7 +11,7 @@ Names are loaded on first use, so that a program pays only for what it calls.
 
 from typing import TYPE_CHECKING
 
-from dsconfig import launched
+from dsconfig import launched, tiles
 from dsconfig.lazily import names_of
 
 if TYPE_CHECKING:
@@ -99,5 +99,6 @@ __all__ = [
     "read",
     "replan",
     "resolve",
+    "tiles",
     "validate",
 ]

@@ -134,16 +134,16 @@ def complete(plan: Plan, facts: Facts) -> Plan:
 def replan(plan: Plan, facts: Facts) -> Plan:
     """The plan for the ranks of ``facts``, with the same global batch: nodes were lost, or came.
 
-    Raises ValueError where they cannot share that batch, or the config cannot be resolved for
-    them. What ``validate`` would say of it is not asked again.
+    Raises ValueError where they cannot share that batch, or the config cannot be run by them.
     """
     ranks = _facts(facts).world_size or 1
     batch = plan.batch
     before = batches.Triple(batch.global_batch, batch.micro_batch, batch.accumulation)
     config = {**plan.effective.config, **batches.on_other_ranks(before, ranks).given}
+    judged = validate(config, facts, runtime=plan.runtime, version=plan.release)
     resolution = resolve(config, facts, runtime=plan.runtime, version=plan.release)
-    if resolution.refusals:
-        why = "; ".join(f"{each.pointer}: {each.message}" for each in resolution.refusals)
+    if refusals := judged.refusals or resolution.refusals:
+        why = "; ".join(f"{each.pointer}: {each.message}" for each in refusals)
         raise making.PlanError(f"{ranks} ranks cannot go on with this plan: {why}")
     return making.make_plan(resolution, _facts(facts))
 

@@ -17,7 +17,7 @@ from dsconfig.report.render import render
 from dsconfig.report.sizes import GIB, gib, in_gib
 
 with lazily():
-    from dsconfig.commands import assumed, idle_flags, prepare, run_logs, verdict, writing
+    from dsconfig.commands import assumed, idle_flags, prepare, run_logs, screen, verdict, writing
     from dsconfig.commands import estimate_tables as tables
     from dsconfig.cost import (
         calibration,
@@ -58,6 +58,13 @@ MeasuredAs = Annotated[
     str,
     typer.Option("--measured-as", help="What was measured: allocated, reserved or visible."),
 ]
+MeasuredHere = Annotated[
+    bool,
+    typer.Option(
+        "--measured-here",
+        help="Measure memory, PCIe and the disk of --nvme for the step.",
+    ),
+]
 Log = Annotated[
     Path | None,
     typer.Option("--log", metavar="TRAIN.log", help="What a run printed, beside the estimate."),
@@ -83,6 +90,9 @@ def estimate(
     fused_kernels: memory_options.FusedKernels = False,
     loss_kernel: memory_options.LossKernel = None,
     trainable: memory_options.Trainable = None,
+    lora_rank: memory_options.LoraRank = None,
+    lora_targets: memory_options.LoraTargets = None,
+    lora_dropout: memory_options.LoraDropout = 0.0,
     overrides: options.Overrides = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
@@ -90,6 +100,7 @@ def estimate(
     compat: Compat = None,
     measured: Measured = None,
     measured_as: MeasuredAs = "visible",
+    measured_here: MeasuredHere = False,
     log: Log = None,
     plot: Plot = None,
     html: Html = None,
@@ -101,7 +112,11 @@ def estimate(
     Exit code 1 when the config has errors, or with --fail-if-oom when it does not fit.
     """
     facts = memory_options.with_style(facts, recompute, attention, fused_kernels, loss_kernel)
-    facts = memory_options.with_trainable(options.with_this_machine(facts), trainable)
+    facts = options.with_this_machine(facts)
+    facts = memory_options.with_adapters(facts, lora_rank, lora_targets, lora_dropout)
+    facts = memory_options.with_trainable(facts, trainable)
+    if measured_here:
+        facts = options.measured_here(facts)
     if fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
         raise UsageError("--fail-if-oom needs the card: give --device or --device-memory")
     if log is not None and file is None:
@@ -247,9 +262,12 @@ def _show(
             data["log"] = log_comparison.as_data(comparison)
         typer.echo(json.dumps(data, indent=2))
     elif effective is None:
-        tables.print_table(found, facts, program)
+        with screen.ending_with(tables.overall(found, facts)):
+            tables.print_table(found, facts, program)
     else:
-        tables.print_depth(found, facts, program, changes, written)
+        first = verdict.remedy_lines(changes[:1], program.runtime, written) if changes else ()
+        with screen.ending_with(verdict.verdict(option, facts), *first):
+            tables.print_depth(found, facts, program, changes, written)
         if log is not None and comparison is not None:
             run_logs.print_comparison(log, comparison)
             if lacked and not tables.not_fitting(option, facts):

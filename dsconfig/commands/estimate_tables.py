@@ -377,6 +377,13 @@ def _tier(name: str, held: TierMemory, host: "HostFacts | None") -> TextTable:
     return table
 
 
+def found_first(best: "Candidate") -> str:
+    """What the search says before all else."""
+    if best.reason:
+        return f"Nothing fits. What comes nearest, {best.label}: {best.reason}."
+    return f"Fastest that fits: {best.label}"
+
+
 def print_candidates(
     found: "tuple[Candidate, ...]", shown: int, facts: "Facts", program: "Program"
 ) -> None:
@@ -385,13 +392,10 @@ def print_candidates(
     peak = facts.device.tflops_16bit if facts.device else None
     option, time = best.option, best.time
     typer.echo(f"{paragraph(_won(best, facts, program))}\n")
-    if best.reason:
-        nearest = f"Nothing fits. What comes nearest, {best.label}: {best.reason}."
-        typer.echo(emphasised(paragraph(nearest)))
-    else:
+    typer.echo(emphasised(paragraph(found_first(best))))
+    if not best.reason:
         rate = _rate_of(time, peak)
         share = f", {rate[1]} MFU" if rate[1] != "-" else ""
-        typer.echo(emphasised(f"Fastest that fits: {best.label}"))
         typer.echo(paragraph(verdicts.verdict(option, facts)))
         typer.echo(
             paragraph(

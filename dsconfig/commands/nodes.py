@@ -81,6 +81,12 @@ def span(text: str | None) -> tuple[int | None, int | None]:
     return few, many
 
 
+def told_span(environment: Mapping[str, str]) -> str | None:
+    """``MIN:MAX`` where torchrun's variable holds one; that of any other launcher is a number."""
+    text = environment.get("PET_NNODES", "")
+    return text if ":" in text else None
+
+
 def with_port(endpoint: str) -> str:
     """``host:port``, an IPv6 address without brackets, as torch has it. Raises UsageError."""
     host, colon, port = endpoint.rpartition(":")

@@ -3,7 +3,7 @@
 Every annotated type here is one flag with one meaning everywhere.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import wraps
 from inspect import Parameter, signature
@@ -154,6 +154,15 @@ NvmeSize = Annotated[
     str | None,
     typer.Option("--nvme-size", help="Free space there per node: 2TB.", rich_help_panel=FACTS),
 ]
+With = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        metavar="NAME==RELEASE",
+        help="Release of transformers or accelerate that runs the file, for faults known of it.",
+        rich_help_panel=FACTS,
+    ),
+]
 ClientOptimizer = Annotated[
     str | None,
     typer.Option(
@@ -295,6 +304,42 @@ def with_this_machine(facts: "Facts", *, ranks: bool = True) -> "Facts":
         found = replace(found, world_size=len(here), nodes=1)
     typer.echo(f"device: {found.world_size or 1} x {name}, as in this machine (--device)", err=True)
     return found
+
+
+def measured_here(facts: "Facts") -> "Facts":
+    """The facts with the rates of this machine, of a disk where one is named; said on standard
+    error. Raises UsageError as ``measured`` does.
+    """
+    found = measured(facts.host or machine.HostFacts())
+    for subject, text in measurements(found):
+        typer.echo(f"{subject}: {text}", err=True)
+    return replace(facts, host=found, origins={**facts.origins, "host": "measured here"})
+
+
+def measured(host: "machine.HostFacts") -> "machine.HostFacts":
+    """Measure this machine. Raises UsageError without torch, or for a disk that holds no files."""
+    try:
+        from dsengine.tiers import speeds
+
+        return speeds.measured(host)
+    except ImportError as error:
+        raise UsageError("measuring needs torch: pip install 'dsconfig-zero[engine]'") from error
+    except OSError as error:
+        raise UsageError(f"--nvme: {host.nvme_path}: {error.strerror}") from error
+
+
+def measurements(host: "machine.HostFacts") -> Iterator[tuple[str, str]]:
+    """(subject, what was measured) of each rate that ``host`` has."""
+    if host.copy_gb_per_second is not None:
+        yield "memory speed", f"a copy reads and writes {host.copy_gb_per_second:.1f} GB/s"
+    if host.nvme_read_gb_per_second is not None:
+        yield (
+            "disk speed",
+            f"{host.nvme_path} reads {host.nvme_read_gb_per_second:.2f} GB/s and writes "
+            f"{host.nvme_write_gb_per_second:.2f} GB/s",
+        )
+    if host.card_gb_per_second is not None:
+        yield "way to a card", f"{host.card_gb_per_second:.1f} GB/s from page-locked memory"
 
 
 def of_project(flags: dict[str, Any], file: str | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dsconfig.commands.writing import write
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.commands import idle_flags, plan_tables, text_table
+    from dsconfig.commands import idle_flags, plan_tables, screen, text_table
     from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
@@ -74,13 +74,15 @@ def plan(
 
 def show(made: "Plan", facts: "Facts") -> None:
     """Print the plan for people: whether it fits, then what was decided."""
-    typer.echo(text_table.emphasised(text_table.paragraph(plan_tables.verdict(made, facts))))
-    typer.echo(f"\n{plan_tables.summary(made)}")
-    if made.units:
-        typer.echo(f"\n{plan_tables.units_table(made)}")
-    typer.echo("\nkeys of the file")
-    for line in plan_tables.coverage_lines(made):
-        typer.echo(line)
+    verdict = plan_tables.verdict(made, facts)
+    with screen.ending_with(verdict):
+        typer.echo(text_table.emphasised(text_table.paragraph(verdict)))
+        typer.echo(f"\n{plan_tables.summary(made)}")
+        if made.units:
+            typer.echo(f"\n{plan_tables.units_table(made)}")
+        typer.echo("\nkeys of the file")
+        for line in plan_tables.coverage_lines(made):
+            typer.echo(line)
 
 
 def show_simulation(made: "Plan", facts: "Facts", output_format: str) -> None:

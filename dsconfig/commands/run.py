@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import dsconfig
 from dsconfig import launched
 from dsconfig.commands import options, prepare
 from dsconfig.commands.errors import UsageError
@@ -35,6 +36,7 @@ with lazily():
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.planner.plan import Plan
+    from dsconfig.source import Document
 
 PLACEHOLDERS = {"{config}": "resolved.json", "{plan}": "plan.json"}
 """Words among the script's arguments that become the path of a file."""
@@ -42,14 +44,17 @@ PLACEHOLDERS = {"{config}": "resolved.json", "{plan}": "plan.json"}
 INSTALL = "pip install 'dsconfig-zero[engine]'"
 LAUNCHER = "dsengine.starting"
 """torchrun, with its own words apart."""
-STAND_IN = "dsengine.as_deepspeed"
-"""What runs a script in which ``import deepspeed`` gives dsengine."""
 
 
 class Engine(StrEnum):
     """Whom a script's ``import deepspeed`` means."""
 
     DSENGINE = "dsengine"
+    DEEPSPEED = "deepspeed"
+
+
+RUNS = {Engine.DSENGINE: "dsengine.as_deepspeed", Engine.DEEPSPEED: "dsengine.with_deepspeed"}
+"""The module that runs a script so."""
 
 
 class Form(StrEnum):
@@ -123,7 +128,9 @@ def run(
     script: Annotated[list[str], typer.Argument(metavar="-- SCRIPT [ARGS]...")],
     engine: Annotated[
         Engine | None,
-        typer.Option(help="Let it stand in for deepspeed: scripts run as they are."),
+        typer.Option(
+            help="What the script imports as deepspeed: dsengine in its place, or itself."
+        ),
     ] = None,
     gpus: Ranks = None,
     nnodes: Nodes = None,
@@ -164,13 +171,18 @@ def run(
     dsengine.initialize(...) without a config; the plan is named by the environment variable
     DSCONFIG_PLAN, its config by DSCONFIG_FILE. {plan} and {config} among the script's arguments
     become these paths. With --engine dsengine a script written for DeepSpeed, or for a framework
-    that imports it, runs as it is. With --emit slurm or ssh the job that starts this on a cluster
-    is printed, and nothing is started.
+    that imports it, runs as it is. With --engine deepspeed it runs on the DeepSpeed that is
+    installed: the config is judged and resolved for that release, {config} names the result, and
+    what is held is compared with the estimate for DeepSpeed. With --emit slurm or ssh the job that
+    starts this on a cluster is printed, and nothing is started.
     """
     if not Path(script[0]).is_file():
         raise UsageError(f"no script at {script[0]}")
     if emit is None and find_spec("torch") is None:
         raise UsageError("run trains with torch, which is not installed: " + INSTALL)
+    executor = Engine.DSENGINE if engine is None else engine
+    if emit is None and executor is Engine.DEEPSPEED and find_spec("deepspeed") is None:
+        raise UsageError("--engine deepspeed: it is not installed: pip install deepspeed")
     about_the_world = {
         "device": device,
         "model": model,
@@ -188,13 +200,13 @@ def run(
         "host_memory": host_memory,
     }
     program = [*script, *context.args]
-    least, nodes = _span(nnodes, max_restarts)
+    least, nodes = _span(nnodes or places.told_span(os.environ), max_restarts)
     hosts = _hosts(hostfile, include, exclude, nodes, gpus)
     if hosts is not None:
         nodes, gpus = len(hosts.names), hosts.ranks
     if emit is not None:
         _insist_on_every_node(node_rank, local_addr)
-        made, facts = plan_of(file, gpus, nodes or 1, about_the_world, overrides)
+        made, facts = plan_of(file, gpus, nodes or 1, about_the_world, overrides, executor)
         flags = {_FLAGS.get(name, name): value for name, value in about_the_world.items()}
         flags |= {"set": overrides, "engine": engine, "gpus": gpus, "grace": grace}
         flags |= {"max_restarts": max_restarts, "join_timeout": join_timeout}
@@ -217,7 +229,7 @@ def run(
     made, facts = None, empty.Facts()
     if where is None or where.rank == 0:
         of = 1 if where is None else where.nodes
-        made, facts = plan_of(file, gpus, of, about_the_world, overrides)
+        made, facts = plan_of(file, gpus, of, about_the_world, overrides, executor)
         insist_on_cards(made.mesh.world_size // made.nodes)
         said = "\n".join([banner(made), *_unshared(made, least)])
     else:
@@ -232,7 +244,7 @@ def run(
         "cards": len(machine.cards_here()),
     }
     if engine is not None:
-        program = ["-m", STAND_IN, *program]
+        program = ["-m", RUNS[engine], *program]
     if local_addr is not None:
         program = [f"--local-addr={local_addr}", *program]
     program = [f"--max-restarts={max_restarts}", *program]
@@ -350,9 +362,10 @@ def plan_of(
     nodes: int,
     about_the_world: Mapping[str, object],
     overrides: list[str] | None,
+    executor: Engine = Engine.DSENGINE,
 ) -> "tuple[Plan, Facts]":
     """The plan in ``file``, or that of the config in it, and what is known of the world. Exits 1
-    when it cannot be run.
+    when ``executor`` cannot run it.
 
     Raises UsageError for flags that a plan has decided already, and differently.
     """
@@ -362,7 +375,11 @@ def plan_of(
         here = gpus or 1
         facts = options.facts_from(world_size=here * nodes, nodes=nodes, **about_the_world)
         facts = options.with_this_machine(facts, ranks=False)
-        made = prepare.planned(document, facts, "dsengine", strict=True)
+        if executor is Engine.DEEPSPEED:
+            document = filled(document, facts)
+        made = prepare.planned(document, facts, executor, strict=True)
+    elif made.runtime != executor:
+        raise UsageError(f"{file} is a plan for {made.runtime}, not {executor}: give its config")
     else:
         prepare.insist_on_no_flags(file, {"set": overrides, **about_the_world})
         if made.nodes != nodes:
@@ -377,11 +394,20 @@ def plan_of(
                 f"plan again with --gpus {ranks}"
             )
     refused = [row for row in made.coverage if row.status is plans.Status.REFUSED]
-    if refused:
+    if refused and executor is Engine.DSENGINE:
         lines = "".join(f"\n  {row.pointer}: {row.by}" for row in refused)
         print(f"{file}: this asks for what dsengine refuses:{lines}", file=sys.stderr)
         raise typer.Exit(prepare.FOUND)
     return made, facts
+
+
+def filled(document: "Document", facts: "Facts") -> "Document":
+    """The document with a value for each "auto", which DeepSpeed by itself does not know."""
+    known = options.completed(facts, document)
+    resolution = dsconfig.resolve(document, known, runtime="dsengine")
+    if not resolution.ledger:
+        return document
+    return dsconfig.read(dict(resolution.config), name=document.name)
 
 
 def insist_on_cards(ranks: int) -> None:

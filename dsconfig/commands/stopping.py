@@ -15,7 +15,8 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
+
+from dsconfig import launched
 
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 GRACE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
@@ -44,7 +45,7 @@ def passing_on(job: "subprocess.Popen[bytes]") -> Generator[list[signal.Signals]
         if job.poll() is None:  # it was left, not ended
             job.terminate()
             job.wait()
-        while orphans := _children():  # a rank is adopted when its launcher has gone
+        while orphans := launched.living_children():  # a rank is adopted when its launcher has gone
             for orphan in orphans:
                 os.kill(orphan, signal.SIGKILL)
                 os.waitpid(orphan, 0)
@@ -63,17 +64,3 @@ def exit_code(code: int, received: list[signal.Signals]) -> int:
     if received:
         return 128 + received[0]
     return code if code >= 0 else 128 - code
-
-
-def _children() -> list[int]:
-    """Processes whose parent is this one."""
-    found: list[int] = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            _, _, rest = stat.read_text("utf-8", "replace").rpartition(")")
-        except OSError:  # it has just ended
-            continue
-        state, parent = rest.split()[:2]
-        if int(parent) == os.getpid() and state != "Z":
-            found.append(int(stat.parent.name))
-    return found

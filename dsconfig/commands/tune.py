@@ -14,7 +14,7 @@ from dsconfig.runtimes.base import RECOMPUTATION, in_words
 
 with lazily():
     from dsconfig.commands import estimate_tables as tables
-    from dsconfig.commands import written_for
+    from dsconfig.commands import screen, written_for
     from dsconfig.cost import choices, rendering, search
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ def tune(
     fused_kernels: memory_options.FusedKernels = False,
     loss_kernel: memory_options.LossKernel = None,
     trainable: memory_options.Trainable = None,
+    lora_rank: memory_options.LoraRank = None,
+    lora_targets: memory_options.LoraTargets = None,
+    lora_dropout: memory_options.LoraDropout = 0.0,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
     show_all: ShowAll = False,
@@ -57,6 +60,7 @@ def tune(
     if facts.training is None or facts.training.sequence_length is None:
         raise UsageError("tune needs the length of a sample: give --seq-len")
     facts = memory_options.with_style(facts, None, attention, fused_kernels, loss_kernel)
+    facts = memory_options.with_adapters(facts, lora_rank, lora_targets, lora_dropout)
     facts = memory_options.with_trainable(facts, trainable)
     with usage():
         found = search.tune(facts, runtime=program)
@@ -109,9 +113,10 @@ def _show(
         return
     rows = tables.count_alike(found)
     shown = rows if show_all else SHOWN
-    tables.print_candidates(found, shown, facts, program)
-    if rows > shown:
-        typer.echo(f"{rows - shown} more with --all")
+    with screen.ending_with(tables.found_first(found[0])):
+        tables.print_candidates(found, shown, facts, program)
+        if rows > shown:
+            typer.echo(f"{rows - shown} more with --all")
     if not found[0].reason:
         made = written(found[0], program.runtime)
         if made.steps:

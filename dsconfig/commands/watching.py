@@ -22,6 +22,8 @@ from dsconfig.commands.text_table import wrapped
 from dsconfig.report.sizes import size
 
 TICK = 0.25
+REFUSED = 2
+"""The exit code where nodes cannot train together, as the launcher has it."""
 SILENCE = 2.0
 """Seconds after which something is said when nothing has happened."""
 IN_A_LOG = 10.0
@@ -76,6 +78,7 @@ class Watching:
         self._ended: dict[str, Any] = {}
         self._refusal = ""
         """Why the nodes do not train together."""
+        self._is_in_vain = False
         self._checkpoint = ""
 
     def follow(self, received: Sequence[signal.Signals] = ()) -> int:
@@ -98,6 +101,7 @@ class Watching:
         with self._job:  # closes the streams
             code = self._job.wait()
         self._take_events()
+        code = REFUSED if self._is_in_vain and not received else code
         self._summary(code, received)
         return code
 
@@ -187,7 +191,10 @@ class Watching:
             case "ended":
                 self._ended = event
             case "refused":
-                self._refusal = event["why"]
+                self._refusal = self._refusal or event["why"]
+                if event.get("again") and self._job.poll() is None:
+                    self._job.terminate()  # ranks that are started again would say the same
+                    self._is_in_vain = True
             case "failure":
                 self._failures.append(event)
                 self._doing = f"rank {event['rank']} has failed, the others end"

@@ -87,7 +87,7 @@ def traffic(
         return {"all_reduce": 2 * _ring(gradient_bytes, mesh.gradient_ranks)}
     reductions = accumulation if zero.reduces_every_pass else 1
     if zero.stage < 3:
-        gathered = tree.parameters
+        gathered = tree.trainable  # what the optimizer has updated
     elif scheduled:
         gathered = sum(_gathers(unit, accumulation) * unit.elements for unit in scheduled)
     else:  # only counts are known

@@ -27,10 +27,11 @@ def fill(draft: Draft) -> None:
         _ask(draft, open_paths)
         return
     found = search.fastest(space)
+    passed = [space.candidate(choice) for choice in found.passed]
     if found.chosen is not None:
-        _write(draft, found.chosen, found.passed)
+        _write(draft, found.chosen, passed)
     else:
-        _nothing_fits(draft, space, open_paths, found.passed)
+        _nothing_fits(draft, space, open_paths, passed)
 
 
 def way_out(space: Space) -> str:

@@ -11,31 +11,12 @@ is installed, and in which release, are answered by metadata that names dsengine
 to disk: the act holds for this process. Raises ImportError where it comes too late.
 """
 
-import runpy
 import sys
-from pathlib import Path
 
 from dsengine.deepspeed.standing_in import stand_in
-
-USAGE = "usage: python -m dsengine.as_deepspeed (SCRIPT | -m MODULE) [ARGS]..."
-
-
-def main(arguments: list[str]) -> None:
-    """Run a script, or a module behind ``-m``, as ``python`` would. Exits 2 without one."""
-    is_module = arguments[:1] == ["-m"]
-    program = arguments[1:] if is_module else arguments
-    if not program or program[0].startswith("-"):
-        print(USAGE, file=sys.stderr)
-        raise SystemExit(2)
-    sys.argv = program
-    if is_module:
-        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0] = str(Path(program[0]).resolve().parent)
-        runpy.run_path(program[0], run_name="__main__")
-
+from dsengine.programs import run_program
 
 stand_in()
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_program(sys.argv[1:], "dsengine.as_deepspeed")

@@ -10,7 +10,10 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ _SIGNAL_OF_PARENTS_END = 1
 _REFUSED = 2
 _SECONDS_FOR_MORE_NODES = 10
 """How long nodes that are enough wait for others; all of them met before the first start."""
+_SECONDS_WITHOUT_NODE_0 = 20.0
+_SECONDS_BETWEEN_LOOKS = 5.0
 
 
 def main() -> None:
@@ -47,6 +52,8 @@ def main() -> None:
         try:
             store = meet(asked)  # noqa: F841 - torchrun's rendezvous lives in it
             arguments = [*_among_nodes(asked), *arguments]
+            if asked.rank != 0:
+                threading.Thread(target=_end_without, args=(asked.endpoint,), daemon=True).start()
         except MeetingError as refused:
             tell("refused", why=str(refused))
             raise SystemExit(_REFUSED) from None
@@ -74,6 +81,39 @@ def end_with_parent() -> None:
         raise SystemExit(1)
 
 
+def _end_without(endpoint: str) -> None:
+    """End this launcher when its ranks have ended and node 0 cannot be reached any more.
+
+    torch would ask the store there again and again, and wait for minutes each time. While there are
+    ranks nothing is done: they notice by themselves, and may have something to save.
+    """
+    from dsconfig import launched
+    from dsengine.observation.events import tell
+
+    if sys.platform != "linux":  # which children live is not known
+        return
+    since = time.monotonic()
+    while time.monotonic() - since < _SECONDS_WITHOUT_NODE_0:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        if launched.living_children() or _is_reached(endpoint):
+            since = time.monotonic()
+    tell("refused", why=_gone(endpoint, "it does not answer"))
+    os._exit(1)
+
+
+def _is_reached(endpoint: str) -> bool:
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), _SECONDS_BETWEEN_LOOKS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _gone(endpoint: str, why: object) -> str:
+    return f"node 0 at {endpoint}, where the nodes meet, is gone, which ends the job: {why}"
+
+
 def _among_nodes(asked: "Meeting") -> list[str]:
     """What torchrun has to know of the nodes, and of the plan."""
     ranks = asked.planned_ranks
@@ -98,7 +138,7 @@ def _without_rendezvous(meeting: str, error: Exception) -> str:
     endpoint = json.loads(meeting)["endpoint"] if meeting else "this machine"
     if "timed out" in str(error).lower() or not meeting:
         return f"the nodes did not come together at {endpoint}: {error}"
-    return f"node 0 at {endpoint}, where the nodes meet, is gone, which ends the job: {error}"
+    return _gone(endpoint, error)
 
 
 def own_end(failure: "ProcessFailure") -> int:

@@ -125,9 +125,9 @@ engine, *_ = dsengine.initialize(model=nn.Linear(4, 4))
 if "resume" in sys.argv and (folder / "out").exists():
     engine.load_checkpoint(str(folder / "out"))
 torch.manual_seed(1)
-batches = torch.randn(8, 2, 4)
-while engine.global_steps < 6:
-    loss = engine(batches[engine.global_steps][engine.global_rank :][:1]).pow(2).mean()
+batches = torch.randn(8, 3, 4)
+while engine.global_steps < 6 or "endless" in sys.argv:
+    loss = engine(batches[engine.global_steps % 8][engine.global_rank :][:1]).pow(2).mean()
     engine.backward(loss)
     engine.step()
     if "resume" in sys.argv:
@@ -137,9 +137,9 @@ while engine.global_steps < 6:
         if not mark.exists():
             mark.write_text("")
             os._exit(9)
-    if "waits" in sys.argv:
+    if "waits" in sys.argv or "endless" in sys.argv:
         (folder / f"up{engine.global_rank}").write_text("")
-        time.sleep(600)
+        time.sleep(600 if "waits" in sys.argv else 0.1)
 parameters = [p.detach().clone() for p in engine.module.parameters()]
 if engine.global_rank == 0:
     print("weights", f"{float(sum(p.double().sum() for p in parameters)):.9f}", flush=True)
@@ -149,6 +149,56 @@ CONFIG = {
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
     "zero_optimization": {"stage": 1},
 }
+
+
+LOCAL = "127.0.0.1"
+
+
+class Hosts:
+    """Two hosts on this machine: network namespaces with a cable between them."""
+
+    def __init__(self) -> None:
+        self._id = os.getpid() % 100_000
+        for node in (0, 1):
+            self._ip("netns", "add", self.name(node))
+        first, second = self.name(0), self.name(1)
+        self._ip(
+            "link", "add", first, "netns", first, "type", "veth", "peer", second, "netns", second
+        )
+        for node in (0, 1):
+            self.tell(node, "link", "set", "lo", "up")
+            self.tell(node, "address", "add", f"{self.address(node)}/24", "dev", self.name(node))
+            self.tell(node, "link", "set", self.name(node), "up")
+
+    def name(self, node: int) -> str:
+        return f"ds{self._id}n{node}"
+
+    def address(self, node: int) -> str:
+        return f"10.77.0.{node + 1}"
+
+    def tell(self, node: int, *words: str) -> None:
+        """Have a host change its network."""
+        self._ip("-n", self.name(node), *words)
+
+    def close(self) -> None:
+        for node in (0, 1):
+            self._ip("netns", "delete", self.name(node))
+
+    @staticmethod
+    def _ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        pytest.skip("hosts of one's own want root and iproute2")
+    try:
+        made = Hosts()
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no network namespaces here: {error.stderr}")
+    yield made
+    made.close()
 
 
 class Bed:
@@ -166,6 +216,7 @@ class Bed:
         script: str = TRAINS,
         flags: str = "",
         nodes: str = "2",
+        hosts: "Hosts | None" = None,
     ) -> "subprocess.Popen[str]":
         home = self.folder / f"node{rank}"
         home.mkdir(exist_ok=True)
@@ -173,12 +224,17 @@ class Bed:
         (home / "train.py").write_text(script)
         command = [sys.executable, "-m", "dsconfig", "run", str(home / "ds.json")]
         command += ["--nnodes", nodes, "--node-rank", str(rank), "--device", "cpu"]
-        command += ["--rdzv-endpoint", f"127.0.0.1:{self.port}", "--local-addr", "127.0.0.1"]
+        first, own = (hosts.address(0), hosts.address(rank)) if hosts else (LOCAL, LOCAL)
+        command += ["--rdzv-endpoint", f"{first}:{self.port}", "--local-addr", own]
         command += [*flags.split(), "--", str(home / "train.py"), str(self.folder), *words]
         paths = os.pathsep.join([str(ROOT), str(ROOT / "engine")])
+        environment = {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
+        if hosts:
+            command = ["ip", "netns", "exec", hosts.name(rank), *command]
+            environment["GLOO_SOCKET_IFNAME"] = hosts.name(rank)
         process = subprocess.Popen(
             command,
-            env=os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
+            env=os.environ | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -329,6 +385,20 @@ def test_a_lost_node_is_done_without_and_one_that_comes_is_taken(bed: Bed) -> No
 
 
 @pytest.mark.engine
+def test_ranks_that_cannot_share_the_batch_say_so_and_are_not_started_again(bed: Bed) -> None:
+    common = {"script": TRAINS, "flags": "--max-restarts 5 --gpus 1", "nodes": "1:3"}
+    host, other, lost = (bed.start(rank, "endless", **common) for rank in (0, 1, 2))
+    bed.until("up0", "up1", "up2")
+    lost.kill()
+    (code, said), (other_code, _) = ended(host, other)
+    assert code == 2 and other_code != 0, said
+    assert (
+        "the ranks that are left cannot go on: 2 ranks cannot share a train_batch_size of 3 evenly"
+        in said
+    ), said
+
+
+@pytest.mark.engine
 def test_the_loss_of_the_node_where_all_meet_ends_the_job(bed: Bed) -> None:
     common = {"config": ELASTIC, "script": TRAINS, "flags": "--max-restarts 3", "nodes": "1:2"}
     host, other = (bed.start(rank, "waits", **common) for rank in (0, 1))
@@ -345,10 +415,33 @@ def test_nodes_may_be_a_span(text: str | None, expected: tuple[int | None, int |
     assert nodes.span(text) == expected
 
 
+def test_torchruns_variable_may_hold_a_span() -> None:
+    assert nodes.told_span({"PET_NNODES": "2:4"}) == "2:4"
+    assert nodes.told_span({"PET_NNODES": "4"}) is None
+    assert nodes.told_span({"SLURM_STEP_NUM_NODES": "4"}) is None
+
+
 @pytest.mark.parametrize("text", ["", "0", "a", "2:1", "1:", "1:2:3"])
 def test_what_is_no_span_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--nnodes"):
         nodes.span(text)
+
+
+@pytest.mark.engine
+def test_two_hosts_train_over_a_network(bed: Bed, hosts: Hosts) -> None:
+    (code, said), (other, told) = ended(*(bed.start(rank, hosts=hosts) for rank in (0, 1)))
+    assert (code, other) == (0, 0), said + told
+    assert "weights" in said or "weights" in told
+
+
+@pytest.mark.engine
+def test_a_host_that_vanishes_from_the_network_is_named(bed: Bed, hosts: Hosts) -> None:
+    """Nothing closes its connections: that it is gone follows from its silence."""
+    both = [bed.start(rank, "endless", hosts=hosts) for rank in (0, 1)]
+    bed.until("up0", "up1")
+    hosts.tell(1, "link", "set", hosts.name(1), "down")
+    for code, said in ended(*both):
+        assert code != 0 and "is gone without a word" in said, said
 
 
 @pytest.mark.engine

@@ -190,6 +190,81 @@ def test_a_script_written_for_deepspeed_runs_as_it_is(tmp_path: Path, config: Pa
     assert done.stderr.count("dsengine stands in for deepspeed") == 1
 
 
+ON_ITS_OWN = """
+import sys
+import torch
+import deepspeed
+from torch import nn
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first
+engine, *_ = deepspeed.initialize(model=nn.Linear(4, 4), config=sys.argv[1])
+for _ in range(3):
+    engine.backward(engine(torch.randn(2, 4)).sum())
+    engine.step()
+    if sys.argv[2:] == ["fail"]:
+        raise KeyError("of the script")
+if engine.global_rank == 0:
+    print("on", deepspeed.__file__.rpartition("/")[0].rpartition("/")[2], deepspeed.__version__,
+          engine.world_size, engine.train_micro_batch_size_per_gpu(), engine.get_lr())
+"""
+
+
+class OnDeepSpeed:
+    """Runs of a script on the DeepSpeed that is installed, on two ranks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = folder / "auto.json"
+        optimizer = {"type": "AdamW", "params": {"lr": "auto", "torch_adam": True}}
+        auto = {"train_micro_batch_size_per_gpu": "auto", "optimizer": optimizer}
+        self.config.write_text(json.dumps(CONFIG | auto))
+        self.script = folder / "theirs.py"
+        self.script.write_text(ON_ITS_OWN)
+
+    def __call__(self, *more: str, flags: tuple[str, ...] = ()) -> Any:
+        facts = ("--micro-batch", 2, "--learning-rate", 1e-3, "--params", "1M", "--device", "cpu")
+        how = ("--engine", "deepspeed", "--gpus", 2, *facts, *flags)
+        return dsconfig("run", self.config, *how, "--", self.script, "{config}", *more)
+
+
+@pytest.fixture
+def on_deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnDeepSpeed:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    return OnDeepSpeed(tmp_path)
+
+
+@pytest.mark.live
+@pytest.mark.engine
+def test_a_script_runs_on_deepspeed_itself(on_deepspeed: OnDeepSpeed) -> None:
+    done = on_deepspeed()
+    assert done.returncode == 0, done.stderr
+    assert "on deepspeed 0.19.8 2 2 [0.001]" in done.stdout
+    said = " ".join(done.stderr.split())
+    assert "batch 4 = 2 x 1 accumulation x 2 ranks, adamw at 0.001, expected peak" in said
+    assert "dsconfig run: 3 steps in" in said
+    assert "resident on rank 0," in said and "of tensors were estimated" in said
+
+
+@pytest.mark.live
+@pytest.mark.engine
+def test_a_failure_on_deepspeed_names_its_cause(on_deepspeed: OnDeepSpeed) -> None:
+    done = on_deepspeed("fail")
+    assert done.returncode == 1
+    assert "failed in the script: KeyError: 'of the script'" in " ".join(done.stderr.split())
+
+
+@pytest.mark.live
+def test_what_deepspeed_refuses_is_said_before_a_rank_starts(on_deepspeed: OnDeepSpeed) -> None:
+    done = on_deepspeed(flags=("--set", "zero_optimization.stage=7"))
+    assert done.returncode == 1
+    assert "zero_optimization.stage is 7" in done.stdout and "on deep" not in done.stdout
+
+
+@pytest.mark.live
+def test_a_plan_for_the_engine_is_none_for_deepspeed(plan: Path, script: Path) -> None:
+    done = dsconfig("run", plan, "--engine", "deepspeed", "--", script)
+    assert done.returncode == 2
+    assert "is a plan for dsengine, not deepspeed" in done.stderr
+
+
 TELLS = """
 import sys, dsengine, torch
 from torch import nn

@@ -32,6 +32,7 @@ SCREENS = [
     ("explain", "overlap_comm"),
     ("explain", "DSC404"),
     ("doctor",),
+    ("doctor", "ds.json"),
     ("models", "llama"),
     ("devices", "h100"),
     ("estimate", "--help"),
@@ -108,5 +109,16 @@ def test_nothing_is_wider_than_the_screen(command: tuple[str, ...], folder: Path
         key = "stage3_param_persistence_threshold"
         assert text.count(key[:20]) == text.count(key), "a key in two parts"
     if command[0] in ("estimate", "plan", "tune") and "--help" not in command:
-        head = "\n".join(narrow.splitlines()[:24])
-        assert re.search(r"[Ff]its?\b|largest model|Needs", head), "no verdict at first"
+        lines = narrow.splitlines()
+        for seen in (lines[:24], lines[-24:]):
+            told = re.search(r"[Ff]its?\b|largest model|Needs", "\n".join(seen))
+            assert told, "no verdict at first, or none that is left on the screen"
+
+
+def test_what_has_gone_by_is_said_again_and_nothing_else(folder: Path) -> None:
+    command = ("estimate", "ds.json", *LLAMA)
+    verdict = "Does not fit: "
+    for rows, times in ((24, 2), (90, 1)):
+        assert ESCAPE.sub("", shown(command, (80, rows), folder)).count(verdict) == times
+    end = ESCAPE.sub("", shown(command, (80, 24), folder)).splitlines()[-8:]
+    assert any(line.startswith(verdict) for line in end) and "What makes it fit:" in end

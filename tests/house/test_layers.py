@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LAYERS = [
     ("lazily", "generated", "launched"),
-    ("mesh", "batch"),
+    ("mesh", "batch", "tiles"),
     ("report",),
     ("schema",),
     ("source",),
@@ -39,7 +39,9 @@ ENGINE = [
     "deepspeed",
     "meeting",
     "starting",
+    "programs",
     "as_deepspeed",
+    "with_deepspeed",
 ]
 """The engine's rooms, bottom to top. Its ``__init__`` hands on names of all of them."""
 FOREIGN = {"torch", "transformers", "deepspeed", "accelerate"}

@@ -41,6 +41,7 @@ SURFACE = {
     "plan",
     "read",
     "resolve",
+    "tiles",
     "validate",
 }
 

@@ -10,8 +10,8 @@ ENGINE = Path(__file__).parents[2] / "engine" / "dsengine"
 HOME = ENGINE / "torch_private.py"
 EXEMPT = {"_pytree", "_python_dispatch"}
 """Modules without a public name that torch itself tells people to use."""
-OTHERS = {"_exit", "_gradient_checkpointing_func"}
-"""Names of Python, and of transformers."""
+OTHERS = {"_current_frames", "_exit", "_gradient_checkpointing_func"}
+"""Documented names of Python, and of transformers."""
 
 
 def is_private(name: str) -> bool:

@@ -149,7 +149,7 @@ def honoured_stages(block: str, device: str, key: str, value: object) -> list[in
     [
         ("offload_optimizer", "pin_memory", True, [1, 2, 3], [1, 2, 3]),
         ("offload_optimizer", "ratio", 0.5, [1, 2, 3], [1, 2, 3]),
-        ("offload_optimizer", "pipeline_read", True, [], [1, 2, 3]),
+        ("offload_optimizer", "buffer_count", 8, [], [1, 2, 3]),
         ("offload_param", "pin_memory", True, [3], [3]),
         ("offload_param", "max_in_cpu", 1000, [], [3]),
     ],
@@ -162,12 +162,20 @@ def test_keys_of_a_tier_count_at_the_stages_and_on_the_tiers_that_have_it(
     assert honoured_stages(block, "nvme", key, value) == on_nvme
 
 
-@pytest.mark.parametrize("block", ["offload_optimizer", "offload_param"])
-def test_aio_counts_when_either_tier_is_on_nvme(block: str) -> None:
-    for device, expected in (("cpu", Status.INERT), ("nvme", Status.HONOURED)):
-        zero = {"stage": 3, block: {"device": device}}
-        rows = fate({"zero_optimization": zero, "aio": {"block_size": 4096}})
-        assert rows["/aio/block_size"][0] is expected
+@pytest.mark.parametrize(
+    ("block", "device", "expected"),
+    [
+        ("offload_optimizer", "cpu", Status.INERT),
+        ("offload_optimizer", "nvme", Status.HONOURED),
+        ("offload_param", "nvme", Status.INERT),
+    ],
+)
+def test_aio_counts_for_tiles_of_an_optimizer_on_nvme(
+    block: str, device: str, expected: Status
+) -> None:
+    zero = {"stage": 3, block: {"device": device}}
+    rows = fate({"zero_optimization": zero, "aio": {"block_size": 4096, "queue_depth": 4}})
+    assert rows["/aio/block_size"][0] is rows["/aio/queue_depth"][0] is expected
 
 
 def test_a_precision_s_keys_are_inert_in_another_precision() -> None:

@@ -149,3 +149,17 @@ def test_a_config_without_a_batch_cannot_be_planned() -> None:
     world = Facts(world_size=2, device=DeviceFacts(name="cpu", kind="cpu"))
     with pytest.raises(PlanError):
         dsconfig.plan(dsconfig.resolve({}, world), world)
+
+
+def test_other_ranks_are_judged_as_the_first_were() -> None:
+    zero = {"stage": 3, "zero_hpz_partition_size": 2}
+    config = {
+        "train_batch_size": 12,
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": zero,
+    }
+    four = Facts(world_size=4)
+    made = dsconfig.plan(dsconfig.resolve(config, four), four)
+    assert dsconfig.replan(made, Facts(world_size=2)).batch.accumulation == 6
+    with pytest.raises(PlanError, match="zero_hpz_partition_size 2 does not divide 3 ranks"):
+        dsconfig.replan(made, Facts(world_size=3))

@@ -49,7 +49,9 @@ _BLOCK = {
     "legacy_stage1": inert("off", OFF) + refused("removed from DeepSpeed; remove the key"),
     "parameter_alignment": inert("allocations are aligned by the allocator"),
     "sub_group_size": honoured(
-        "elements updated at a time by the offloaded optimizer", OPTIMIZER_OFFLOADED
+        "the most elements that the offloaded optimizer updates at a time; never more than a "
+        "staging buffer of 256 MiB holds",
+        OPTIMIZER_OFFLOADED,
     )
     + inert("without offload the optimizer updates all shards in one call"),
     "stage3_prefetch_bucket_size": _stage_3("elements gathered ahead of their use"),
@@ -111,12 +113,9 @@ def _on_nvme(by: str, where: Condition) -> Rule:
     return honoured(by, where) + inert(_ON_HOST)
 
 
-ON_ANY_NVME = Condition(
-    "when a tier is on NVMe",
-    lambda value, config: (
-        OPTIMIZER_ON_NVME.test(value, config) or PARAMETERS_ON_NVME.test(value, config)
-    ),
-)
+def _of_tiles(by: str) -> Rule:
+    return honoured(by, OPTIMIZER_ON_NVME) + inert("only an optimizer on NVMe is moved so")
+
 
 _TIERS = {
     f"{_OPTIMIZER}.device": inert("the optimizer stays on the device", equals("none"))
@@ -127,11 +126,13 @@ _TIERS = {
     )
     + inert("at stage 0 nothing is offloaded"),
     f"{_OPTIMIZER}.nvme_path": _on_nvme("one file per rank and tile", OPTIMIZER_ON_NVME),
-    f"{_OPTIMIZER}.buffer_count": _on_nvme("tensors that are staged at a time", OPTIMIZER_ON_NVME),
+    f"{_OPTIMIZER}.buffer_count": _on_nvme(
+        "tensors that are staged at a time, two tiles at least", OPTIMIZER_ON_NVME
+    ),
     f"{_OPTIMIZER}.pin_memory": honoured("page-locked host memory", OPTIMIZER_OFFLOADED)
     + inert("nothing is offloaded"),
-    f"{_OPTIMIZER}.pipeline_read": _on_nvme("the next tile is read ahead", OPTIMIZER_ON_NVME),
-    f"{_OPTIMIZER}.pipeline_write": _on_nvme("the last tile is written behind", OPTIMIZER_ON_NVME),
+    f"{_OPTIMIZER}.pipeline_read": inert("the next tile is always read ahead"),
+    f"{_OPTIMIZER}.pipeline_write": inert("the last tile is always written behind"),
     f"{_OPTIMIZER}.fast_init": inert("states are created in place; there is nothing to speed up"),
     f"{_OPTIMIZER}.ratio": inert("everything is offloaded", equals(1.0))
     + honoured("this share of the elements is updated on the host", OPTIMIZER_OFFLOADED)
@@ -148,9 +149,9 @@ _TIERS = {
     f"{_PARAM}.max_in_cpu": _on_nvme("elements kept in host memory", PARAMETERS_ON_NVME),
     f"{_PARAM}.pin_memory": honoured("page-locked host memory", PARAMETERS_OFFLOADED)
     + inert("nothing is offloaded"),
-    "aio.block_size": _on_nvme("bytes of one read or write", ON_ANY_NVME),
-    "aio.queue_depth": inert("the operating system queues reads and writes of the pool"),
-    "aio.intra_op_parallelism": _on_nvme("threads that read and write", ON_ANY_NVME),
+    "aio.block_size": _of_tiles("bytes of one read or write"),
+    "aio.queue_depth": _of_tiles("reads and writes in flight of each thread"),
+    "aio.intra_op_parallelism": _of_tiles("times queue_depth: reads and writes in flight in all"),
     "aio.thread_count": inert("renamed in DeepSpeed 0.16.4; write aio.intra_op_parallelism"),
     "aio.single_submit": inert("a switch of libaio, which is not used"),
     "aio.overlap_events": inert("a switch of libaio, which is not used"),

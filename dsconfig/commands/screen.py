@@ -1,0 +1,45 @@
+"""A screen that is longer than the terminal says its verdict again at the end, where eyes are."""
+
+import shutil
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+import typer
+
+from dsconfig.commands.text_table import emphasised, paragraph
+
+
+class _Counted:
+    """A stream that counts the lines written to it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.lines = 0
+
+    def write(self, text: str) -> int:
+        self.lines += text.count("\n")
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def ending_with(verdict: str, *more: str) -> Generator[None]:
+    """Say ``verdict``, which stands above the detail, once more below it if it has gone by."""
+    stream = sys.stdout
+    if not stream.isatty():
+        yield
+        return
+    counted = _Counted(stream)
+    sys.stdout = cast(TextIO, counted)
+    try:
+        yield
+    finally:
+        sys.stdout = stream
+    if counted.lines >= shutil.get_terminal_size().lines:
+        typer.echo(f"\n{emphasised(paragraph(verdict))}")
+        for line in more:
+            typer.echo(line)

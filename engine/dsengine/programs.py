@@ -1,0 +1,21 @@
+"""Programs as ``python`` runs them, in this process."""
+
+import runpy
+import sys
+from pathlib import Path
+
+
+def run_program(arguments: list[str], own_name: str) -> None:
+    """Run a script, or a module behind ``-m``. Exits 2 with the usage of ``own_name`` without."""
+    is_module = arguments[:1] == ["-m"]
+    program = arguments[1:] if is_module else arguments
+    if not program or program[0].startswith("-"):
+        usage = f"usage: python -m {own_name} (SCRIPT | -m MODULE) [ARGS]..."
+        print(usage, file=sys.stderr)
+        raise SystemExit(2)
+    sys.argv = program
+    if is_module:
+        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(program[0]).resolve().parent)
+        runpy.run_path(program[0], run_name="__main__")
