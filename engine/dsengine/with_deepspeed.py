@@ -5,14 +5,14 @@ train.py``. Nothing that the script does is changed; of each engine that ``deeps
 returns, rank 0 tells the steps, and in the end how much memory it has held.
 """
 
-import atexit
 import functools
 import importlib
 import sys
 import time
 from typing import Any
 
-from dsengine.observation.events import BETWEEN_STEPS, held_bytes, tell_failures, tell_first
+from dsengine.communication.ending import end_in_order
+from dsengine.observation.events import BETWEEN_STEPS, End, held_bytes, tell_failures, tell_first
 from dsengine.programs import run_program
 
 
@@ -26,28 +26,26 @@ class _Steps:
         self._step = engine.step
         engine.step = self.step
         tell_first("engine")
-        atexit.register(self.close)
+        self._end = End(engine)
 
     def step(self, *arguments: Any, **named: Any) -> Any:
         result = self._step(*arguments, **named)
-        done, now = self._engine.global_steps, time.perf_counter()
+        self._end.step = done = self._engine.global_steps
+        now = time.perf_counter()
         if done > self._told and (self._told == 0 or now - self._since > BETWEEN_STEPS):
             seconds = (now - self._since) / (done - self._told)
             rates = self._engine.get_lr() if self._engine.optimizer is not None else []
             rate = float(rates[0]) if rates else None
-            tell_first("step", step=done, seconds=seconds, lr=rate, memory=self._memory())
+            tell_first(
+                "step", step=done, seconds=seconds, lr=rate, memory=held_bytes(self._engine.device)
+            )
             self._told, self._since = done, now
         return result
-
-    def close(self) -> None:
-        tell_first("end", step=self._engine.global_steps, memory=self._memory())
-
-    def _memory(self) -> int:
-        return held_bytes(self._engine.device)
 
 
 def watch() -> None:
     """From now on, tell of every engine that ``deepspeed.initialize`` returns."""
+    end_in_order()
     deepspeed: Any = importlib.import_module("deepspeed")
     original = deepspeed.initialize
 

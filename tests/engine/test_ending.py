@@ -3,9 +3,11 @@
 import ctypes
 import hashlib
 import math
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -83,4 +85,17 @@ begun.wait()
 def test_the_process_waits_at_its_end(start: str) -> None:
     code = STARTS.format(start=start, name=GLOO_THREAD)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "finished\n"), done.stderr
+
+
+def test_a_script_on_deepspeed_itself_waits_too(tmp_path: Path) -> None:
+    (tmp_path / "deepspeed.py").write_text("def initialize(): ...\n")
+    script = tmp_path / "train.py"
+    script.write_text(STARTS.format(start="", name=GLOO_THREAD))
+    done = subprocess.run(
+        [sys.executable, "-m", "dsengine.with_deepspeed", str(script)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stdout) == (0, "finished\n"), done.stderr

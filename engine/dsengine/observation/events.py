@@ -5,16 +5,13 @@ tells of the engine, of steps (at most one a second: to read a loss is to wait f
 of checkpoints; every rank tells how it failed. Without the variable nothing is done.
 """
 
-import atexit
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakMethod
+from weakref import finalize
 
 import torch
 import torch.distributed as dist
@@ -70,8 +67,7 @@ class StepEvents:
         self._steps = 0
         self._since = time.perf_counter()
         tell("engine", estimated=engine.plan.memory.get("peak_bytes"))
-        self._at_exit = partial(_called, WeakMethod(self.close))  # which keeps no engine
-        atexit.register(self._at_exit)
+        self._end = End(engine)
 
     def takes(self, arguments: Any) -> None:
         """Count the tokens of a micro batch to learn from: the first matrix of whole numbers."""
@@ -92,6 +88,7 @@ class StepEvents:
 
     def boundary(self) -> None:
         self._steps += 1
+        self._end.step = self._engine.global_steps
         losses, self._losses = self._losses, []
         if self._engine.global_steps > 1 and time.perf_counter() - self._since < BETWEEN_STEPS:
             return
@@ -108,17 +105,25 @@ class StepEvents:
         ranks = self._engine.plan.batch.data_parallel
         tokens = None if self._tokens is None else self._tokens * ranks / (now - self._since)
         told = {"step": self._engine.global_steps, "seconds": seconds, "tokens_per_second": tokens}
-        tell("step", **told, memory=self._memory(), **fields)
+        tell("step", **told, memory=held_bytes(self._engine.device), **fields)
         self._since, self._steps, self._tokens = now, 0, 0
-
-    def _memory(self) -> int:
-        return held_bytes(self._engine.device)
 
     def close(self) -> None:
         """Tell of the end, once."""
-        atexit.unregister(self._at_exit)
+        self._end.tell()
+
+
+class End:
+    """The end of an engine, told once: by ``tell``, when nothing holds it any more, or at exit."""
+
+    def __init__(self, engine: Any) -> None:
+        self.step = 0
+        self._device = engine.device
+        self.tell = finalize(engine, self._tell)  # which keeps no engine
+
+    def _tell(self) -> None:
         with suppress(Exception):  # the process may be ending because of a failure
-            tell("end", step=self._engine.global_steps, memory=self._memory())
+            tell_first("end", step=self.step, memory=held_bytes(self._device))
 
 
 def held_bytes(device: torch.device | str) -> int:
@@ -126,11 +131,6 @@ def held_bytes(device: torch.device | str) -> int:
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return peak_resident()
-
-
-def _called(method: "WeakMethod[Callable[[], None]]") -> None:
-    if (alive := method()) is not None:
-        alive()
 
 
 def tell_failures() -> None:
