@@ -12,6 +12,9 @@ EVENTS = "DSCONFIG_EVENTS"
 ELASTIC = "DSCONFIG_ELASTIC"
 """Set where the plan may be executed by another number of ranks, with the same global batch."""
 
+REFUSED = 2
+"""The exit code where nodes cannot train together: launcher and command agree on it."""
+
 
 def living_children() -> list[int]:
     """Processes whose parent is this one and that have not ended, where ``/proc`` tells them."""

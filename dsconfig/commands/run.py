@@ -90,7 +90,9 @@ Endpoint = Annotated[
 ]
 Restarts = Annotated[
     int,
-    typer.Option(help="How often all ranks start again after one fails.", min=0),
+    typer.Option(
+        envvar="PET_MAX_RESTARTS", help="How often all ranks start again after one fails.", min=0
+    ),
 ]
 LocalAddress = Annotated[
     str | None,

@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from dsconfig import launched
 from dsconfig.commands.text_table import wrapped
 from dsconfig.report.sizes import size
 
 TICK = 0.25
-REFUSED = 2
-"""The exit code where nodes cannot train together, as the launcher has it."""
 SILENCE = 2.0
 """Seconds after which something is said when nothing has happened."""
 IN_A_LOG = 10.0
@@ -101,7 +100,7 @@ class Watching:
         with self._job:  # closes the streams
             code = self._job.wait()
         self._take_events()
-        code = REFUSED if self._is_in_vain and not received else code
+        code = launched.REFUSED if self._is_in_vain and not received else code
         self._summary(code, received)
         return code
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _SIGNAL_OF_PARENTS_END = 1
 """``PR_SET_PDEATHSIG`` of prctl(2)."""
-_REFUSED = 2
 _SECONDS_FOR_MORE_NODES = 10
 """How long nodes that are enough wait for others; all of them met before the first start."""
 _SECONDS_WITHOUT_NODE_0 = 20.0
@@ -46,6 +45,7 @@ def main() -> None:
     from dsengine.observation.events import tell
 
     if meeting:
+        from dsconfig import launched
         from dsengine.meeting import Meeting, MeetingError, meet
 
         asked = Meeting(**json.loads(meeting))
@@ -56,7 +56,7 @@ def main() -> None:
                 threading.Thread(target=_end_without, args=(asked.endpoint,), daemon=True).start()
         except MeetingError as refused:
             tell("refused", why=str(refused))
-            raise SystemExit(_REFUSED) from None
+            raise SystemExit(launched.REFUSED) from None
     else:
         arguments = ["--standalone", *arguments]
     try:

@@ -162,6 +162,16 @@ def test_a_job_of_slurm_asks_for_the_plans_nodes_and_cards(home: Path) -> None:
     )
 
 
+def test_torchruns_variables_speak_for_flags_that_are_not_given(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PET_NNODES", "2:4")
+    monkeypatch.setenv("PET_MAX_RESTARTS", "3")
+    made = emitted(home, "--emit", "slurm", "--device", "cpu")
+    assert made.returncode == 0, made.stderr
+    assert "#SBATCH --nodes=4\n" in made.stdout and "--max-restarts 3" in made.stdout
+
+
 def test_a_job_on_the_processor_asks_for_no_cards(home: Path) -> None:
     made = emitted(home, "--emit", "slurm", "--nnodes", "2", "--device", "cpu")
     assert made.returncode == 0 and "gpus-per-node" not in made.stdout

@@ -31,7 +31,7 @@ def test_stage_1_sums_a_whole_window_in_fp32_before_it_is_sent(host_ranks: Ranks
     newer = TorchVersion(torch.__version__) >= (2, 15)
     assert gap("fp32", "fp32") < (1e-5 if newer else 1e-6)
     # What is left of the error is that of casting once, not of eight sums.
-    assert gap("fp32", "bf16") < gap("bf16", "bf16") * 0.75
+    assert gap("fp32", "bf16") < gap("bf16", "bf16") * 0.6
 
 
 @pytest.mark.parametrize("stage", [2, 3])
