@@ -184,10 +184,18 @@ def kept_wrong_value(config: Context) -> Iterator[Finding]:
             message=f"{_dotted(path)} is {shown(value)}, and must be {error.expected}: "
             + _what_happens(error),
             help=to_write(error.expected),
-            engine_stops=f"{_dotted(path)} is {shown(value)}, and must be {error.expected}: "
+            engine_stops=None
+            if _is_switch(error)
+            else f"{_dotted(path)} is {shown(value)}, and must be {error.expected}: "
             "dsengine stops while it reads the file",
             fix=_literal(config, path, value),
         )
+
+
+def _is_switch(error: SchemaError) -> bool:
+    """Whether it is 0 or 1 in the place of false or true, for which either program takes it."""
+    is_number = isinstance(error.value, int) and not isinstance(error.value, bool)
+    return is_number and error.value in (0, 1) and "true or false" in error.expected
 
 
 def _is_told(config: Context, path: Path) -> bool:

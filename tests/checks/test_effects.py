@@ -79,6 +79,15 @@ def test_dsengine_is_never_said_to_train_what_it_refuses():
     assert "dsengine" not in together[0].runtimes
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_switch_written_as_a_number_stops_neither_program(number: int) -> None:
+    config = {"train_batch_size": 8, "prescale_gradients": number}
+    report = dsconfig.validate(config, runtime="dsengine")
+    assert [each.effect for each in report.diagnostics if each.code == "DSC032"] == [Effect.ALTERED]
+    settled = dsconfig.resolve(config, dsconfig.gather(world_size=8)).effective
+    assert settled.gradients.prescale is bool(number)
+
+
 def test_a_key_that_nobody_reads_stops_neither_program():
     config = {"train_batch_size": 8, "gradient_cliping": 0.5}
     found = [each for each in dsconfig.validate(config).diagnostics if each.code == "DSC021"]

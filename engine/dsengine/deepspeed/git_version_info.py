@@ -1,9 +1,18 @@
 """What DeepSpeed notes of its build: here the release that is stood in for, and torch as it is."""
 
+from typing import Any
+
 import torch
 
 from dsengine import __version__ as version
 from dsengine.deepspeed.ops import __compatible_ops__ as compatible_ops
+
+
+def _nccl() -> tuple[int, ...]:
+    """The release of NCCL that torch is built with; 0.0 where it has none."""
+    cuda: Any = torch.cuda
+    return cuda.nccl.version() if cuda.is_available() else (0, 0)
+
 
 git_hash = git_branch = None
 installed_ops = dict.fromkeys(compatible_ops, False)
@@ -11,6 +20,7 @@ installed_ops = dict.fromkeys(compatible_ops, False)
 torch_info = {
     "version": ".".join(torch.__version__.split(".")[:2]),
     "cuda_version": torch.version.cuda or "0.0",
+    "nccl_version": ".".join(map(str, _nccl()[:2])),
     "hip_version": torch.version.hip or "0.0",
     "bf16_support": not torch.cuda.is_available() or torch.cuda.is_bf16_supported(),
 }

@@ -44,6 +44,7 @@ from dsengine.sharding.at_rest import UnitsAtRest
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
 from dsengine.sharding.leaves import (
+    leaves_in_parts,
     mark_configured,
     reduce_unused_of_leaves,
     reduce_unused_of_lists,
@@ -119,10 +120,13 @@ class FullySharded(Sharding):
         """By number of ranks: where units reshard to fewer than all."""
         self.whole: list[FSDPModule] = []
         """Units that are whole at rest, one module for each."""
+        self._in_leaves: set[nn.Module] = set()
+        for leaf in leaves_in_parts(module, plan.units):
+            self._shard_leaf(leaf)
         heads = [self._shard_unit(unit) for unit in plan.units]
         if not isinstance(module, FSDPModule):
             self._shard([module], reshard_after_forward=False, cast_inputs=False)
-        reduce_unused_of_leaves(module, self._units(), self.whole)
+        reduce_unused_of_leaves(module, self._units())
         if zero.ignore_unused_parameters:
             reduce_unused_of_lists(module, self._units())
         put_pieces(module, built_in_pieces, device, self._masters)
@@ -196,13 +200,27 @@ class FullySharded(Sharding):
             )
         )
 
+    def _shard_leaf(self, leaf: nn.Module) -> None:
+        """Make one unit of a leaf and all below it."""
+        self._in_leaves.update(leaf.modules())
+        is_root = leaf is self.module
+        self._shard(
+            [leaf],
+            reshard_after_forward=not is_root,
+            cast_inputs=self.cast_inputs and not is_root,
+        )
+
     def _shard_unit(self, unit: UnitSchedule) -> FSDPModule | None:
         """Shard one unit; return the module that stands for it, None when it has none.
 
         A layer that a model has under several names is of the unit of the first of them.
         """
         named = dict.fromkeys(self.module.get_submodule(name) for name in unit.modules)
-        modules = [each for each in named if not isinstance(each, (*CONTAINERS, FSDPModule))]
+        modules = [
+            each
+            for each in named
+            if each not in self._in_leaves and not isinstance(each, (*CONTAINERS, FSDPModule))
+        ]
         if not modules:
             return None
         is_root = self.module in modules

@@ -5,7 +5,8 @@ A unit's gradients are reduced in one collective, of those parameters that have 
 have used different experts the pieces would not belong together; torch (since 2.13) can put a
 zero in the place of each gradient that is not there. That costs nothing where every gradient is
 there, so units that hold a list of modules do it unasked, and those that a script or the config
-names as leaves do it or are refused. A gather is alike when the list lies in one unit.
+names as leaves do it or are refused. A gather is alike when the list lies in one unit: a leaf that
+would be gathered in several parts becomes a unit of its own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from dsconfig import UnitSchedule
 from dsengine.torch_private import sharded_parameters
 
 _LEAF = "_z3_leaf"
@@ -59,21 +61,40 @@ def leaves(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-def reduce_unused_of_leaves(
-    root: nn.Module, units: Sequence[FSDPModule], whole: Sequence[FSDPModule]
-) -> None:
-    """Let the units of leaves reduce every parameter; ``whole`` are never gathered in between.
-
-    Raises ValueError for a leaf that is gathered in several parts, or when torch has no zeros.
-    """
+def leaves_in_parts(root: nn.Module, units: Sequence[UnitSchedule]) -> list[nn.Module]:
+    """The outermost leaves that the plan would gather in parts: each has to be a unit by itself."""
+    unit_of = {name: index for index, unit in enumerate(units) for name in unit.modules}
+    inside: set[nn.Module] = set()
+    found: list[nn.Module] = []
     for name, leaf in leaves(root):
-        own = _units_of(leaf, units)
-        if sum(unit not in whole for unit in own) > 1:
-            raise ValueError(
-                f"leaf module {name!r} is not gathered as one, for it lies outside of the repeated "
-                "blocks: use zero_optimization.stage 2, where parameters stay whole"
-            )
-        for unit in own:
+        if leaf in inside:
+            continue
+        owners = {
+            owner
+            for below, module in leaf.named_modules(prefix=name)
+            if next(module.parameters(recurse=False), None) is not None
+            if (owner := _owner(below, unit_of)) is None or units[owner].gather
+        }
+        if len(owners) > 1:
+            found.append(leaf)
+            inside.update(leaf.modules())
+    return found
+
+
+def _owner(name: str, unit_of: Mapping[str, int]) -> int | None:
+    """The unit that the module of this name is in, None where the plan names none."""
+    while name and name not in unit_of:
+        name = name.rpartition(".")[0]
+    return unit_of.get(name)
+
+
+def reduce_unused_of_leaves(root: nn.Module, units: Sequence[FSDPModule]) -> None:
+    """Let the units of leaves reduce every parameter.
+
+    Raises ValueError when torch has no zeros.
+    """
+    for _, leaf in leaves(root):
+        for unit in _units_of(leaf, units):
             if not _reduce_unused(unit):
                 raise ValueError(
                     "set_z3_leaf_modules and leaf_module need torch 2.13 at stages 1 to 3: or use "
