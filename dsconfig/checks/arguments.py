@@ -16,6 +16,9 @@ with lazily():
     from dsconfig.checks import spelling
     from dsconfig.facts import yaml_text
 
+MOST_NAMED = 3
+"""Names of a script's own fields in one note."""
+
 
 @rule(
     "DSC707",
@@ -27,7 +30,7 @@ with lazily():
 )
 def training_argument(config: Context) -> Iterator[Finding]:
     """A name that the TrainingArguments of this transformers do not take: release 5 dropped it, or
-    it is misspelt.
+    it is misspelt. What may be a field of the script's own class is a note.
 
     In the YAML of another trainer a dropped name is `deprecated`: that trainer may run on an
     earlier transformers. In a YAML, 1e-4 without the dot is a text: HfArgumentParser keeps it, and
@@ -56,22 +59,34 @@ def training_argument(config: Context) -> Iterator[Finding]:
         )
     if held:
         return
-    for name, meant in _misspelt(training.arguments).items():
-        yield Finding(
-            path=(),
-            message=f"{config.argument(name)} is no TrainingArgument: transformers stops",
-            help=f'did you mean "{meant}"?',
-            elsewhere=in_file,
-        )
+    yield from _unknown(config, training.arguments)
     yield from _texts(config)
 
 
-def _misspelt(arguments: Mapping[str, object]) -> Mapping[str, str]:
-    """Each name that is nearly one; none where others are of a script's own classes."""
-    unknown = arguments.keys() - TAKEN - FORMER.keys()
+def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Finding]:
+    """Names that are misspelt; one note of them all where some may be of a script's own class."""
+    unknown = sorted(arguments.keys() - TAKEN - FORMER.keys())
     meant = {name: spelling.closest(name, sorted(TAKEN)) for name in unknown}
-    found = {name: alike for name, alike in meant.items() if alike is not None}
-    return found if len(found) == len(meant) else {}
+    in_file = "training" in config.facts.origins
+    if None not in meant.values():
+        for name, alike in meant.items():
+            yield Finding(
+                path=(),
+                message=f"{config.argument(name)} is no TrainingArgument: transformers stops",
+                help=f'did you mean "{alike}"?',
+                elsewhere=in_file,
+            )
+        return
+    more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+    named = ", ".join((config.argument(unknown[0]), *unknown[1:MOST_NAMED]))
+    yield Finding(
+        path=(),
+        message=f"{named}{more}: no TrainingArguments, at which transformers stops where the "
+        "script has no class with such fields",
+        help="delete them where it has none",
+        effect=Effect.NOTE,
+        elsewhere=in_file,
+    )
 
 
 def _texts(config: Context) -> Iterator[Finding]:

@@ -73,10 +73,10 @@ def _of_another_kind(
 
 
 def _strange(context: Context, found: list[Diagnostic]) -> Kind | None:
-    """What a file is of whose keys none means anything; one alone may be a key from elsewhere."""
+    """What a file is of whose keys none means anything."""
     told = [each for each in found if each.code == UNKNOWN and each.help == NO_IDEA]
     outermost = sum(len(split(each.pointer)) == 1 for each in told)
-    return STRANGE if outermost == len(context.config) > 1 else None
+    return STRANGE if told and outermost == len(context.config) else None
 
 
 def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:

@@ -13,10 +13,14 @@ from dsconfig.batch import GLOBAL, MICRO, STEPS, Triple
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, Holds, Path, in_deepspeed
+from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema.version import Version
+
+with lazily():
+    from dsconfig.facts import training as runs
 
 DEEPSPEED = "DeepSpeed"
 STAGE: Path = (*ZERO, "stage")
@@ -89,13 +93,21 @@ def _accumulation(config: Context) -> float | None:
         return steps
     total, micro = config.number(GLOBAL), config.number(MICRO)
     if AUTO in (config.get(STEPS), config.get(GLOBAL), config.get(MICRO)):
-        training = config.facts.training
-        return training.gradient_accumulation_steps if training else None
+        return _accumulation_of_arguments(config)
     if total is None or micro is None or not micro:
         return 1
     ranks = config.facts.data_parallel
     solved = Triple(total, micro, None).derived(ranks) if ranks else None
     return solved.accumulation if solved is not None else None
+
+
+def _accumulation_of_arguments(config: Context) -> int | None:
+    """What the Trainer fills in: the default where arguments were given and do not say."""
+    training = config.facts.training
+    if training is None:
+        return None
+    default = runs.DEFAULTS[STEPS] if training.arguments else None
+    return training.gradient_accumulation_steps or default
 
 
 def lost_steps(config: Context, path: Path, said: str, beyond: int) -> Iterator[Told]:

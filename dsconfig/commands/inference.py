@@ -42,12 +42,15 @@ class Program(NamedTuple):
     runtime: "Runtime"
     found: str = ""
     release_from: str = ""
+    beside: tuple[str, ...] = ()
+    """Programs and releases that were given, of which known faults are told."""
 
     @property
     def described(self) -> str:
         """``transformers 5.23 with DeepSpeed 0.19.8, newest known``."""
         from_where = self.release_from if self.runtime.ends_in_deepspeed else ""
-        return ", ".join(part for part in (self.runtime.described, from_where) if part)
+        faults = f"and the known faults of {' and '.join(self.beside)}" if self.beside else ""
+        return ", ".join(part for part in (self.runtime.described, from_where, faults) if part)
 
     @property
     def sentence(self) -> str:
@@ -107,7 +110,9 @@ def program(
     else:
         asked, found = _told(document, source, facts)
     with usage("--runtime"):
-        return Program(runtime_of(asked, release), found, from_where)
+        runtime = runtime_of(asked, release)
+    given = facts.releases.items() if facts is not None else ()
+    return Program(runtime, found, from_where, tuple(f"{name} {each}" for name, each in given))
 
 
 def _told(document: "Document | None", source: str, facts: "Facts | None") -> tuple[str, str]:

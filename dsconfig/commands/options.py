@@ -15,6 +15,7 @@ import typer
 import dsconfig
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazily import lazily
+from dsconfig.source.findings import HOLDS_NONE, UNREADABLE
 
 with lazily():
     from dsconfig.commands.validation import settings
@@ -197,7 +198,7 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
     if not source.strip():
         raise UsageError(f"{source!r} names no file; name the config, or - for stdin")
     document = dsconfig.read(source)
-    nothing = ("DSC001", "DSC009") if document.is_unreadable else ("DSC001",)
+    nothing = (UNREADABLE, HOLDS_NONE) if document.is_unreadable else (UNREADABLE,)
     unreadable = [found for found in document.diagnostics if found.code in nothing]
     if unreadable:
         raise UsageError(f"{document.name}: {unreadable[0].message}")

@@ -13,6 +13,7 @@ from dsconfig.commands.validation.output import Output
 from dsconfig.commands.validation.selection import Selection, selectors
 from dsconfig.commands.validation.targets import STDIN, Target, targets
 from dsconfig.lazily import lazily
+from dsconfig.report import Report
 from dsconfig.source.findings import UNREADABLE
 from dsconfig.source.pointer import dotted
 
@@ -22,7 +23,7 @@ with lazily():
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.report import FileReport
+    from dsconfig.report import Diagnostic, FileReport
 
 FINDINGS = "Findings"
 FIXES = "Fixes"
@@ -161,10 +162,16 @@ def _targets(files: Sequence[str] | None, stdin_name: str | None) -> list[Target
 
 def _judge(chosen: Sequence[Target], judge: Judge) -> list["FileReport"]:
     reports: list[FileReport] = []
+    told: dict[str, list[Diagnostic]] = {}
     for target in chosen:
         own = judge.for_file(target.name)
         document = own.read(target)
-        reports.append(own.settled(document, target.source).report(document))
+        found = own.settled(document, target.source).report(document)
+        # Several files may name one config, which has each mistake once.
+        known = told.setdefault(found.file, [])
+        new = tuple(each for each in found.report.diagnostics if each not in known)
+        known += new
+        reports.append(found._replace(report=Report(new)))
     return reports
 
 

@@ -44,9 +44,9 @@ def launch(settings: Mapping[str, Any]) -> Launch:
 
 
 def _machines(settings: Mapping[str, Any]) -> int | None:
-    """The launcher takes all numbers up to one for one machine."""
+    """The launcher takes all that is not above one for one machine, NaN among it."""
     value = settings.get("num_machines")
-    is_one = isinstance(value, int | float) and not isinstance(value, bool) and value <= 1
+    is_one = isinstance(value, int | float) and not isinstance(value, bool) and not value > 1
     return 1 if is_one else _count(settings, "num_machines")
 
 

@@ -4,7 +4,15 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-_PATTERN = re.compile(r"[vV]?(\d+)\.(\d+)(?:\.(\d+))?(?:[.+-].*)?")
+_PATTERN = re.compile(
+    r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)*"
+    r"(?:[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview)[-_.]?\d*)?"
+    r"(?:-\d+|[-_.]?(?:post|rev|r)[-_.]?\d*)?"
+    r"(?:[-_.]?dev[-_.]?\d*)?"
+    r"(?:\+.*)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""A release as PEP 440 has it, its parts in brackets; the marks of a build are passed over."""
 
 
 class Version(NamedTuple):
@@ -16,7 +24,11 @@ class Version(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Version":
-        """Read ``0.19.8``, ``v0.19`` or ``0.19.8+cu121``. Raises ValueError on anything else."""
+        """Read ``0.19.8``, ``v0.19`` or ``0.19.8+cu121``. Raises ValueError on anything else.
+
+        A candidate (``4.46.2rc1``), a development build (``0.19.9.dev0``) and one built again
+        (``0.19.8.post1``) count as the release whose number they bear.
+        """
         return _parse(text)
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Positi
 
 UNREADABLE = "DSC001"
 SYNTAX = "DSC002"
+HOLDS_NONE = "DSC009"
 NEVER_IGNORED = (UNREADABLE, SYNTAX)
 
 
@@ -150,7 +151,7 @@ def template(count: int) -> Diagnostic:
 def no_config_inside(message: str, help: str) -> Diagnostic:
     """A YAML or Python file that holds no ds_config."""
     return Diagnostic(
-        code="DSC009",
+        code=HOLDS_NONE,
         name="no-config-inside",
         effect=Effect.REFUSED,
         range=START,
@@ -162,7 +163,7 @@ def no_config_inside(message: str, help: str) -> Diagnostic:
 def no_config_named(why: str = "it trains without DeepSpeed", key: str = "deepspeed") -> Diagnostic:
     """A trainer's YAML that names no file of a ds_config; ``key`` is the one that would."""
     return Diagnostic(
-        code="DSC009",
+        code=HOLDS_NONE,
         name="no-config-inside",
         effect=Effect.NOTE,
         range=START,

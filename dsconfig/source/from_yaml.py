@@ -26,6 +26,7 @@ Node = Any
 """A node of PyYAML, which has no types of its own."""
 HOLDERS = ("deepspeed_config_file", "deepspeed", "deepspeed_config", "ds_config")
 """Keys below which a ds_config stands, or its path."""
+SUFFIXES = (".json", ".hjson", ".yaml", ".yml", ".py")
 BROUGHT_ALONG = frozenset(("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload"))
 """What ms-swift takes for a file of its own where there is none of that name."""
 MERGE = "tag:yaml.org,2002:merge"
@@ -139,7 +140,10 @@ def _config_node(root: Node) -> Node:
             return None
         for key in (*HOLDERS, *_chosen(entries)):
             held = entries.get(key)
-            if held is not None and (held.id == "mapping" or _is_path(held, key)):
+            if held is not None and (
+                held.id == "mapping"
+                or (_is_path(held, key) and (node is root or _is_called_so(held)))
+            ):
                 inner = _config_node(held) if held.id == "mapping" else held
                 searched.add(id(held))
                 if inner is not None:
@@ -174,6 +178,12 @@ def _is_path(node: Node, key: str) -> bool:
     if node.id != "scalar" or (key == "deepspeed_config_file" and node.value == "none"):
         return False  # accelerate writes "none" for no file
     return not _is_nothing(node)
+
+
+def _is_called_so(node: Node) -> bool:
+    """Whether a text is a file's name wherever it stands: ``deepspeed: 1`` is also of others."""
+    target = str(node.value)
+    return target.endswith(SUFFIXES) or bool(templates.WHOLE.search(target))
 
 
 def _is_nothing(node: Node | None) -> bool:
@@ -278,8 +288,13 @@ def _plain(value: Any) -> Any:
 def _follow(
     text: str, name: str, target: str, place: tuple[int, int], read: Callable[[Path], Document]
 ) -> Document:
-    """The file a YAML names: from the working directory, as programs do, or beside the YAML."""
-    for path in (Path(target), Path(name).parent / target):
+    """The file a YAML names: from the working directory, as programs do, or beside the YAML.
+
+    A path with folders is looked for above the YAML too: programs start at the top of a project.
+    """
+    folders = Path(name).absolute().parent.parents if len(Path(target).parts) > 1 else ()
+    above = (_from_here(folder / target) for folder in folders)
+    for path in (Path(target), Path(name).parent / target, *above):
         with suppress(OSError, ValueError):  # too long, or a null character
             if path.is_file():
                 return _read_once(text, name, path, read)
@@ -298,6 +313,12 @@ def _follow(
     )
     missing = missing._replace(range=spans[""].value)
     return unreadable(name, text, missing)._replace(spans=spans, format=Format.YAML)
+
+
+def _from_here(path: Path) -> Path:
+    """A path by its name from the working directory, where it lies in that."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _read_once(text: str, name: str, path: Path, read: Callable[[Path], Document]) -> Document:

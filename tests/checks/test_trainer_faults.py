@@ -51,6 +51,16 @@ def test_the_micro_steps_of_an_auto_are_those_of_the_trainer() -> None:
     assert severities(FILLED, "4.48.0", accumulation=4) == {"error"}
     assert severities(FILLED, "4.48.0", accumulation=1) == set()
     assert severities(FILLED, "4.48.0") == {"info"}
+    by_default = {"output_dir": "out", "per_device_train_batch_size": 2}
+    assert severities(FILLED, "4.48.0", training_args=by_default) == set()
+
+
+def test_a_candidate_is_judged_as_its_release() -> None:
+    config = {**FILLED, "gradient_accumulation_steps": 4}
+    for release in ("4.48.1rc1", "4.48.0.dev0", "4.48.3.post1", "4.48.3+cu128"):
+        assert severities(config, release) == {"error"}, release
+    for release in ("4.46.1rc1", "4.49.0rc1", "4.49.0.dev0"):
+        assert severities(config, release) == set(), release
 
 
 def test_a_release_is_given_as_pip_has_it() -> None:

@@ -89,3 +89,11 @@ def test_a_name_is_told_at_its_line_of_the_arguments(tmp_path: Path) -> None:
     facts = dsconfig.gather(world_size=1, training_args=path)
     (told,) = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
     assert told.message.startswith(f"{path}:2: evaluation_strategy") and told.range is None
+
+
+def test_names_that_a_script_may_have_are_one_note() -> None:
+    given = {"output_dir": "out", "learning_rat": 1e-5, "dataset": "d", "max_rows": 3, "lora": 1}
+    facts = dsconfig.gather(world_size=1, training_args=given)
+    found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
+    (told,) = [each for each in found if each.code == "DSC707"]
+    assert told.severity == "info" and "and 1 more" in told.message

@@ -36,7 +36,8 @@ def test_what_a_hook_takes_a_search_of_a_folder_finds(tmp_path: Path) -> None:
     for name in TAKEN:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text('{"train_batch_size": 8}' if path.suffix == ".json" else "deepspeed: {}\n")
+        config = '{"train_batch_size": 8}'
+        path.write_text(config if path.suffix == ".json" else f"deepspeed: {config}\n")
     found = {
         Path(each).relative_to(tmp_path).as_posix() for each in search.configs_in(str(tmp_path))
     }

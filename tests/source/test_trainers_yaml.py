@@ -219,3 +219,29 @@ def test_the_key_that_would_name_a_config_is_the_programs(
     path.write_text(text)
     (found,) = dsconfig.read(path).diagnostics
     assert f"under the key {key}," in (found.help or "")
+
+
+def test_a_config_named_from_the_top_of_a_project_is_found(tmp_path: Path) -> None:
+    (tmp_path / "examples" / "deepspeed").mkdir(parents=True)
+    (tmp_path / "examples" / "full").mkdir()
+    (tmp_path / "examples" / "deepspeed" / "ds.json").write_text(json.dumps(FILLED))
+    path = tmp_path / "examples" / "full" / "train.yaml"
+    path.write_text("output_dir: out\ndeepspeed: examples/deepspeed/ds.json\n")
+    assert dsconfig.read(path).value == FILLED
+    (tmp_path / "ds.json").write_text(json.dumps(FILLED))
+    path.write_text("output_dir: out\ndeepspeed: ds.json\n")
+    assert dsconfig.read(path).is_unreadable
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "site_name: Docs\nnav:\n  deepspeed: deepspeed.md\n",
+        "services:\n  train:\n    environment:\n      deepspeed: '1'\n",
+    ],
+)
+def test_a_word_of_another_program_names_no_config(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.yml"
+    path.write_text(text)
+    found = dsconfig.validate(path, runtime="transformers").diagnostics
+    assert [each.code for each in found] == ["DSC009"]

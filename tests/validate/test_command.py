@@ -165,6 +165,40 @@ def test_directories_are_searched_for_configs(run: Run) -> None:
     assert files_of(run("--output-format", "json")) == found
 
 
+def test_a_search_passes_over_what_only_speaks_of_deepspeed(run: Run) -> None:
+    """The shapes of TRL's recorded runs, ms-swift's tuner, documentation and containers."""
+    put("a/recorded.json", '{"config": {"args": {"gradient_accumulation_steps": 1}}, "steps": []}')
+    put("a/tuner.json", '{"cmd": "sft", "args": {"gradient_accumulation_steps": 16}}')
+    put("a/script.json", '{"model": "m", "lr": 1e-3, "epochs": 3, "train_batch_size": 8}')
+    put("a/args.json", '{"output_dir": "o", "max_steps": 9, "gradient_accumulation_steps": 2}')
+    put("a/neox.json", '{"num_layers": 1, "hidden_size": 8, "train_batch_size": 8, "pos_emb": "r"}')
+    put("a/mkdocs.yml", "nav:\n  deepspeed: deepspeed.md\n")
+    put("a/compose.yml", "services: {train: {environment: {deepspeed: '1'}}}\n")
+    put("a/switched_off.yaml", "output_dir: o\ndeepspeed:\n")
+    assert run("a").code == 2
+    put("a/mixed.json", '{"model": "m", "lr": 1, "seed": 1, "zero_optimization": {"stage": 2}}')
+    put("a/slip.json", '{"train_batch_size": 8, "zero_optimisation": {"stage": 2}}')
+    put("a/cut.json", '{"train_batch_size": 8, "fp16": {"enabled": true}')
+    put("a/missing.yaml", "output_dir: o\ndeepspeed: missing.json\n")
+    found = files_of(run("a", "--output-format", "json"))
+    assert found == ["a/cut.json", "a/missing.yaml", "a/mixed.json", "a/slip.json"]
+
+
+def test_a_mistake_of_a_config_that_several_files_name_is_told_once(run: Run) -> None:
+    put("ds.json", BAD)
+    for name in ("a.yaml", "b.yaml"):
+        put(name, "output_dir: o\ndeepspeed: ds.json\n")
+    result = run("a.yaml", "b.yaml", "ds.json", "--runtime", "deepspeed")
+    assert result.out.count("error[") == 1 and result.code == 1
+    assert "3 files, 1 error," in result.err
+
+
+def test_releases_that_are_given_are_named(run: Run) -> None:
+    put("ds.json", GOOD)
+    said = run("ds.json", "--with", "transformers==4.48.0", "--runtime", "transformers").err
+    assert "the known faults of transformers 4.48.0" in " ".join(said.split())
+
+
 def test_globs_and_each_file_once(run: Run) -> None:
     put("x/1.json", GOOD)
     put("x/y/2.json", GOOD)

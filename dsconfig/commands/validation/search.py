@@ -1,10 +1,18 @@
-"""The configs in a folder: by their names, or by keys that only a ds_config has."""
+"""The configs in a folder: by their names, or by what is in them."""
 
 import os
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any, cast
+
+from dsconfig.lazily import lazily
+
+with lazily():
+    from dsconfig.schema import known_names
+    from dsconfig.source import kinds, read
+    from dsconfig.source.findings import HOLDS_NONE
 
 NAMES = (
     "ds_config*.*json",
@@ -22,6 +30,7 @@ CONFIG_KEYS = re.compile(
     r"""["']?(?:train_batch_size|train_micro_batch_size_per_gpu|zero_optimization"""
     r"""|gradient_accumulation_steps|zero_allow_untested_optimizer)["']?\\?\s*:"""
 )
+"""Without one of these in its text no JSON is looked into further, and no YAML without these."""
 YAML_KEYS = re.compile(r"^\s*(?:deepspeed|deepspeed_config(?:_file)?)\s*:", re.MULTILINE)
 
 
@@ -54,4 +63,19 @@ def _looks_like_config(path: str) -> bool:
     if len(data) > LARGEST_LOOK:
         return False
     pattern = CONFIG_KEYS if path.endswith(("json",)) else YAML_KEYS
-    return pattern.search(data.decode("utf-8", "replace")) is not None
+    return pattern.search(data.decode("utf-8", "replace")) is not None and _is_config(path)
+
+
+def _is_config(path: str) -> bool:
+    """Whether a file holds a config or names one, mistakes and all."""
+    document = read(Path(path))
+    if any(found.code == HOLDS_NONE for found in document.diagnostics):
+        return False
+    if document.holder or document.is_unreadable or document.is_broken:
+        return True
+    config = cast("dict[str, Any]", document.value)
+    if kinds.another_kind(config) is not None:
+        return False
+    # A script may keep settings of its own beside those of DeepSpeed.
+    known = config.keys() & {*known_names(config, ())}
+    return isinstance(config.get("zero_optimization"), dict) or 2 * len(known) >= len(config)
