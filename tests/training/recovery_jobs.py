@@ -54,7 +54,9 @@ def curve(
     losses = []
     for step in range(steps):
         if step == 2 and fails_in:
-            _fail(engine, fails_in, after, (lambda loss: loss.backward()) if direct else None)
+            failing_pass(
+                engine, fails_in, after, (lambda loss: loss.backward()) if direct else None
+            )
         losses.append(window(engine, step))
     engine.destroy()
     return losses
@@ -64,7 +66,7 @@ def _arguments() -> dict[str, Any]:
     return {key: tuple(v) if isinstance(v, list) else v for key, v in ADAMW["params"].items()}
 
 
-def _fail(
+def failing_pass(
     engine: Any, where: str, after: int, backward: Callable[[Tensor], Any] | None = None
 ) -> None:
     backward = backward or engine.backward
@@ -88,7 +90,7 @@ def stepped_anyway(config: dict[str, Any]) -> str:
     model = models.Tied()
     model.blocks[1] = Tired(models.WIDTH)
     engine, *_ = dsengine.initialize(model=model, config=config)
-    _fail(engine, "backward", 0)
+    failing_pass(engine, "backward", 0)
     return _refusal(engine)
 
 
@@ -112,7 +114,7 @@ def norms(config: dict[str, Any], way: str) -> list[float | None]:
     return found
 
 
-def _failing_forward(engine: Any, batch: Tensor) -> None:
+def failing_forward(engine: Any, batch: Tensor) -> None:
     Tired.fails = True
     try:
         engine(batch)
@@ -122,16 +124,16 @@ def _failing_forward(engine: Any, batch: Tensor) -> None:
         Tired.fails = False
 
 
-def _failing_evaluation(engine: Any, batch: Tensor) -> None:
+def failing_evaluation(engine: Any, batch: Tensor) -> None:
     with torch.no_grad():
-        _failing_forward(engine, batch)
+        failing_forward(engine, batch)
 
 
 _WAYS: dict[str, Callable[[Any, Tensor], None]] = {
     "": lambda engine, batch: None,
     "again": lambda engine, batch: None,
-    "forward": _failing_forward,
-    "evaluation": _failing_evaluation,
+    "forward": failing_forward,
+    "evaluation": failing_evaluation,
 }
 
 
@@ -141,7 +143,7 @@ def recovery_fails(config: dict[str, Any], again: bool) -> list[float | None]:
     model = models.Tied()
     model.blocks[1] = Tired(models.WIDTH)
     engine, *_ = dsengine.initialize(model=model, config=config)
-    _fail(engine, "backward", 0)
+    failing_pass(engine, "backward", 0)
     forget, batch = engine.sharding.forget_pass, models.batch(0, 0, dist.get_rank())
 
     def failing(**arguments: Any) -> None:
@@ -167,7 +169,7 @@ def an_earlier_loss(config: dict[str, Any]) -> str:
     engine, *_ = dsengine.initialize(model=model, config=config)
     batch = models.batch(0, 0, dist.get_rank())
     loss = engine(batch)
-    _failing_forward(engine, batch)
+    failing_forward(engine, batch)
     _Fragile.fails = True
     try:
         engine.backward(loss)

@@ -7,17 +7,22 @@ from torch import Tensor
 
 from dsengine.checkpoints import directory, plain
 from dsengine.checkpoints.checksums import Checksums, check
+from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import Manifest, check_weights, read_manifest
 from dsengine.checkpoints.optimizer_state import (
-    allocate_optimizer_tensors,
+    adopt_optimizer_tensors,
     check_same_family,
+    optimizer_targets,
     restore_optimizer_values,
 )
 from dsengine.checkpoints.random_state import restore_random_state
 from dsengine.checkpoints.state import TrainingState
 from dsengine.checkpoints.tensor_files import METADATA, read_tensors, saved_tensors
 from dsengine.parameters.names import regathered
+
+_SMALL = {"client_state": dict, "parts": dict, "random": list, "optimizer": dict | None}
+"""What the small states are, by name."""
 
 
 def load(
@@ -40,11 +45,13 @@ def load(
     manifest = group.run(lambda: read_manifest(path, check_files=group.is_coordinator), what)
     checksums = manifest.checksums if verify else {}
     group.run_on_coordinator(lambda: _check_small_files(path, checksums), what)
-    small, targets = group.run(
+    small, weights, states = group.run(
         lambda: _prepare(state, manifest, path, strict, optimizer_states and not module_only), what
     )
     with regathered(state.module):
-        read_tensors(targets, path, group, checksums)
+        read_tensors(weights | (states or {}), path, group, checksums)
+        if state.optimizer is not None and states is not None:
+            adopt_optimizer_tensors(state.trained(), state.optimizer, states)
         state.refresh_parameters()
     if not module_only:
         group.run(
@@ -60,16 +67,26 @@ def _check_small_files(path: Path, checksums: Checksums) -> None:
 
 def _prepare(
     state: TrainingState, manifest: Manifest, path: Path, strict: bool, with_optimizer: bool
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    weights = state.weights()
-    names = check_weights(manifest, weights, strict=strict)
-    small = plain.load(path / directory.STATE)
+) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor] | None]:
+    """The small states, and what weights and the optimizer's states (or None) are read into."""
+    held = state.weights()
+    names = check_weights(manifest, held, strict=strict)
+    small = _small_states(path / directory.STATE)
     saved = saved_tensors(path)
-    targets = {f"model.{name}": weights[name] for name in names}
-    if with_optimizer and state.optimizer is not None and small["optimizer"] is not None:
-        check_same_family(state.optimizer, small["optimizer"])
-        targets |= allocate_optimizer_tensors(state.trained(), state.optimizer, saved)
-    return small, targets
+    weights = {f"model.{name}": held[name] for name in names}
+    if not with_optimizer or state.optimizer is None or small["optimizer"] is None:
+        return small, weights, None
+    check_same_family(state.optimizer, small["optimizer"])
+    return small, weights, optimizer_targets(state.trained(), state.optimizer, saved)
+
+
+def _small_states(path: Path) -> dict[str, Any]:
+    small = plain.load(path)
+    held = small if isinstance(small, dict) else {}
+    for name, kind in _SMALL.items():
+        if name not in held or not isinstance(held[name], kind):
+            raise CheckpointError(f"{path} does not hold the states of a run: {name} is not there")
+    return held
 
 
 def _restore_small(

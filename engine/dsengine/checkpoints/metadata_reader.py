@@ -14,7 +14,9 @@ from torch.futures import Future
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.torch_private import metadata_path, named_in_checkpoint_metadata
 
-BeforeReading = Callable[[list[tuple[str, int, int]]], object]
+Wanted = Callable[[], list[tuple[str, int, int]]]
+"""Gives (file, offset, length) of what is to be read; raises CheckpointError."""
+BeforeReading = Callable[[Wanted], object]
 _DATA_CLASSES = named_in_checkpoint_metadata()
 
 
@@ -34,9 +36,9 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 class SafeFileSystemReader(FileSystemReader):
-    """``before_reading`` is called once on every rank with (file, offset, length) to be read."""
+    """``before_reading`` is called once on every rank with what is to be read there."""
 
-    def __init__(self, path: Path, before_reading: BeforeReading = lambda _: None) -> None:
+    def __init__(self, path: Path, before_reading: BeforeReading = lambda wanted: wanted()) -> None:
         super().__init__(path)
         self._before_reading = before_reading
 
@@ -57,9 +59,16 @@ class SafeFileSystemReader(FileSystemReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Let every rank check what it is to read before any of them changes a tensor."""
-        pieces = [self.storage_data[item.storage_index] for item in plan.items]
-        wanted = {(piece.relative_path, piece.offset, piece.length) for piece in pieces}
-        self._before_reading(sorted(wanted))
+
+        def wanted() -> list[tuple[str, int, int]]:
+            indices = [item.storage_index for item in plan.items]
+            nowhere = [index.fqn for index in indices if index not in self.storage_data]
+            if nowhere:
+                raise CheckpointError(f"the metadata file does not say where {nowhere[0]} lies")
+            pieces = [self.storage_data[index] for index in indices]
+            return sorted({(piece.relative_path, piece.offset, piece.length) for piece in pieces})
+
+        self._before_reading(wanted)
         return super().read_data(plan, planner)
 
 

@@ -24,6 +24,12 @@ def _key(name: str, entry: str) -> str:
     return f"optimizer.{name}:{entry}"
 
 
+def _parts(key: str) -> tuple[str, str]:
+    """Name and entry of a key; two empty texts for the key of anything else."""
+    name, _, entry = key.rpartition(":")
+    return (name.removeprefix("optimizer."), entry) if key.startswith("optimizer.") else ("", "")
+
+
 def _names(parameters: Mapping[str, Tensor], optimizer: Optimizer) -> dict[int, str]:
     names = {id(parameter): name for name, parameter in parameters.items()}
     for group in optimizer.param_groups:
@@ -68,39 +74,46 @@ def optimizer_values(parameters: Mapping[str, Tensor], optimizer: Optimizer) -> 
     return {"type": type(optimizer).__name__, "groups": groups, "scalars": scalars}
 
 
-def allocate_optimizer_tensors(
+def optimizer_targets(
     parameters: Mapping[str, Tensor],
     optimizer: Optimizer,
     saved: Mapping[str, tuple[torch.Size, torch.dtype]],
 ) -> dict[str, Tensor]:
-    """Return empty tensors, sharded like their parameters, to load each saved entry into.
+    """Return a tensor to load each saved entry into, by key; the optimizer stays as it is.
 
-    They become the optimizer's state. An entry of the parameter's own shape takes its
-    sharding; any other (a factored moment) is held whole on every rank.
+    It is the one that the optimizer holds, where that fits, so that nothing is held twice. Of the
+    others, an entry of the parameter's own shape takes its sharding; any other (a factored moment)
+    is held whole on every rank.
     """
-    names = _names(parameters, optimizer)
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    held = set(_names(parameters, optimizer).values())
     targets: dict[str, Tensor] = {}
-    by_name: dict[str, list[tuple[str, str]]] = {}
-    for key in saved:
-        if key.startswith("optimizer."):
-            name, _, entry = key.removeprefix("optimizer.").rpartition(":")
-            by_name.setdefault(name, []).append((key, entry))
-    for name, parameter in parameters.items():
-        if id(parameter) not in held or names[id(parameter)] != name:
+    for key, (shape, dtype) in saved.items():
+        name, entry = _parts(key)
+        if name not in held:
             continue
-        state: dict[str, Any] = {}
-        for key, entry in by_name.get(name, []):
-            shape, dtype = saved[key]
-            if shape == parameter.shape:
-                state[entry] = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
-            else:
-                state[entry] = torch.zeros(shape, dtype=dtype, device=parameter.device)
-            targets[key] = state[entry]
-        optimizer.state[parameter] = state
-        if not state:
-            del optimizer.state[parameter]
+        parameter = parameters[name]
+        present = optimizer.state.get(parameter, {}).get(entry)
+        if isinstance(present, Tensor) and (present.shape, present.dtype) == (shape, dtype):
+            targets[key] = present.detach()
+        elif shape == parameter.shape:
+            targets[key] = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+        else:
+            targets[key] = torch.zeros(shape, dtype=dtype, device=parameter.device)
     return targets
+
+
+def adopt_optimizer_tensors(
+    parameters: Mapping[str, Tensor], optimizer: Optimizer, loaded: Mapping[str, Tensor]
+) -> None:
+    """Make what was loaded the optimizer's state, in place of all that it held."""
+    states: dict[str, dict[str, Any]] = {}
+    for key, tensor in loaded.items():
+        name, entry = _parts(key)
+        states.setdefault(name, {})[entry] = tensor
+    for name in _names(parameters, optimizer).values():
+        optimizer.state.pop(parameters[name], None)
+        if name in states:
+            optimizer.state[parameters[name]] = states[name]
 
 
 def restore_optimizer_values(

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from dsengine.checkpoints.checksums import Checksums, Piece, check
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.communication.peers import failed_rank, is_communication_error
+
+if TYPE_CHECKING:
+    from dsengine.checkpoints.metadata_reader import Wanted
 
 _THREADS = 2
 """That write, of each rank: one waits for the disk while another one fills the page cache. From an
@@ -62,8 +66,13 @@ def read_tensors(
 
     from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
 
-    def compare(wanted: list[tuple[str, int, int]]) -> None:
-        group.run(lambda: check(path, wanted, checksums) if checksums else None, f"checking {path}")
+    def compare(wanted: "Wanted") -> None:
+        def compared() -> None:
+            pieces = wanted()
+            if checksums:
+                check(path, pieces, checksums)
+
+        group.run(compared, f"checking {path}")
 
     with _told_plainly(f"reading {path}"):
         load(
