@@ -62,6 +62,13 @@ def test_the_wheel_has_exactly_two_packages(wheel: Path) -> None:
     assert {"dsconfig/py.typed", "dsengine/py.typed"} <= names
 
 
+def test_the_wheel_says_where_to_read_on(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        lines = archive.read(metadata).decode().splitlines()
+    assert [line for line in lines if line.startswith("Project-URL: ")]
+
+
 def test_validate_from_the_wheel(site: Path, tmp_path: Path) -> None:
     config = tmp_path / "ds.json"
     config.write_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimisation": {"stage": 3}}')
