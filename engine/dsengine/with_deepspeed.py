@@ -2,7 +2,7 @@
 
 ``dsconfig run --engine deepspeed`` starts its ranks so: ``python -m dsengine.with_deepspeed
 train.py``. Nothing that the script does is changed; of each engine that ``deepspeed.initialize``
-returns, rank 0 tells the steps, and in the end how much memory it has held.
+returns, rank 0 tells the steps with their losses, and in the end how much memory it has held.
 """
 
 import functools
@@ -10,6 +10,9 @@ import importlib
 import sys
 import time
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from dsengine.communication.ending import end_in_order
 from dsengine.observation.events import BETWEEN_STEPS, End, held_bytes, tell_failures, tell_first
@@ -23,21 +26,37 @@ class _Steps:
         self._engine = engine
         self._told = 0
         self._since = time.perf_counter()
-        self._step = engine.step
-        engine.step = self.step
+        self._losses: list[Tensor] = []
+        self._backward, engine.backward = engine.backward, self.backward
+        self._step, engine.step = engine.step, self.step
         tell_first("engine")
         self._end = End(engine)
 
+    def backward(self, *arguments: Any, **named: Any) -> Any:
+        """What it returns is the share of one micro batch in the loss of its step."""
+        result = self._backward(*arguments, **named)
+        if isinstance(result, Tensor):
+            self._losses.append(result.detach().float().mean())
+        return result
+
     def step(self, *arguments: Any, **named: Any) -> Any:
         result = self._step(*arguments, **named)
-        self._end.step = done = self._engine.global_steps
-        now = time.perf_counter()
-        if done > self._told and (self._told == 0 or now - self._since > BETWEEN_STEPS):
+        done, now = self._engine.global_steps, time.perf_counter()
+        if done == self._end.step:  # within a window
+            return result
+        self._end.step = done
+        losses, self._losses = self._losses, []
+        if self._told == 0 or now - self._since > BETWEEN_STEPS:
             seconds = (now - self._since) / (done - self._told)
             rates = self._engine.get_lr() if self._engine.optimizer is not None else []
             rate = float(rates[0]) if rates else None
             tell_first(
-                "step", step=done, seconds=seconds, lr=rate, memory=held_bytes(self._engine.device)
+                "step",
+                step=done,
+                seconds=seconds,
+                loss=float(torch.stack(losses).sum()) if losses else None,
+                lr=rate,
+                memory=held_bytes(self._engine.device),
             )
             self._told, self._since = done, now
         return result

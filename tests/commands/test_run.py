@@ -197,8 +197,8 @@ import deepspeed
 from torch import nn
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first
 engine, *_ = deepspeed.initialize(model=nn.Linear(4, 4), config=sys.argv[1])
-for _ in range(3):
-    engine.backward(engine(torch.randn(2, 4)).sum())
+for _ in range(3 * engine.gradient_accumulation_steps()):
+    engine.backward((engine(torch.zeros(2, 4)) - engine.module.bias).sum() + 5)
     engine.step()
     if sys.argv[2:] == ["fail"]:
         raise KeyError("of the script")
@@ -239,8 +239,17 @@ def test_a_script_runs_on_deepspeed_itself(on_deepspeed: OnDeepSpeed) -> None:
     assert "on deepspeed 0.19.8 2 2 [0.001]" in done.stdout
     said = " ".join(done.stderr.split())
     assert "batch 4 = 2 x 1 accumulation x 2 ranks, adamw at 0.001, expected peak" in said
+    assert "step 1 loss 5.0000" in said
     assert "dsconfig run: 3 steps in" in said
     assert "resident on rank 0," in said and "of tensors were estimated" in said
+
+
+@pytest.mark.live
+@pytest.mark.engine
+def test_the_loss_of_a_step_on_deepspeed_is_that_of_its_window(on_deepspeed: OnDeepSpeed) -> None:
+    done = on_deepspeed(flags=("--accumulation", "2"))
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 0 and "step 1 loss 5.0000" in said, said
 
 
 @pytest.mark.live
