@@ -50,7 +50,7 @@ torch.optim.AdamW(model.parameters(), lr=1e-3)
     ),
     "transformers, as_deepspeed": (
         "",
-        "import dsengine.as_deepspeed\nTRAINER",
+        "import dsengine.as_deepspeed\nTRAINER\nimport deepspeed\ndeepspeed.initialize",
     ),
     "transformers, deepspeed": ("", "TRAINER\nimport deepspeed"),
     "transformers alone": ("", "TRAINER"),

@@ -141,3 +141,33 @@ def test_nothing_to_run_is_a_usage_error() -> None:
 def test_nothing_heavy_is_imported_for_it() -> None:
     code = "import dsengine.as_deepspeed, sys; print({'torch', 'pydantic'} & set(sys.modules))"
     assert said_by(code) == "set()\n"
+
+
+TRAINS = """
+import sys
+import torch
+import deepspeed
+engine, *_ = deepspeed.initialize(
+    model=torch.nn.Linear(4, 4),
+    config={
+        "train_micro_batch_size_per_gpu": 1,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "zero_optimization": {"stage": 3},
+    },
+)
+engine.backward(engine(torch.ones(1, 4)).sum())
+engine.step()
+if engine.global_rank == 0:
+    print("trained", engine.world_size, type(engine).__module__, sys.argv[1:])
+"""
+
+
+@pytest.mark.engine
+def test_torchrun_starts_a_script_as_it_is(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINS)
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    done = python(*launch, "-m", "dsengine.as_deepspeed", str(script), "--lr", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "trained 2 dsengine.loop.engine ['--lr', '1']\n"
+    assert done.stderr.count(SAID) == 1

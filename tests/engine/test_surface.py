@@ -53,6 +53,14 @@ def test_a_dynamic_scale_wants_the_loss_scaled_by_the_engine(ranks: Ranks, stage
     assert close(ranks.run(job, settings=settings, way="scaled")[0], reference)
 
 
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_call_at_the_wrong_time_is_an_error_of_deepspeeds_kind(ranks: Ranks, stage: int) -> None:
+    settings = config(stage, managed_gradient_accumulation=False)
+    said, managed, samples = ranks.run("training.surface_jobs:misused", settings=settings)[0]
+    assert ["no_sync()" in said[0], "scalar" in said[1], len(said)] == [True, True, 2]
+    assert not managed and samples == 8
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2])
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_deep_copy_is_an_ordinary_module(ranks: Ranks, stage: int, bf16: bool) -> None:

@@ -95,6 +95,21 @@ def _mean(value: float) -> float:
     return total.item() / dist.get_world_size()
 
 
+def misused(settings: dict[str, Any]) -> tuple[list[str], bool, int]:
+    """What is said to calls at the wrong time, as DeepSpeed's own kind of error; two getters."""
+    engine, said = started(settings), list[str]()
+    try:
+        with engine.no_sync():
+            engine.step()
+    except AssertionError as error:
+        said.append(str(error))
+    try:
+        engine.scale(torch.ones(2))
+    except AssertionError as error:
+        said.append(str(error))
+    return said, engine.managed_gradient_accumulation(), engine.tput_timer.batch_size
+
+
 def copied(settings: dict[str, Any]) -> tuple[bool, bool, bool]:
     """A deep copy is an ordinary module with the same output, and trains no shard."""
     engine = started(settings)

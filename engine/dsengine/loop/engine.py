@@ -15,6 +15,7 @@ from dsengine.communication.peers import absent, give_up, in_phase
 from dsengine.communication.peers.message import cause_of
 from dsengine.loop.direct_backward import DirectBackward
 from dsengine.loop.join import Until, joined
+from dsengine.loop.misuse import MisuseError
 from dsengine.loop.offload_states import EVERYTHING, GRADIENTS, MODEL
 from dsengine.loop.saving import SavingEngine
 from dsengine.loop.stepping import Stepper
@@ -202,6 +203,8 @@ class Engine(SavingEngine):
 
     def scale(self, loss: Tensor) -> Tensor:
         """Multiply by the loss scale (1 outside fp16), for ``loss.backward()`` of a script."""
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise MisuseError("scale() needs a scalar tensor: the loss that backward() begins at")
         return self._direct.scale(loss)
 
     @in_phase("step")
@@ -222,7 +225,7 @@ class Engine(SavingEngine):
                 "which drops the gradients of this window"
             )
         if not self._reduces:
-            raise RuntimeError("step() inside no_sync(): the gradients are not reduced yet")
+            raise MisuseError("step() inside no_sync(): the gradients are not reduced yet")
         self._step_applied = False
         if self.is_gradient_accumulation_boundary():
             with self._reporter.phase("step"):
@@ -300,7 +303,7 @@ class Engine(SavingEngine):
     def no_sync(self) -> Iterator[None]:
         """Leave gradients unreduced inside; only where they are not divided (stages 0, 1)."""
         if self.zero_optimization_stage() >= 2:
-            raise RuntimeError(
+            raise MisuseError(
                 f"no_sync() cannot work at ZeRO stage {self.zero_optimization_stage()}: "
                 "gradients are divided among ranks in every backward; "
                 "coalesce_grad_reduction() reduces once at its end"

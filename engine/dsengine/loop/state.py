@@ -138,6 +138,10 @@ class EngineState(MovedModule):
     def gradient_accumulation_steps(self) -> int:
         return self.accumulation.steps
 
+    def managed_gradient_accumulation(self) -> bool:
+        """Whether windows end by counting; else where the script calls ``step``."""
+        return self._effective.gradients.managed_accumulation
+
     def train_batch_size(self) -> int:
         return self.plan.batch.global_batch
 

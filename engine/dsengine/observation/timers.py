@@ -46,7 +46,7 @@ class Throughput:
     def __init__(
         self, samples_per_step: int, device: torch.device, *, synchronized: bool = True
     ) -> None:
-        self._samples = samples_per_step
+        self.batch_size = samples_per_step
         self._device = device
         self._synchronized = synchronized
         self.epoch_count = 0
@@ -67,7 +67,7 @@ class Throughput:
     def avg_samples_per_sec(self) -> float:
         """The mean rate over all ranks; 0 while it is still warming up."""
         steps, seconds = self._boundaries - WARM_STEPS, self._end() - self._began
-        return steps * self._samples / seconds if steps > 0 and seconds > 0 else 0.0
+        return steps * self.batch_size / seconds if steps > 0 and seconds > 0 else 0.0
 
     def _end(self) -> float:
         # Waiting at every boundary would keep work from being queued up.

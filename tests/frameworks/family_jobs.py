@@ -1,0 +1,51 @@
+"""Families of transformers' models on ranks: trained a little, saved, let go of."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import dsengine
+from frameworks.families import inputs_of, loss_of, small_model
+
+CONFIG: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 2,
+    # So large an eps that a gradient of nothing but rounding, as before a norm, moves nothing.
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "eps": 1e-2}},
+    "gradient_clipping": 1.0,
+}
+
+
+def trained(model_types: list[str], stage: int, folder: str = "") -> dict[str, Any]:
+    """By family, three losses of rank 0's batches, or how it failed, as every rank has seen it."""
+    warnings.simplefilter("ignore")
+    return {each: _one(each, stage, folder) for each in model_types}
+
+
+def _one(model_type: str, stage: int, folder: str) -> Any:
+    try:
+        model = small_model(model_type)
+    except Exception as error:
+        return f"not built: {type(error).__name__}: {error}"[:200]
+    zero = {"stage": stage} | ({"stage3_param_persistence_threshold": 0} if stage == 3 else {})
+    engine = None
+    try:
+        engine, *_ = dsengine.initialize(model=model, config=CONFIG | {"zero_optimization": zero})
+        losses = []
+        for step in range(3):
+            loss = loss_of(engine(**inputs_of(engine.module, 10 * step + dist.get_rank())))
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.detach())
+        mean = torch.stack(losses)
+        dist.all_reduce(mean)
+        if folder:
+            engine.save_16bit_model(Path(folder) / model_type)
+        return (mean / dist.get_world_size()).tolist()
+    except Exception as error:
+        return f"failed: {type(error).__name__}: {error}"[:300]
+    finally:
+        if engine is not None:
+            engine.destroy()
