@@ -8,6 +8,7 @@ import typer
 
 from dsconfig.commands.errors import UsageError
 from dsconfig.report.sizes import gib
+from dsconfig.runtimes.effective import Precision
 
 
 class Action(StrEnum):
@@ -20,12 +21,6 @@ class Form(StrEnum):
 
     DEEPSPEED = "deepspeed"
     SAFETENSORS = "safetensors"
-
-
-class Precision(StrEnum):
-    FP32 = "fp32"
-    FP16 = "fp16"
-    BF16 = "bf16"
 
 
 CONVERT = "Of convert"
@@ -95,7 +90,9 @@ def checkpoint(
     if to is not None and output is not None:
         try:
             if to is Form.SAFETENSORS:
-                said = conversion.to_safetensors(path.resolve(), output, precision or "fp32")
+                said = conversion.to_safetensors(
+                    path.resolve(), output, precision or Precision.FP32
+                )
             else:
                 said = conversion.to_deepspeed(path.resolve(), output, stage, ranks)
         except CheckpointError as error:

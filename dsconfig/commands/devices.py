@@ -23,8 +23,11 @@ Words = Annotated[
 def devices(words: Words = None, output_format: options.FullOrJson = "full") -> None:
     """List the cards of the catalogue, for --device. Case and dashes do not matter.
 
-    Examples: `dsconfig devices a100`, `dsconfig devices 80gb --output-format json`. Any other card:
-    --device-memory 24GiB.
+    Any other card: --device-memory 24GiB.
+
+    Examples:
+      dsconfig devices a100
+      dsconfig devices 80gb --output-format json
     """
     found = [each for each in catalogue.gpus() if catalogue.mentions(words or (), each["name"])]
     here = machine.cards_here()

@@ -22,8 +22,11 @@ Words = Annotated[
 def models(words: Words = None, output_format: options.FullOrJson = "full") -> None:
     """List the models of the catalogue, for --model. Case and dashes do not matter.
 
-    Examples: `dsconfig models llama 8b`, `dsconfig models qwen --output-format json`. An id that
-    lies in Hugging Face's cache, or a config.json, is taken as it is.
+    An id that lies in Hugging Face's cache, or a config.json, is taken as it is.
+
+    Examples:
+      dsconfig models llama 8b
+      dsconfig models qwen --output-format json
     """
     found = [each for each in catalogue.models() if catalogue.mentions(words or (), *names(each))]
     if output_format == "json":

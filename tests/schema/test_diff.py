@@ -12,10 +12,12 @@ from dsconfig.commands.pinning import pinned
 from dsconfig.schema.meaning import meaning
 from dsconfig.schema.version import Version
 from dsconfig.source import read
+from dsconfig.source.pointer import value_at
 
 from .conftest import Run
 
 CORPUS = Path(__file__).parents[1] / "oracle" / "corpus"
+VERSIONS, HISTORY = CORPUS.parent / "versions.jsonl", CORPUS.parent / "key_history.json"
 OLDER, NEWER = Version(0, 14, 4), Version(0, 19, 8)
 
 OLD = {
@@ -209,6 +211,76 @@ def test_no_public_file_means_something_else_when_pinned(path: Path) -> None:
     then, now = meaning(document.value, OLDER), meaning(after.value, NEWER)
     kept = [move for move in new_defaults(then, now) if move.before is not None]
     assert not kept
+
+
+def recorded(*releases: Version) -> list[dict[str, Any]]:
+    """Configs that each of these releases of DeepSpeed was seen to load."""
+    rows = map(json.loads, VERSIONS.read_text().splitlines())
+    return [row for row in rows if all(_loads(row, release) for release in releases)]
+
+
+def _loads(row: dict[str, Any], release: Version) -> bool:
+    return any(
+        span["accept"] and Version.parse(span["from"]) <= release <= Version.parse(span["to"])
+        for span in row["ranges"]
+    )
+
+
+def pinned_rows() -> list[tuple[str, dict[str, Any]]]:
+    """What was seen to load before and after the move, as the pin rewrites it."""
+    rows = recorded(OLDER, NEWER)
+    after = [pinned(read(json.dumps(row["config"])), OLDER, NEWER).value for row in rows]
+    changed = [
+        (row["id"], new) for row, new in zip(rows, after, strict=True) if new != row["config"]
+    ]
+    assert len(changed) > 50
+    return changed
+
+
+def test_a_release_that_was_seen_to_load_a_config_loads_it_pinned() -> None:
+    for name, config in pinned_rows():
+        report = dsconfig.validate(config, runtime="deepspeed", version=str(NEWER))
+        stops = [each for each in report.errors if each.effect == "refused" and not each.late]
+        assert not stops, (name, stops)
+
+
+@pytest.mark.live
+def test_the_real_deepspeed_loads_what_is_pinned() -> None:
+    pytest.importorskip("deepspeed")
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    for _, config in pinned_rows():
+        DeepSpeedConfig(config)
+
+
+CHANGED = (
+    "gradient_clipping",
+    "steps_per_print",
+    "bf16.check_grad_overflow",
+    "zero_optimization.offload_optimizer.pin_memory",
+    "zero_optimization.offload_param.pin_memory",
+)
+"""Keys that the file below leaves out and reads, and whose default changed after 0.14.4."""
+
+
+@pytest.mark.parametrize(("older", "written"), [("0.14.4", 4), ("0.18.9", 4), ("0.19.4", 2)])
+def test_what_is_pinned_is_what_the_sources_had_before(older: str, written: int) -> None:
+    """Defaults as recorded from DeepSpeed's sources, release by release."""
+    off = {"device": "cpu"}
+    zero = {"stage": 3, "offload_optimizer": off, "offload_param": off}
+    whole = {"train_batch_size": 8, "bf16": {"enabled": True}, "zero_optimization": zero}
+    release = Version.parse(older)
+    after = pinned(read(json.dumps(whole)), release, NEWER).value
+    rows = {row["path"]: row for row in json.loads(HISTORY.read_text())}
+    known = [path for path in CHANGED if Version.parse(rows[path]["since"]) <= release]
+    before = {
+        path: change["from"]
+        for path in known
+        for change in rows[path]["default_changes"]
+        if release < Version.parse(change["version"])
+    }
+    assert {path: value_at(after, path) for path in before} == before
+    assert len(before) == written
 
 
 def test_pin_takes_one_file_and_writes_only_what_it_can_edit(run: Run, file: Any) -> None:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from dsengine.checkpoints.deepspeed_layout import read_whole, write_checkpoint
-from dsengine.checkpoints.deepspeed_layout.whole import PRECISIONS
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.export import write_weights
+from dsengine.optimizers.precision import DTYPES
 
 
 def to_deepspeed(path: Path, output: Path, stage: int | None, ranks: int | None) -> str:
@@ -28,5 +28,5 @@ def to_safetensors(path: Path, output: Path, precision: str) -> str:
     if there is not None:
         raise CheckpointError(f"{there} exists: choose another folder, or remove it")
     saved = read_whole(path.parent, path.name, only_weights=True)
-    write_weights(saved.weights, output, dtype=PRECISIONS[precision])
+    write_weights(saved.weights, output, dtype=DTYPES[precision])
     return f"{output}: the weights in {precision}"

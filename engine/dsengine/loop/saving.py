@@ -15,6 +15,7 @@ from dsengine.checkpoints.export import load_weights, save_weights, whole_state_
 from dsengine.communication.peers import in_phase
 from dsengine.loop.offload_states import EVERYTHING, OffloadingEngine
 from dsengine.observation.events import tell_first
+from dsengine.optimizers.precision import DTYPES
 
 Path = str | PathLike[str]
 
@@ -190,5 +191,5 @@ def _written_by_deepspeed(load_dir: Path, tag: str | None) -> bool:
 
 def _model_dtype(engine: OffloadingEngine) -> torch.dtype | None:
     """The dtype in which the model computes; None leaves each tensor its own."""
-    dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": None}
-    return dtypes[str(engine.plan.effective.numerics.precision)]
+    name = str(engine.plan.effective.numerics.precision)
+    return None if name == "fp32" else DTYPES[name]

@@ -13,6 +13,7 @@ from dsengine.checkpoints.directory import STATE
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import Manifest, read_manifest
 from dsengine.checkpoints.tensor_files import read_tensors, saved_tensors
+from dsengine.optimizers.precision import DTYPES
 
 LOSS_SCALE_NAMES = {
     "cur_scale": "scale",
@@ -25,7 +26,6 @@ LOSS_SCALE_NAMES = {
     "consecutive_hysteresis": "consecutive_hysteresis",
 }
 """DeepSpeed's names of what a loss scale knows, with ours."""
-PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def own_checkpoint(directory: Path, *, only_weights: bool = False) -> WholeCheck
         stage=said.get("stage", 0),
         world_size=said.get("world_size", 1),
         weights=weights,
-        dtype=PRECISIONS[said.get("precision", "fp32")],
+        dtype=DTYPES[said.get("precision", "fp32")],
         buffers=manifest.buffers,
         tied=manifest.tied,
         optimizer_type=optimizer.get("type"),

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dsengine.checkpoints.deepspeed_layout import read_whole
 from dsengine.checkpoints.export import write_weights
+from dsengine.optimizers.precision import DTYPES
 from dsengine.sharding.giving_back import give_back
 
 Path = str | PathLike[str]
@@ -133,17 +134,9 @@ def _in_order_of_numbers(path: FilePath) -> list[Any]:
 
 
 def _dtype(name: str) -> torch.dtype:
-    known = {
-        "fp32": torch.float32,
-        "float32": torch.float32,
-        "fp16": torch.float16,
-        "float16": torch.float16,
-        "bf16": torch.bfloat16,
-        "bfloat16": torch.bfloat16,
-    }
-    kind = known.get(name.removeprefix("torch."))
+    kind = DTYPES.get(name.removeprefix("torch."))
     if kind is None:
-        raise ValueError(f"dtype {name!r} is none of {', '.join(known)}")
+        raise ValueError(f"dtype {name!r} is none of {', '.join(DTYPES)}")
     return kind
 
 
