@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from dsconfig.batch import GLOBAL, KEYS, STEPS
+from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS
 from dsconfig.lazily import lazily
-from dsconfig.runtimes.base import AUTO
+from dsconfig.runtimes.base import AUTO, SCRIPT
 
 with lazily():
     from dsconfig.commands import inference, text_table
@@ -44,6 +44,18 @@ def usual_precision(document: "Document", facts: "Facts", program: "Runtime") ->
     origins = {**facts.origins, "precision": runs.PRECISION_FLAG}
     training = replace(_training(facts), precision=name)
     return replace(facts, training=training, origins=origins)
+
+
+def one_sample(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
+    """The facts with one sample per batch where that is up to a script's data loaders."""
+    training = _training(facts)
+    is_open = MICRO in inference.filled_by(program, document.value)
+    at = program.elsewhere.get(f"/{MICRO}")
+    if not is_open or training.micro_batch_size or at is None or at.where != SCRIPT:
+        return facts
+    step = program.steps({f"/{MICRO}": 1}, {MICRO: AUTO})[0]
+    say(f"assumed: {step}, which nobody gave (--micro-batch)")
+    return replace(facts, training=replace(training, micro_batch_size=1))
 
 
 def as_in_the_file(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":

@@ -136,6 +136,7 @@ def estimate(
     if document is not None:
         facts = assumed.usual_precision(document, facts, program.runtime)
         facts = assumed.as_in_the_file(document, facts, program.runtime)
+        facts = assumed.one_sample(document, facts, program.runtime)
         facts = assumed.one_pass(document, facts, program.runtime)
         effective = _resolved(document, facts, program.runtime)
     if fit:

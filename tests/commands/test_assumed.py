@@ -162,3 +162,16 @@ def test_only_a_micro_batch_that_agrees_with_the_file_is_assumed(
     path.write_text(json.dumps({"train_batch_size": total, "zero_optimization": {"stage": 2}}))
     done = run("estimate", path, "--runtime", "transformers", "--params", "1e9", "--gpus", 8)
     assert ("per_device_train_batch_size=" in done.stderr) is said
+
+
+def test_a_plugin_of_accelerate_is_estimated_with_one_sample_in_the_loaders(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(
+        "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 8\n"
+        "deepspeed_config: {zero_stage: 3}\n"
+    )
+    asked = ("--model", "llama-3-8b", "--device", "h100", "--seq-len", 2048)
+    done = run("estimate", path, *asked)
+    assert done.returncode == 0 and "micro batch 1 x 2048" in " ".join(done.stdout.split())
+    assert "assumed: DataLoader(..., batch_size=1) in the script" in " ".join(done.stderr.split())
+    assert "assumed" not in run("estimate", path, *asked, "--micro-batch", 2).stderr

@@ -1,6 +1,9 @@
 """transformers' Trainer with dsengine in the place of DeepSpeed, held to the real one."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +112,23 @@ def test_a_run_goes_on_from_what_either_has_saved(
 def test_recomputed_activations_change_nothing(trained: Trained) -> None:
     plain = trained("dsengine", 3, IN_CONFIG)
     agree(trained("dsengine", 3, IN_CONFIG, "--gradient_checkpointing=true"), plain)
+
+
+def test_what_tune_advises_trains_to_its_end(tmp_path: Path) -> None:
+    """With the real DeepSpeed: the file that it writes, and the arguments that it names beside."""
+    model, file = tiny_model(tmp_path), tmp_path / "ds.json"
+    about = ["--model", str(model / "config.json"), "--gpus", "1", "--device", "h100"]
+    batch = ["--seq-len", "12", "--micro-batch", "2", "--global-batch", "4"]
+    run = ["--runtime", "transformers", "--precision", "bf16", "-o", str(file)]
+    command = [sys.executable, "-m", "dsconfig", "tune", *about, *batch, *run]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    words = " ".join((said.stdout + said.stderr).split())
+    advice = re.search(r"\(-o\), set (.*?) in TrainingArguments", words)
+    assert advice is not None, words
+    named = [f"--{each}" for each in advice[1].split(", ")]
+    assert {each.partition("=")[0] for each in named} >= {"--learning_rate", "--bf16"}
+    usual = [each for each in ARGUMENTS if not each.startswith("--learning_rate")]
+    out = ("--output_dir", str(tmp_path / "out"), "--deepspeed", str(file), "--use_cpu=true")
+    told_by = told("deepspeed", "trainer", tmp_path, str(model), *out, *usual, *named)
+    assert len(told_by["losses"]) == 6 and max(told_by["rates"]) == pytest.approx(1e-5)
+    assert "model.safetensors" in told_by["saved"]
