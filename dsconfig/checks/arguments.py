@@ -7,14 +7,14 @@ from dsconfig.checks.registry import TRAINING, rule
 from dsconfig.checks.rule import Finding, beside_arguments
 from dsconfig.facts.held import is_of_accelerate
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
-from dsconfig.facts.training import NUMBERS
+from dsconfig.facts.training import NUMBERS, OF_SCRIPTS
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.transformers import Transformers
 
 with lazily():
     from dsconfig.checks import spelling
-    from dsconfig.facts import yaml_text
+    from dsconfig.facts import distributed_config, yaml_text
 
 MOST_NAMED = 3
 """Names of a script's own fields in one note."""
@@ -65,7 +65,8 @@ def training_argument(config: Context) -> Iterator[Finding]:
 
 def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Finding]:
     """Names that are misspelt; one note of them all where some may be of a script's own class."""
-    unknown = sorted(arguments.keys() - TAKEN - FORMER.keys())
+    told_elsewhere = {distributed_config.HOLDER, distributed_config.BLOCK}
+    unknown = sorted(arguments.keys() - TAKEN - FORMER.keys() - OF_SCRIPTS - told_elsewhere)
     meant = {name: spelling.closest(name, sorted(TAKEN)) for name in unknown}
     in_file = "training" in config.facts.origins
     if None not in meant.values():

@@ -117,6 +117,10 @@ NUMBERS = (
 """Arguments with a fraction, with which an optimizer or its schedule calculates."""
 
 
+OF_SCRIPTS = frozenset(("max_seq_length", "max_length", "num_training_steps"))
+"""Arguments that are read here and are fields of scripts' and trainers' own classes."""
+
+
 def from_path(path: str | Path) -> TrainingFacts:
     """Read a file of TrainingArguments. Raises FactError on values of a wrong type."""
     return training(given.read_file(path, FLAG))

@@ -97,3 +97,10 @@ def test_names_that_a_script_may_have_are_one_note() -> None:
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
     (told,) = [each for each in found if each.code == "DSC707"]
     assert told.severity == "info" and "and 1 more" in told.message
+
+
+def test_fields_of_scripts_that_are_read_are_no_strangers() -> None:
+    given = {"output_dir": "out", "max_length": 512, "model_init_kwargs": {"dtype": "bfloat16"}}
+    facts = dsconfig.gather(world_size=1, training_args=given)
+    found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
+    assert "DSC707" not in {each.code for each in found}
