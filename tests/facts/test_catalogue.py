@@ -86,3 +86,9 @@ def test_rates_that_were_looked_up_say_where() -> None:
     for name in ("A800-SXM4-80GB", "H20-SXM-96GB", "B200-SXM-180GB", "MI325X", "RTX-5090", "L40S"):
         assert sources[name], name
     assert all(card["rates_source"] for card in catalogue.gpus() if "rates_source" in card)
+
+
+def test_a_name_that_is_cut_short_is_answered_with_what_begins_so() -> None:
+    known = ("A10", "A10G", "H100-SXM5-80GB", "H100-PCIe-80GB")
+    said = str(catalogue.unknown("--device", "h10", known, ""))
+    assert "near it: H100-SXM5-80GB, H100-PCIe-80GB, A10" in said

@@ -50,6 +50,9 @@ def unknown(flag: str, name: str, known: Iterable[str], remedy: str) -> FactErro
     from difflib import get_close_matches
 
     names = {squeezed(entry): entry for entry in known}
-    near = [names[hit] for hit in get_close_matches(squeezed(name), names, n=3, cutoff=0.5)]
+    asked = squeezed(name)
+    begin_so = [each for each in names if asked and each.startswith(asked)]
+    alike = dict.fromkeys((*begin_so, *get_close_matches(asked, names, n=3, cutoff=0.5)))
+    near = [names[hit] for hit in list(alike)[:3]]
     hint = f"; near it: {', '.join(near)}" if near else ""
     return FactError(flag, f"{name!r} is not in the catalogue{hint}. {remedy}")
