@@ -50,6 +50,8 @@ DEEPSPEED = "0.19.8"
 """The release whose interface this is."""
 __version__ = f"{DEEPSPEED}+dsengine.{dsconfig.__version__}"
 """What a script that compares releases has to see, and after the plus sign our own."""
+__version_major__, __version_minor__, __version_patch__ = map(int, DEEPSPEED.split("."))
+__git_hash__ = __git_branch__ = None
 
 _HOMES = {
     "CheckpointError": "checkpoints",

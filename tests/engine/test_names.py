@@ -250,6 +250,9 @@ def test_a_build_is_told_as_it_runs() -> None:
     from dsengine.git_version_info import compatible_ops, installed_ops, torch_info, version
 
     assert version == dsengine.__version__ and compatible_ops["cpu_adam"]
+    parts = (dsengine.__version_major__, dsengine.__version_minor__, dsengine.__version_patch__)
+    assert version.startswith("{}.{}.{}+".format(*parts))
+    assert dsengine.__git_hash__ is dsengine.__git_branch__ is None
     assert not any(installed_ops.values()) and torch.__version__.startswith(torch_info["version"])
     assert all(torch_info[f"{each}_version"].count(".") for each in ("cuda", "nccl", "hip"))
 

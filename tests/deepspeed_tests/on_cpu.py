@@ -1,0 +1,28 @@
+"""What DeepSpeed's tests say of devices by number, on machines whose only device is the CPU."""
+
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+
+def on_cpu() -> None:
+    """From now on, let device numbers mean the CPU to either package."""
+    import deepspeed.comm  # type: ignore[import-untyped]
+    from deepspeed.accelerator import get_accelerator  # type: ignore[import-untyped]
+
+    device: Any = get_accelerator()
+    if device.device_name() != "cpu":
+        return
+    device.current_device = lambda: "cpu"
+    gather: Any = deepspeed.comm.all_gather_into_tensor
+
+    def of_scalars_too(output: Any, tensor: Any, *args: Any, **named: Any) -> Any:
+        return gather(output, tensor.reshape(-1), *args, **named)
+
+    deepspeed.comm.all_gather_into_tensor = of_scalars_too  # gloo alone insists on a dimension
+    original = DistributedDataParallel.__init__
+
+    def without_numbers(self: Any, *args: Any, **named: Any) -> None:
+        original(self, *args, **(named | {"device_ids": None, "output_device": None}))
+
+    DistributedDataParallel.__init__ = without_numbers  # type: ignore[method-assign]

@@ -1,0 +1,116 @@
+"""DeepSpeed's unit tests: how they are started and sorted, and the page of what came of them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deepspeed_tests.__main__ import PAGE, ROOT, page, recorded
+from deepspeed_tests.outcomes import Outcome, read
+
+CHECKOUT = os.environ.get("DEEPSPEED_CHECKOUT", "")
+COMMON = """
+import deepspeed, pytest
+
+class DistributedExec:
+    is_dist_test, world_size = True, 2
+    def __call__(self, request):
+        self.request = request
+        self._launch_procs(self.world_size, "")
+    def _dist_run(self, rank, count, port, init_method):
+        self.rank = rank
+        getattr(self, self.request.function.__name__)()
+"""
+CONFTEST = """
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    if getattr(item.cls, "is_dist_test", False):
+        item.cls()(item._request)
+        item.runtest = lambda: True
+"""
+TESTS = """
+from deepspeed.pipe import PipelineModule
+from deepspeed.runtime.zero.config import ZeroStageEnum
+import deepspeed, pytest
+from unit.common import DistributedExec
+
+class Mine(PipelineModule):
+    pass
+
+@pytest.mark.parametrize("stage", [ZeroStageEnum.weights, 3])
+def test_passes(stage):
+    assert deepspeed.__version__.partition("+")[2].startswith("dsengine")
+
+def test_refused():
+    Mine(layers=[])
+
+def test_private():
+    ZeroStageEnum(3)
+
+def test_of_nothing():
+    getattr(None, "norm")
+
+class TestRanks(DistributedExec):
+    def test_passes(self):
+        assert self.rank in (0, 1)
+    def test_fails_on_one(self):
+        assert self.rank == 0, "of rank 1"
+
+class TestMany(DistributedExec):
+    world_size = 4
+    def test_passes(self):
+        pass
+"""
+
+
+@pytest.mark.engine
+def test_each_test_comes_to_one_kind(tmp_path: Path) -> None:
+    for name, text in {
+        "conftest.py": CONFTEST,
+        "unit/__init__.py": "",
+        "unit/common.py": COMMON,
+        "unit/test_some.py": TESTS,
+    }.items():
+        (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tests" / name).write_text(text)
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "engine", ROOT / "tests"))),
+        "DEEPSPEED_TESTS_RUNS": str(tmp_path / "runs"),
+    }
+    command = [sys.executable, "-m", "deepspeed_tests", "run", str(tmp_path)]
+    for _ in range(2):  # the second run finds everything done
+        subprocess.run(command, env=environment, capture_output=True, check=True, cwd=tmp_path)
+    told = tmp_path / "runs" / "dsengine.jsonl"
+    assert len(told.read_text().splitlines()) == 7
+    found = {name.rpartition("test_some.py::")[2]: each for name, each in read(told).items()}
+    assert {name: each.kind for name, each in found.items()} == {
+        "TestMany::test_passes": "skipped",
+        "TestRanks::test_fails_on_one": "failed",
+        "TestRanks::test_passes": "passed",
+        "test_of_nothing": "failed",
+        "test_passes": "passed",
+        "test_private": "private",
+        "test_refused": "refused",
+    }
+    assert found["test_private"].why == "runtime.zero.config.ZeroStageEnum"
+    assert "of rank 1" in found["TestRanks::test_fails_on_one"].why
+
+
+def test_the_page_is_that_of_the_record() -> None:
+    assert PAGE.read_text("utf-8") == page(recorded())
+
+
+@pytest.mark.deep
+@pytest.mark.engine
+@pytest.mark.skipif(not CHECKOUT, reason="DEEPSPEED_CHECKOUT names no checkout of DeepSpeed")
+def test_what_passed_passes_still() -> None:
+    """Hours: it goes on where it was stopped, in runs/deepspeed-tests."""
+    command = [sys.executable, "-m", "deepspeed_tests", "run", CHECKOUT]
+    subprocess.run(command, cwd=ROOT / "tests", check=True)
+    now: dict[str, Outcome] = read(ROOT / "runs" / "deepspeed-tests" / "dsengine.jsonl")
+    passed = [name for name, each in recorded().items() if each.kind == "passed"]
+    assert [name for name in passed if now[name].kind != "passed"] == []
