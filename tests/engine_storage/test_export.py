@@ -66,3 +66,14 @@ def test_weights_of_another_model_are_refused_by_name_on_every_rank(
         assert "missing in the checkpoint: weight, bias" in result["wrong"]
         assert "unknown to the model: " in result["wrong"]
         assert "embedding.weight" in result["wrong"]
+
+
+def test_one_tensor_under_two_names_is_written_once_where_the_format_can(tmp_path: Path) -> None:
+    from dsengine.checkpoints.export.save_weights import write_weights
+
+    weight = torch.ones(64, 64)
+    for filename in ("pytorch_model.bin", "model.safetensors"):
+        write_weights({"a": weight, "b": weight}, tmp_path, filename, torch.bfloat16)
+    read = torch.load(tmp_path / "pytorch_model.bin")
+    assert read["a"] is read["b"] and read["a"].dtype is torch.bfloat16
+    assert (tmp_path / "model.safetensors").stat().st_size > 2 * weight.numel() * 2

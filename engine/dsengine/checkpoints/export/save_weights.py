@@ -66,7 +66,10 @@ def write_weights(
     cast = {name: tensor.to(exported_dtype(tensor, dtype)) for name, tensor in weights.items()}
     layout = divide({n: tensor.nbytes for n, tensor in cast.items()}, filename, max_file_bytes)
     for file, names in layout.files.items():
-        _write(root / file, {name: cast[name].contiguous().clone() for name in names})
+        keys = {n: n if file.endswith(".safetensors") else id(weights[n]) for n in names}
+        own = {key: cast[name].contiguous().clone() for name, key in keys.items()}
+        # torch's format keeps one tensor under two names as one
+        _write(root / file, {name: own[key] for name, key in keys.items()})
     _publish(root, filename, layout)
 
 
