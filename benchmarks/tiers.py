@@ -124,21 +124,22 @@ def deepspeed_step(elements: int) -> Callable[[], None] | None:
 
 
 def nvme(elements: int, rounds: int, folder: Path) -> list[str]:
-    from dsengine.tiers.files import Buffer, FileIO, TileFile, wait
+    from dsengine.tiers.files import Buffer, FileIO, UnnamedFile, wait
 
     binding, step = bound(elements, nvme_path=str(folder))
     _, in_memory = bound(elements)
-    size = sum(file.size for file in binding._files)
+    size = binding._file.size
     buffer = Buffer(256 * 2**20)
-    parts = [TileFile(folder / "sequential", buffer.size) for _ in range(-(-size // buffer.size))]
+    count = -(-size // buffer.size)
+    parts = [UnnamedFile(folder / "sequential", buffer.size) for _ in range(count)]
     large = FileIO(4, LARGE_BLOCK)
 
     def each_way() -> None:
         """The fastest requests that were found: every byte written, then every byte read."""
         for part in parts:
-            wait(large.exchange(buffer, write=part))
+            wait(large.exchange(buffer, write=part.whole))
         for part in parts:
-            wait(large.exchange(buffer, read=part))
+            wait(large.exchange(buffer, read=part.whole))
 
     def tiles() -> None:
         for _ in binding._visited(writing=True):
@@ -175,17 +176,19 @@ def train(rounds: int) -> list[str]:
     lines = [f"{mode}: {statistics.median(each):.0f} tokens/s" for mode, each in rates.items()]
     lines.append(f"{ratio(rates[modes[0]], rates[modes[1]]):.2f} times DeepSpeed's")
     with Ranks(1) as fresh:
-        [[held, expected]] = fresh.run("tiers:memory", steps=8)
+        [[held, peak, at_rest, at_most]] = fresh.run("tiers:memory", steps=8)
     shown = ", ".join(f"{each / 2**20:.0f}" for each in held)
     return [
         *lines,
-        f"MiB after each step: {shown}; estimated {expected / 2**20:.0f} "
-        f"({max(held) / expected - 1:+.1%})",
+        f"MiB after each step: {shown}; estimated {at_rest / 2**20:.0f} "
+        f"({max(held) / at_rest - 1:+.1%})",
+        f"MiB at most: {peak / 2**20:.0f}; estimated {at_most / 2**20:.0f} without activations "
+        f"({peak / at_most - 1:+.1%})",
     ]
 
 
-def memory(steps: int) -> tuple[list[int], int]:
-    """Bytes that states hold after each step, over those before the model; and the estimate's."""
+def memory(steps: int) -> tuple[list[int], int, int, int]:
+    """Bytes over those before the model: after each step, at most; and both estimates."""
     import gc
 
     from engine_modes import MODES, Workload, config
@@ -203,17 +206,20 @@ def memory(steps: int) -> tuple[list[int], int]:
     model = work.model()
     engine, *_ = dsengine.initialize(model=model, config=config(2, "fp32", 1, offloads=True))
     batch, held = work.batch(0)[:1], list[int]()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     for _ in range(steps):
         engine.backward(engine(batch))
         engine.step()
         held.append(resident() - before)
-    phases = engine.plan.memory
-    return held, phases["host_bytes"] + 4 * sum(each.numel() for each in model.parameters())
+    plan = engine.plan.memory
+    at_rest = plan["host_bytes"] + 4 * sum(each.numel() for each in model.parameters())
+    passes = max(plan["phases"][phase] for phase in ("forward", "backward", "step"))
+    return held, resident("VmHWM") - before, at_rest, plan["host_bytes"] + passes
 
 
-def resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def resident(name: str = "VmRSS") -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def main() -> None:

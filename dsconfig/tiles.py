@@ -9,8 +9,13 @@ from typing import TypeVar
 
 STAGING_BYTES = 256 * 2**20
 """The most that one buffer between two tiers holds."""
+PIECE_BYTES = 32 * 2**20
+"""Of what travels between device and host at a time, in a page-locked buffer."""
+PIECES = STAGING_BYTES // PIECE_BYTES
 ELEMENT_BYTES = 4
 """All states are fp32."""
+PAGE_ELEMENTS = 1024
+"""What direct access to a file counts in."""
 FEWEST_BUFFERS = 2
 """One tile is updated while the last is written and the next is read."""
 
@@ -35,6 +40,12 @@ def host_share(sizes: Mapping[Name, int], ratio: float) -> tuple[dict[Name, int]
 def tile_elements(sub_group_size: int, segments: int = 1) -> int:
     """Return the most elements of a tile whose ``segments`` (weights, each moment) move."""
     return max(1, min(sub_group_size, STAGING_BYTES // (ELEMENT_BYTES * segments)))
+
+
+def filed_tile_elements(sub_group_size: int, segments: int) -> int:
+    """Return the same of a tile in a file, where it begins and ends with a page."""
+    most = tile_elements(sub_group_size, segments)
+    return max(PAGE_ELEMENTS, most - most % PAGE_ELEMENTS)
 
 
 def buffers(buffer_count: int, segments: int, tiles: int) -> int:

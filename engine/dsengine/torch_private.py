@@ -32,6 +32,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.utils import _to_kwargs
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -685,6 +687,34 @@ def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(holder, name, original)
+
+
+# Hooks on an optimizer's step
+#
+# Public: to add and remove them, and a wrapper that runs them around any function. Not public:
+# where they are, to leave them out where one step of the training is many of the optimizer's.
+
+
+def step_hooks_once(optimizer: Optimizer, step: Callable[[], None]) -> None:
+    """Run the hooks on steps of ``optimizer`` around ``step``, and in none of its calls inside."""
+    tables: list[dict[int, Any]] = [
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        _global_optimizer_pre_hooks,
+        _global_optimizer_post_hooks,
+    ]
+
+    def without_hooks(_: Optimizer) -> None:
+        held = [dict(table) for table in tables]
+        for table in tables:
+            table.clear()
+        try:
+            step()
+        finally:
+            for table, hooks in zip(tables, held, strict=True):
+                table.update(hooks)
+
+    Optimizer.profile_hook_step(without_hooks)(optimizer)
 
 
 # Files that torch has written, read without running code: what their pickles name

@@ -228,13 +228,45 @@ def test_models_whose_tensors_are_not_known_are_refused_with_a_reason() -> None:
         dsengine.simulate(plan, counted.model)
 
 
-def test_a_dry_run_writes_no_files() -> None:
-    facts = gather(world_size=2, model="gpt2")
+FILED = {"device": "nvme", "nvme_path": "/nowhere"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "ranks", "zero"),
+    [
+        ("bf16", 1, {"offload_optimizer": FILED}),
+        ("bf16", 2, {"offload_optimizer": FILED, "sub_group_size": 1_000_000}),
+        ("fp32", 2, {"offload_optimizer": {**FILED, "buffer_count": 16}, "sub_group_size": 10**6}),
+        ("bf16", 2, {"offload_optimizer": {**FILED, "ratio": 0.5}, "sub_group_size": 10**6}),
+        ("bf16", 2, {"offload_param": {**FILED, "max_in_cpu": 0}}),
+        ("bf16", 1, {"offload_optimizer": FILED, "offload_param": {**FILED, "max_in_cpu": 0}}),
+        ("bf16", 2, {"offload_optimizer": FILED, "offload_param": OFFLOADED}),
+        ("bf16", 2, {"offload_optimizer": OFFLOADED, "offload_param": FILED | {"max_in_cpu": 0}}),
+    ],
+)
+def test_a_dry_run_tells_what_is_in_files_and_writes_none(
+    precision: str, ranks: int, zero: dict[str, Any]
+) -> None:
+    facts = gather(world_size=ranks, model="gpt2")
+    chosen = config(3, precision)
+    chosen["zero_optimization"] = {"stage": 3, **zero}
+    resolution = dsconfig.resolve(chosen, facts)
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), "gpt2")
+    option = dsconfig.estimate(resolution, facts).options[0]
+    for phase in ("init", "forward", "backward", "step"):
+        expected = option.device.phase_bytes[phase]
+        assert agrees(expected, result["phases"][phase], slack=4096), phase
+    assert option.nvme.bytes // ranks == pytest.approx(result["nvme"]["step"], rel=0.001)
+    assert option.host.bytes // ranks == pytest.approx(result["host"]["backward"], rel=0.02)
+
+
+def test_a_dry_run_on_the_cpu_has_no_files() -> None:
+    facts = gather(world_size=2, model="gpt2", device="cpu")
     chosen = config(3)
-    chosen["zero_optimization"]["offload_optimizer"] = {"device": "nvme", "nvme_path": "/local"}
+    chosen["zero_optimization"]["offload_optimizer"] = FILED
     plan = dsconfig.plan(dsconfig.resolve(chosen, facts), facts)
     with pytest.raises(ValueError, match="writes no files"):
-        dsengine.simulate(plan, "gpt2")
+        dsengine.simulate(plan, "gpt2", device="cpu")
 
 
 def test_a_model_built_in_main_memory_is_counted_there_only_where_that_is_the_device() -> None:

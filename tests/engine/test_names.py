@@ -403,16 +403,27 @@ SETTINGS = {
     "stage 2": config(2, 2),
     "stage 3": config(3, 2),
     "on the host": config(3, 2, zero={"offload_optimizer": {"device": "cpu"}}),
+    "on NVMe": config(3, 2, zero={"sub_group_size": 2000}),
 }
+
+
+def settings_of(name: str, folder: Path) -> dict[str, Any]:
+    if name != "on NVMe":
+        return SETTINGS[name]
+    place = {"device": "nvme", "nvme_path": str(folder)}
+    zero = SETTINGS[name]["zero_optimization"] | {"offload_optimizer": place}
+    return SETTINGS[name] | {"zero_optimization": zero}
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("name", SETTINGS)
-def test_states_are_told_whole_and_alike_at_every_stage(ranks: Ranks, name: str) -> None:
+def test_states_are_told_whole_and_alike_at_every_stage(
+    ranks: Ranks, name: str, tmp_path: Path
+) -> None:
     job, reference = "training.name_jobs:whole_states", config(0, 2)
     expected = ranks.once(job, settings=reference)[0]
     assert len(expected["masters"]) > 5
-    for told in ranks.run(job, settings=SETTINGS[name]):
+    for told in ranks.run(job, settings=settings_of(name, tmp_path)):
         for kind in ("masters", "moments"):
             for key, values in expected[kind].items():
                 assert told[kind][key] == pytest.approx(values, rel=1e-4, abs=1e-7), (kind, key)
@@ -534,8 +545,8 @@ def test_the_package_can_be_imported_anew() -> None:
 
 @pytest.mark.engine
 @pytest.mark.parametrize("name", SETTINGS)
-def test_what_is_written_is_what_is_read(ranks: Ranks, name: str) -> None:
-    settings = SETTINGS[name] | {"gradient_accumulation_steps": 1}
+def test_what_is_written_is_what_is_read(ranks: Ranks, name: str, tmp_path: Path) -> None:
+    settings = settings_of(name, tmp_path) | {"gradient_accumulation_steps": 1}
     for told in ranks.run("training.name_jobs:written", settings=settings):
         assert [key for key, is_so in told.items() if not is_so] == []
 

@@ -1,9 +1,11 @@
 """Main memory that is too small for offloaded states is told before any is taken."""
 
+import mmap
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import dsconfig
 from dsconfig.facts.gathering import gather
@@ -100,3 +102,23 @@ def test_a_limit_on_data_leaves_what_is_not_taken(
     assert memory.available_in_process() is None
     assert memory.available_in_process() == 200 * KIBI
     assert memory.available_in_process() == 0
+
+
+def test_states_are_apart_from_what_comes_and_goes() -> None:
+    """What is freed between states goes back to the system."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    piece = 64 * KIBI // 4
+    passing = [torch.ones(piece) for _ in range(1600)]
+    states = [memory.empty_on_host((piece * 2,), pin=False).fill_(1.0) for _ in range(100)]
+    kept = passing[::16]
+    held = resident()
+    del passing
+    memory.give_back()
+    assert held - resident() > 80 * 2**20
+    assert len(kept) == len(states) == 100
+    before = resident()
+    del states
+    assert before - resident() > 10 * 2**20, "mapped by themselves"

@@ -80,8 +80,11 @@ def limited(device: str, folder: Path, mebibytes: int) -> "subprocess.CompletedP
 
 
 @pytest.mark.engine
-def test_less_memory_than_the_states_need_trains_with_nvme_alone(tmp_path: Path) -> None:
-    """Masters, gradients and moments are 1280 MiB, half of which can be in files."""
+def test_less_memory_than_the_states_need_is_enough_with_nvme_alone(tmp_path: Path) -> None:
+    """Masters, gradients and moments are 1280 MiB, of which the gradients alone stay in memory.
+
+    A checkpoint brings no more of them there.
+    """
     on_nvme = limited("nvme", tmp_path, 1270)
     assert on_nvme.returncode == 0, on_nvme.stderr
     on_host = limited("cpu", tmp_path, 1270)

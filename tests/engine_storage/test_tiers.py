@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from dsconfig.tiles import STAGING_BYTES, host_share, tile_elements
+from dsengine.observation.memory import LiveBytes
 from dsengine.optimizers.lion import Lion
 from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
-from dsengine.tiers.files import ALIGNMENT, Buffer, FileIO, TileFile, fresh_directory, wait
+from dsengine.tiers.files import ALIGNMENT, Buffer, FileIO, UnnamedFile, fresh_directory, wait
+from dsengine.tiers.host import BEGUN_AT_ONCE
 from dsengine.tiers.tiles import Piece, divide_into_tiles
 from training.ranks import Ranks, SharedRanks
 
@@ -40,12 +43,12 @@ def test_what_moves_of_a_tile_fits_a_staging_buffer(asked: int, segments: int, m
 @pytest.mark.parametrize("threads", [1, 4])
 def test_a_tile_comes_back_from_its_file(tmp_path: Path, threads: int) -> None:
     size = 5 * ALIGNMENT + 12
-    file, buffer, io = TileFile(tmp_path / "tile", size), Buffer(size), FileIO(threads, 5000)
+    file, buffer, io = UnnamedFile(tmp_path / "tile", size), Buffer(size), FileIO(threads, 5000)
     buffer.elements.copy_(torch.arange(buffer.elements.numel()))
-    wait(io.exchange(buffer, write=file))
+    wait(io.exchange(buffer, write=file.whole))
     expected = buffer.elements.clone()
     buffer.elements.zero_()
-    wait(io.exchange(buffer, read=file))
+    wait(io.exchange(buffer, read=file.whole))
     assert torch.equal(buffer.elements, expected)
     assert buffer.elements.data_ptr() % ALIGNMENT == 0
     io.close()
@@ -150,7 +153,7 @@ OPTIMIZERS: dict[str, Any] = {
 
 def weights() -> dict[str, nn.Parameter]:
     torch.manual_seed(3)
-    shapes = {"a": (3, 4), "scalar": (), "b": (5,), "unused": (2,), "c": (7, 2)}
+    shapes = {"a": (30, 40), "scalar": (), "b": (500,), "unused": (20,), "c": (70, 30)}
     return {name: nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
 
 
@@ -170,6 +173,86 @@ def backward(held: dict[str, nn.Parameter], step: int) -> None:
     torch.stack(losses).sum().backward()
 
 
+def test_hooks_on_a_step_run_once_around_all_of_its_tiles() -> None:
+    held = weights()
+    optimizer = optimizer_of("SGD", held)
+    binding = HostBinding(optimizer, held, OffloadSettings(sub_group_size=400), {})
+    assert len(binding.host_tiles) > 5
+    before = {name: weight.detach().clone() for name, weight in held.items()}
+    seen: list[list[bool]] = []
+
+    def note(*_: Any) -> None:
+        seen.append([torch.equal(before[name], held[name]) for name in ("a", "b", "c")])
+
+    handles = [
+        optimizer.register_step_pre_hook(note),
+        optimizer.register_step_post_hook(note),
+        register_optimizer_step_post_hook(note),
+    ]
+    backward(held, 0)
+    step_of(binding)
+    assert seen == [[True] * 3, [False] * 3, [False] * 3]
+    for handle in handles:
+        handle.remove()
+    backward(held, 1)
+    step_of(binding)
+    assert len(seen) == 3
+    binding.close()
+
+
+@pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
+def test_what_is_frozen_at_first_is_trained_when_it_thaws(
+    tmp_path: Path, tier: type[HostBinding]
+) -> None:
+    held = weights()
+    held["b"].requires_grad_(False)
+    settings = OffloadSettings(nvme_path=str(tmp_path))
+    binding = tier(optimizer_of("AdamW", held), held, settings, {})
+    before = held["b"].detach().clone()
+    backward(held, 0)
+    step_of(binding)
+    assert torch.equal(held["b"], before) and not held["b"].requires_grad
+    held["b"].requires_grad_(True)
+    backward(held, 1)
+    step_of(binding)
+    assert not torch.equal(held["b"], before)
+    binding.close()
+
+
+@pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
+def test_a_first_step_makes_few_states_at_a_time(tmp_path: Path, tier: type[HostBinding]) -> None:
+    elements = 6 * BEGUN_AT_ONCE
+    held = {"w": nn.Parameter(torch.zeros(elements))}
+    settings = OffloadSettings(nvme_path=str(tmp_path))
+    binding = tier(torch.optim.AdamW([held["w"]], fused=True), held, settings, {})
+    held["w"].sum().backward()
+    live = LiveBytes(torch.device("cpu"))
+    with live.measure("step"):
+        step_of(binding)
+    assert live.peaks["step"] - live.rests["step"] <= 4 * 2 * BEGUN_AT_ONCE + 2**16
+    binding.close()
+
+
+@pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
+def test_what_is_given_to_part_and_shard_is_not_rounded_to_that(
+    tmp_path: Path, tier: type[HostBinding]
+) -> None:
+    held = {"w": nn.Parameter(torch.zeros(5, dtype=torch.bfloat16))}
+    settings = OffloadSettings(nvme_path=str(tmp_path))
+    binding = tier(torch.optim.SGD([held["w"]], lr=0.1), held, settings, {})
+    exact = torch.linspace(1.0, 1.01, 5)
+    with torch.no_grad(), binding.in_reach():
+        held["w"].copy_(exact)
+        binding.parts["w"].copy_(exact)
+    binding.note_written("w")
+    held["w"].grad = torch.zeros_like(held["w"])
+    binding.departed._receive("w")
+    step_of(binding)
+    with binding.in_reach():
+        assert torch.equal(binding.parts["w"], exact)
+    binding.close()
+
+
 def step_of(binding: HostBinding) -> None:
     binding.departed.take_in()
     binding.gradients(iter(binding.departed.items()))
@@ -180,7 +263,7 @@ def step_of(binding: HostBinding) -> None:
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
-@pytest.mark.parametrize(("sub_group_size", "ratio"), [(4, 1.0), (5, 0.6), (1000, 1.0)])
+@pytest.mark.parametrize(("sub_group_size", "ratio"), [(400, 1.0), (500, 0.6), (10_000, 1.0)])
 def test_a_step_in_tiles_is_a_step(
     tmp_path: Path, kind: str, tier: type[HostBinding], sub_group_size: int, ratio: float
 ) -> None:

@@ -285,6 +285,22 @@ class TestShards:
         )
 
 
+def test_hooks_on_a_step_run_once_around_many() -> None:
+    optimizer, said = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1), list[str]()
+    optimizer.register_step_pre_hook(lambda *_: said.append("before"))
+    optimizer.register_step_post_hook(lambda *_: said.append("after"))
+
+    def many() -> None:
+        for _ in range(2):
+            optimizer.step()
+            said.append("step")
+
+    private.step_hooks_once(optimizer, many)
+    assert said == ["before", "step", "step", "after"], "a step's hooks are kept elsewhere"
+    optimizer.step()
+    assert said[4:] == ["before", "after"], "hooks on a step are lost"
+
+
 def test_a_rank_knows_its_place_in_the_whole() -> None:
     with private.fake_process_group(1, 2, "gloo"):
         mesh = init_device_mesh("cpu", (2,))

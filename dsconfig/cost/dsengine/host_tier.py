@@ -44,18 +44,29 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     own, pin = host_share(job)[1], offload.pin_memory
     state = job.optimizer.state_bytes(own)
     gradients = below_device("gradients", own * 4, OPTIMIZER, "4 per owned element", pinned=pin)
+    staging = _staging(job, own, pinned=pin)
     if offload.tier is Tier.HOST:
         return [
             below_device("master weights", own * 4, OPTIMIZER, "4 per owned element", pinned=pin),
             gradients,
             below_device("optimizer state", state, OPTIMIZER, "state per owned element"),
+            *staging,
         ]
     segments = 1 + state // max(1, 4 * own)
-    tile = min(own, tiles.tile_elements(job.effective.zero.sub_group_size, segments))
+    tile = min(own, tiles.filed_tile_elements(job.effective.zero.sub_group_size, segments))
     count = tiles.buffers(offload.buffer_count, segments, -(-own // max(1, tile)))
     held = count * segments * tile * tiles.ELEMENT_BYTES
     formula = "4 per element of a tile, for its parts and each moment"
-    return [gradients, below_device("tile buffers", held, f"{OPTIMIZER}/buffer_count", formula)]
+    buffers = below_device("tile buffers", held, f"{OPTIMIZER}/buffer_count", formula)
+    return [gradients, buffers, *staging]
+
+
+def _staging(job: Workload, own: int, *, pinned: bool) -> list[Component]:
+    """What gradients and weights travel through, where shards and states are in two memories."""
+    if job.on_cpu or job.effective.zero.offload_param is not None or not own:
+        return []
+    size, formula = tiles.PIECES * tiles.PIECE_BYTES, f"{tiles.PIECES} buffers of 32 MiB"
+    return [below_device("staging buffers", size, OPTIMIZER, formula, pinned=pinned)]
 
 
 def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:

@@ -35,7 +35,7 @@ class Checkpointer:
 
     ``asynchronous``: ``save`` returns after copying to host memory, which is kept for the next
     save; the rest happens in a thread. A failure of that write is raised by the next ``save``,
-    ``load`` or ``wait``.
+    ``load`` or ``wait``. States in files are written before it returns.
     ``keep``: how many checkpoints stay, those of the latest steps; None keeps all.
     ``tag_validation``: what to do when ranks name different tags: ``warn`` (rank 0's is
     used), ``ignore`` or ``fail``.
@@ -96,7 +96,7 @@ class Checkpointer:
             logger.warning(said, ", ".join(changed))
         what = f"saving checkpoint {root / tag}"
         snapshot = collect(state, self._ranks, tag, extra, exclude_frozen=exclude_frozen)
-        if not self.asynchronous:
+        if not self.asynchronous or state.in_files:
             return self._write(snapshot, root, save_latest)
         self._ranks.run(lambda: snapshot.stage(self._staging), what)
         self._thread = self._thread or _thread()

@@ -77,7 +77,8 @@ def _prepare(
     if not with_optimizer or state.optimizer is None or small["optimizer"] is None:
         return small, weights, None
     check_same_family(state.optimizer, small["optimizer"])
-    return small, weights, optimizer_targets(state.trained(), state.optimizer, saved)
+    targets = optimizer_targets(state.trained(), state.optimizer, saved, state.room)
+    return small, weights, targets
 
 
 def _small_states(path: Path) -> dict[str, Any]:

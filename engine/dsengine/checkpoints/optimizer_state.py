@@ -1,6 +1,6 @@
 """Optimizer state by parameter name, so that it fits any grouping, stage and world size."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -78,11 +78,12 @@ def optimizer_targets(
     parameters: Mapping[str, Tensor],
     optimizer: Optimizer,
     saved: Mapping[str, tuple[torch.Size, torch.dtype]],
+    room: Callable[[str, str], Tensor | None],
 ) -> dict[str, Tensor]:
     """Return a tensor to load each saved entry into, by key; the optimizer stays as it is.
 
-    It is the one that the optimizer holds, where that fits, so that nothing is held twice. Of the
-    others, an entry of the parameter's own shape takes its sharding; any other (a factored moment)
+    It is the one that the optimizer holds, where that fits, so that nothing is held twice, or that
+    of ``room``, where there is one. Of the others, an entry of the parameter's own shape takes its sharding; any other (a factored moment)
     is held whole on every rank.
     """
     held = set(_names(parameters, optimizer).values())
@@ -96,7 +97,8 @@ def optimizer_targets(
         if isinstance(present, Tensor) and (present.shape, present.dtype) == (shape, dtype):
             targets[key] = present.detach()
         elif shape == parameter.shape:
-            targets[key] = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+            there = room(name, entry)
+            targets[key] = torch.zeros_like(parameter, dtype=dtype) if there is None else there
         else:
             targets[key] = torch.zeros(shape, dtype=dtype, device=parameter.device)
     return targets

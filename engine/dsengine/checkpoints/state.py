@@ -1,6 +1,6 @@
 """What a checkpoint holds: the one thing the engine hands over."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +20,10 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
 
 
+def _anywhere(name: str, entry: str) -> None:
+    del name, entry
+
+
 @dataclass(slots=True, kw_only=True)
 class TrainingState:
     """Everything a run needs to go on as if it had never stopped.
@@ -32,6 +36,9 @@ class TrainingState:
     ``data``), alike on all ranks. ``lr_scheduler`` is the one that
     ``load_lr_scheduler_states`` switches.
     ``description``: plain data kept for readers, e.g. stage and world size.
+    ``room``: from a name and a state of the optimizer to the tensor that this is to be loaded
+    into, None where any memory will do. ``in_files``: tensors are views of files, and more than
+    memory may hold.
     """
 
     module: nn.Module
@@ -39,6 +46,8 @@ class TrainingState:
     masters: Mapping[str, Tensor] = field(default_factory=dict)
     parts: Mapping[str, Stateful] = field(default_factory=dict)
     description: Mapping[str, Any] = field(default_factory=dict)
+    room: Callable[[str, str], Tensor | None] = _anywhere
+    in_files: bool = False
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the (sharded) parameters by name, each tied weight once."""

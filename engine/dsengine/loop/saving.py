@@ -43,6 +43,8 @@ def training_state(engine: OffloadingEngine) -> TrainingState:
             "precision": str(engine.plan.effective.numerics.precision),
             "config": dict(engine.plan.effective.config),
         },
+        room=engine.room_for_state,
+        in_files=engine.rests_in_files,
     )
 
 

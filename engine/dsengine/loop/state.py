@@ -261,6 +261,24 @@ class EngineState(MovedModule):
         """Return what the optimizer steps of master ``name``: it, or this rank's part of it."""
         return self.sharding.masters[name] if self._binding is None else self._binding.parts[name]
 
+    def states_in_reach(self) -> AbstractContextManager[None]:
+        """Let what the optimizer holds have its values, wherever it rests."""
+        return nullcontext() if self._binding is None else self._binding.in_reach()
+
+    def note_written(self, name: str) -> None:
+        """Hear that master ``name`` and what is stepped of it have been given the same value."""
+        if self._binding is not None:
+            self._binding.note_written(name)
+
+    def room_for_state(self, name: str, entry: str) -> Tensor | None:
+        """Return what a state is to be loaded into, inside ``optimizer_on_shards``."""
+        return None if self._binding is None else self._binding.room_for(name, entry)
+
+    @property
+    def rests_in_files(self) -> bool:
+        """Whether the optimizer's states are in files between steps."""
+        return self._effective.zero.optimizer_tier == "nvme"
+
     def optimizer_on_shards(self) -> AbstractContextManager[None]:
         """Let the optimizer hold the (sharded) parameters by which checkpoints know them."""
         return nullcontext() if self._binding is None else self._binding.as_sharded()

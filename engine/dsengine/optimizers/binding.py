@@ -91,6 +91,23 @@ class Binding:
         """Return by name what a checkpoint holds of the masters; valid inside ``as_sharded``."""
         return self.masters
 
+    @contextmanager
+    def in_reach(self) -> Iterator[None]:
+        """Let parts and states have their values inside, to be read and written."""
+        yield
+
+    def note_written(self, name: str) -> None:
+        """Hear that a part and its master have been given the same value from outside."""
+        return
+
+    def room_for(self, name: str, entry: str) -> Tensor | None:
+        """Return what a state of master ``name`` is to be loaded into; valid in ``as_sharded``.
+
+        None where any memory will do.
+        """
+        del name, entry
+        return None
+
     def close(self) -> None:
         """Give back what is outside memory."""
         return

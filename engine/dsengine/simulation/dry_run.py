@@ -8,7 +8,7 @@ parameter once: activations are not in its figures, everything the engine holds 
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from dsengine.observation.memory import LiveBytes
 from dsengine.optimizers import build as optimizer_building
 from dsengine.simulation.fakes import Values, stand_in
 from dsengine.simulation.places import Places
+from dsengine.tiers import memory
 from dsengine.torch_private import fake_process_group, fake_tensors, replaced
 
 STEPS = 2
@@ -44,27 +45,28 @@ def simulate(
     ``model``: a catalogue name, a tree, or what builds the module; with the last, ``loss`` runs
     one forward: it gets the engine and returns a scalar. ``device``: on ``cpu`` ranks exchange
     as over gloo, and all is in the same memory; elsewhere the model comes from main memory, and
-    ``host`` tells by phase what this rank has there. Raises ValueError for a model whose tensors
-    are not known, for a plan that writes to NVMe, and where a process group is already running.
+    ``host`` tells by phase what this rank has there, and ``nvme`` what it has in files, of which
+    none is written. Raises ValueError for a model whose tensors are not known, for files where all
+    is in the same memory, and where a process group is already running.
     """
     if model is None:
         raise ValueError("a dry run needs the tensors of the model: give --model")
-    zero = plan.effective.zero
-    if "nvme" in (zero.optimizer_tier, zero.parameter_tier):
-        raise ValueError("a dry run writes no files: set the device of offload_* to cpu")
+    zero, apart = plan.effective.zero, device != "cpu"
+    files = "nvme" in (zero.optimizer_tier, zero.parameter_tier)
+    if files and not apart:
+        raise ValueError("a dry run on the CPU writes no files: set the device of offload_* to cpu")
     if dist.is_initialized():
         raise ValueError("a dry run needs a process group of its own; one is already running")
     if not callable(model):
         model = partial(stand_in, _tree(model))
     places, sent = Places(), CommunicationLog({})
-    apart = device != "cpu"
-    live = _Live(places)
+    live = _Live(places, files=files)
     with (
         warnings.catch_warnings(),
         _fake_world(plan, rank, device),
         fake_tensors(),
         Values(),
-        places.told_apart() if apart else nullcontext(),
+        places.told_apart() if apart else replaced(memory, "empty_on_host", _plainly),
     ):
         # Nothing has an address here, so that what asks for one finds all in their places.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)
@@ -73,7 +75,7 @@ def simulate(
     return {
         "world_size": plan.mesh.world_size,
         "phases": {phase: live.device.peaks[phase] for phase in PHASES},
-        **({"host": {phase: live.host.peaks[phase] for phase in PHASES}} if apart else {}),
+        **(_below(live) if apart else {}),
         "traffic": _by_collective(sent),
     }
 
@@ -81,24 +83,29 @@ def simulate(
 class _Live:
     """What is held on the device, and in main memory where that is another one."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, *, files: bool) -> None:
         cpu = torch.device("cpu")
-        self.device = LiveBytes(
-            cpu, existing=False, counts=lambda storage: not places.is_on_host(storage)
-        )
+        self.device = LiveBytes(cpu, existing=False, counts=places.is_on_device)
         self.host = LiveBytes(cpu, counts=places.is_on_host)
+        self.files = LiveBytes(cpu, counts=places.is_in_file)
+        self._all = (self.device, self.host, self.files)[: 3 if files else 2]
 
     def start(self, phase: str) -> None:
-        self.device.start(phase)
-        self.host.start(phase)
+        for each in self._all:
+            each.start(phase)
 
     def enter(self, phase: str) -> None:
-        self.device.enter(phase)
-        self.host.enter(phase)
+        for each in self._all:
+            each.enter(phase)
 
     def stop(self) -> None:
-        self.host.stop()
-        self.device.stop()
+        for each in reversed(self._all):
+            each.stop()
+
+
+def _below(live: _Live) -> dict[str, dict[str, int]]:
+    tiers = {"host": live.host, "nvme": live.files}
+    return {n: {phase: each.peaks.get(phase, 0) for phase in PHASES} for n, each in tiers.items()}
 
 
 def _initialized(
@@ -145,6 +152,12 @@ def _train(
                 engine.step()
     live.stop()
     engine.destroy()
+
+
+def _plainly(shape: Sequence[int], *, pin: bool) -> Tensor:
+    """Memory that a fake tensor can be in."""
+    del pin
+    return torch.empty(shape, dtype=torch.float32)
 
 
 def _stand_in_loss(engine: Any) -> Tensor:
@@ -199,5 +212,6 @@ def _fake_world(plan: Plan, rank: int, device: str) -> Iterator[None]:
             replaced(sharding, "device_mesh", lambda *_: mesh),
             replaced(initialization, "check_agreement", lambda *_: None),
             replaced(initialization, "refuse_short_memory", lambda *_: None),
+            replaced(initialization, "refuse_unusable_files", lambda *_: None),
         ):
             yield

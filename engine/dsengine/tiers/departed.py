@@ -9,8 +9,8 @@ it to the sum while backward goes on (``staging.py``). Where shards rest on the 
 it: these are taken in when backward is over.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,14 +48,9 @@ class DepartedGradients(Mapping[str, Tensor]):
         self._sums: dict[str, Tensor] = {}
         """The memory is kept for the next window."""
         self._arrived: dict[str, None] = {}
-        trained = [name for name in parts if masters[name].requires_grad]
         # A scalar is nobody's shard: its gradient is reduced when backward is over.
-        self._late = [name for name in trained if copied or masters[name].dim() == 0]
-        self._hooks = [
-            masters[name].register_post_accumulate_grad_hook(self._receiver(name))
-            for name in trained
-            if name not in self._late
-        ]
+        self._late = [name for name in parts if copied or masters[name].dim() == 0]
+        self._hooks = [self._hooked(name) for name in parts if name not in self._late]
 
     def take_in(self) -> None:
         """Take what was reduced and has called no hook; backward is over."""
@@ -88,11 +83,15 @@ class DepartedGradients(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._arrived)
 
-    def _receiver(self, name: str) -> Callable[[Tensor], None]:
-        def receive(_: Tensor) -> None:
-            self._receive(name)
-
-        return receive
+    def _hooked(self, name: str) -> Any:
+        """A hook on the master; one that is frozen now may be trained later."""
+        master = self._masters[name]
+        is_trained = master.requires_grad
+        hook = master.requires_grad_(True).register_post_accumulate_grad_hook(
+            lambda _: self._receive(name)
+        )
+        master.requires_grad_(is_trained)
+        return hook
 
     @torch.no_grad()
     def _receive(self, name: str) -> None:
@@ -102,7 +101,7 @@ class DepartedGradients(Mapping[str, Tensor]):
         gradient, master.grad = local_part(master.grad), None
         total, is_first = self._sum_for(name, gradient), name not in self._arrived
         self._arrived[name] = None
-        if gradient.device == total.device:
+        if memory.together(gradient, total):
             self._add(total, gradient, is_first)
         else:
             self._staging.send(
@@ -112,9 +111,7 @@ class DepartedGradients(Mapping[str, Tensor]):
     def _sum_for(self, name: str, gradient: Tensor) -> Tensor:
         if name not in self._sums:
             part = self._parts[name]
-            pin = self._pin and part.device.type == "cpu"
-            with memory.refusals_told(part.nbytes, pin=pin) if pin else nullcontext():
-                self._sums[name] = part.new_empty(gradient.shape, pin_memory=pin)
+            self._sums[name] = memory.empty_beside(part, gradient.shape, pin=self._pin)
         return self._sums[name]
 
     def _add(self, total: Tensor, gradient: Tensor, is_first: bool) -> None:

@@ -1,4 +1,4 @@
-"""Tiles on NVMe: one file per tile, aligned buffers, reads and writes in threads.
+"""Tiles on NVMe: a file without a name, aligned buffers, reads and writes in threads.
 
 ``os.preadv`` and ``os.pwritev`` release the interpreter; with buffers and offsets aligned to the
 page size they go past the page cache (O_DIRECT) where the file system allows it.
@@ -7,13 +7,17 @@ page size they go past the page cache (O_DIRECT) where the file system allows it
 import mmap
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
 import torch
 from torch import Tensor
 
+View = Callable[[int, int], Tensor]
 GIB = 2**30
 ALIGNMENT = 4096
 """Bytes; what O_DIRECT asks of addresses, offsets and lengths."""
@@ -38,15 +42,28 @@ class Buffer:
         self.bytes = memoryview(self._memory)
         self.elements: Tensor = torch.frombuffer(self._memory, dtype=torch.float32)
 
+    def segments(self, count: int, elements: int) -> Tensor:
+        """Return (count, elements): the beginnings of ``count`` equal parts."""
+        return self.elements.view(count, -1)[:, :elements]
 
-class TileFile:
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Segments of a file, of ``size`` bytes each, that begin at ``starts``."""
+
+    descriptor: int
+    starts: tuple[int, ...]
+    size: int
+
+
+class UnnamedFile:
     """A file of fixed size, without a name: it vanishes with the process, however that ends.
 
     Raises OSError, before anything is written, when space is short.
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        self.size = aligned(size)
+        self.size = max(aligned(size), ALIGNMENT)
         flags = os.O_RDWR | os.O_CREAT
         try:
             self.descriptor = os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o600)
@@ -54,8 +71,7 @@ class TileFile:
             self.descriptor = os.open(path, flags, 0o600)
         path.unlink()
         try:
-            if self.size:
-                os.posix_fallocate(self.descriptor, 0, self.size)
+            os.posix_fallocate(self.descriptor, 0, self.size)
         except OSError as error:
             os.close(self.descriptor)
             raise OSError(
@@ -64,6 +80,31 @@ class TileFile:
                 "space there, raise the limit on files, or name a larger disk",
                 str(path.parent),
             ) from error
+
+    @property
+    def whole(self) -> Extent:
+        return self.part((0,), self.size)
+
+    def part(self, starts: tuple[int, ...], size: int) -> Extent:
+        """``size`` bytes, a multiple of ALIGNMENT, from each of ``starts`` on."""
+        return Extent(self.descriptor, starts, size)
+
+    @contextmanager
+    def mapped(self) -> Iterator[View]:
+        """Yield what makes tensors of (start, count) elements of the file, paged by the kernel.
+
+        Each is a storage of its own: of a part of one a checkpoint would take a copy. All is on
+        the disk on leaving; nothing else may be under way on the file meanwhile.
+        """
+        held = mmap.mmap(self.descriptor, self.size)
+
+        def view(start: int, count: int) -> Tensor:
+            if not count:
+                return torch.empty(0)
+            return torch.frombuffer(held, dtype=torch.float32, count=count, offset=4 * start)
+
+        yield view
+        held.flush()
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -100,14 +141,24 @@ class FileIO:
         self._pool = ThreadPoolExecutor(in_flight, "dsengine-nvme")
 
     def exchange(
-        self, buffer: Buffer, *, write: TileFile | None = None, read: TileFile | None = None
+        self, buffer: Buffer, *, write: Extent | None = None, read: Extent | None = None
     ) -> list[Future[None]]:
-        """Write the buffer to one file, then read another into it."""
-        size = max(file.size for file in (write, read) if file is not None)
+        """Write the buffer to segments of a file, then read others into it.
+
+        The buffer has an equal part for each segment.
+        """
+        extents = [each for each in (write, read) if each is not None]
+        count, size = len(extents[0].starts), max(each.size for each in extents)
+        room = buffer.size // count
         return [
             self._pool.submit(
-                _exchange_block, buffer.bytes, start, start + self._block, write, read
+                _exchange_block,
+                buffer.bytes[segment * room : (segment + 1) * room],
+                (start, start + self._block),
+                None if write is None else (write.descriptor, write.starts[segment], write.size),
+                None if read is None else (read.descriptor, read.starts[segment], read.size),
             )
+            for segment in range(count)
             for start in range(0, size, self._block)
         ]
 
@@ -115,13 +166,19 @@ class FileIO:
         self._pool.shutdown()
 
 
+Place = tuple[int, int, int]
+"""A file's descriptor, and where in it a segment begins, of how many bytes."""
+
+
 def _exchange_block(
-    memory: memoryview, start: int, stop: int, write: TileFile | None, read: TileFile | None
+    memory: memoryview, block: tuple[int, int], write: Place | None, read: Place | None
 ) -> None:
-    if write is not None and start < write.size:
-        _write_block(write.descriptor, memory[start : min(stop, write.size)], start)
-    if read is not None and start < read.size:
-        _read_block(read.descriptor, memory[start : min(stop, read.size)], start)
+    start, stop = block
+    for place, move in ((write, _write_block), (read, _read_block)):
+        if place is not None:
+            descriptor, offset, size = place
+            if start < size:
+                move(descriptor, memory[start : min(stop, size)], offset + start)
 
 
 def _read_block(descriptor: int, block: memoryview, offset: int) -> None:
@@ -140,6 +197,11 @@ def wait(futures: list[Future[None]]) -> None:
     """Return when all are done; raise what one failed with."""
     for future in futures:
         future.result()
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove what ``fresh_directory`` has made."""
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def fresh_directory(nvme_path: str, content: str, rank: int, needed: int) -> Path:

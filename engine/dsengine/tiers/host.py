@@ -10,7 +10,7 @@ between (a load, GatheredParameters); one whose version is not the one that ``_c
 when a step begins is taken over before it is updated.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,8 +25,18 @@ from dsengine.tiers import memory
 from dsengine.tiers.departed import DepartedGradients
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.tiers.staging import Staging
-from dsengine.tiers.tiles import Piece, Tile, divide_into_tiles, states_per_element, stepping_pieces
-from dsengine.torch_private import as_shard, local_part, version_of
+from dsengine.tiers.tiles import (
+    Piece,
+    Tile,
+    divide_into_tiles,
+    in_parts,
+    states_per_element,
+    stepping_pieces,
+)
+from dsengine.torch_private import as_shard, local_part, step_hooks_once, version_of
+
+BEGUN_AT_ONCE = 2**20
+"""Elements whose states a first step makes before they go to their places: twice for so few."""
 
 
 class HostBinding(Binding):
@@ -64,7 +74,7 @@ class HostBinding(Binding):
             {n: self._part(masters[n], host_masters.pop(n, None), n in on_device) for n in sizes}
         )
         self._entries = states_per_element(optimizer)
-        elements = tiles.tile_elements(settings.sub_group_size, self._visiting)
+        elements = self._tile_elements()
         self.device_tiles = divide_into_tiles(on_device, settings.sub_group_size)
         self.host_tiles = divide_into_tiles(on_host, elements)
         self._staging = Staging(pin=self._pin)
@@ -126,12 +136,19 @@ class HostBinding(Binding):
         """How many tensors of a tile's size move when it is updated."""
         return 1
 
+    def _tile_elements(self) -> int:
+        return tiles.tile_elements(self.settings.sub_group_size)
+
     def step(self) -> None:
         """Update all tiles, those of the device first.
 
         Raises RuntimeError when an error has ended an earlier step between two tiles.
         """
         self._refuse_torn()
+        step_hooks_once(self.optimizer, self._step_tiles)
+        memory.give_back()
+
+    def _step_tiles(self) -> None:
         self._note_changes()
         self._is_torn = True
         for tile in self._to_update():
@@ -153,21 +170,31 @@ class HostBinding(Binding):
     def _version(self, name: str) -> int:
         return version_of(local_part(self.masters[name]))
 
+    def note_written(self, name: str) -> None:
+        self._written[name] = self._version(name)
+
     def _note_changes(self) -> None:
         self._changed = {n for n in self.parts if self._version(n) != self._written[n]}
 
     def _update(self, tile: Tile) -> None:
         self._take_changes(tile)
-        stepped = {piece: self._stepped(piece) for piece in tile.pieces if self._is_due(piece)}
+        due = [piece for piece in tile.pieces if piece.name in self._gradients]
+        self._step_pieces([piece for piece in due if self._has_state(piece)])
+        for pieces in in_parts([e for e in due if not self._has_state(e)], BEGUN_AT_ONCE):
+            self._step_pieces(pieces)
+        self._copy_back(tile)
+
+    def _has_state(self, piece: Piece) -> bool:
+        return bool(self.optimizer.state.get(self.parts[piece.name]))
+
+    def _step_pieces(self, pieces: Sequence[Piece]) -> None:
+        """Update them by the optimizer's own step, which sees nothing else."""
+        stepped = {piece: self._stepped(piece) for piece in pieces}
         in_groups = {self.parts[piece.name]: each for piece, each in stepped.items()}
         with stepping_pieces(self.optimizer, in_groups):
             self.optimizer.step()
         for piece, each in stepped.items():
             self._keep(piece, self.optimizer.state.pop(each, {}))
-        self._copy_back(tile)
-
-    def _is_due(self, piece: Piece) -> bool:
-        return piece.name in self._gradients
 
     def _stepped(self, piece: Piece) -> nn.Parameter:
         """A parameter of this piece alone, with its gradient and its state."""
@@ -208,9 +235,13 @@ class HostBinding(Binding):
     def _at_rest(self, name: str) -> dict[str, Tensor]:
         """By name, what holds a part's states for each element between steps; made if need be."""
         part = self.parts[name]
-        return self.optimizer.state.get(part) or self._begun.setdefault(
-            name, {entry: torch.empty_like(part.detach()) for entry in self._entries}
-        )
+        if state := self.optimizer.state.get(part):
+            return state
+        if name not in self._begun:
+            self._begun[name] = {
+                entry: memory.empty_beside(part, part.shape, pin=False) for entry in self._entries
+            }
+        return self._begun[name]
 
     @torch.no_grad()
     def _take_changes(self, tile: Tile) -> None:
@@ -224,7 +255,7 @@ class HostBinding(Binding):
     def _copy_back(self, tile: Tile) -> None:
         for piece in tile.pieces:
             weights, shard = self._weights(piece), local_part(self.masters[piece.name])
-            if weights.device == shard.device:
+            if memory.together(weights, shard):
                 piece.of(shard).copy_(weights)
             else:
                 self._staging.bring(weights, piece.of(shard))
@@ -232,7 +263,7 @@ class HostBinding(Binding):
 
     def sharded(self) -> dict[str, Tensor]:
         """Return the fp32 parts as shards of whole parameters, by name; same memory."""
-        return {n: _sharded_like(part.detach(), self.masters[n]) for n, part in self.parts.items()}
+        return {n: sharded_like(part.detach(), self.masters[n]) for n, part in self.parts.items()}
 
     @contextmanager
     def as_sharded(self) -> Iterator[None]:
@@ -268,14 +299,15 @@ def _own(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _sharded_like(part: Tensor, master: Tensor) -> Tensor:
+def sharded_like(part: Tensor, master: Tensor) -> Tensor:
+    """Return a part of a master as a shard, where that is one; same memory."""
     return as_shard(part, master) if isinstance(master, DTensor) else part
 
 
 def _to_shard(value: Tensor, old: Tensor, new: Any) -> Tensor:
     if value.dim() == 0 or value.shape != old.shape:
         return value
-    return _sharded_like(value, new)
+    return sharded_like(value, new)
 
 
 def _to_part(value: Tensor, old: Tensor, new: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ unlinked as soon as they are mapped, so they vanish with the process, however it
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -35,13 +36,12 @@ def rest_in_files(units: Iterable[FSDPModule], nvme_path: str, max_in_memory: in
     rank = dist.get_rank() if dist.is_initialized() else 0
     directory = fresh_directory(nvme_path, "parameters", rank, needed)
     for number, parameter in enumerate(chosen):
-        path = directory / f"shard{number}"
-        parameter.rest_in(_mapped(str(path), parameter.flat_shard))
-        path.unlink()
+        parameter.rest_in(in_file(directory / f"shard{number}", parameter.flat_shard))
     return needed
 
 
-def _mapped(path: str, data: Tensor) -> Tensor:
-    """Return a copy of flat ``data`` in a file."""
-    mapped = torch.from_file(path, shared=True, size=data.numel(), dtype=data.dtype)
+def in_file(path: Path, data: Tensor) -> Tensor:
+    """Return a copy of flat ``data`` in a file without a name."""
+    mapped = torch.from_file(str(path), shared=True, size=data.numel(), dtype=data.dtype)
+    path.unlink()
     return mapped.copy_(data)

@@ -1,5 +1,16 @@
-"""Main memory for states: where it comes from, and how much of it there is."""
+"""Main memory for states: where it comes from, and how much of it there is.
 
+[Note: apart from the heap]
+States stay as long as the engine; gradients and activations come and go in every pass. Where both
+share the heap the former keep what was between the latter from ever going back to the system, or
+from serving anything larger. So whatever of the states is large is mapped by itself. And the C
+library gives back by itself only what is free at the end of its heap: of what a step of a model
+of 500 MB had freed 160 to 240 MB stayed, other amounts after every step. It is asked for the rest
+once a step, which takes milliseconds (``malloc_trim``).
+"""
+
+import ctypes
+import mmap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -11,6 +22,8 @@ from torch import Tensor
 KIBI = 1024
 PROC = Path("/proc")
 GROUP = Path("/sys/fs/cgroup")
+MAPPED_FROM = 2**17
+"""Bytes; where the heap begins to map by itself what it is asked for, until it has freed some."""
 
 
 def empty_on_host(shape: Sequence[int], *, pin: bool) -> Tensor:
@@ -18,8 +31,30 @@ def empty_on_host(shape: Sequence[int], *, pin: bool) -> Tensor:
 
     Raises MemoryError where the system refuses them.
     """
-    with refusals_told(4 * prod(shape), pin=pin):
-        return torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=pin)
+    size = 4 * prod(shape)
+    with refusals_told(size, pin=pin):
+        if pin or size < MAPPED_FROM:
+            return torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=pin)
+        apart = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return torch.frombuffer(apart, dtype=torch.float32).view(*shape)
+
+
+def empty_beside(part: Tensor, shape: Sequence[int], *, pin: bool) -> Tensor:
+    """Return (*shape,) fp32 elements of undefined value where ``part`` is; ``pin`` on the host."""
+    if part.device.type != "cpu":
+        return torch.empty(shape, dtype=torch.float32, device=part.device)
+    return empty_on_host(shape, pin=pin)
+
+
+def together(one: Tensor, other: Tensor) -> bool:
+    """Whether both are in the same memory, so that nothing between them has to travel."""
+    return one.device == other.device
+
+
+def give_back() -> None:
+    """Let the C library return free memory to the system, where it is one that keeps any."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 @contextmanager
@@ -31,7 +66,7 @@ def refusals_told(size: int, *, pin: bool) -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         amount = f"{size / 2**20:.4g} MiB of {'page-locked ' if pin else ''}main memory"
         remedy = (
             "set pin_memory of the offload blocks to false, or raise the limit on locked memory"

@@ -9,7 +9,7 @@ from time import perf_counter
 import torch
 
 import dsconfig
-from dsengine.tiers.files import Buffer, FileIO, TileFile, wait
+from dsengine.tiers.files import Buffer, FileIO, UnnamedFile, wait
 
 MOVED_BYTES = 256 * 2**20
 """More than caches hold, and a staging buffer's size."""
@@ -44,11 +44,11 @@ def memory_copy() -> float:
 def disk(directory: Path) -> tuple[float, float]:
     """GB/s of sequential direct (reads, writes) below ``directory``."""
     with tempfile.TemporaryDirectory(dir=directory) as folder:
-        file, buffer = TileFile(Path(folder) / "measured", MOVED_BYTES), Buffer(MOVED_BYTES)
+        file, buffer = UnnamedFile(Path(folder) / "measured", MOVED_BYTES), Buffer(MOVED_BYTES)
         io = FileIO(DISK_IN_FLIGHT, DISK_BLOCK)
         try:
-            write = _fastest(lambda: wait(io.exchange(buffer, write=file)))
-            read = _fastest(lambda: wait(io.exchange(buffer, read=file)))
+            write = _fastest(lambda: wait(io.exchange(buffer, write=file.whole)))
+            read = _fastest(lambda: wait(io.exchange(buffer, read=file.whole)))
         finally:
             io.close()
             file.close()

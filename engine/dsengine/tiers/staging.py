@@ -3,7 +3,8 @@
 [Note: pieces]
 A copy runs beside the computation only from or to page-locked memory, and only between tensors of
 one dtype. What travels is therefore cut into pieces, each cast on the host, on its way through a
-buffer. There are BUFFERS of PIECE_BYTES: whoever is faster waits for the other, and nothing grows.
+buffer. There are PIECES of PIECE_BYTES, made when the first is needed: whoever is faster waits for
+the other, and nothing grows.
 """
 
 from collections.abc import Callable
@@ -14,11 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dsconfig.tiles import ELEMENT_BYTES, PIECE_BYTES, PIECES
 from dsengine.tiers import memory
-
-PIECE_BYTES = 32 * 2**20
-BUFFERS = 8
-"""256 MiB in all."""
 
 Take = Callable[[Tensor, Tensor], None]
 """``take(into, piece)`` brings a piece that has arrived to where it belongs."""
@@ -29,7 +27,7 @@ class Staging:
 
     def __init__(self, *, pin: bool) -> None:
         self._pin = pin
-        self._made = 0
+        self._is_made = False
         self._free: SimpleQueue[Tensor] = SimpleQueue()
         self._thread: ThreadPoolExecutor | None = None
         self._under_way: list[Future[None]] = []
@@ -81,10 +79,11 @@ class Staging:
 
     def _buffer(self) -> Tensor:
         """A buffer that nobody uses, waiting for one where all are in use."""
-        if self._free.empty() and self._made < BUFFERS:
-            self._made += 1
-            with memory.refusals_told(PIECE_BYTES, pin=self._pin):
-                return torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=self._pin)
+        if not self._is_made:
+            self._is_made = True
+            for _ in range(PIECES):
+                room = memory.empty_on_host((PIECE_BYTES // ELEMENT_BYTES,), pin=self._pin)
+                self._free.put(room.view(torch.uint8))
         return self._free.get()
 
     def _submit(

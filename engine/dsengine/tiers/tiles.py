@@ -10,7 +10,7 @@ start from the same ones, and its last one's are kept.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -70,6 +70,25 @@ def divide_into_tiles(sizes: Mapping[str, int], tile_elements: int) -> list[Tile
             tiles.append(Tile(tuple(pieces)))
             pieces, room = [], tile_elements
     return [*tiles, Tile(tuple(pieces))] if pieces else tiles
+
+
+def in_parts(pieces: Iterable[Piece], most: int) -> Iterator[list[Piece]]:
+    """Yield the pieces, in order, no more than ``most`` elements at a time."""
+    taken: list[Piece] = []
+    room = most
+    for piece in pieces:
+        start = piece.start
+        while piece.stop - start > room:
+            taken.append(Piece(piece.name, start, start + room, last=False))
+            yield taken
+            start, taken, room = start + room, [], most
+        taken.append(Piece(piece.name, start, piece.stop, last=piece.last))
+        room -= piece.stop - start
+        if not room:
+            yield taken
+            taken, room = [], most
+    if taken:
+        yield taken
 
 
 @contextmanager

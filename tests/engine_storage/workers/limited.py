@@ -1,4 +1,4 @@
-"""Trains under a limit on the memory of the process: ``limited.py DEVICE FOLDER MEBIBYTES``.
+"""Trains, saves and loads under a limit on memory: ``limited.py DEVICE FOLDER MEBIBYTES``.
 
 The limit is on what is left once everything is imported and a first model has been trained.
 """
@@ -39,13 +39,21 @@ def trained(device: str, folder: str, width: int, layers: int) -> list[float]:
         pairs = [(nn.Linear(width, width, bias=False), nn.LayerNorm(width)) for _ in range(layers)]
         model = nn.Sequential(*(layer for pair in pairs for layer in pair))
     engine = dsengine.initialize(model=model, config=settings)[0]
-    losses = []
-    for _ in range(3):
+
+    def step() -> float:
         loss = engine(torch.ones(1, width, dtype=torch.bfloat16)).float().sub(0.5).square().mean()
         engine.backward(loss)
         engine.step()
-        losses.append(loss.item())
+        return loss.item()
+
+    losses = [step() for _ in range(3)]
+    engine.save_checkpoint(f"{folder}/{device}{layers}")
+    losses.append(step())
+    engine.load_checkpoint(f"{folder}/{device}{layers}")
+    losses.append(step())
     engine.destroy()
+    if losses[4] != losses[3]:
+        raise ValueError(f"after a load the loss is {losses[4]}, not {losses[3]}")
     return losses
 
 

@@ -1,6 +1,7 @@
 """A DeepSpeed checkpoint taken over into a run of any stage and world size."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -60,7 +61,8 @@ def _load_optimizer(state: TrainingState, saved: WholeCheckpoint) -> None:
     states = saved.optimizer_states or _by_name(state, saved)
     for name, entries in states.items():
         if name in trained:
-            _load_entries(state.optimizer.state[trained[name]], trained[name], entries)
+            held = state.optimizer.state[trained[name]]
+            _load_entries(held, trained[name], entries, partial(state.room, name))
     names = saved.group_names or _current_group_names(state)
     scalars = {name: _scalars(entries) for name, entries in states.items()}
     saved_groups = [
@@ -72,11 +74,19 @@ def _load_optimizer(state: TrainingState, saved: WholeCheckpoint) -> None:
 
 
 @torch.no_grad()
-def _load_entries(entries: dict[str, Any], parameter: Tensor, saved: Mapping[str, Tensor]) -> None:
+def _load_entries(
+    entries: dict[str, Any],
+    parameter: Tensor,
+    saved: Mapping[str, Tensor],
+    room: Callable[[str], Tensor | None],
+) -> None:
     for entry, value in saved.items():
         if isinstance(value, Tensor) and value.dim() > 0:
-            entries[entry] = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
-            copy_whole(entries[entry], value)
+            there = room(entry)
+            if there is None:
+                there = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
+            copy_whole(there, value)
+            entries[entry] = there
 
 
 def _scalars(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ every rank asks for the same parameters in the same order. None is returned for 
 no engine holds, and for what does not exist yet.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 def safe_get_full_fp32_param(param: nn.Parameter) -> Tensor | None:
     """Return a copy of the master: whole, fp32, on the device."""
     found = _find(param)
-    return None if found is None else _whole(*found, _part(*found))
+    if found is None:
+        return None
+    engine, name = found
+    with engine.states_in_reach():
+        return _whole(engine, name, engine.stepped_part(name))
 
 
 def safe_get_full_optimizer_state(param: nn.Parameter, optim_state_key: str) -> Tensor | None:
@@ -32,14 +36,12 @@ def safe_get_full_optimizer_state(param: nn.Parameter, optim_state_key: str) -> 
     Raises KeyError, with the names there are, when the optimizer keeps another kind of state.
     """
     found = _find(param)
-    if found is None or found[0].optimizer is None:
+    if found is None:
         return None
-    state = found[0].optimizer.state.get(_part(*found))
-    if not state:
-        return None
-    if optim_state_key not in state:
-        raise KeyError(f"{optim_state_key!r} is no state of the optimizer: {', '.join(state)}")
-    return _whole(*found, state[optim_state_key])
+    engine, name = found
+    with engine.states_in_reach():
+        state = _states(engine, name)
+        return _whole(engine, name, _state(state, optim_state_key)) if state else None
 
 
 def safe_get_full_grad(param: nn.Parameter) -> Tensor | None:
@@ -66,7 +68,10 @@ def safe_set_full_fp32_param(param: nn.Parameter, value: Tensor) -> None:
     found = _find(param)
     if found is not None:
         engine, name = found
-        _copy_part(engine, name, value, engine.sharding.masters[name], _part(engine, name))
+        with engine.states_in_reach():
+            targets = engine.sharding.masters[name], engine.stepped_part(name)
+            _copy_part(engine, name, value, *targets)
+        engine.note_written(name)
         engine.sharding.after_update()
 
 
@@ -76,10 +81,9 @@ def safe_set_full_optimizer_state(param: nn.Parameter, value: Tensor, optim_stat
     found = _find(param)
     if found is None or found[0].optimizer is None:
         return
-    state = found[0].optimizer.state.get(_part(*found)) or {}
-    if optim_state_key not in state:
-        raise KeyError(f"{optim_state_key!r} is no state of the optimizer: {', '.join(state)}")
-    _copy_part(*found, value, state[optim_state_key])
+    engine, name = found
+    with engine.states_in_reach():
+        _copy_part(engine, name, value, _state(_states(engine, name), optim_state_key))
 
 
 @torch.no_grad()
@@ -111,16 +115,22 @@ def safe_update_full_grad_vectorized(
 def safe_get_local_fp32_param(param: nn.Parameter) -> Tensor | None:
     """Return a copy of this rank's part of the master, fp32."""
     found = _find(param)
-    return None if found is None else local_part(_part(*found)).detach().float().clone()
+    if found is None:
+        return None
+    engine, name = found
+    with engine.states_in_reach():
+        return local_part(engine.stepped_part(name)).detach().to(torch.float32, copy=True)
 
 
 def safe_get_local_optimizer_state(param: nn.Parameter, optim_state_key: str) -> Tensor | None:
     """Return a copy of this rank's part of a state of the optimizer."""
     found = _find(param)
-    if found is None or found[0].optimizer is None:
+    if found is None:
         return None
-    state = found[0].optimizer.state.get(_part(*found)) or {}
-    return local_part(state[optim_state_key]).clone() if optim_state_key in state else None
+    engine, name = found
+    with engine.states_in_reach():
+        state = _states(engine, name).get(optim_state_key)
+        return None if state is None else local_part(state).clone()
 
 
 def safe_get_local_grad(param: nn.Parameter) -> Tensor | None:
@@ -138,9 +148,11 @@ def safe_set_local_fp32_param(param: nn.Parameter, value: Tensor) -> None:
     found = _find(param)
     if found is not None:
         engine, name = found
-        for target in (engine.sharding.masters[name], _part(engine, name)):
-            local = local_part(target)
-            local.copy_(value.view(local.shape))
+        with engine.states_in_reach():
+            for target in (engine.sharding.masters[name], engine.stepped_part(name)):
+                local = local_part(target)
+                local.copy_(value.view(local.shape))
+        engine.note_written(name)
         engine.sharding.after_update()
 
 
@@ -148,11 +160,13 @@ def safe_set_local_fp32_param(param: nn.Parameter, value: Tensor) -> None:
 def safe_set_local_optimizer_state(
     param: nn.Parameter, value: Tensor, optim_state_key: str
 ) -> None:
-    """Give this rank's part of a state of the optimizer ``value``."""
+    """Give this rank's part of a state of the optimizer ``value``. Raises KeyError as above."""
     found = _find(param)
     if found is not None and found[0].optimizer is not None:
-        local = local_part(found[0].optimizer.state[_part(*found)][optim_state_key])
-        local.copy_(value.view(local.shape))
+        engine, name = found
+        with engine.states_in_reach():
+            local = local_part(_state(_states(engine, name), optim_state_key))
+            local.copy_(value.view(local.shape))
 
 
 @torch.no_grad()
@@ -185,15 +199,16 @@ def _find(param: nn.Parameter) -> "tuple[Engine, str] | None":
     return None
 
 
-def _part(engine: "Engine", name: str) -> Tensor:
-    """This rank's part of a master, which is the key of its state in the optimizer."""
-    offload = engine.zero_offload_optimizer()
-    if offload is not None and str(offload.tier) == "nvme":
-        raise RuntimeError(
-            "masters and moments are in files (zero_optimization.offload_optimizer.device nvme): "
-            "save a checkpoint and read it with dsengine.utils.zero_to_fp32"
-        )
-    return engine.stepped_part(name)
+def _states(engine: "Engine", name: str) -> Mapping[str, Any]:
+    """This rank's parts of what the optimizer keeps of a master; nothing before its first step."""
+    optimizer = engine.optimizer
+    return {} if optimizer is None else optimizer.state.get(engine.stepped_part(name)) or {}
+
+
+def _state(states: Mapping[str, Any], key: str) -> Tensor:
+    if key not in states:
+        raise KeyError(f"{key!r} is no state of the optimizer: {', '.join(states)}")
+    return states[key]
 
 
 @torch.no_grad()
@@ -201,8 +216,8 @@ def _whole(engine: "Engine", name: str, part: Tensor) -> Tensor:
     """Put a tensor together of which each rank has what it has of master ``name``."""
     master = engine.sharding.masters[name]
     part = part.detach()
-    own = engine.stepped_part(name)
-    if isinstance(master, DTensor) and not isinstance(part, DTensor) and part.shape == own.shape:
+    is_part = part.shape == local_part(master).shape and not isinstance(part, DTensor)
+    if isinstance(master, DTensor) and is_part:
         part = as_shard(part, master)
     whole = whole_of(part) if isinstance(part, DTensor) else part
     return whole.to(engine.device, torch.float32, copy=True)
