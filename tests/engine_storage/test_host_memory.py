@@ -9,6 +9,7 @@ import torch
 
 import dsconfig
 from dsconfig.facts.gathering import gather
+from dsconfig.tiles import STAGING_BYTES
 from dsengine.loop.planning import refuse_short_memory
 from dsengine.tiers import memory
 
@@ -16,8 +17,11 @@ GIB = 2**30
 KIBI = 1024
 
 
-def planned(stage: int, device: str, ranks: int = 2) -> dsconfig.Plan:
-    facts = gather(world_size=ranks, model="gpt2")
+FACTS = gather(world_size=2, model="gpt2")
+
+
+def planned(stage: int, device: str) -> dsconfig.Plan:
+    facts = FACTS
     offload = {"device": device, **({"nvme_path": "/local"} if device == "nvme" else {})}
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
@@ -38,9 +42,15 @@ STATES = 16 * 124_439_808
 @pytest.mark.parametrize(
     ("stage", "device", "advice"),
     [
-        (3, "cpu", "set offload_optimizer.device to nvme"),
-        (2, "cpu", "more nodes, or at stage 3"),
-        (3, "nvme", "make sub_group_size"),
+        (
+            3,
+            "cpu",
+            r"set offload_optimizer.device to nvme \(2\.0 GiB\), or "
+            r"set offload_optimizer.ratio to 0\.68 \(1\.\d GiB\), or "
+            r"train on 2 nodes \(1\.4 GiB\)$",
+        ),
+        (2, "cpu", r"set stage to 3 and offload_optimizer.device to nvme \(2\.0 GiB\), or "),
+        (3, "nvme", r"train on 2 nodes \(0\.\d GiB\)$"),
     ],
 )
 def test_a_node_too_small_is_refused_by_the_byte(
@@ -49,26 +59,26 @@ def test_a_node_too_small_is_refused_by_the_byte(
     plan = planned(stage, device)
     needed = plan.memory["host_bytes"]
     if device == "cpu":
-        assert needed == pytest.approx(STATES, rel=0.001)
+        assert needed == pytest.approx(STATES + 2 * STAGING_BYTES, rel=0.001)
     monkeypatch.setattr(memory, "available_in_process", lambda: None)
     monkeypatch.setattr(memory, "available_on_node", lambda: needed)
-    refuse_short_memory(plan)
+    refuse_short_memory(plan, FACTS)
     monkeypatch.setattr(memory, "available_on_node", lambda: needed - 1)
     with pytest.raises(ValueError, match=f"main memory, and this node has .*{advice}"):
-        refuse_short_memory(plan)
+        refuse_short_memory(plan, FACTS)
     monkeypatch.setattr(memory, "available_on_node", lambda: None)
-    refuse_short_memory(plan)
+    refuse_short_memory(plan, FACTS)
 
 
 def test_a_process_needs_its_ranks_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(3, "cpu")
+    plan, share = planned(3, "cpu"), STATES // 2 + STAGING_BYTES
     monkeypatch.setattr(memory, "available_on_node", lambda: 1000 * GIB)
-    monkeypatch.setattr(memory, "available_in_process", lambda: STATES * 51 // 100)
-    refuse_short_memory(plan)
-    monkeypatch.setattr(memory, "available_in_process", lambda: STATES * 49 // 100)
-    with pytest.raises(ValueError, match=r"the limit of this process leaves 0\.9 GiB"):
-        refuse_short_memory(plan)
-    assert planned(3, "nvme").memory["host_bytes"] < plan.memory["host_bytes"] // 2
+    monkeypatch.setattr(memory, "available_in_process", lambda: share * 102 // 100)
+    refuse_short_memory(plan, FACTS)
+    monkeypatch.setattr(memory, "available_in_process", lambda: share * 98 // 100)
+    with pytest.raises(ValueError, match=r"leaves 1\.2 GiB: .* nvme \(1\.0 GiB\), or .* 0\.6\d"):
+        refuse_short_memory(plan, FACTS)
+    assert planned(3, "nvme").memory["host_bytes"] < plan.memory["host_bytes"] * 2 // 3
 
 
 def test_what_is_left_is_read_from_the_system_and_the_container(

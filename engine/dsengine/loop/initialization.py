@@ -18,6 +18,7 @@ from dsengine.communication.peers import in_phase, taking_part
 from dsengine.loop.engine import Engine, living
 from dsengine.loop.planning import (
     Config,
+    facts_of,
     plan_for,
     plan_from,
     refuse_divided_layers,
@@ -151,7 +152,7 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
     try:
         plan = planned()
         refuse_uncovered(plan)
-        refuse_short_memory(plan)
+        refuse_short_memory(plan, facts_of(model, None, None))
         refuse_unusable_files(plan)
     except (ValueError, OSError) as error:
         failure = error

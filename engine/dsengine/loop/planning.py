@@ -12,6 +12,7 @@ from torch import nn
 
 import dsconfig
 from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts, launched
+from dsconfig.cost.main_memory import ways_to_fit
 from dsengine.communication.environment import node_count
 from dsengine.observation import events
 from dsengine.observation.printing import say
@@ -19,6 +20,7 @@ from dsengine.parameters.model_tree import describe
 from dsengine.tiers import files, memory
 
 GIB = 2**30
+NODE, PROCESS = "this node has", "the limit of this process leaves"
 
 Config = str | Path | Mapping[str, Any]
 
@@ -188,34 +190,24 @@ def refuse_uncovered(plan: Plan) -> None:
         )
 
 
-def refuse_short_memory(plan: Plan) -> None:
+def refuse_short_memory(plan: Plan, facts: Facts) -> None:
     """Raise ValueError, before a byte is taken, when main memory cannot hold what is offloaded.
 
     What is compared is what training keeps there; on the CPU that is not all it takes.
     """
     on_node = plan.memory.get("host_bytes", 0)
     in_process = on_node // max(1, plan.mesh.world_size // plan.nodes)
-    for needed, available, whose in (
-        (on_node, memory.available_on_node(), "this node has"),
-        (in_process, memory.available_in_process(), "the limit of this process leaves"),
+    for whose, needed, available in (
+        (NODE, on_node, memory.available_on_node()),
+        (PROCESS, in_process, memory.available_in_process()),
     ):
         if available is not None and needed > available:
+            ways = ways_to_fit(plan.effective, facts, available, in_process=whose is PROCESS)
+            remedy = ", or ".join(ways) or "train a smaller model, or give it more memory"
             raise ValueError(
                 f"zero_optimization: offloaded states need {needed / GIB:.1f} GiB of main memory, "
-                f"and {whose} {available / GIB:.1f} GiB: {_more_memory(plan)}"
+                f"and {whose} {available / GIB:.1f} GiB: {remedy}"
             )
-
-
-def _more_memory(plan: Plan) -> str:
-    zero = plan.effective.zero
-    if zero.stage == 3 and zero.optimizer_tier == "host":
-        return (
-            "set offload_optimizer.device to nvme, with an nvme_path (gradients and two tiles stay "
-            "in main memory), or train on more nodes"
-        )
-    if zero.optimizer_tier == "host":
-        return "train on more nodes, or at stage 3 with offload_optimizer.device nvme"
-    return "train on more nodes, or make sub_group_size and offload_param.max_in_cpu smaller"
 
 
 def refuse_unusable_files(plan: Plan) -> None:

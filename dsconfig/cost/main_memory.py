@@ -1,0 +1,88 @@
+"""What would fit into the main memory that there is, where what is offloaded does not."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from dsconfig.cost.pricing import price
+from dsconfig.facts.facts import Facts
+from dsconfig.runtimes.effective import Effective, Offload, Tier
+
+GIB = 2**30
+SMALL_TILES = 1_000_000
+MOST_NODES = 64
+"""Beyond, more nodes are no advice."""
+
+
+def ways_to_fit(
+    effective: Effective, facts: Facts, available: int, *, in_process: bool = False
+) -> list[str]:
+    """Settings that need no more than ``available`` bytes of a node, or of each of its processes.
+
+    In words, each with what it needs.
+    """
+
+    def needed(config: Effective, nodes: int | None = None) -> int:
+        ranks, here = facts.world_size or 1, facts.nodes or 1
+        each = max(1, ranks // here)
+        there = here if nodes is None else nodes
+        option = price(config, replace(facts, world_size=each * there, nodes=there))
+        return option.host.bytes // each if in_process else option.host.bytes
+
+    ways = [
+        f"set {what} ({amount / GIB:.1f} GiB)"
+        for what, config in _settings(effective, needed, available)
+        if (amount := needed(config)) <= available
+    ]
+    now = facts.nodes or 1
+    fewest = max(now + 1, now * -(-needed(effective) // max(1, available)))
+    for nodes in range(fewest, min(fewest + 2, MOST_NODES + 1)):
+        if (amount := needed(effective, nodes)) <= available:
+            return [*ways, f"train on {nodes} nodes ({amount / GIB:.1f} GiB)"]
+    return ways
+
+
+def _settings(
+    effective: Effective, needed: Callable[[Effective], int], available: int
+) -> Iterator[tuple[str, Effective]]:
+    """Candidates, in words and as a config."""
+    zero = effective.zero
+    offload, parameters = zero.offload_optimizer, zero.offload_param
+    stage = "" if zero.stage == 3 else "stage to 3 and "
+
+    def with_optimizer(moved: Offload) -> Effective:
+        return replace(effective, zero=replace(zero, stage=3, offload_optimizer=moved))
+
+    if offload is not None and offload.tier is Tier.HOST:
+        filed = replace(offload, tier=Tier.NVME, nvme_path=offload.nvme_path or "an nvme_path")
+        yield f"{stage}offload_optimizer.device to nvme", with_optimizer(filed)
+
+        def with_ratio(share: float) -> Effective:
+            return with_optimizer(replace(offload, ratio=share))
+
+        share = _largest_share(with_ratio, offload.ratio, needed, available)
+        if share is not None:
+            yield f"{stage}offload_optimizer.ratio to {share:.2f}", with_ratio(share)
+    small = replace(zero, sub_group_size=min(zero.sub_group_size, SMALL_TILES))
+    if zero.optimizer_tier is Tier.NVME and small != zero:
+        yield f"sub_group_size to {SMALL_TILES}", replace(effective, zero=small)
+    if parameters is not None and parameters.tier is Tier.NVME and parameters.max_in_cpu:
+        emptied = replace(small, offload_param=replace(parameters, max_in_cpu=0))
+        yield (
+            f"sub_group_size to {small.sub_group_size} and offload_param.max_in_cpu to 0",
+            replace(effective, zero=emptied),
+        )
+
+
+def _largest_share(
+    with_ratio: Callable[[float], Effective],
+    now: float,
+    needed: Callable[[Effective], int],
+    most: int,
+) -> float | None:
+    """The largest share, in hundredths, below ``now`` of which ``most`` bytes are enough.
+
+    Parameters stay whole where they are: what a share needs falls in steps.
+    """
+    hundredths = range(int(100 * now), 0, -1)
+    shares = (each / 100 for each in hundredths if each / 100 < now)
+    return next((share for share in shares if needed(with_ratio(share)) <= most), None)
