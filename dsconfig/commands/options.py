@@ -319,6 +319,8 @@ def measured_here(facts: "Facts") -> "Facts":
 
 def measured(host: "machine.HostFacts") -> "machine.HostFacts":
     """Measure this machine. Raises UsageError without torch, or for a disk that holds no files."""
+    if host.nvme_path == "":
+        raise UsageError("--nvme is empty: name a directory on the disk to measure")
     try:
         from dsengine.tiers import speeds
 

@@ -50,6 +50,11 @@ def test_a_disk_that_is_not_there_is_an_error_of_usage(quick: None) -> None:
         options.measured(dsconfig.HostFacts(nvme_path="/nowhere/at/all"))
 
 
+def test_a_directory_without_a_name_is_refused() -> None:
+    with pytest.raises(UsageError, match="--nvme is empty"):
+        options.measured(dsconfig.HostFacts(nvme_path=""))
+
+
 def test_rates_are_those_that_were_measured() -> None:
     facts = dsconfig.Facts(world_size=2, nodes=1, host=dsconfig.HostFacts(**MEASURED))
     found, usual = rates(facts), rates(replace(facts, host=None))

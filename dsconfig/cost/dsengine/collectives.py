@@ -54,6 +54,7 @@ class Collectives:
         through = amount if self._ranks > 1 else 0
         line.hold(parts.GATHER_BUFFER, through)
         line.hold(part, amount)
+        self._copy_alone(group)
         line.free(parts.GATHER_BUFFER, through)
 
     def start_gather(self, group: Group) -> None:
@@ -71,11 +72,15 @@ class Collectives:
         """The gather is over: the parameters are copied out."""
         line, amount = self._line, group.whole * self._width
         line.hold(parts.GATHERED, amount)
-        if self._ranks == 1 and (self._moves or self._casts):
-            copied = group.copied if self._moves else group.copied_trained
-            line.blink(parts.CAST_SHARDS, copied * self._width)
+        self._copy_alone(group)
         line.free(parts.GATHER_BUFFER, self._last if forward else amount)
         self._last = amount if forward else 0
+
+    def _copy_alone(self, group: Group) -> None:
+        """One rank gathers nothing: shards are moved or cast one by one."""
+        if self._ranks == 1 and (self._moves or self._casts):
+            copied = group.copied if self._moves else group.copied_trained
+            self._line.blink(parts.CAST_SHARDS, copied * self._width)
 
     def end_forward(self) -> None:
         self._line.free(parts.GATHER_BUFFER, self._last)
