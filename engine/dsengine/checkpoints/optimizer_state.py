@@ -83,8 +83,8 @@ def optimizer_targets(
     """Return a tensor to load each saved entry into, by key; the optimizer stays as it is.
 
     It is the one that the optimizer holds, where that fits, so that nothing is held twice, or that
-    of ``room``, where there is one. Of the others, an entry of the parameter's own shape takes its sharding; any other (a factored moment)
-    is held whole on every rank.
+    of ``room``, where there is one. Of the others, an entry of the parameter's own shape takes its
+    sharding; any other (a factored moment) is held whole on every rank.
     """
     held = set(_names(parameters, optimizer).values())
     targets: dict[str, Tensor] = {}
