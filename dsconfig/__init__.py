@@ -17,6 +17,7 @@ from dsconfig.lazily import names_of
 if TYPE_CHECKING:
     from dsconfig.api import complete, estimate, plan, read, replan, resolve, validate
     from dsconfig.cost.estimate import Estimate
+    from dsconfig.cost.main_memory import ways_to_fit
     from dsconfig.facts import (
         Architecture,
         DeviceFacts,
@@ -55,6 +56,7 @@ __getattr__ = names_of(
             "gather",
         ),
         "cost.estimate": ("Estimate",),
+        "cost.main_memory": ("ways_to_fit",),
         "planner.plan": ("Coverage", "Plan", "Status", "UnitSchedule"),
         "report": ("Diagnostic", "Effect", "Report", "Severity"),
         "resolver.resolution": ("LedgerEntry", "Resolution"),
@@ -101,4 +103,5 @@ __all__ = [
     "resolve",
     "tiles",
     "validate",
+    "ways_to_fit",
 ]

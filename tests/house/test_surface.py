@@ -43,6 +43,7 @@ SURFACE = {
     "resolve",
     "tiles",
     "validate",
+    "ways_to_fit",
 }
 
 

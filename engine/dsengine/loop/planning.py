@@ -12,7 +12,6 @@ from torch import nn
 
 import dsconfig
 from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts, launched
-from dsconfig.cost.main_memory import ways_to_fit
 from dsengine.communication.environment import node_count
 from dsengine.observation import events
 from dsengine.observation.printing import say
@@ -202,7 +201,9 @@ def refuse_short_memory(plan: Plan, facts: Facts) -> None:
         (PROCESS, in_process, memory.available_in_process()),
     ):
         if available is not None and needed > available:
-            ways = ways_to_fit(plan.effective, facts, available, in_process=whose is PROCESS)
+            ways = dsconfig.ways_to_fit(
+                plan.effective, facts, available, in_process=whose is PROCESS
+            )
             remedy = ", or ".join(ways) or "train a smaller model, or give it more memory"
             raise ValueError(
                 f"zero_optimization: offloaded states need {needed / GIB:.1f} GiB of main memory, "

@@ -69,7 +69,7 @@ def refusals_told(size: int, *, pin: bool) -> Iterator[None]:
     except (RuntimeError, OSError) as error:
         amount = f"{size / 2**20:.4g} MiB of {'page-locked ' if pin else ''}main memory"
         remedy = (
-            "set pin_memory of the offload blocks to false, or leave more of main memory to this run"
+            "set pin_memory of the offload blocks to false, or leave this run more main memory"
             if pin
             else "set zero_optimization.offload_optimizer.device to nvme, or train on more nodes"
         )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dsconfig.tiles import ELEMENT_BYTES, PIECE_BYTES, PIECES
+from dsconfig import tiles
 from dsengine.tiers import memory
 
 Take = Callable[[Tensor, Tensor], None]
@@ -38,7 +38,7 @@ class Staging:
         Returns as soon as all copies are issued; ``settle`` when all are taken.
         """
         flat, into = source.reshape(-1), target.view(-1)
-        step = PIECE_BYTES // flat.element_size()
+        step = tiles.PIECE_BYTES // flat.element_size()
         for start in range(0, flat.numel(), step):
             piece = flat[start : start + step]
             buffer = self._buffer()
@@ -54,7 +54,7 @@ class Staging:
         ``source`` has been read when this returns; the copies may still be under way.
         """
         flat, into = source.view(-1), target.view(-1)
-        step = PIECE_BYTES // into.element_size()
+        step = tiles.PIECE_BYTES // into.element_size()
         for start in range(0, flat.numel(), step):
             place = into[start : start + step]
             buffer = self._buffer()
@@ -81,8 +81,10 @@ class Staging:
         """A buffer that nobody uses, waiting for one where all are in use."""
         if not self._is_made:
             self._is_made = True
-            for _ in range(PIECES):
-                room = memory.empty_on_host((PIECE_BYTES // ELEMENT_BYTES,), pin=self._pin)
+            for _ in range(tiles.PIECES):
+                room = memory.empty_on_host(
+                    (tiles.PIECE_BYTES // tiles.ELEMENT_BYTES,), pin=self._pin
+                )
                 self._free.put(room.view(torch.uint8))
         return self._free.get()
 
