@@ -182,7 +182,7 @@ def train(rounds: int) -> list[str]:
         *lines,
         f"MiB after each step: {shown}; estimated {at_rest / 2**20:.0f} "
         f"({max(held) / at_rest - 1:+.1%})",
-        f"MiB at most: {peak / 2**20:.0f}; estimated {at_most / 2**20:.0f} without activations "
+        f"MiB at most: {peak / 2**20:.0f}; estimated {at_most / 2**20:.0f} "
         f"({peak / at_most - 1:+.1%})",
     ]
 
@@ -194,6 +194,7 @@ def memory(steps: int) -> tuple[list[int], int, int, int]:
     from engine_modes import MODES, Workload, config
 
     import dsengine
+    from dsconfig import TrainingFacts
 
     warm = Workload(dim=64, layers=1, heads=1, vocabulary=64, context=8)
     step, destroy = MODES["dsengine 2 offload"](warm)
@@ -204,7 +205,17 @@ def memory(steps: int) -> tuple[list[int], int, int, int]:
     before = resident()
     work = Workload(**{**WIDE, "dim": 1024, "heads": 8})
     model = work.model()
-    engine, *_ = dsengine.initialize(model=model, config=config(2, "fp32", 1, offloads=True))
+    model.config = {  # whose activations the estimate knows
+        "model_type": "gpt2",
+        "n_embd": work.dim,
+        "n_layer": work.layers,
+        "n_head": work.heads,
+        "vocab_size": work.vocabulary,
+        "n_positions": work.context,
+    }
+    settings = config(2, "fp32", 1, offloads=True)
+    training = TrainingFacts(sequence_length=work.context)
+    engine, *_ = dsengine.initialize(model=model, config=settings, training=training)
     batch, held = work.batch(0)[:1], list[int]()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     for _ in range(steps):
