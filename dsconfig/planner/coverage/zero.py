@@ -125,7 +125,7 @@ _TIERS = {
         SHARDED,
     )
     + inert("at stage 0 nothing is offloaded"),
-    f"{_OPTIMIZER}.nvme_path": _on_nvme("one file per rank and tile", OPTIMIZER_ON_NVME),
+    f"{_OPTIMIZER}.nvme_path": _on_nvme("one file per rank, without a name", OPTIMIZER_ON_NVME),
     f"{_OPTIMIZER}.buffer_count": _on_nvme(
         "tensors that are staged at a time, two tiles at least", OPTIMIZER_ON_NVME
     ),
