@@ -173,7 +173,7 @@ def tile_cannot_be_read(folder: str) -> None:
     engine = on_nvme(folder)
     step(engine)
     if is_victim():
-        os.ftruncate(engine._binding._files[1].descriptor, 0)
+        os.ftruncate(engine._binding._file.descriptor, 0)
     for _ in range(2):
         step(engine)
 
