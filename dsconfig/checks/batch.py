@@ -8,6 +8,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
+from dsconfig.report.counts import counted
 from dsconfig.schema.markers import whole
 
 HUGE_MICRO_BATCH = 1_000_000
@@ -189,6 +190,6 @@ def batch_fixes_world_size(config: Context) -> Iterator[Finding]:
     if unit > 0 and train % unit == 0 and train >= unit:
         yield Finding(
             path=(GLOBAL,),
-            message=f"the three batch numbers fix the world: {int(train // unit)} ranks",
+            message=f"the three batch numbers fix the world: {counted(int(train // unit), 'rank')}",
             help=f"leave {GLOBAL} out and the file runs at any world size",
         )

@@ -14,7 +14,7 @@ from dsconfig.runtimes.read_config import ReadConfig
 from dsconfig.runtimes.reading import is_block, read
 from dsconfig.schema import ErrorKind, SchemaError, errors
 from dsconfig.schema.key_index import lives
-from dsconfig.schema.version import Version
+from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.document import Document
 from dsconfig.source.pointer import join
 
@@ -69,6 +69,11 @@ class Context(ReadConfig):
         arguments = (TRAINING,) if training is not None and training.arguments else ()
         named = (*facts, *beside, *arguments, *self.facts.releases)
         return frozenset((*self.config, *nested, *named))
+
+    @property
+    def release(self) -> Version:
+        """The DeepSpeed that verdicts are about: the newest known for those that come after it."""
+        return min(self.version, NEWEST)
 
     @property
     def is_unscaled(self) -> bool:

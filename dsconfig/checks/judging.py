@@ -1,7 +1,7 @@
 """All rules that have something to look at, asked about one config."""
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.keys import NO_IDEA, UNKNOWN
+from dsconfig.checks.keys import NO_IDEA, UNKNOWN, is_comment
 from dsconfig.checks.registry import awake
 from dsconfig.checks.rule import Finding, Rule
 from dsconfig.facts import Facts
@@ -73,10 +73,11 @@ def _of_another_kind(
 
 
 def _strange(context: Context, found: list[Diagnostic]) -> Kind | None:
-    """What a file is of whose keys none means anything."""
+    """What a file is of whose keys, but for remarks, none means anything."""
     told = [each for each in found if each.code == UNKNOWN and each.help == NO_IDEA]
     outermost = sum(len(split(each.pointer)) == 1 for each in told)
-    return STRANGE if told and outermost == len(context.config) else None
+    keys = sum(not is_comment(name) for name in context.config)
+    return STRANGE if told and outermost == keys else None
 
 
 def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:

@@ -75,7 +75,7 @@ def _refused(config: Context, path: Path) -> bool:
 
 def _consequence(config: Context, path: Path, otherwise: str) -> str:
     if _refused(config, path):
-        return f"DeepSpeed {config.version} refuses unknown keys in {_dotted(path[:-1])}"
+        return f"DeepSpeed {config.release} refuses unknown keys in {_dotted(path[:-1])}"
     return otherwise
 
 
@@ -226,7 +226,7 @@ def renamed_key(config: Context) -> Iterator[Finding]:
             continue
         refused = _refused(config, path)
         consequence = (
-            f"DeepSpeed {config.version} refuses it" if refused else "it is ignored without a word"
+            f"DeepSpeed {config.release} refuses it" if refused else "it is ignored without a word"
         )
         yield Finding(
             path=path,
@@ -425,7 +425,7 @@ def comment_key(config: Context) -> Iterator[Finding]:
         argument = path[:2] in PARAMETERS
         refused = _refused(config, path) or argument
         where = _dotted(path[:-1]) or "the top level"
-        what = f"DeepSpeed {config.version} refuses" if refused else "every program tolerates"
+        what = f"DeepSpeed {config.release} refuses" if refused else "every program tolerates"
         if argument:
             what = "the constructor refuses"
         yield Finding(

@@ -69,7 +69,7 @@ def fractional_min_loss_scale(config: Context) -> Iterator[Finding]:
         refused = "refuses" if config.since("0.17.1") else "takes"
         yield Finding(
             path=(*FP16, "min_loss_scale"),
-            message=f"min_loss_scale {value:g} is below 1, which DeepSpeed {config.version} "
+            message=f"min_loss_scale {value:g} is below 1, which DeepSpeed {config.release} "
             f"{refused} (refused from 0.17.1 on)",
             help=ADVICE,
         )

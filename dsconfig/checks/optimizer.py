@@ -52,7 +52,7 @@ def unknown_optimizer(config: Context) -> Iterator[Finding]:
         message = f"{name} left DeepSpeed after {known.until}: {NOW}"
         meant = "Lamb" if "lamb" in name.lower() else "AdamW"
     elif known is not None:
-        message = f"DeepSpeed {config.version} does not have {name} yet, {known.since} does: {NOW}"
+        message = f"DeepSpeed {config.release} does not have {name} yet, {known.since} does: {NOW}"
         meant = None
     else:
         message = f'"{name}" is no optimizer of DeepSpeed or torch.optim: {NOW}'

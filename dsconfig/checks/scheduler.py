@@ -54,7 +54,7 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
     if known is not None:
         yield Finding(
             path=("scheduler", "type"),
-            message=f"DeepSpeed {config.version} does not have {name} yet, {known.since} does: "
+            message=f"DeepSpeed {config.release} does not have {name} yet, {known.since} does: "
             + NOW,
             help="write WarmupLR or WarmupDecayLR",
         )

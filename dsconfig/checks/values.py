@@ -133,7 +133,7 @@ def _refusal(config: Context, path: Path, wanted: str, *, late: bool) -> Finding
         path=path,
         message=(
             f"{_dotted(path)} is {shown(value)}, and must be {wanted}: "
-            f"DeepSpeed {config.version} stops {when}"
+            f"DeepSpeed {config.release} stops {when}"
         ),
         help="delete the key" if null_block else to_write(wanted),
         late=late,

@@ -72,7 +72,7 @@ def key_too_new(config: Context) -> Iterator[Finding]:
         what = "stops at it" if refused else "ignores it without a word"
         yield Finding(
             path=path,
-            message=f"{'.'.join(path)} came with DeepSpeed {key.since}: {config.version} {what}",
+            message=f"{'.'.join(path)} came with DeepSpeed {key.since}: {config.release} {what}",
             help=f"delete it, or use DeepSpeed {key.since} or later",
             effect=Effect.REFUSED if refused else None,
             on_key=True,
@@ -101,7 +101,7 @@ def key_no_longer_read(config: Context) -> Iterator[Finding]:
         entry = config.reading.at(path)
         refused = entry is not None and entry.refused
         last = key.until if gone else None
-        since = f"since DeepSpeed {last}" if last else f"by DeepSpeed {config.version}"
+        since = f"since DeepSpeed {last}" if last else f"by DeepSpeed {config.release}"
         what = "it stops at the key" if refused else "the key is ignored without a word"
         yield Finding(
             path=path,
@@ -126,7 +126,7 @@ def removed_before_it_came(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=path,
                 message=f"{'.'.join(path)} came with DeepSpeed {known.since}: "
-                f"{config.version} stops at it",
+                f"{config.release} stops at it",
                 help="delete it",
                 on_key=True,
             )
@@ -159,7 +159,7 @@ def old_zero_limits(config: Context) -> Iterator[Finding]:
     for breach in config.unmet_condition("old-zero-limits"):
         yield Finding(
             path=breach.path,
-            message=f"{breach.said}: DeepSpeed {config.version} stops",
+            message=f"{breach.said}: DeepSpeed {config.release} stops",
             help="write what the documentation of that release asks for",
         )
 
@@ -193,7 +193,7 @@ def elasticity_with_batch(config: Context) -> Iterator[Finding]:
     for breach in config.unmet_condition("elasticity-with-batch"):
         yield Finding(
             path=breach.path,
-            message=f"{breach.said}: DeepSpeed {config.version} stops",
+            message=f"{breach.said}: DeepSpeed {config.release} stops",
             help='delete the batch numbers, or add "ignore_non_elastic_batch_info": true',
         )
 
@@ -216,7 +216,7 @@ def compression_at_wrong_level(config: Context) -> Iterator[Finding]:
     for breach in config.unmet_condition("wrong-level-name-error"):
         yield Finding(
             path=breach.path,
-            message=f"DeepSpeed {config.version} stops with a NameError at shared_parameters here",
+            message=f"DeepSpeed {config.release} stops with a NameError at shared_parameters here",
             help="move it into weight_quantization or another method of the block",
         )
 
@@ -248,7 +248,7 @@ def clipping_by_default(config: Context) -> Iterator[Finding]:
     ):
         yield Finding(
             path=(),
-            message=f"gradient_clipping is not set: DeepSpeed {config.version} clips at 1.0 "
+            message=f"gradient_clipping is not set: DeepSpeed {config.release} clips at 1.0 "
             "(not at all before 0.19.3)",
             help='write "gradient_clipping": 1.0, or 0 to switch it off',
         )

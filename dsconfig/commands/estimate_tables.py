@@ -16,6 +16,7 @@ from dsconfig.cost.estimate import MARGIN, MOVED, OUTSIDE, Estimate, Option, Tie
 from dsconfig.cost.rendering import bar, label, moved
 from dsconfig.cost.search import host_misfit
 from dsconfig.lazily import lazily
+from dsconfig.report.counts import counted
 from dsconfig.report.sizes import GIB, gib, in_gib, size
 from dsconfig.runtimes.base import RECOMPUTATION
 from dsconfig.source.pointer import dotted
@@ -88,7 +89,7 @@ def _building(estimate: Estimate) -> list[str]:
 def _heading(estimate: Estimate, program: "Program") -> str:
     inputs = estimate.inputs
     gpus, nodes = inputs["gpus"], inputs["nodes"]
-    where = f"{gpus} x {inputs['device']}" if inputs["device"] else f"{gpus} GPUs"
+    where = f"{gpus} x {inputs['device']}" if inputs["device"] else counted(gpus, "GPU")
     on = f" on {nodes} nodes" if nodes and nodes > 1 else ""
     named = _named(inputs["model"], inputs["parameters"])
     return (
@@ -443,7 +444,8 @@ def _cells(each: "Candidate", peak_tflops: float | None) -> tuple[str, str, str,
 def _won(best: "Candidate", facts: "Facts", program: "Program") -> str:
     model, device = facts.model, facts.device
     named = _named(model.name, model.parameters) if model else "a model"
-    where = f"{facts.world_size} x {device.name}" if device else f"{facts.world_size} GPUs"
+    gpus = facts.world_size or 1
+    where = f"{gpus} x {device.name}" if device else counted(gpus, "GPU")
     tokens = facts.training.sequence_length if facts.training else None
     precision = best.effective.numerics.precision
     return f"{named} on {where}, {tokens} tokens per sample, {precision}; {program.sentence}"

@@ -3,7 +3,8 @@
 [Note: inference] Most people who hold a ds_config run it through the Trainer or accelerate, and few
 say so. A file tells by an "auto" at which DeepSpeed by itself would stop: somebody fills it in
 first. TrainingArguments and accelerate's YAML tell when they are given, when they hold the config,
-or when they lie beside it and name it. The library infers nothing: there a program says who asks.
+or when they lie beside it and name it; so does a release of either (--with). The library infers
+nothing: there a program says who asks.
 """
 
 import re
@@ -131,6 +132,10 @@ def _told(document: "Document | None", source: str, facts: "Facts | None") -> tu
         holder = _holder(Path(source))
     if holder:
         return holder, f"the {form} that holds it is of this kind"
+    named = facts.releases if facts is not None else ()
+    for name in (TRAINER, ACCELERATE):  # the Trainer is the one that calls the other
+        if name in named:
+            return name, "by --with"
     by_neighbour = _neighbour(Path(source or document.name))
     if by_neighbour is not None:
         return by_neighbour

@@ -9,6 +9,7 @@ from dsconfig.commands.text_table import TextTable, emphasised, wrapped
 from dsconfig.commands.verdict import Need, sentence
 from dsconfig.facts import Facts
 from dsconfig.planner.plan import Coverage, Plan, Status, UnitSchedule
+from dsconfig.report.counts import counted
 from dsconfig.report.sizes import size
 from dsconfig.runtimes.effective import Tier
 
@@ -52,7 +53,7 @@ def summary(plan: Plan) -> str:
 def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
     settled, batch, mesh = plan.effective, plan.batch, plan.mesh
     yield "runtime", f"{plan.runtime}, with the defaults of DeepSpeed {plan.release}"
-    ranks = f"{mesh.world_size} on {plan.nodes} {'node' if plan.nodes == 1 else 'nodes'}"
+    ranks = f"{mesh.world_size} on {counted(plan.nodes, 'node')}"
     yield "ranks", f"{ranks} (shard over {mesh.shard}, replicate over {mesh.replicate})"
     if plan.model:
         yield "model", f"{plan.model}, {plan.model_elements or 0:,} parameters"

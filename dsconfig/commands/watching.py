@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 from dsconfig import launched
 from dsconfig.commands.text_table import wrapped
+from dsconfig.report.counts import counted
 from dsconfig.report.sizes import size
 
 TICK = 0.25
@@ -68,7 +69,7 @@ class Watching:
         self._held_since = 0.0
         self._started = self._spoke = self._happened = time.monotonic()
         self._patience = SILENCE
-        ranks = "1 rank" if expected.ranks == 1 else f"{expected.ranks} ranks"
+        ranks = counted(expected.ranks, "rank")
         self._doing = f"starting {ranks}" if expected.ranks else "waiting for node 0"
         self._shown = self._is_inside_line = False
         self._step: dict[str, Any] = {}

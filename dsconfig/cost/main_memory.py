@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from dsconfig.cost.pricing import price
 from dsconfig.facts.facts import Facts
+from dsconfig.report.sizes import gib
 from dsconfig.runtimes.effective import Effective, Offload, Tier
 
-GIB = 2**30
 SMALL_TILES = 1_000_000
 MOST_NODES = 64
 """Beyond, more nodes are no advice."""
@@ -29,7 +29,7 @@ def ways_to_fit(
         return option.host.bytes // each if in_process else option.host.bytes
 
     ways = [
-        f"set {what} ({amount / GIB:.1f} GiB)"
+        f"set {what} ({gib(amount)})"
         for what, config in _settings(effective, needed, available)
         if (amount := needed(config)) <= available
     ]
@@ -37,7 +37,7 @@ def ways_to_fit(
     fewest = max(now + 1, now * -(-needed(effective) // max(1, available)))
     for nodes in range(fewest, min(fewest + 2, MOST_NODES + 1)):
         if (amount := needed(effective, nodes)) <= available:
-            return [*ways, f"train on {nodes} nodes ({amount / GIB:.1f} GiB)"]
+            return [*ways, f"train on {nodes} nodes ({gib(amount)})"]
     return ways
 
 

@@ -14,8 +14,12 @@ def gib(count: float, digits: int = 1) -> str:
 
 
 def size(count: float, digits: int = 1) -> str:
-    """``61.2 GiB``, or ``312 MiB`` below one of it."""
-    return gib(count, digits) if abs(count) >= GIB else f"{count / MIB:.0f} MiB"
+    """``61.2 GiB``, or ``312 MiB`` below one of it; ``8 bytes`` is not nothing."""
+    if abs(count) >= GIB:
+        return gib(count, digits)
+    if not count or abs(count) >= MIB:
+        return f"{count / MIB:.0f} MiB"
+    return f"{count / KIB:.0f} KiB" if abs(count) >= KIB else f"{count:.0f} bytes"
 
 
 def both(count: float) -> str:

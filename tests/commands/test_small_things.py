@@ -145,6 +145,7 @@ def test_a_release_that_nobody_knows_is_said(tmp_path: Path) -> None:
     newer = run("validate", config, "--deepspeed-version", "9.9.9")
     said = " ".join(newer.stderr.split())
     assert "DeepSpeed 9.9.9, judged as 0.19.8, the newest known" in said
+    assert "DeepSpeed 0.19.8 clips" in newer.stdout and "9.9.9" not in newer.stdout
     wrong = run("validate", config, "--deepspeed-version", "newest")
     assert wrong.returncode == 2 and "is not a DeepSpeed version" in wrong.stderr
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dsconfig.report.counts import counted
 from dsconfig.report.sizes import both, gib, in_gib, size
 
 ROOMS = Path(__file__).parents[2] / "dsconfig"
@@ -12,10 +13,25 @@ ROOMS = Path(__file__).parents[2] / "dsconfig"
 
 @pytest.mark.parametrize(
     ("count", "told"),
-    [(0, "0 MiB"), (300 * 2**20, "300 MiB"), (2**30, "1.0 GiB"), (-(5 * 2**30), "-5.0 GiB")],
+    [
+        (0, "0 MiB"),
+        (8, "8 bytes"),
+        (3 * 2**10, "3 KiB"),
+        (300 * 2**20, "300 MiB"),
+        (2**30, "1.0 GiB"),
+        (-(5 * 2**30), "-5.0 GiB"),
+    ],
 )
-def test_small_sizes_are_in_mib(count: int, told: str) -> None:
+def test_small_sizes_have_small_units(count: int, told: str) -> None:
     assert size(count) == told
+
+
+def test_one_thing_is_not_several() -> None:
+    assert (counted(1, "rank"), counted(0, "rank"), counted(2, "rank")) == (
+        "1 rank",
+        "0 ranks",
+        "2 ranks",
+    )
 
 
 def test_both_units_stand_side_by_side() -> None:

@@ -177,11 +177,15 @@ def test_a_search_passes_over_what_only_speaks_of_deepspeed(run: Run) -> None:
     put("a/switched_off.yaml", "output_dir: o\ndeepspeed:\n")
     assert run("a").code == 2
     put("a/mixed.json", '{"model": "m", "lr": 1, "seed": 1, "zero_optimization": {"stage": 2}}')
+    put("a/remarks.json", '{"_a": 1, "_b": 2, "//": "c", "train_batch_size": 8}')
     put("a/slip.json", '{"train_batch_size": 8, "zero_optimisation": {"stage": 2}}')
     put("a/cut.json", '{"train_batch_size": 8, "fp16": {"enabled": true}')
     put("a/missing.yaml", "output_dir: o\ndeepspeed: missing.json\n")
     found = files_of(run("a", "--output-format", "json"))
-    assert found == ["a/cut.json", "a/missing.yaml", "a/mixed.json", "a/slip.json"]
+    assert found == [
+        f"a/{name}"
+        for name in ("cut.json", "missing.yaml", "mixed.json", "remarks.json", "slip.json")
+    ]
 
 
 def test_a_mistake_of_a_config_that_several_files_name_is_told_once(run: Run) -> None:
@@ -197,6 +201,17 @@ def test_releases_that_are_given_are_named(run: Run) -> None:
     put("ds.json", GOOD)
     said = run("ds.json", "--with", "transformers==4.48.0", "--runtime", "transformers").err
     assert "the known faults of transformers 4.48.0" in " ".join(said.split())
+
+
+def test_a_release_that_is_given_says_who_runs_the_file(run: Run) -> None:
+    twice = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8}
+    put("ds.json", json.dumps({**twice, "zero_optimization": {"stage": 2}}))
+    by_trainer = run("ds.json", "--with", "transformers==4.48.0", "--with", "accelerate==1.2.0")
+    assert by_trainer.code == 1 and "error[DSC847]" in by_trainer.out
+    assert "(by --with)" in " ".join(by_trainer.err.split())
+    by_accelerate = run("ds.json", "--with", "accelerate==0.25.0")
+    assert "DSC848" in by_accelerate.out
+    assert "DSC84" not in run("ds.json", "--with", "transformers==4.49.0").out
 
 
 def test_globs_and_each_file_once(run: Run) -> None:

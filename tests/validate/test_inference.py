@@ -131,6 +131,7 @@ def test_the_gravest_comes_first(run: Run) -> None:  # noqa: F811
         ('{"$defs": {}, "properties": {"stage": {}}}', "JSON Schema"),
         ('{"cmd": "swift sft", "requirements": {"gpu": 1}}', "some other program"),
         ('{"id": "a", "label": 0}', "some other program"),
+        ('{"_comment": "b", "id": "a", "label": 0}', "some other program"),
     ],
 )
 def test_a_file_of_another_kind_gets_one_finding_that_says_so(

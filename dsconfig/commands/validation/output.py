@@ -7,6 +7,7 @@ from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
 from dsconfig.report import Applicability, FileReport, Severity
 from dsconfig.report.causes import by_cause
+from dsconfig.report.counts import counted
 from dsconfig.report.render import FOR_PEOPLE, FORMATS, render
 from dsconfig.report.render.terminal import look_of, one_line, paint
 from dsconfig.source.findings import UNREADABLE
@@ -62,7 +63,7 @@ class Output:
             if file.reader is not None and not unread:
                 groups.setdefault(file.reader.described, []).append(file)
         for described, files in groups.items():
-            name = files[0].file if len(files) == 1 else _counted(len(files), "file")
+            name = files[0].file if len(files) == 1 else counted(len(files), "file")
             fills = sum(file.reader.fills for file in files if file.reader)
             filled = f'; {fills} "auto" it fills in' if fills else ""
             self.note(f"{one_line(name)}: {described}{filled}")
@@ -72,12 +73,12 @@ class Output:
         if self.form not in FOR_PEOPLE:
             return
         found = [each.first for file in reports for each in by_cause(file.report.diagnostics)]
-        counted = [_counted(len(reports), "file")]
+        told = [counted(len(reports), "file")]
         for severity, noun in NOUNS.items():
             number = sum(each.severity is severity for each in found)
             if number or severity is not Severity.INFO:
-                counted.append(_counted(number, noun))
-        self.note(", ".join(counted) + _fixable(reports))
+                told.append(counted(number, noun))
+        self.note(", ".join(told) + _fixable(reports))
 
 
 NOUNS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -100,7 +101,3 @@ def _fixable(reports: Sequence[FileReport]) -> str:
 
 
 UNSAFE = "--unsafe-fixes"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -10,6 +10,7 @@ from typing import Any, cast
 from dsconfig.lazily import lazily
 
 with lazily():
+    from dsconfig.checks.keys import is_comment
     from dsconfig.schema import known_names
     from dsconfig.source import kinds, read
     from dsconfig.source.findings import HOLDS_NONE
@@ -77,5 +78,6 @@ def _is_config(path: str) -> bool:
     if kinds.another_kind(config) is not None:
         return False
     # A script may keep settings of its own beside those of DeepSpeed.
-    known = config.keys() & {*known_names(config, ())}
-    return isinstance(config.get("zero_optimization"), dict) or 2 * len(known) >= len(config)
+    settings = {name for name in config if not is_comment(name)}
+    known = settings & {*known_names(config, ())}
+    return isinstance(config.get("zero_optimization"), dict) or 2 * len(known) >= len(settings)
