@@ -18,6 +18,7 @@ from dsconfig.runtimes.base import AUTO, AutoFate, runtime_of
 from dsconfig.source.pointer import value_at
 
 with lazily():
+    from dsconfig.checks.rule import before_deepspeed
     from dsconfig.commands import options
     from dsconfig.commands.validation import settings
     from dsconfig.facts import held
@@ -112,7 +113,8 @@ def program(
         asked, found = _told(document, source, facts)
     with usage("--runtime"):
         runtime = runtime_of(asked, release)
-    given = facts.releases.items() if facts is not None else ()
+    # DeepSpeed by itself has none of their faults.
+    given = facts.releases.items() if facts is not None and before_deepspeed(runtime) else ()
     return Program(runtime, found, from_where, tuple(f"{name} {each}" for name, each in given))
 
 

@@ -201,6 +201,8 @@ def test_releases_that_are_given_are_named(run: Run) -> None:
     put("ds.json", GOOD)
     said = run("ds.json", "--with", "transformers==4.48.0", "--runtime", "transformers").err
     assert "the known faults of transformers 4.48.0" in " ".join(said.split())
+    alone = run("ds.json", "--with", "transformers==4.48.0", "--runtime", "deepspeed").err
+    assert "known faults" not in " ".join(alone.split())
 
 
 def test_a_release_that_is_given_says_who_runs_the_file(run: Run) -> None:
