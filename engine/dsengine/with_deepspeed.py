@@ -24,7 +24,9 @@ class _Steps:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        self._told = 0
+        self._steps = 0
+        """Since the last one that was told."""
+        self._has_told = False
         self._since = time.perf_counter()
         self._losses: list[Tensor] = []
         self._backward, engine.backward = engine.backward, self.backward
@@ -40,14 +42,16 @@ class _Steps:
         return result
 
     def step(self, *arguments: Any, **named: Any) -> Any:
+        before = self._engine.global_steps  # a load sets it
         result = self._step(*arguments, **named)
         done, now = self._engine.global_steps, time.perf_counter()
-        if done == self._end.step:  # within a window
+        if done == before:  # within a window
             return result
         self._end.step = done
+        self._steps += 1
         losses, self._losses = self._losses, []
-        if self._told == 0 or now - self._since > BETWEEN_STEPS:
-            seconds = (now - self._since) / (done - self._told)
+        if not self._has_told or now - self._since > BETWEEN_STEPS:
+            seconds = (now - self._since) / self._steps
             rates = self._engine.get_lr() if self._engine.optimizer is not None else []
             rate = float(rates[0]) if rates else None
             tell_first(
@@ -58,7 +62,7 @@ class _Steps:
                 lr=rate,
                 memory=held_bytes(self._engine.device),
             )
-            self._told, self._since = done, now
+            self._has_told, self._since, self._steps = True, now, 0
         return result
 
 

@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from dsengine.checkpoints import CheckpointError
-from dsengine.checkpoints.deepspeed_layout import is_deepspeed_directory, read_checkpoint
+from dsengine.checkpoints import CheckpointError, TrainingState
+from dsengine.checkpoints.deepspeed_layout import (
+    is_deepspeed_directory,
+    load_deepspeed_checkpoint,
+    read_checkpoint,
+)
+from dsengine.checkpoints.group import CheckpointGroup
 from training.ranks import SharedRanks
 
 RECORDINGS = Path(__file__).parents[1] / "oracle" / "deepspeed_checkpoints"
@@ -42,6 +48,24 @@ def test_tied_weights_buffers_frozen_parameters_and_client_state_are_there() -> 
     assert torch.allclose(saved.weights["frozen"], torch.linspace(0, 1, 6))
     assert saved.client_state == {"epoch": 4}
     assert saved.counters == {"global_steps": 3, "global_samples": 12, "skipped_steps": 0}
+
+
+def test_states_that_have_no_room_are_refused_before_a_weight_is_changed() -> None:
+    folder = RECORDINGS / "z2_fp32"
+    model = nn.ModuleDict(
+        {"emb": nn.Embedding(*read_checkpoint(folder).weights["emb.weight"].shape)}
+    )
+    before = model["emb"].weight.detach().clone()
+
+    def nowhere(name: str, entry: str) -> None:
+        raise ValueError(f"no room for {entry} of {name}")
+
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = TrainingState(module=model, optimizer=optimizer, room=nowhere)
+    with pytest.raises(CheckpointError, match=r"no room for exp_avg\w* of emb.weight"):
+        group = CheckpointGroup(alone=True)
+        load_deepspeed_checkpoint(state, folder, group=group, strict=False)
+    assert torch.equal(model["emb"].weight, before)
 
 
 class Malice:

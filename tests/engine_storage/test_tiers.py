@@ -253,6 +253,52 @@ def test_what_is_given_to_part_and_shard_is_not_rounded_to_that(
     binding.close()
 
 
+@pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
+def test_who_looks_at_parts_sees_what_was_written_to_shards(
+    tmp_path: Path, tier: type[HostBinding]
+) -> None:
+    held = weights()
+    settings = OffloadSettings(sub_group_size=400, nvme_path=str(tmp_path))
+    binding = tier(optimizer_of("AdamW", held), held, settings, {})
+    held["c"].detach().mul_(0.5)
+    with binding.in_reach():
+        assert torch.equal(binding.parts["c"], held["c"])
+    binding.close()
+
+
+def test_options_that_come_later_bring_states_for_every_tile() -> None:
+    expected, got = weights(), weights()
+    plain, tiled = (torch.optim.SGD(each.values(), lr=0.1) for each in (expected, got))
+    binding = HostBinding(tiled, got, OffloadSettings(sub_group_size=400), {})
+    for step in range(4):
+        if step == 1:
+            plain.param_groups[0]["momentum"] = tiled.param_groups[0]["momentum"] = 0.9
+        for held in (expected, got):
+            backward(held, step)
+        plain.step()
+        plain.zero_grad()
+        step_of(binding)
+    for name, weight in expected.items():
+        torch.testing.assert_close(got[name], weight)
+    binding.close()
+
+
+def test_a_state_that_the_file_has_no_room_for_is_refused(tmp_path: Path) -> None:
+    held = weights()
+    optimizer = torch.optim.SGD(held.values(), lr=0.1)
+    binding = NvmeBinding(optimizer, held, OffloadSettings(nvme_path=str(tmp_path)), {})
+    refusal = "no room for momentum_buffer: give optimizer.params"
+    with binding.as_sharded(), pytest.raises(ValueError, match=refusal):
+        binding.room_for("a", "momentum_buffer")
+    optimizer.param_groups[0]["momentum"] = 0.9
+    before = held["a"].detach().clone()
+    backward(held, 0)
+    with pytest.raises(ValueError, match=refusal):
+        step_of(binding)
+    assert torch.equal(held["a"], before)
+    binding.close()
+
+
 def step_of(binding: HostBinding) -> None:
     binding.departed.take_in()
     binding.gradients(iter(binding.departed.items()))

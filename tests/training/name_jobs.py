@@ -219,6 +219,10 @@ def written(settings: dict[str, Any]) -> dict[str, Any]:
         and torch.equal(_known(safe_get_local_optimizer_state(weight, "exp_avg")), own)
         and torch.equal(_known(safe_get_full_fp32_param(weight)), value + 1)
     )
+    frozen = engine.module.positions.weight
+    with deepspeed.zero.GatheredParameters([frozen]):
+        expected = frozen.data.float().clone()
+    told["frozen"] = torch.equal(_known(safe_get_full_fp32_param(frozen)), expected)
     engine.step()
     told["trains on"] = bool(torch.isfinite(engine(models.batch(2, 0, dist.get_rank()))))
     engine.destroy()

@@ -259,7 +259,8 @@ class EngineState(MovedModule):
 
     def stepped_part(self, name: str) -> Tensor:
         """Return what the optimizer steps of master ``name``: it, or this rank's part of it."""
-        return self.sharding.masters[name] if self._binding is None else self._binding.parts[name]
+        master = self.sharding.masters[name]
+        return master if self._binding is None else self._binding.parts.get(name, master)
 
     def states_in_reach(self) -> AbstractContextManager[None]:
         """Let what the optimizer holds have its values, wherever it rests."""

@@ -145,8 +145,13 @@ class HostBinding(Binding):
         Raises RuntimeError when an error has ended an earlier step between two tiles.
         """
         self._refuse_torn()
+        self._learn_entries()
         step_hooks_once(self.optimizer, self._step_tiles)
         memory.give_back()
+
+    def _learn_entries(self) -> None:
+        """Hear of what the optimizer keeps for each element by now: a load may bring options."""
+        self._entries = [*dict.fromkeys([*self._entries, *states_per_element(self.optimizer)])]
 
     def _step_tiles(self) -> None:
         self._note_changes()
@@ -175,6 +180,13 @@ class HostBinding(Binding):
 
     def _note_changes(self) -> None:
         self._changed = {n for n in self.parts if self._version(n) != self._written[n]}
+
+    def _take_all_changes(self) -> None:
+        self._note_changes()
+        for tile in [*self.device_tiles, *self.host_tiles]:
+            self._take_changes(tile)
+        for name in self._changed:
+            self.note_written(name)
 
     def _update(self, tile: Tile) -> None:
         self._take_changes(tile)
@@ -266,6 +278,11 @@ class HostBinding(Binding):
         return {n: sharded_like(part.detach(), self.masters[n]) for n, part in self.parts.items()}
 
     @contextmanager
+    def in_reach(self) -> Iterator[None]:
+        self._take_all_changes()
+        yield
+
+    @contextmanager
     def as_sharded(self) -> Iterator[None]:
         """Let the optimizer hold the sharded fp32 parts inside; its state follows.
 
@@ -273,9 +290,7 @@ class HostBinding(Binding):
         """
         self._refuse_torn()
         parts = self.parts
-        self._note_changes()
-        for tile in [*self.device_tiles, *self.host_tiles]:
-            self._take_changes(tile)
+        self._take_all_changes()
         self.held = {name: nn.Parameter(tensor) for name, tensor in self.sharded().items()}
         self._exchange({part: self.held[name] for name, part in parts.items()}, _to_shard)
         try:

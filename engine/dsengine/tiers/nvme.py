@@ -14,7 +14,7 @@ as they are (a checkpoint, a script) gets views of the file itself, mapped for a
 looked at: the kernel brings what is read, page by page, and takes it away again.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 
@@ -38,7 +38,7 @@ from dsengine.tiers.files import (
 )
 from dsengine.tiers.host import HostBinding, sharded_like
 from dsengine.tiers.settings import OffloadSettings
-from dsengine.tiers.tiles import Piece, Tile
+from dsengine.tiers.tiles import Piece, Tile, states_per_element
 from dsengine.torch_private import local_part
 
 
@@ -188,6 +188,7 @@ class NvmeBinding(HostBinding):
                 state.update({entry: moments[entry] for entry in state.keys() & moments.keys()})
             self._shown = view
             try:
+                self._take_all_changes()
                 yield
             finally:
                 self._shown = None
@@ -202,8 +203,20 @@ class NvmeBinding(HostBinding):
     def room_for(self, name: str, entry: str) -> Tensor | None:
         if self._shown is None or name not in self._places:
             return None
-        room = self._views_of(name, self._shown)[1].get(entry)
-        return None if room is None else sharded_like(room, self.masters[name])
+        self._refuse_unfiled({entry})
+        return sharded_like(self._views_of(name, self._shown)[1][entry], self.masters[name])
+
+    def _learn_entries(self) -> None:
+        self._refuse_unfiled(states_per_element(self.optimizer))
+
+    def _refuse_unfiled(self, entries: Iterable[str]) -> None:
+        """Raise ValueError for a state that the file, which is made once, has no segment for."""
+        if unfiled := [each for each in entries if each not in self._entries]:
+            raise ValueError(
+                f"the optimizer's file at nvme_path has no room for {', '.join(unfiled)}: give "
+                "optimizer.params the options that ask for it (momentum, amsgrad ...), or leave "
+                "the states out with load_optimizer_states=False"
+            )
 
     def close(self) -> None:
         """Remove the file."""

@@ -34,31 +34,40 @@ def load_deepspeed_checkpoint(
     Raises CheckpointError or CheckpointMismatchError on every rank before anything is changed.
     """
     what = f"loading DeepSpeed checkpoint {path}"
-    saved = group.run(lambda: _checked(state, read_checkpoint(path, tag), strict), what)
+    with_optimizer = optimizer_states and state.optimizer is not None and not module_only
+    saved = group.run(
+        lambda: _checked(state, read_checkpoint(path, tag), strict, with_optimizer), what
+    )
     with torch.no_grad(), regathered(state.module):
         for name, target in state.weights().items():
             if name in saved.weights:
                 copy_whole(target, saved.weights[name])
         state.refresh_parameters()
     if not module_only:
-        if optimizer_states and state.optimizer is not None:
+        if with_optimizer:
             _load_optimizer(state, saved)
         _load_parts(state, saved, optimizer_states, lr_scheduler_states)
     return str(saved.path), saved.client_state
 
 
-def _checked(state: TrainingState, saved: WholeCheckpoint, strict: bool) -> WholeCheckpoint:
+def _checked(
+    state: TrainingState, saved: WholeCheckpoint, strict: bool, with_optimizer: bool
+) -> WholeCheckpoint:
     targets = state.weights()
     tied = {n for n, _ in named_shards(state.module, remove_duplicate=False)} - set(targets)
     weights = {name: tensor for name, tensor in saved.weights.items() if name not in tied}
     check_weights(Manifest(tag=str(saved.path), weights=shapes(weights)), targets, strict=strict)
+    if with_optimizer:
+        for name, entries in _states(state, saved).items():
+            for entry in entries.keys() - _scalars(entries).keys():
+                state.room(name, entry)  # raises where there is none
     return saved
 
 
 def _load_optimizer(state: TrainingState, saved: WholeCheckpoint) -> None:
     assert state.optimizer is not None
     trained = state.trained()
-    states = saved.optimizer_states or _by_name(state, saved)
+    states = _states(state, saved)
     for name, entries in states.items():
         if name in trained:
             held = state.optimizer.state[trained[name]]
@@ -93,8 +102,10 @@ def _scalars(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in entries.items() if not (isinstance(v, Tensor) and v.dim() > 0)}
 
 
-def _by_name(state: TrainingState, saved: WholeCheckpoint) -> dict[str, dict[str, Any]]:
-    """Name the states of stage 0, which are numbered in the optimizer's order."""
+def _states(state: TrainingState, saved: WholeCheckpoint) -> dict[str, dict[str, Any]]:
+    """By name; the states of stage 0 are numbered in the optimizer's order."""
+    if saved.optimizer_states:
+        return saved.optimizer_states
     in_order = [name for group in _current_group_names(state) for name in group]
     return {
         in_order[number]: dict(entries)
