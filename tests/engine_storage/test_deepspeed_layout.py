@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dsengine.checkpoints import CheckpointError, TrainingState
+from dsengine.checkpoints import CheckpointError, CheckpointMismatchError, TrainingState
 from dsengine.checkpoints.deepspeed_layout import (
     is_deepspeed_directory,
     load_deepspeed_checkpoint,
@@ -52,10 +52,10 @@ def test_tied_weights_buffers_frozen_parameters_and_client_state_are_there() -> 
 
 def test_states_that_have_no_room_are_refused_before_a_weight_is_changed() -> None:
     folder = RECORDINGS / "z2_fp32"
-    model = nn.ModuleDict(
-        {"emb": nn.Embedding(*read_checkpoint(folder).weights["emb.weight"].shape)}
-    )
-    before = model["emb"].weight.detach().clone()
+    rows, width = read_checkpoint(folder).weights["emb.weight"].shape
+    embedding = nn.Embedding(rows, width)
+    model = nn.ModuleDict({"emb": embedding})
+    before = embedding.weight.detach().clone()
 
     def nowhere(name: str, entry: str) -> None:
         raise ValueError(f"no room for {entry} of {name}")
@@ -65,7 +65,16 @@ def test_states_that_have_no_room_are_refused_before_a_weight_is_changed() -> No
     with pytest.raises(CheckpointError, match=r"no room for exp_avg\w* of emb.weight"):
         group = CheckpointGroup(alone=True)
         load_deepspeed_checkpoint(state, folder, group=group, strict=False)
-    assert torch.equal(model["emb"].weight, before)
+    assert torch.equal(embedding.weight, before)
+
+
+def test_the_states_of_another_optimizer_are_refused() -> None:
+    model = nn.Linear(1, 1)
+    state = TrainingState(module=model, optimizer=torch.optim.Adagrad(model.parameters()))
+    with pytest.raises(CheckpointMismatchError, match=r"lacks \['sum'\] that Adagrad needs"):
+        load_deepspeed_checkpoint(
+            state, RECORDINGS / "z2_fp32", group=CheckpointGroup(alone=True), strict=False
+        )
 
 
 class Malice:

@@ -1,6 +1,7 @@
 """Optimizer state by parameter name, so that it fits any grouping, stage and world size."""
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -139,14 +140,18 @@ def restore_optimizer_values(
 
 def check_same_family(optimizer: Optimizer, values: Mapping[str, Any]) -> None:
     """Raise when the saved state lacks what this optimizer needs to go on."""
-    if not values["scalars"]:
-        return
-    needed = _moments(type(optimizer).__name__)
     offered = _moments(values["type"])
-    if needed is None or offered is None or needed <= offered:
+    if values["scalars"] and offered is not None:
+        check_offered(optimizer, offered, values["type"])
+
+
+def check_offered(optimizer: Optimizer, offered: AbstractSet[str], whose: str) -> None:
+    """Raise when ``offered``, what the state of ``whose`` holds of a parameter, is too little."""
+    needed = _moments(type(optimizer).__name__)
+    if needed is None or needed <= offered:
         return
     raise CheckpointMismatchError(
-        f"the checkpoint holds the state of {values['type']}, which lacks "
+        f"the checkpoint holds the state of {whose}, which lacks "
         f"{sorted(needed - offered)} that {type(optimizer).__name__} needs; use the same optimizer "
         "or load with load_optimizer_states=False"
     )

@@ -12,7 +12,7 @@ from dsengine.checkpoints.deepspeed_layout.read import read_checkpoint
 from dsengine.checkpoints.deepspeed_layout.whole import LOSS_SCALE_NAMES, WholeCheckpoint
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import Manifest, check_weights, shapes
-from dsengine.checkpoints.optimizer_state import restore_optimizer_values
+from dsengine.checkpoints.optimizer_state import check_offered, restore_optimizer_values
 from dsengine.checkpoints.state import TrainingState
 from dsengine.parameters.names import named_shards, regathered
 from dsengine.parameters.shards import copy_whole
@@ -58,10 +58,18 @@ def _checked(
     weights = {name: tensor for name, tensor in saved.weights.items() if name not in tied}
     check_weights(Manifest(tag=str(saved.path), weights=shapes(weights)), targets, strict=strict)
     if with_optimizer:
-        for name, entries in _states(state, saved).items():
-            for entry in entries.keys() - _scalars(entries).keys():
-                state.room(name, entry)  # raises where there is none
+        _check_states(state, _states(state, saved))
     return saved
+
+
+def _check_states(state: TrainingState, states: Mapping[str, Mapping[str, Any]]) -> None:
+    assert state.optimizer is not None
+    kinds = {n: entries.keys() - _scalars(entries).keys() for n, entries in states.items()}
+    if offered := set[str]().union(*kinds.values()):
+        check_offered(state.optimizer, offered, "another optimizer")
+    for name, entries in kinds.items():
+        for entry in entries:
+            state.room(name, entry)  # raises where there is none
 
 
 def _load_optimizer(state: TrainingState, saved: WholeCheckpoint) -> None:
