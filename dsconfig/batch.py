@@ -51,6 +51,17 @@ class Triple(NamedTuple):
         """Whether three given members multiply out."""
         return self.global_batch == self.micro_batch * self.accumulation * ranks
 
+    @property
+    def ranks(self) -> int | None:
+        """The only number of data-parallel ranks that goes with three whole members above zero.
+
+        None where one of them is open or something else, or where no number goes with them.
+        """
+        if not all(type(each) is int and each > 0 for each in self):
+            return None
+        ranks, rest = divmod(self.global_batch, self.micro_batch * self.accumulation)
+        return None if rest else ranks
+
     def unit(self, ranks: float) -> float:
         """What the global batch must be a multiple of, by the other members that are given."""
         return (self.micro_batch or 1) * (self.accumulation or 1) * ranks

@@ -8,7 +8,6 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, in_deepspeed
 from dsconfig.report import Effect
-from dsconfig.report.counts import counted
 from dsconfig.schema.markers import whole
 
 HUGE_MICRO_BATCH = 1_000_000
@@ -172,24 +171,4 @@ def batch_huge(config: Context) -> Iterator[Finding]:
             message=f"{MICRO} is {value:g} samples per device: the activations of "
             "so many are more than a device holds",
             help="write the number of samples one device runs at a time",
-        )
-
-
-@rule("DSC206", "batch-fixes-world-size", Effect.NOTE, wakes=GLOBAL)
-def batch_fixes_world_size(config: Context) -> Iterator[Finding]:
-    """All three batch numbers are given, so the file runs on one number of ranks only.
-
-    bad: {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4,
-        "gradient_accumulation_steps": 4}
-    good: {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}
-    """
-    given = _triple(config)
-    if given is None or not _world(config).assumed or len(given.given) < 3:
-        return
-    train, unit = given.global_batch, given.unit(1)
-    if unit > 0 and train % unit == 0 and train >= unit:
-        yield Finding(
-            path=(GLOBAL,),
-            message=f"the three batch numbers fix the world: {counted(int(train // unit), 'rank')}",
-            help=f"leave {GLOBAL} out and the file runs at any world size",
         )

@@ -6,14 +6,14 @@ from typing import Any
 from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.checks.rule import Finding, everywhere, in_deepspeed
 from dsconfig.checks.values import VALUE_KINDS, literal_of, shown, to_write
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.runtimes.built import Built, engine_takes, optimizer_built
 from dsconfig.runtimes.read_config import ZERO
-from dsconfig.schema.optimizers import OPTIMIZERS, optimizer_type
+from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, OPTIMIZERS, optimizer_type
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
 
@@ -205,20 +205,37 @@ def params_not_a_block(config: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC606", "untested-optimizer", Effect.REFUSED, wakes="optimizer", late=True, holds=in_deepspeed
+    "DSC606",
+    "untested-optimizer",
+    Effect.REFUSED,
+    wakes="optimizer zero_allow_untested_optimizer",
+    late=True,
+    holds=everywhere,
 )
 def untested_optimizer(config: Context) -> Iterator[Finding]:
     """ZeRO takes a list of tested optimizers; others need `zero_allow_untested_optimizer`.
 
-    Tested: Adam and AdamW in all forms, Adagrad, Lion, Muon. Lamb and SGD are not.
+    Tested: Adam and AdamW in all forms, Adagrad, Lion, Muon. Lamb and SGD are not. dsengine takes
+    every optimizer unless the key says false.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "SGD",
-        "params": {"lr": 0.1}}}
+        "params": {"lr": 0.1}}, "zero_allow_untested_optimizer": false}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "SGD",
         "params": {"lr": 0.1}}, "zero_allow_untested_optimizer": true}
     """
+    key, passed = "zero_allow_untested_optimizer", config.facts.client_optimizer
+    if config.stage == 0:
+        return
+    is_false, help = config.get(key) is False, f'write "{key}": true'
+    if is_false and passed is not None and not _is_tested(passed):
+        yield Finding(
+            path=(key,),
+            message=f"{passed}, the optimizer of the script, is not on ZeRO's list of tested "
+            f"optimizers: {NOW}",
+            help=help,
+        )
     target = what_is_built(config)
-    if config.stage == 0 or target is None or target.kind.is_tested:
+    if target is None or target.kind.is_tested:
         return
     path = ("optimizer", "type")
     if target.kind.refuses_zero:
@@ -226,13 +243,21 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
             path=path,
             message=f"{config.optimizer} does not go with ZeRO: {NOW}",
             help="use AdamW, or set zero_optimization.stage to 0",
+            holds=in_deepspeed,
         )
-    elif not config.switch("zero_allow_untested_optimizer"):
+    elif not config.switch(key):
         yield Finding(
             path=path,
             message=f"{config.optimizer} is not on ZeRO's list of tested optimizers: {NOW}",
-            help='add "zero_allow_untested_optimizer": true',
+            help=help,
+            holds=None if is_false else in_deepspeed,
         )
+
+
+def _is_tested(name: str) -> bool:
+    """Whether a class of that name, whoever's it is, is on ZeRO's list."""
+    classes = OPTIMIZER_CLASSES.values()
+    return any(each.is_tested for each in classes if each.name.rpartition(".")[2] == name)
 
 
 @rule("DSC607", "max-grad-norm-in-params", Effect.REFUSED, wakes="optimizer", late=True)

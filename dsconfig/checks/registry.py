@@ -45,7 +45,7 @@ MODULES: Mapping[str, str] = {
     "zero": "zero_optimization prescale_gradients gradient_predivide_factor "
     "gradient_allreduce_op managed_gradient_accumulation gradient_clipping",
     "offload": "zero_optimization aio optimizer",
-    "optimizer": "optimizer zero_optimization",
+    "optimizer": "optimizer zero_optimization zero_allow_untested_optimizer",
     "adam": "optimizer",
     "muon": "optimizer",
     "scheduler": "scheduler",

@@ -211,7 +211,8 @@ def _is_told(config: Context, path: Path) -> bool:
         return True
     if path[0] == "expert_parallel" and config.switch("expert_parallel", "enabled"):
         return True
-    return _unmet(config, path) is not None or _is_one_text(config, path)
+    is_unmet = config.ends_in_deepspeed and _unmet(config, path) is not None
+    return is_unmet or _is_one_text(config, path)
 
 
 def _is_absent_by_null(config: Context, path: Path) -> bool:

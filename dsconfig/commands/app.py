@@ -4,8 +4,10 @@ Building fifteen Typer commands costs more than most of them take to run, so the
 knows names and homes, and asks for a command when it is wanted.
 """
 
+import re
 from collections.abc import Callable
 from importlib import import_module
+from inspect import cleandoc
 from typing import Any
 
 import typer
@@ -74,8 +76,15 @@ def build(name: str) -> Any:
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     asked = [f"dsconfig {name} {each}".rstrip() for each in EXAMPLES.get(name, ())]
     examples = "\n\n".join(("Examples:", *asked)) if asked else None
-    single.command(name, context_settings=settings, epilog=examples)(function)
+    said = prose(function.__doc__ or "")
+    single.command(name, context_settings=settings, help=said, epilog=examples)(function)
     return get_command(single)
+
+
+def prose(text: str) -> str:
+    """A docstring whose paragraphs are lines, for a terminal to wrap; lines set in stay."""
+    paragraphs = cleandoc(text).split("\n\n")
+    return "\n\n".join(re.sub(r"\n(?! )", " ", each) for each in paragraphs)
 
 
 class LazyGroup(TyperGroup):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dsconfig.commands.errors import UsageError
-from dsconfig.report.sizes import gib
+from dsconfig.report.sizes import size
 from dsconfig.runtimes.effective import Precision
 
 
@@ -77,7 +77,7 @@ def checkpoint(
     Examples:
       dsconfig checkpoint verify out
       dsconfig checkpoint verify out --tag global_step120
-      dsconfig checkpoint convert out --to deepspeed -o for-deepspeed --stage 3 --ranks 8
+      dsconfig checkpoint convert out --to deepspeed -o theirs --stage 3 --ranks 8
       dsconfig checkpoint convert out --to safetensors -o weights --precision bf16
     """
     try:
@@ -107,7 +107,7 @@ def checkpoint(
         typer.echo(fault, err=True)
     if faults:
         raise typer.Exit(1)
-    typer.echo(f"{path}: all {gib(compared, 2)} are what was written")
+    typer.echo(f"{path}: all {size(compared)} are what was written")
 
 
 def _check_flags(action: Action, to: Form | None, output: Path | None, **of_form: object) -> None:

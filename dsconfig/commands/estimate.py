@@ -28,6 +28,7 @@ with lazily():
         pricing,
         rendering,
         search,
+        unsaid,
     )
     from dsconfig.facts import given, machine, run_log
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from dsconfig.cost.estimate import Estimate, Option
     from dsconfig.cost.log_comparison import Comparison
     from dsconfig.cost.remedies import Change
+    from dsconfig.cost.unsaid import Unsaid
     from dsconfig.facts import Facts
     from dsconfig.facts.run_log import RunLog
     from dsconfig.runtimes.base import Runtime
@@ -148,19 +150,22 @@ def estimate(
     written: dict[str, Any] = document.value if document is not None else {}
     read = None if log is None else read_log(log)
     changes = _changes(found, facts, effective, program, read)
+    # A run that was measured has answered what nobody said.
+    others = () if measured is not None else _deciding(found, facts, effective, program)
     if plot is not None or html is not None:
         said = tables.overall(found, facts, effective is not None)
         remedies = verdict.remedy_data(changes, program.runtime, written)
         _write(found, plot, html, said, remedies)
-    _show(found, facts, effective, program, written, output_format, read, changes)
+    _show(found, facts, effective, program, written, output_format, read, changes, others)
     if fail_if_oom and not _any_fits(found, facts):
         raise typer.Exit(1)
 
 
 def _any_fits(found: "Estimate", facts: "Facts") -> bool:
-    """Whether one of the choices fits the card, and the main memory where that is known."""
+    """Whether one of the choices fits the card, and the main memory and disk that are known."""
     return any(
-        all(fit.fits for fit in option.fits) and not search.host_misfit(option, facts)
+        all(fit.fits for fit in option.fits)
+        and not search.misfit_below(option.host, option.nvme, facts)
         for option in found.options
     )
 
@@ -228,6 +233,20 @@ def _changes(
     return verdict.remedies_for(effective, where, program.runtime)
 
 
+def _deciding(
+    found: "Estimate",
+    facts: "Facts",
+    effective: "Effective | None",
+    program: inference.Program,
+) -> "tuple[Unsaid, ...]":
+    """What was not said and would turn the verdict."""
+    if effective is None:
+        return ()
+    known = program.release_from not in inference.UNASKED
+    option, runtime = found.options[0], program.runtime
+    return unsaid.deciding(option, effective, facts, runtime, release_is_known=known)
+
+
 def _write(
     found: "Estimate",
     plot: Path | None,
@@ -251,6 +270,7 @@ def _show(
     output_format: str,
     log: "RunLog | None",
     changes: "tuple[Change, ...]",
+    others: "tuple[Unsaid, ...]",
 ) -> None:
     option = found.options[0]
     lacked = log is not None and log.out_of_memory is not None
@@ -259,6 +279,7 @@ def _show(
         data = {**rendering.as_data(found), **program.data}
         if effective is not None:
             data["remedies"] = verdict.remedy_data(changes, program.runtime, written)
+            data["unsaid"] = verdict.unsaid_data(others)
         if comparison is not None:
             data["log"] = log_comparison.as_data(comparison)
         typer.echo(json.dumps(data, indent=2))
@@ -267,8 +288,9 @@ def _show(
             tables.print_table(found, facts, program)
     else:
         first = verdict.remedy_lines(changes[:1], program.runtime, written) if changes else ()
-        with screen.ending_with(verdict.verdict(option, facts), *first):
-            tables.print_depth(found, facts, program, changes, written)
+        said = verdict.verdict(option, facts, found.inputs["precision"])
+        with screen.ending_with(said, *first):
+            tables.print_depth(found, facts, program, changes, written, others)
         if log is not None and comparison is not None:
             run_logs.print_comparison(log, comparison)
             if lacked and not tables.not_fitting(option, facts):
@@ -296,7 +318,7 @@ def smaller_card(facts: "Facts", option: "Option", log: "RunLog") -> "Facts":
     if lack is None or tables.not_fitting(option, facts):
         return facts
     device = facts.device or machine.DeviceFacts(name="the card")
-    least = option.device.visible_bytes - lack.tried
+    least = option.device.needed_bytes - lack.tried
     return replace(facts, device=replace(device, memory_bytes=max(least, 1)))
 
 

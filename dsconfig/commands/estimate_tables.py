@@ -12,9 +12,17 @@ import typer
 
 from dsconfig.commands import verdict as verdicts
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph, terminal_width
-from dsconfig.cost.estimate import MARGIN, MOVED, OUTSIDE, Estimate, Option, TierMemory
+from dsconfig.cost.estimate import (
+    MARGIN,
+    MOVED,
+    OUTSIDE,
+    DeviceMemory,
+    Estimate,
+    Option,
+    TierMemory,
+)
 from dsconfig.cost.rendering import bar, label, moved
-from dsconfig.cost.search import host_misfit
+from dsconfig.cost.search import misfit_below
 from dsconfig.lazily import lazily
 from dsconfig.report.counts import counted
 from dsconfig.report.sizes import GIB, gib, in_gib, size
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
     from dsconfig.cost.remedies import Change
     from dsconfig.cost.search import Candidate
     from dsconfig.cost.step_time import StepTime
+    from dsconfig.cost.unsaid import Unsaid
     from dsconfig.facts import Facts
     from dsconfig.facts.machine import HostFacts
     from dsconfig.runtimes.base import Runtime
@@ -45,7 +54,7 @@ def print_table(estimate: Estimate, facts: "Facts", program: "Program") -> None:
     """All usual choices: device, host, NVMe, what fits, and the communication buckets."""
     typer.echo(f"{paragraph(_heading(estimate, program))}\n")
     typer.echo(f"{paragraph(overall(estimate, facts))}\n")
-    typer.echo(f"peak in GiB\n{_choices(estimate, facts)}\n")
+    typer.echo(f"what each has to have, in GiB\n{_choices(estimate, facts)}\n")
     typer.echo(f"{_bars(estimate)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
     for line in [*_building(estimate), *_remarks(estimate, facts)]:
@@ -54,16 +63,18 @@ def print_table(estimate: Estimate, facts: "Facts", program: "Program") -> None:
 
 def overall(estimate: Estimate, facts: "Facts", is_config: bool = False) -> str:
     """Whether a config fits, or which of the choices do, in one sentence."""
-    first = estimate.options[0]
+    first, precision = estimate.options[0], estimate.inputs["precision"]
     if is_config:
-        return verdicts.verdict(first, facts)
+        return verdicts.verdict(first, facts, precision)
     if facts.device is None or not first.fits:
         leanest = replace(_leanest(estimate), fits=())
-        return f"The leanest, {label(leanest)}: {verdicts.verdict(leanest, facts)}"
+        return f"The leanest, {label(leanest)}: {verdicts.verdict(leanest, facts, precision)}"
     fitting = [each for each in estimate.options if each.fits[0].fits]
-    fitting = [each for each in fitting if not host_misfit(each, facts)]
+    fitting = [each for each in fitting if not misfit_below(each.host, each.nvme, facts)]
     if not fitting:
-        return f"Nothing below fits. {verdicts.verdict(_leanest(estimate), facts)}"
+        leanest = _leanest(estimate)
+        surely = "" if leanest.fits[0].may_fit else "Nothing below fits. "
+        return f"{surely}The leanest, {label(leanest)}: {verdicts.verdict(leanest, facts)}"
     return (
         f"{len(fitting)} of {len(estimate.options)} fit each {facts.device.name}; the least "
         f"sharded, {label(fitting[0])}: {size(fitting[0].fits[0].headroom_bytes)} left. "
@@ -72,7 +83,7 @@ def overall(estimate: Estimate, facts: "Facts", is_config: bool = False) -> str:
 
 
 def _leanest(estimate: Estimate) -> Option:
-    return min(estimate.options, key=lambda option: option.device.visible_bytes)
+    return min(estimate.options, key=lambda option: option.device.needed_bytes)
 
 
 def _building(estimate: Estimate) -> list[str]:
@@ -114,7 +125,7 @@ def _choices(estimate: Estimate, facts: "Facts") -> TextTable:
     columns = [">stage", "moved off the GPU", ">GPU", ">host"]
     table = TextTable(*columns, *([">NVMe"] if nvme else []), "fits")
     for option in estimate.options:
-        counts = [option.device.peak_bytes, option.host.bytes]
+        counts = [option.device.needed_bytes, option.host.bytes]
         counts += [option.nvme.bytes] if nvme else []
         cells = [in_gib(count, 1) if count else "-" for count in counts]
         table.add_row(str(option.stage), moved(option), *cells, _fits(option, facts))
@@ -128,13 +139,13 @@ def _size(count: float) -> str:
 
 def _bars(estimate: Estimate) -> TextTable:
     """One bar per choice, all to one scale."""
-    table = TextTable("peak per GPU", "")
-    largest = max(option.device.peak_bytes for option in estimate.options)
+    table = TextTable("needed per GPU", "")
+    largest = max(option.device.needed_bytes for option in estimate.options)
     names = max(len(label(option)) for option in estimate.options)
     width = max(NARROWEST_BAR, min(BAR_WIDTH, terminal_width() - names - ROOM_OF_SIZE))
     for option in estimate.options:
-        peak = option.device.peak_bytes
-        table.add_row(label(option), f"{bar(peak, largest, width)} {gib(peak)}")
+        needed = option.device.needed_bytes
+        table.add_row(label(option), f"{bar(needed, largest, width)} {gib(needed)}")
     return table
 
 
@@ -144,10 +155,11 @@ def _fits(option: Option, facts: "Facts") -> str:
         return "?"
     fitting = [fit for fit in option.fits if fit.fits]
     if facts.device is not None and not fitting:
-        return f"no, {gib(-option.fits[0].headroom_bytes)} short"
+        told = "perhaps not" if option.fits[0].may_fit else "no"
+        return f"{told}, {gib(-option.fits[0].headroom_bytes)} short"
     if not fitting:
         return "no known card"
-    short = host_misfit(option, facts)
+    short = misfit_below(option.host, option.nvme, facts)
     if short:
         return f"no, {short}"
     smallest = fitting[0]
@@ -175,7 +187,7 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
     inputs = estimate.inputs
     said: list[str] = []
     if facts.device is None or facts.device.kind != "cpu":
-        said.append("A card has to hold the peak, the allocator's rounding, the context and NCCL.")
+        said.append(_NEEDED)
     if inputs["deepspeed_version"] is not None:
         known = releases.how_known(versions.Version.parse(inputs["deepspeed_version"]))
         said += [known] if known else []
@@ -200,9 +212,12 @@ def print_limits(limits: "tuple[Limit, ...]", facts: "Facts", program: "Program"
     card = facts.device.name if facts.device else "the card"
     where = f"{facts.world_size} x {card}" if facts.world_size else card
     typer.echo(f"{paragraph(f'on {where}; {program.sentence}')}\n")
+    any_host = facts.host is None or not facts.host.memory_bytes
     for limit in limits:
         answer = "none fits" if limit.value is None else _count(limit.value)
-        typer.echo(emphasised(f"{limit.question}: {answer}"))
+        host = limit.option.host.bytes if limit.option and any_host else 0
+        given = f", given {size(host)} of main memory a node" if host else ""
+        typer.echo(emphasised(f"{limit.question}: {answer}{given}"))
     typer.echo()
     table = TextTable("question", ">answer", ">GPU, GiB", ">host, GiB", "with")
     for limit in limits:
@@ -211,7 +226,7 @@ def print_limits(limits: "tuple[Limit, ...]", facts: "Facts", program: "Program"
             continue
         value = _count(limit.value)
         option = limit.option
-        sizes = _size(option.device.visible_bytes), _size(option.host.bytes)
+        sizes = _size(option.device.needed_bytes), _size(option.host.bytes)
         table.add_row(limit.question, value, *sizes, limit.how)
     typer.echo(str(table))
 
@@ -226,11 +241,15 @@ def print_depth(
     program: "Program",
     changes: "tuple[Change, ...]" = (),
     written: Mapping[str, Any] | None = None,
+    others: "tuple[Unsaid, ...]" = (),
 ) -> None:
-    """One config: the verdict, what would make it fit, then components by key and phase."""
+    """One config: the verdict, what would turn it, what would make it fit, then components."""
     option = estimate.options[0]
     typer.echo(f"{paragraph(f'{_heading(estimate, program)}; {label(option)}')}\n")
-    typer.echo(emphasised(paragraph(verdicts.verdict(option, facts))))
+    said = verdicts.verdict(option, facts, estimate.inputs["precision"])
+    typer.echo(emphasised(paragraph(said)))
+    for other in others:
+        typer.echo(paragraph(verdicts.unsaid_line(other)))
     if not_fitting(option, facts):
         for line in verdicts.remedy_lines(changes, program.runtime, written or {}):
             typer.echo(line)
@@ -263,8 +282,9 @@ def step_line(step: Mapping[str, float | None]) -> str:
 
 
 def not_fitting(option: Option, facts: "Facts") -> bool:
-    """Whether a card, or the main memory that is known, is too small."""
-    return not all(fit.fits for fit in option.fits) or bool(host_misfit(option, facts))
+    """Whether a card, or the main memory or disk that is known, is too small."""
+    short = misfit_below(option.host, option.nvme, facts)
+    return bool(short) or not all(fit.fits for fit in option.fits)
 
 
 def _recomputation(
@@ -336,19 +356,32 @@ def _levels(option: Option) -> TextTable:
         table.add_row("", "", f"{span}: known by its count only")
     for name, count in device.beside_peak.items():
         table.add_row(name, _size(count), _BESIDE[name])
-    if device.beside_peak:
-        on_cpu = MOVED in device.beside_peak
-        together = "together" if on_cpu else "as nvidia-smi shows it"
-        table.add_row(together, _size(device.visible_bytes), "")
+    if MOVED in device.beside_peak:
+        table.add_row("together", _size(device.needed_bytes), "")
+    elif device.beside_peak:
+        table.add_row("what a card has to have", _size(device.needed_bytes), _between(device))
+        table.add_row("as nvidia-smi shows it", _size(device.visible_bytes), "pools of all streams")
     for fit in option.fits:
-        verdict = "left" if fit.fits else "too much: out of memory"
+        verdict = "left" if fit.fits else _TOO_MUCH[fit.may_fit]
         table.add_row(f"{fit.device} has", _size(fit.memory_bytes), "")
         table.add_row("", _size(abs(fit.headroom_bytes)), verdict, bold=not fit.fits)
     return table
 
 
+def _between(device: DeviceMemory) -> str:
+    """The ends of what fragments make of it; nothing where one run was measured."""
+    least, most = device.least_needed_bytes, device.most_needed_bytes
+    return f"{_size(least)} to {_size(most)} by fragments" if least < most else ""
+
+
+_TOO_MUCH = {False: "too much: out of memory", True: "too much, unless fragments are few"}
+"""By whether it may fit."""
+_NEEDED = (
+    "A card has to have the peak, the allocator's rounding, the context and NCCL. Pools that "
+    "streams keep for themselves are given back when memory is short, at the cost of time."
+)
 _BESIDE = {
-    MARGIN: "rounding and fragments, as reserved",
+    MARGIN: "rounding and fragments",
     OUTSIDE: "CUDA context, NCCL",
     MOVED: "one memory",
 }
@@ -438,7 +471,7 @@ def count_alike(found: "tuple[Candidate, ...]") -> int:
 def _cells(each: "Candidate", peak_tflops: float | None) -> tuple[str, str, str, str]:
     option = each.option
     host = in_gib(option.host.bytes, 0) if option.host.bytes else ""
-    return (*_rate_of(each.time, peak_tflops), in_gib(option.device.visible_bytes, 1), host)
+    return (*_rate_of(each.time, peak_tflops), in_gib(option.device.needed_bytes, 1), host)
 
 
 def _won(best: "Candidate", facts: "Facts", program: "Program") -> str:

@@ -11,10 +11,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from dsconfig.batch import KEYS, Triple
 from dsconfig.commands.errors import usage
 from dsconfig.lazily import lazily
 from dsconfig.report.report import Reader
 from dsconfig.runtimes.base import AUTO, AutoFate, runtime_of
+from dsconfig.schema.markers import whole
 from dsconfig.source.pointer import value_at
 
 with lazily():
@@ -33,6 +35,9 @@ EVERY = "all"
 """In the place of a runtime: the file is judged for each of them."""
 TRAINER, ACCELERATE, ALONE = "transformers", "accelerate", "deepspeed"
 BY_DEFAULT = "by default"
+NEWEST_KNOWN, INSTALLED = "newest known", "installed here"
+UNASKED = (NEWEST_KNOWN, INSTALLED)
+"""Where a release is from that the user has not named."""
 YAMLS = (".yaml", ".yml")
 MOST_NEIGHBOURS, LARGEST_NEIGHBOUR = 40, 64 * 1024
 """Files beside a config that are looked into, and bytes of each."""
@@ -69,14 +74,17 @@ class Program(NamedTuple):
             "inferred_from": self.found or None,
         }
 
-    def reader(self, config: object = None) -> Reader:
-        """The same as plain data; ``config`` counts the "auto" that the program fills."""
+    def reader(self, config: object = None, facts: "Facts | None" = None) -> Reader:
+        """The same as plain data, with what a ``config`` says of its run: the "auto" that the
+        program fills, and the ranks where the user gave no number of them.
+        """
         return Reader(
             runtime=self.runtime.name,
             release=str(self.runtime.version),
             inferred_from=self.found or None,
             described=self.sentence,
             fills=len(filled_by(self.runtime, config)),
+            ranks=ranks_fixed(config, facts),
         )
 
 
@@ -104,9 +112,9 @@ def program(
         newer = release > versions.NEWEST
         from_where = f"judged as {versions.NEWEST}, the newest known" if newer else ""
     elif release >= versions.NEWEST:
-        from_where = "newest known"
+        from_where = NEWEST_KNOWN
     else:
-        from_where = "installed here"
+        from_where = INSTALLED
     if asked is not None:
         found = project and f"runtime of {project}"
     else:
@@ -115,7 +123,8 @@ def program(
         runtime = runtime_of(asked, release)
     # DeepSpeed by itself has none of their faults.
     given = facts.releases.items() if facts is not None and before_deepspeed(runtime) else ()
-    return Program(runtime, found, from_where, tuple(f"{name} {each}" for name, each in given))
+    beside = (f"{name} {each}" for name, each in given if name in (TRAINER, ACCELERATE))
+    return Program(runtime, found, from_where, tuple(beside))
 
 
 def _told(document: "Document | None", source: str, facts: "Facts | None") -> tuple[str, str]:
@@ -193,6 +202,13 @@ def stops_alone(config: object) -> bool:
         alone.on_auto(tuple(path.split(".")), values) in stops
         for path in filled_by(runtime_of(TRAINER), values)
     )
+
+
+def ranks_fixed(config: Any, facts: "Facts | None") -> int | None:
+    """The number of data-parallel ranks that three batch sizes go with, where none was given."""
+    if facts is not None and facts.world_size is not None:
+        return None
+    return Triple(*(whole(value_at(config, key)) for key in KEYS)).ranks
 
 
 def filled_by(runtime: "Runtime", config: Any) -> list[str]:

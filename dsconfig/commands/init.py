@@ -1,7 +1,7 @@
 """``dsconfig init``: a starter config for a model on given hardware, each choice explained."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,10 +12,6 @@ from dsconfig.lazily import lazily
 
 with lazily():
     from dsconfig.commands import init_template
-
-if TYPE_CHECKING:
-    from dsconfig.facts import Facts
-    from dsconfig.runtimes.base import Runtime
 
 Out = Annotated[
     Path | None,
@@ -70,39 +66,34 @@ def init(
     }
     facts = options.facts_from(**options.of_project(flags, None))
     output = None if str(output) == "-" else output
-    runtime, program = _program(runtime, facts, output)
+    found = inference.program(runtime, None, source=str(output or ""), facts=facts)
     known = (facts.model, facts.world_size, facts.device)
     if any(known) and not all(known):
         raise UsageError("name --model (or --params), --gpus and --device together, or none")
     if all(known):
-        starter = init_template.chosen(facts, learning_rate, program)
+        starter = init_template.chosen(facts, learning_rate, found.runtime)
     else:
         starter = init_template.cautious(learning_rate)
     # A file that nobody made for one program has to suit those, too, that read strict JSON.
-    hjson = runtime is not None and program.reads_hjson
-    text = init_template.written(starter.for_program(program), hjson=hjson)
-    _emit(text, output, runtime, force=force)
+    hjson = found.found != inference.BY_DEFAULT and found.runtime.reads_hjson
+    text = init_template.written(starter.for_program(found.runtime), hjson=hjson)
+    _emit(text, output, found, force=force)
 
 
-def _program(
-    runtime: str | None, facts: "Facts", output: Path | None
-) -> "tuple[str | None, Runtime]":
-    """Who is to run the file, by name and as it behaves; no name where nothing tells."""
-    found = inference.program(runtime, None, source=str(output or ""), facts=facts)
-    if found.found == inference.BY_DEFAULT:
-        return None, found.runtime
-    if found.found:
-        typer.echo(found.sentence, err=True)
-    return found.runtime.name, found.runtime
-
-
-def _emit(text: str, output: Path | None, runtime: str | None, *, force: bool) -> None:
+def _emit(text: str, output: Path | None, found: inference.Program, *, force: bool) -> None:
+    """Write the file, and say for whom it is."""
+    everybody = found.found == inference.BY_DEFAULT
+    said = found.sentence if found.found else ""
+    if everybody:
+        said = "for every program, as nothing tells which; --runtime says otherwise"
+    if output is not None:
+        if output.exists() and not force:
+            raise UsageError(f"{output} exists; name another file, or give --force")
+        write(output, text)
+        flag = "" if everybody else f"--runtime {found.runtime.name} "
+        wrote = f"wrote {output}; judge it with `dsconfig validate {flag}{output}`"
+        said = f"{said}\n{wrote}".strip()
+    if said:
+        typer.echo(said, err=True)
     if output is None:
         typer.echo(text, nl=False)
-        return
-    if output.exists() and not force:
-        raise UsageError(f"{output} exists; name another file, or give --force")
-
-    write(output, text)
-    flag = f"--runtime {runtime} " if runtime else ""
-    typer.echo(f"wrote {output}; judge it with `dsconfig validate {flag}{output}`", err=True)

@@ -160,7 +160,7 @@ With = Annotated[
     typer.Option(
         "--with",
         metavar="NAME==RELEASE",
-        help="Release of transformers or accelerate that runs the file, for faults known of it.",
+        help="Release of transformers, accelerate or torch that runs the file: faults, memory.",
         rich_help_panel=FACTS,
     ),
 ]
@@ -259,6 +259,7 @@ def every_fact(
     sequence_parallel: SequenceParallel = 1,
     pipeline_parallel: PipelineParallel = 1,
     node_link: NodeLink = None,
+    releases: With = None,
 ) -> "Facts":
     """All flags about facts, under the names that ``dsconfig.gather`` has for them."""
     return facts_from(**locals())

@@ -7,6 +7,8 @@ from typing import Any
 from dsconfig.commands.estimate_tables import step_line
 from dsconfig.commands.text_table import TextTable, emphasised, wrapped
 from dsconfig.commands.verdict import Need, sentence
+from dsconfig.cost.estimate import TierMemory
+from dsconfig.cost.search import misfit_below
 from dsconfig.facts import Facts
 from dsconfig.planner.plan import Coverage, Plan, Status, UnitSchedule
 from dsconfig.report.counts import counted
@@ -17,14 +19,21 @@ WIDEST_NAME = 14
 """Columns of the names before decisions."""
 
 
-def lacks(plan: Plan, facts: Facts) -> int:
-    """Bytes that are missing on each card; 0 where it fits, or where either is unknown."""
+def lacks(plan: Plan, facts: Facts) -> bool:
+    """Whether card, main memory or disk are too small, as far as each is known."""
     room, needed = _room(facts), _needed(plan)
-    return 0 if room is None or needed is None else max(0, needed - room)
+    return bool(_short(plan, facts)) or (room is not None and needed is not None and needed > room)
+
+
+def _short(plan: Plan, facts: Facts) -> str:
+    """What main memory or the disk lacks, in words."""
+    held, most = (plan.memory.get(f"{name}_bytes", 0) for name in ("host", "host_peak"))
+    disk = TierMemory(bytes=plan.memory.get("nvme_bytes", 0))
+    return misfit_below(TierMemory(bytes=held, peak_bytes=most), disk, facts)
 
 
 def _needed(plan: Plan) -> int | None:
-    return plan.memory.get("visible_bytes", plan.memory.get("peak_bytes"))
+    return plan.memory.get("needed_bytes", plan.memory.get("peak_bytes"))
 
 
 def _room(facts: Facts) -> int | None:
@@ -38,7 +47,11 @@ def verdict(plan: Plan, facts: Facts) -> str:
         return "Memory is not estimated: give --model (or --params) and --seq-len."
     counted = plan.memory.get("sequence_length", 0) is not None
     card = None if facts.device is None or room is None else (facts.device.name, room)
-    said = sentence(Need(needed, plan.memory["peak_phase"], counted), card)
+    least = plan.memory.get("least_needed_bytes")
+    precision = str(plan.effective.numerics.precision)
+    short = "" if card is None else _short(plan, facts)
+    need = Need(needed, plan.memory["peak_phase"], counted, short, least, precision)
+    said = sentence(need, card)
     return f"{said} `dsconfig estimate` says what would." if lacks(plan, facts) else said
 
 

@@ -26,7 +26,7 @@ from dsconfig.report.sizes import size
 
 with lazily():
     from dsconfig.commands import hostfile as hostfiles
-    from dsconfig.commands import jobs, stopping, watching
+    from dsconfig.commands import jobs, stopping, text_table, watching
     from dsconfig.commands import nodes as places
     from dsconfig.cost import step_time
     from dsconfig.facts import facts as empty
@@ -236,7 +236,7 @@ def run(
         said = "\n".join([banner(made), *_unshared(made, least)])
     else:
         said = f"dsconfig run: node {where.rank} of {where.nodes}, by the plan of node 0"
-    typer.echo(said, err=True)
+    typer.echo(text_table.fitted(said), err=True)
     meeting = where and {
         **where._asdict(),
         "least": least or where.nodes,
@@ -332,13 +332,14 @@ def _of_a_file(file: str) -> str:
 
 
 def _room(made: "Plan", facts: "Facts") -> list[str]:
-    """How the expected peak compares with the card."""
-    peak = made.memory.get("visible_bytes")
-    card = facts.device
-    if peak is None or card is None or not card.memory_bytes:
+    """How what a card has to have compares with what it has."""
+    needed, card = made.memory.get("needed_bytes"), facts.device
+    if needed is None or card is None or not card.memory_bytes:
         return []
-    verdict = "" if peak <= card.memory_bytes else ": too much, see `dsconfig tune`"
-    return [f"{size(peak)} of the {size(card.memory_bytes)} of one {card.name}{verdict}"]
+    least = made.memory.get("least_needed_bytes", needed)
+    may = "perhaps " if least <= card.memory_bytes else ""
+    verdict = "" if needed <= card.memory_bytes else f": {may}too much, see `dsconfig tune`"
+    return [f"{size(needed)} of the {size(card.memory_bytes)} of one {card.name}{verdict}"]
 
 
 def _train(
@@ -442,7 +443,7 @@ def expected(made: "Plan", facts: "Facts") -> "watching.Expected":
 
 
 def banner(made: "Plan") -> str:
-    """What is about to run, in a line: stage, precision, batch, rate, and the expected peak."""
+    """What is about to run, in a line: stage, precision, batch, rate, and what a rank needs."""
     settled, batch = made.effective, made.batch
     optimizer = settled.optimizer
     rate = optimizer.params.get("lr") if optimizer else None
@@ -454,8 +455,8 @@ def banner(made: "Plan") -> str:
     ]
     if optimizer is not None:
         said.append(optimizer.type + ("" if rate is None else f" at {rate:g}"))
-    if "visible_bytes" in made.memory:
-        said.append(f"expected peak {size(made.memory['visible_bytes'])} per rank")
+    if "needed_bytes" in made.memory:
+        said.append(f"needs {size(made.memory['needed_bytes'])} per rank")
     return f"dsconfig run: {', '.join(said)}"
 
 

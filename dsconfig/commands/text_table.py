@@ -39,7 +39,7 @@ class TextTable:
         room = max(NARROWEST, terminal_width() - sum(widths[:-1]) - len(GAP) * (len(widths) - 1))
         lines: list[str] = []
         for cells, bold in self._rows:
-            parts = _lines(cells[-1], room) or [""]
+            parts = [part for line in _lines(cells[-1], room) for part in _cut(line, room)] or [""]
             for number, last in enumerate(parts):
                 shown = cells[:-1] if number == 0 else [""] * (len(cells) - 1)
                 lines.append(emphasised(self._line([*shown, last], widths), bold))
@@ -73,7 +73,6 @@ def wrapped(text: str, *, first: str = "", indent: str = "") -> str:
             width,
             initial_indent=first,
             subsequent_indent=indent,
-            break_long_words=False,
         )
     )
 
@@ -99,9 +98,7 @@ def _fitted(line: str, width: int) -> list[str]:
         return [line]
     indent = first if first.startswith("> ") else " " * (len(first) or 2)
     body = line[len(first) :]
-    return _lines(
-        body, width, initial_indent=first, subsequent_indent=indent, break_long_words=False
-    )
+    return _lines(body, width, initial_indent=first, subsequent_indent=indent)
 
 
 HELD = "\u00a0"
@@ -111,8 +108,13 @@ HELD = "\u00a0"
 def _lines(text: str, width: int, **how: Any) -> list[str]:
     """Lines of ``width``; a number stays with its words: 61.2 GiB, stage 3, init 9."""
     held = re.sub(r"(?<=[A-Za-z]) (?=\d)|(?<=\d) (?=[A-Za-z%])", HELD, text)
-    lines = textwrap.wrap(held, width, break_on_hyphens=False, **how)
-    return [line.replace(HELD, " ") for line in lines]
+    how |= {"break_on_hyphens": False, "break_long_words": False}
+    return [line.replace(HELD, " ") for line in textwrap.wrap(held, width, **how)]
+
+
+def _cut(line: str, width: int) -> list[str]:
+    """A line that is one word too long for its column goes on below."""
+    return [line[start : start + width] for start in range(0, len(line), width)]
 
 
 def paragraph(text: str) -> str:

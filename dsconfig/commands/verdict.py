@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsconfig.commands.text_table import wrapped
-from dsconfig.cost.search import TO_SPARE, host_misfit, known_cards
+from dsconfig.cost.search import TO_SPARE, known_cards, misfit_below
 from dsconfig.lazily import lazily
 from dsconfig.report.sizes import GIB, size
 from dsconfig.runtimes.base import in_words
@@ -16,33 +16,45 @@ with lazily():
 if TYPE_CHECKING:
     from dsconfig.cost.estimate import Option
     from dsconfig.cost.remedies import Change
+    from dsconfig.cost.unsaid import Unsaid
     from dsconfig.facts import Facts
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
 
 
-def verdict(option: "Option", facts: "Facts") -> str:
-    """One sentence on a priced config: ``Does not fit: 25.0 GiB over on each A100, in forward.``"""
+def verdict(option: "Option", facts: "Facts", precision: str = "") -> str:
+    """One sentence on a priced config: ``Does not fit: 25.0 GiB over on each A100, in forward.``
+
+    Without a card the smallest is named that computes in ``precision``.
+    """
     training = facts.training
     (card, *_) = option.fits or (None,)
     return sentence(
         Need(
-            option.device.visible_bytes,
+            option.device.needed_bytes,
             option.device.peak_phase,
             activations=training is not None and training.sequence_length is not None,
-            short_of_host=host_misfit(option, facts) if option.fits else "",
+            short=misfit_below(option.host, option.nvme, facts) if option.fits else "",
+            least=option.device.least_needed_bytes,
+            precision=precision,
         ),
         (card.device, card.memory_bytes) if card else None,
     )
 
 
 class Need(NamedTuple):
-    """What one GPU has to hold (bytes) and when; whether ``activations`` are among it."""
+    """What one GPU has to hold (bytes) and when; whether ``activations`` are among it.
+
+    ``short``: what main memory or the disk lacks, in words.
+    ``least``: with the fewest fragments that are known; None where they are not counted.
+    """
 
     bytes: int
     phase: str
     activations: bool = True
-    short_of_host: str = ""
+    short: str = ""
+    least: int | None = None
+    precision: str = ""
 
 
 def sentence(need: Need, card: tuple[str, int] | None) -> str:
@@ -50,10 +62,16 @@ def sentence(need: Need, card: tuple[str, int] | None) -> str:
     when = f"in {need.phase}" if need.activations else f"in {need.phase}, before activations"
     if card is None:
         least = "Needs" if need.activations else "Needs at least"
-        smallest = _smallest_card(need.bytes) if need.activations else "; give --seq-len"
+        smallest = _smallest_card(need) if need.activations else "; give --seq-len"
         return f"{least} {size(need.bytes)} on each GPU, {when}{smallest}."
     name, memory = card
-    left, short = memory - need.bytes, need.short_of_host
+    left, short = memory - need.bytes, need.short
+    spare = memory - (need.bytes if need.least is None else need.least)
+    if left < 0 <= spare and not short:
+        return (
+            f"May not fit: {size(-left)} over on each {name} with as many fragments as usual, "
+            f"{size(spare)} left with the fewest, {when}."
+        )
     if left < 0:
         also = f"; {short}, too" if short else ""
         return f"Does not fit: {size(-left)} over on each {name}, {when}{also}."
@@ -66,13 +84,32 @@ def sentence(need: Need, card: tuple[str, int] | None) -> str:
     return f"{word}: {share}, at most in {need.phase}."
 
 
-def _smallest_card(needed: int) -> str:
+def _smallest_card(need: Need) -> str:
     """The smallest card of the catalogue that holds it, in words."""
-    holding = [(memory, name) for name, memory in known_cards() if memory >= needed]
+    cards = known_cards(need.precision)
+    holding = [(memory, name) for name, memory in cards if memory >= need.bytes]
     if not holding:
         return "; no known card holds that"
     memory, name = min(holding)
     return f"; from {math.ceil(memory / GIB)} GiB ({name}) on"
+
+
+def unsaid_line(other: "Unsaid") -> str:
+    """``With --loss fused it fits: 36.2 GiB.``"""
+    would = "it fits" if other.fits else "it does not fit"
+    return f"With {other.flag} {would}: {size(other.option.device.needed_bytes)}."
+
+
+def unsaid_data(others: "tuple[Unsaid, ...]") -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {
+            "flag": other.flag,
+            "fits": other.fits,
+            "needed_bytes": other.option.device.needed_bytes,
+        }
+        for other in others
+    ]
 
 
 def remedies_for(
@@ -92,7 +129,7 @@ def remedy_lines(
     lines = ["What makes it fit:" if fits else "Nothing alone makes it fit; what comes nearest:"]
     for change in changes:
         steps = in_words(runtime.steps(change.edits, written))
-        brings = f"{size(change.option.device.visible_bytes)}, {change.slowdown:.2f} times the step"
+        brings = f"{size(change.option.device.needed_bytes)}, {change.slowdown:.2f} times the step"
         lines.append(wrapped(f"{change.what} ({brings}): {steps}", indent="    ", first="  "))
     return lines
 
@@ -106,6 +143,7 @@ def remedy_data(
             "what": change.what,
             "fits": change.fits,
             "visible_bytes": change.option.device.visible_bytes,
+            "needed_bytes": change.option.device.needed_bytes,
             "slowdown": change.slowdown,
             "edits": change.edits,
             "steps": [step._asdict() for step in runtime.steps(change.edits, written)],

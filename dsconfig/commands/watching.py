@@ -249,7 +249,7 @@ class Watching:
         self._log_path.unlink(missing_ok=True)
         last = self._end or self._step
         if last:
-            self._say(ending(last, self._expected, self._checkpoint, self._took))
+            self._say(ending(last, self._step, self._expected, self._checkpoint, self._took))
 
     @property
     def _took(self) -> str:
@@ -319,10 +319,16 @@ def step_text(step: dict[str, Any], expected: Expected) -> str:
     return "  ".join(parts)
 
 
-def ending(last: dict[str, Any], expected: Expected, checkpoint: str, took: str) -> str:
-    """Steps and time, what was held against what was expected, and where the checkpoint lies."""
+def ending(
+    last: dict[str, Any], told: dict[str, Any], expected: Expected, checkpoint: str, took: str
+) -> str:
+    """Steps and time, the loss of the last step that was ``told``, what was held against what was
+    expected, and where the checkpoint lies."""
     kind = "resident on rank 0" if expected.on_cpu else "allocated on rank 0"
-    text = f"{last['step']} steps in {took}; at most {size(last['memory'])} {kind}"
+    text = f"{last['step']} steps in {took}"
+    if told.get("loss") is not None:
+        text += f", loss {told['loss']:.4f} at step {told['step']}"
+    text += f"; at most {size(last['memory'])} {kind}"
     if expected.peak_bytes is None:
         text += " (no estimate without --model)"
     else:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from dsconfig.cost.families import Family, Norm, family_of
-from dsconfig.cost.loss import FORMULAS, Loss, loss_bytes, loss_of
+from dsconfig.cost.loss import FORMULAS, Loss, loss_bytes, loss_of, upcasts_logits
 from dsconfig.facts.adapters import Adapters, adapters_of
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture
@@ -347,6 +347,7 @@ def _loss(facts: Facts, shape: Architecture, style: Style, tokens: int) -> tuple
         tokens,
         facts.tensor_parallel,
         fp32_copy=not style.compiled,
+        fp32_logits=upcasts_logits(shape.family, facts.releases.get("transformers")),
         trains_head=facts.model is None
         or (facts.model.trainable >= head and adapters_of(facts.model) is None),
     )

@@ -86,9 +86,14 @@ def _corrected(option: Option, calibration: Calibration) -> Option:
     phases = _phases(device, components)
     peak_phase = max(phases, key=lambda phase: phases[phase])
     shift = phases[peak_phase] - device.peak_bytes
-    visible = device.visible_bytes + shift
+    visible, needed = device.visible_bytes + shift, device.needed_bytes + shift
     fits = tuple(
-        replace(fit, fits=fit.memory_bytes >= visible, headroom_bytes=fit.memory_bytes - visible)
+        replace(
+            fit,
+            fits=fit.memory_bytes >= needed,
+            may_fit=fit.memory_bytes >= needed,
+            headroom_bytes=fit.memory_bytes - needed,
+        )
         for fit in option.fits
     )
     changed = replace(
@@ -99,6 +104,9 @@ def _corrected(option: Option, calibration: Calibration) -> Option:
         peak_phase=peak_phase,
         reserved_bytes=device.reserved_bytes + shift,
         visible_bytes=visible,
+        needed_bytes=needed,
+        least_needed_bytes=needed,
+        most_needed_bytes=needed,
         low_bytes=None,
         high_bytes=None,
     )

@@ -70,6 +70,13 @@ class DeviceMemory:
     peak_phase: Phase
     reserved_bytes: int
     visible_bytes: int
+    needed_bytes: int
+    """What a card has to have. Less than is visible where streams have pools of their own: short
+    of memory, the allocator gives back every segment that is free, whosever it was, and asks once
+    more (``release_cached_blocks`` in PyTorch's CUDACachingAllocator.cpp)."""
+    least_needed_bytes: int
+    most_needed_bytes: int
+    """The same with the fewest and the most fragments that are known."""
     rest_bytes: Mapping[Phase, int] = field(default_factory=_no_phases)
     """Bytes still held when each phase ends."""
     low_bytes: int | None = None
@@ -82,10 +89,8 @@ class DeviceMemory:
         if self.reserved_bytes == self.peak_bytes:
             moved = self.visible_bytes - self.peak_bytes
             return {MOVED: moved} if moved else {}
-        return {
-            MARGIN: self.reserved_bytes - self.peak_bytes,
-            OUTSIDE: self.visible_bytes - self.reserved_bytes,
-        }
+        outside = self.visible_bytes - self.reserved_bytes
+        return {MARGIN: self.needed_bytes - outside - self.peak_bytes, OUTSIDE: outside}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +108,13 @@ class TierMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
+    """One card against one run. ``fits`` with as many fragments as there are as a rule;
+    ``may_fit`` with the fewest that are known."""
+
     device: str
     memory_bytes: int
     fits: bool
+    may_fit: bool
     headroom_bytes: int
 
 

@@ -67,6 +67,8 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v3": Family(shared_experts=1, router_in_fp32=True),
     "phi3": Family(fused_rotary=True),
     "gemma2": Family(norm=Norm.GEMMA, post_norms=True, softcap=True),
+    "gemma3_text": Family(norm=Norm.GEMMA, post_norms=True),
+    "smollm3": _LLAMA,
     "gpt_neox": _NEOX,
     "gptj": Family(norm=Norm.LAYER, mlp_copies=5, one_norm_input=True, one_norm=True),
     "phi": Family(norm=Norm.LAYER, mlp_copies=5, one_norm_input=True, one_norm=True),

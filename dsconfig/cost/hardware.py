@@ -12,10 +12,16 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.machine import DeviceFacts, HostFacts
 from dsconfig.mesh import ranks_per_node
 from dsconfig.report.sizes import GIB
+from dsconfig.schema.version import Version
 
 CONTEXT_BYTES = int(0.71 * GIB)
 """CUDA context and kernels per process, recent drivers with lazy loading (0.47 to 0.92 GiB:
 ml-engineering, training/performance and debug/pytorch)."""
+
+EAGER_LOADING_BYTES = 666_632_192 - 287_047_680
+"""More of a context that loads all kernels at once, as torch did before 1.13
+(pytorch/pytorch#86509 has both sizes)."""
+LOADS_LAZILY = Version(1, 13, 0)
 
 COMMUNICATOR_BYTES = int(1.0 * GIB)
 """NCCL buffers of a communicator after its first collective (1 to 2 GiB, same source)."""
@@ -35,7 +41,10 @@ HIPBLAS_WORKSPACE_CDNA3_BYTES = 128 * MEBI
 """The same on AMD's gfx94x and gfx95x."""
 
 RESERVED_OVER_ALLOCATED = 1.05
-"""Caching allocator with steady shapes: 1.02 to 1.10 (PyTorch's CUDA notes; published runs)."""
+"""Caching allocator with steady shapes, as a rule (PyTorch's CUDA notes; published runs)."""
+
+LEAST_RESERVED, MOST_RESERVED = 1.02, 1.10
+"""The ends of what is published of it."""
 
 
 def outside_bytes(facts: Facts) -> int:
@@ -45,7 +54,9 @@ def outside_bytes(facts: Facts) -> int:
     """
     degrees = (facts.tensor_parallel, facts.sequence_parallel, facts.pipeline_parallel)
     axes = sum(degree > 1 for degree in (facts.data_parallel or 1, *degrees))
-    return CONTEXT_BYTES + axes * COMMUNICATOR_BYTES
+    torch = facts.releases.get("torch")
+    eager = torch is not None and Version.parse(torch) < LOADS_LAZILY
+    return CONTEXT_BYTES + EAGER_LOADING_BYTES * eager + axes * COMMUNICATOR_BYTES
 
 
 def pinned(amount: int) -> int:
@@ -129,8 +140,14 @@ PINNED_SHARE = 12 / 15.75
 """Of that, what copies of page-locked memory reach: 12 GB/s over PCIe 3.0 x16 (NVIDIA's CUDA C++
 Best Practices Guide, Pinned Memory)."""
 
-ADAPTER_GB = 25.0
-"""GB/s between nodes for each device in them: a 200 Gbit/s adapter each (a DGX A100's)."""
+CARDS_OF_UPLINK = 2
+"""Cards behind one switch of a node, whose way to the processor they share when all copy at once,
+as they do in a step: two on boards with eight A100 or H100 (naddod.com, topology of such servers).
+A DGX-2 has 12 GB/s to one card and 3 to each of sixteen (ZeRO-Infinity, arXiv:2104.07857, 3)."""
+
+ADAPTER_GB: Mapping[str, float] = {"slow": 6.25, "usual": 25.0, "fast": 50.0}
+"""GB/s between nodes for each device in them: a 200 Gbit/s adapter each (a DGX A100's); from
+400 Gbit/s for eight (AWS p4d) to as much for each (a DGX H100's)."""
 
 NVME_READ_GB, NVME_WRITE_GB = 3.69, 3.18
 """GB/s of one NVMe drive under asynchronous I/O, shared by the ranks of a node (DeepSpeed's
@@ -139,7 +156,9 @@ DeepNVMe tutorial, ``ds_nvme_tune``)."""
 HOST_ADAM_ELEMENTS: Range = (1.0e9, 1.7e9)
 """Elements per second and node that an optimizer step on the host gets through: unscaling,
 clipping, DeepSpeedCPUAdam and the cast back. Llama-2-7B on four A100: the CPU's path takes more
-than 4 s, the whole step 7 s instead of 0.5 (DeepSpeed's ZenFlow blog)."""
+than 4 s, the whole step 7 s instead of 0.5 (DeepSpeed's ZenFlow blog). A 72B on four nodes of eight
+A100: 10 s instead of 0.2, so 1.8e9 (deepspeedai/DeepSpeed#6834). Ranks whose cores are not bound
+take 1.2 to 1.3 times as long (#7474, the ZenFlow blog on binding)."""
 
 HOST_STEP_BYTES: Range = (46 / 0.7, 34.0)
 """Bytes of main memory that such a step moves for each element where a copy's speed is measured.
@@ -184,7 +203,7 @@ def rates(facts: Facts, end: str = "usual", *, is_deepspeed: bool = False) -> Ra
     link = inside * share
     if (facts.nodes or 1) > 1:
         # A ring crosses between two nodes once, over the adapters of all their ranks together.
-        link = min(link, (facts.node_link_gb_per_second or ADAPTER_GB) * sharing)
+        link = min(link, (facts.node_link_gb_per_second or ADAPTER_GB[end]) * sharing)
     efficiency = efficiency_of(device, is_deepspeed=is_deepspeed)
     peak = ((device.tflops_16bit if device else None) or USUAL_TFLOPS) * 1e12
     return Rates(
@@ -193,12 +212,18 @@ def rates(facts: Facts, end: str = "usual", *, is_deepspeed: bool = False) -> Ra
         memory=((device.memory_gb_per_second if device else None) or USUAL_MEMORY_GB) * 1e9,
         link=link * 1e9,
         node_link=inside * share * 1e9,
-        pcie=(host.card_gb_per_second or pcie * PINNED_SHARE) * 1e9,
+        pcie=(host.card_gb_per_second or _pcie(pcie, sharing, end)) * 1e9,
         nvme_read=(host.nvme_read_gb_per_second or NVME_READ_GB) * 1e9 / sharing,
         nvme_write=(host.nvme_write_gb_per_second or NVME_WRITE_GB) * 1e9 / sharing,
         host_adam=_host_adam(host, end) / sharing,
         launch=_at((LAUNCH_SECONDS[1], LAUNCH_SECONDS[0]), end),
     )
+
+
+def _pcie(data_sheet: float, sharing: int, end: str) -> float:
+    """GB/s from main memory to one card of a node: from a shared way to one of its own."""
+    alone = data_sheet * PINNED_SHARE
+    return _at((alone / min(CARDS_OF_UPLINK, sharing), alone), end)
 
 
 def _host_adam(host: HostFacts, end: str) -> float:

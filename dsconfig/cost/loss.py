@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any, cast
 
 from dsconfig.facts.model import Architecture
+from dsconfig.schema.version import Version
 
 
 class Loss(StrEnum):
@@ -59,12 +60,14 @@ def loss_bytes(
     tensor: int = 1,
     *,
     fp32_copy: bool = True,
+    fp32_logits: bool = False,
     trains_head: bool = True,
 ) -> tuple[int, int]:
     """(end of forward, start of backward): logits, loss and what differentiates them.
 
     ``tensor``: ranks over which the vocabulary is divided; ``fp32_copy``: False where a compiler
-    reads 16-bit logits; ``trains_head``: whether the head takes a gradient.
+    reads 16-bit logits; ``fp32_logits``: see ``upcasts_logits``; ``trains_head``: whether the head
+    takes a gradient.
     """
     values = tokens * shape.vocab_size // tensor
     if kind is Loss.FUSED_LINEAR:
@@ -73,11 +76,29 @@ def loss_bytes(
         return values * width, values * width
     if kind is Loss.NARROW:
         return values * 2 * width, values * 4 * width
+    if fp32_logits:
+        width = 4
     forward, backward = plain(values, width, fp32_copy=fp32_copy)
+    if fp32_logits:
+        forward += values * width  # shifted by one token: a copy, gone when forward ends
     if kind is Loss.PLAIN:
         return forward, backward
     whole = values * width  # the logits; their gradient takes shape chunk by chunk beside them
     return whole + (forward - whole) // CHUNKS, 2 * whole + (backward - whole) // CHUNKS
+
+
+SHIFTS_LABELS = Version(4, 46, 0)
+"""From this release of transformers on the loss moves labels, not logits, and the model hands out
+logits in its own dtype (huggingface/transformers#33902, #34147)."""
+UPCASTING = frozenset({"llama", "mistral", "mixtral", "qwen2", "gemma2", "phi", "phi3"})
+"""Families whose logits were cast to fp32 as soon as they were there."""
+
+
+def upcasts_logits(family: str | None, transformers: str | None) -> bool:
+    """Whether the logits themselves are fp32, at a release of transformers; None: today's."""
+    if transformers is None or family not in UPCASTING:
+        return False
+    return Version.parse(transformers) < SHIFTS_LABELS
 
 
 def plain(values: int, width: int, *, fp32_copy: bool = True) -> tuple[int, int]:

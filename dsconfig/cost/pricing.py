@@ -136,22 +136,43 @@ def _step(effective: Effective, facts: Facts, program: Runtime) -> Step | None:
 
 
 def _device(job: Workload, trace: Trace, facts: Facts, host: TierMemory) -> DeviceMemory:
-    allocated = trace.peak
-    reserved, outside = _around(trace, facts)
-    if job.on_cpu:
-        outside = _with_host(job, trace, host) - trace.peak
     low, high = spread(job, trace)
     return DeviceMemory(
         components=trace.components(),
         phase_bytes=MappingProxyType(trace.peaks),
         rest_bytes=MappingProxyType(trace.rests),
-        peak_bytes=allocated,
+        peak_bytes=trace.peak,
         peak_phase=trace.peak_phase,
-        reserved_bytes=reserved,
-        visible_bytes=reserved + outside,
         low_bytes=low,
         high_bytes=high,
+        **(_on_cpu(job, trace, host) if job.on_cpu else _on_card(trace, facts)),
     )
+
+
+def _on_cpu(job: Workload, trace: Trace, host: TierMemory) -> dict[str, int]:
+    """There is neither pool nor context, and what is moved to the host is the same memory."""
+    whole = _with_host(job, trace, host)
+    return {
+        "reserved_bytes": trace.peak,
+        "visible_bytes": whole,
+        "needed_bytes": whole,
+        "least_needed_bytes": whole,
+        "most_needed_bytes": whole,
+    }
+
+
+def _on_card(trace: Trace, facts: Facts) -> dict[str, int]:
+    """What is around the peak: pools and fragments, context and communicators."""
+    outside = hardware.outside_bytes(facts)
+    reserved = _reserved(trace.pooled, facts)
+    least, most = hardware.LEAST_RESERVED, hardware.MOST_RESERVED
+    return {
+        "reserved_bytes": reserved,
+        "visible_bytes": reserved + outside,
+        "needed_bytes": _reserved(trace.peak, facts) + outside,
+        "least_needed_bytes": _reserved(trace.peak, facts, least) + outside,
+        "most_needed_bytes": _reserved(trace.peak, facts, most) + outside,
+    }
 
 
 def _with_host(job: Workload, trace: Trace, host: TierMemory) -> int:
@@ -164,17 +185,10 @@ def _with_host(job: Workload, trace: Trace, host: TierMemory) -> int:
     return max(peak + moved[phase] // job.ranks_per_node for phase, peak in trace.peaks.items())
 
 
-def _around(trace: Trace, facts: Facts) -> tuple[int, int]:
-    """(reserved by the allocator, held outside it): on a CPU there is neither pool nor context."""
-    if facts.device is not None and facts.device.kind == "cpu":
-        return trace.peak, 0
-    return _reserved(trace.pooled, facts), hardware.outside_bytes(facts)
-
-
-def _reserved(pooled: int, facts: Facts) -> int:
+def _reserved(pooled: int, facts: Facts, margin: float = hardware.RESERVED_OVER_ALLOCATED) -> int:
     capability = facts.device.compute_capability if facts.device else None
     pool = pooled + hardware.workspace_bytes(capability)
-    return int(pool * hardware.RESERVED_OVER_ALLOCATED)
+    return int(pool * margin)
 
 
 def _room(facts: Facts) -> int | None:
@@ -189,13 +203,14 @@ def _room(facts: Facts) -> int | None:
 
 
 def fits_on(cards: list[tuple[str, int]], device: DeviceMemory) -> tuple[Fit, ...]:
-    """Against cards given as (name, usable bytes): reserved, context and communicators go in."""
+    """Against cards given as (name, usable bytes)."""
     return tuple(
         Fit(
             device=name,
             memory_bytes=memory,
-            fits=memory >= device.visible_bytes,
-            headroom_bytes=memory - device.visible_bytes,
+            fits=memory >= device.needed_bytes,
+            may_fit=memory >= device.least_needed_bytes,
+            headroom_bytes=memory - device.needed_bytes,
         )
         for name, memory in cards
     )

@@ -60,6 +60,9 @@ def option_data(option: Option) -> dict[str, Any]:
             "high_bytes": device.high_bytes,
             "reserved_bytes": device.reserved_bytes,
             "visible_bytes": device.visible_bytes,
+            "needed_bytes": device.needed_bytes,
+            "least_needed_bytes": device.least_needed_bytes,
+            "most_needed_bytes": device.most_needed_bytes,
             "phases": {str(phase): count for phase, count in device.phase_bytes.items()},
             "components": [_component(component) for component in device.components],
         },
@@ -73,6 +76,7 @@ def option_data(option: Option) -> dict[str, Any]:
                 "device": fit.device,
                 "memory_bytes": fit.memory_bytes,
                 "fits": fit.fits,
+                "may_fit": fit.may_fit,
                 "headroom_bytes": fit.headroom_bytes,
             }
             for fit in option.fits
@@ -116,6 +120,7 @@ def candidates_data(candidates: tuple[Candidate, ...]) -> dict[str, Any]:
                 "config": config_of(each.effective),
                 "peak_bytes": each.option.device.peak_bytes,
                 "visible_bytes": each.option.device.visible_bytes,
+                "needed_bytes": each.option.device.needed_bytes,
                 "host_bytes": each.option.host.bytes,
                 "nvme_bytes": each.option.nvme.bytes,
             }

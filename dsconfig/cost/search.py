@@ -73,7 +73,11 @@ class Verdict:
 
 
 def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
-    """A priced config against the card, the main memory and the disk, as far as they are known."""
+    """A priced config against the card, the main memory and the disk, as far as they are known.
+
+    Tight where the pools of a card's streams together leave less than 5 % of it, too: they would
+    be flushed in every step.
+    """
     lacks = [
         f"{size(-fit.headroom_bytes)} too much for {fit.device}"
         for fit in option.fits
@@ -81,7 +85,7 @@ def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
     ]
     wants = [(option.device.visible_bytes, fit.memory_bytes) for fit in option.fits]
     host = facts.host
-    lacks.append(host_misfit(option, facts))
+    lacks.append(_host_misfit(option.host, facts))
     if host is not None and host.usable_bytes is not None:
         wants.append((option.host.peak_bytes, host.usable_bytes))
     lacks.append(_disk_misfit(option.nvme, effective, facts))
@@ -91,12 +95,13 @@ def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
     return Verdict("; ".join(each for each in lacks if each), tight)
 
 
-def host_misfit(option: Option, facts: Facts) -> str:
-    """The same for main memory alone, building the model included; empty where it fits."""
-    return _host_misfit(option.host, facts)
+def misfit_below(host: TierMemory, nvme: TierMemory, facts: Facts) -> str:
+    """What main memory or a disk of known size lacks, in words; empty where both suffice."""
+    return _host_misfit(host, facts) or _disk_too_small(nvme, facts)
 
 
 def _host_misfit(host: TierMemory, facts: Facts) -> str:
+    """Building the model included."""
     usable = facts.host.usable_bytes if facts.host else None
     if usable is None or host.peak_bytes <= usable:
         return ""
@@ -111,10 +116,14 @@ def _disk_misfit(nvme: TierMemory, effective: Effective, facts: Facts) -> str:
         return ""
     if not _names_disk(effective, facts):
         return f"needs {size(nvme.bytes, 0)} of NVMe: give --nvme"
+    return _disk_too_small(nvme, facts)
+
+
+def _disk_too_small(nvme: TierMemory, facts: Facts) -> str:
     there = facts.host.nvme_bytes if facts.host else None
     if there is None or nvme.bytes <= there:
         return ""
-    return f"needs {size(nvme.bytes, 0)} of NVMe per node"
+    return f"needs {size(nvme.bytes, 0)} of NVMe per node, {in_gib(there, 0)} are free"
 
 
 def _names_disk(effective: Effective, facts: Facts) -> bool:
@@ -333,7 +342,7 @@ class Space:
             option=options[0],
             time=self.time(choice),
             verdict=verdict,
-            device_bytes=max(option.device.visible_bytes for option in options),
+            device_bytes=max(option.device.needed_bytes for option in options),
             host_bytes=max(option.host.peak_bytes for option in options),
         )
 
@@ -573,7 +582,7 @@ def tune(
             lost = _lost(large, best) if best and large.choice != best.choice else ""
             fitting.append(replace(large, reason=lost))
     fitting.sort(key=lambda each: (bool(each.reason), each.time.seconds_per_sample))
-    out.sort(key=lambda each: each.option.device.visible_bytes)
+    out.sort(key=lambda each: each.option.device.needed_bytes)
     return (*fitting, *out)
 
 
@@ -621,15 +630,19 @@ def table(facts: Facts, *, runtime: str | Runtime = "dsengine") -> Estimate:
     Raises ValueError when the facts name no model or no number of devices.
     """
     options = [price(usual_config(facts, choice), facts, runtime=runtime) for choice in USUAL]
-    if facts.device is None:
-        cards = list(known_cards())
-        options = [replace(each, fits=fits_on(cards, each.device)) for each in options]
     inputs = inputs_of(usual_config(facts, USUAL[-1]), facts, runtime)
+    if facts.device is None:
+        cards = list(known_cards(str(inputs["precision"])))
+        options = [replace(each, fits=fits_on(cards, each.device)) for each in options]
     return Estimate(options=tuple(options), inputs=inputs)
 
 
-@lru_cache(maxsize=1)
-def known_cards() -> tuple[tuple[str, int], ...]:
-    """(name, usable bytes) of the catalogue, smallest first."""
-    cards = [(card["name"], card["memory_bytes_usable"]) for card in catalogue.gpus()]
+@lru_cache(maxsize=4)
+def known_cards(precision: str = "") -> tuple[tuple[str, int], ...]:
+    """(name, usable bytes) of those of the catalogue that compute in it, smallest first."""
+    cards = [
+        (card["name"], card["memory_bytes_usable"])
+        for card in catalogue.gpus()
+        if card["bf16"] or precision != "bf16"
+    ]
     return tuple(sorted(cards, key=lambda card: card[1]))

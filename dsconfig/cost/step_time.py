@@ -20,6 +20,9 @@ from dsconfig.runtimes.effective import Batch, Effective, Tier
 USUAL_TOKENS = 2048
 """Tokens of a sample where nobody says: the order of choices hardly depends on it."""
 
+MASTER_WIDTH = 4
+"""Bytes of an element in fp32."""
+
 SCORE_ACCESSES = 6
 """Times a score of attention written out goes through memory in forward: the product, the mask
 (read and written), softmax (read and written), the second product; backward takes twice as many."""
@@ -68,7 +71,7 @@ def step_time(effective: Effective, facts: Facts, *, is_deepspeed: bool = False)
     model, ranks, batch = facts.model, facts.world_size, effective.batch
     if model is None or ranks is None or batch is None:
         raise ValueError("the model, --gpus and the batch are needed to rank by speed")
-    step = _Step(effective, facts, model, batch)
+    step = _Step(effective, facts, model, batch, is_deepspeed=is_deepspeed)
     samples = batch.micro_batch * batch.accumulation * (facts.data_parallel or 1)
     tokens = samples * step.length
     usual, low, high = (
@@ -110,8 +113,16 @@ class _Parts:
 class _Step:
     """One step of one rank."""
 
-    def __init__(self, effective: Effective, facts: Facts, model: ModelTree, batch: Batch) -> None:
-        self._effective, self._facts = effective, facts
+    def __init__(
+        self,
+        effective: Effective,
+        facts: Facts,
+        model: ModelTree,
+        batch: Batch,
+        *,
+        is_deepspeed: bool = False,
+    ) -> None:
+        self._effective, self._facts, self._is_deepspeed = effective, facts, is_deepspeed
         self._model, self._batch = model, batch
         self._ranks = max(1, facts.data_parallel or 1)
         self._sharing = self._ranks * facts.sequence_parallel
@@ -265,12 +276,12 @@ class _Step:
         return exchanged * self._batch.accumulation
 
     def _offload(self, speed: Rates) -> float:
-        """Gradients down after every pass, weights up once, Adam on the host; parameters streamed
-        through forward and backward at stage 3."""
+        """Gradients down, weights up, Adam on the host; parameters streamed through forward and
+        backward at stage 3."""
         zero, steps = self._effective.zero, self._batch.accumulation
         width, seconds = self._width, 0.0
         if zero.optimizer_tier is not Tier.DEVICE:
-            seconds += self._owned * width * (steps + 1) / speed.pcie
+            seconds += self._owned * self._sent_bytes() / speed.pcie
             seconds += self._owned / speed.host_adam
         if zero.optimizer_tier is Tier.NVME:
             states = 12 * self._owned
@@ -283,6 +294,23 @@ class _Step:
             if zero.parameter_tier is Tier.NVME:
                 seconds += streamed / speed.nvme_read
         return seconds
+
+    def _sent_bytes(self) -> float:
+        """Over PCIe in one step, for each owned element, where the optimizer is offloaded.
+
+        dsengine: the gradient of every pass down, the weight up once. DeepSpeed sends the last
+        gradient in fp32; the sums of earlier passes come back to be added to on the card, at stage
+        3 each pass once more (``partition_grads``), below it from the second on
+        (``async_accumulate_grad_in_cpu_via_gpu``). A weight that rests on the host stays there.
+        """
+        zero, steps, width = self._effective.zero, self._batch.accumulation, self._width
+        if not self._is_deepspeed:
+            return width * (steps + 1)
+        up = 0 if zero.parameter_tier is not Tier.DEVICE else width
+        if zero.stage == 3:
+            return MASTER_WIDTH + 2 * width * steps + up
+        sums = 2 * steps - 1 if steps > 1 else 0
+        return MASTER_WIDTH + width * sums + up
 
 
 def _working_share(model: ModelTree) -> float:

@@ -57,8 +57,8 @@ def gather(
 
     ``device`` is a catalogue name or ``cpu``; ``model`` a catalogue name or the path of a
     config.json; ``params`` a count (``13B``); sizes are bytes or text such as ``512GB``;
-    ``releases`` those of transformers and accelerate, or texts like ``transformers==4.48.0``. A
-    flag wins over a file. Raises FactError (a ValueError) naming the flag and the remedy.
+    ``releases`` those of transformers, accelerate and torch, or texts like ``torch==2.8.0``. A flag
+    wins over a file. Raises FactError (a ValueError) naming the flag and the remedy.
     """
     return _facts(dict(locals()))
 
@@ -122,8 +122,9 @@ def _releases(given: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]
     return {name: str(release) for name, release in named.items()}
 
 
-PROGRAMS = ("transformers", "accelerate")
-"""Those whose releases are asked for; DeepSpeed's is the one that a config is judged at."""
+PROGRAMS = ("transformers", "accelerate", "torch")
+"""Those whose releases are asked for; DeepSpeed's is the one that a config is judged at. What torch
+is asked for is what a process holds."""
 _DEGREES = ("tensor_parallel", "sequence_parallel", "pipeline_parallel")
 _TRAINING = {
     "micro_batch_size": "micro_batch",
@@ -256,9 +257,11 @@ def _host(
             nvme_path=nvme,
             nvme_bytes=disk or here.nvme_bytes,
         )
-    if capacity is None and nvme is None:
+    said = {"--host-memory": capacity, "--nvme": nvme, "--nvme-size": disk}
+    origin = next((flag for flag, value in said.items() if value is not None), None)
+    if origin is None:
         return None
-    origins["host"] = "--host-memory" if capacity is not None else "--nvme"
+    origins["host"] = origin
     return HostFacts(memory_bytes=capacity, nvme_path=nvme, nvme_bytes=disk)
 
 

@@ -31,7 +31,17 @@ _NESTED = ("text_config", "thinker_config", "decoder", "encoder", "llm_config", 
 MOST_PARTS = 200_000
 """Layers times experts: far above any model, and still counted in seconds."""
 _EXTRAS = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-_TIED_BY_DEFAULT = {"gpt2", "gpt_neo", "opt", "bloom", "falcon", "gemma2", "t5", "bert"}
+_TIED_BY_DEFAULT = {
+    "gpt2",
+    "gpt_neo",
+    "opt",
+    "bloom",
+    "falcon",
+    "gemma2",
+    "gemma3_text",
+    "t5",
+    "bert",
+}
 
 
 class SizesUnknown(FactError):
@@ -136,7 +146,7 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
         max_positions=_first(config, "max_positions"),
         gated_mlp=_is_gated(config),
         tied_embeddings=bool(config.get("tie_word_embeddings", family in _TIED_BY_DEFAULT)),
-        query_key_norm=str(family).startswith("qwen3"),
+        query_key_norm=architectures.normalises_heads(family),
         family=family if isinstance(family, str) else None,
         experts=_first(config, "experts"),
         experts_per_token=_first(config, "experts_per_token"),

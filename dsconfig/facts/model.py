@@ -59,9 +59,11 @@ class ModuleFact:
 
     def walk(self) -> Iterator["ModuleFact"]:
         """This module, then its descendants, in registration order."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
+        ahead: list[ModuleFact] = [self]
+        while ahead:
+            module = ahead.pop()
+            yield module
+            ahead.extend(reversed(module.children))
 
     @property
     def elements(self) -> int:

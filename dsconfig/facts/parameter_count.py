@@ -1,5 +1,6 @@
 """A model known only by its number of parameters."""
 
+from dataclasses import replace
 from functools import lru_cache
 from math import log
 
@@ -37,8 +38,10 @@ def model(count: str | int | float) -> ModelTree:
     if wanted < 100_000:
         raise FactError("--params", f"{count!r} is too few for a model; write 13e9, 13B or 700M")
     shape = _plausible(wanted)
-    layout = architectures.model_of("", shape)
-    assert layout is not None  # the Llama family is always known
+    # One block stands for all, which are alike: a search asks for dozens of models.
+    layout = architectures.model_of("", replace(shape, layers=1))
+    assert layout is not None and layout.largest_block is not None  # the Llama family is known
+    laid_out = layout.parameters + (shape.layers - 1) * layout.largest_block
     return ModelTree(
         name=f"{count} parameters",
         parameters=wanted,
@@ -51,7 +54,7 @@ def model(count: str | int | float) -> ModelTree:
         assumed=(
             f"a Llama-like decoder of {shape.layers} layers, width {shape.hidden_size}, "
             f"{shape.heads} heads, feed-forward width {shape.intermediate_size}, vocabulary "
-            f"{shape.vocab_size} ({layout.parameters / 1e9:.2f}e9 parameters)",
+            f"{shape.vocab_size} ({laid_out / 1e9:.2f}e9 parameters)",
         ),
     )
 

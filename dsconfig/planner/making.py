@@ -68,6 +68,8 @@ def complete(plan: Plan, facts: Facts) -> Plan:
         memory={
             "peak_bytes": option.device.peak_bytes,
             "visible_bytes": option.device.visible_bytes,
+            "needed_bytes": option.device.needed_bytes,
+            "least_needed_bytes": option.device.least_needed_bytes,
             "peak_phase": str(option.device.peak_phase),
             "phases": {str(phase): count for phase, count in option.device.phase_bytes.items()},
             "host_bytes": option.host.bytes,

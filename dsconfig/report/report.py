@@ -56,7 +56,8 @@ class Reader(NamedTuple):
     """The program that a file was judged for, at which release of DeepSpeed.
 
     ``runtime`` is "all" where every program was asked; ``inferred_from`` says how it was found,
-    None where the user named it. ``fills`` counts the "auto" that the program fills.
+    None where the user named it. ``fills`` counts the "auto" that the program fills; ``ranks`` is
+    the only number of data-parallel ranks that the file runs on, None where it runs on any.
     """
 
     runtime: str
@@ -64,6 +65,7 @@ class Reader(NamedTuple):
     inferred_from: str | None = None
     described: str = ""
     fills: int = 0
+    ranks: int | None = None
 
 
 class FileReport(NamedTuple):

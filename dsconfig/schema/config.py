@@ -393,11 +393,13 @@ class DSConfig(Block):
     )
     memory_breakdown: bool = key(False, "Logs allocator figures while the engine is built.")
     dump_state: bool = key(False, "Prints the engine's attributes once it is built.")
-    log_level: Literal["debug", "info", "warning", "error", "critical"] | None = key(
+    log_level: (
+        Annotated[Literal["debug", "info", "warning", "error", "critical"], AnyCase()] | None
+    ) = key(
         None,
         "Level of DeepSpeed's logger.",
         since="0.19.3",
-        by_hand=(one_of("debug", "info", "warning", "error", "critical", late=True),),
+        by_hand=(one_of("debug", "info", "warning", "error", "critical", null=True, late=True),),
     )
     disable_python_gc: bool = key(
         False,

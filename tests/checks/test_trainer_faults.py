@@ -69,7 +69,7 @@ def test_a_release_is_given_as_pip_has_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [["torch==2.0"], ["transformers"], ["accelerate==new"], {"transformers": None}, [1]]
+    "wrong", [["numpy==2.0"], ["transformers"], ["accelerate==new"], {"transformers": None}, [1]]
 )
 def test_what_is_no_release_is_told(wrong: Any) -> None:
     with pytest.raises(FactError, match="--with"):

@@ -128,7 +128,15 @@ def test_fit_asks_for_nothing_that_was_given() -> None:
     assert "--device" in asked and "--gpus" not in asked
     answered = run("estimate", "--fit", "--gpus", 8, "--device", "h100", "--host-memory", "1TB")
     assert answered.returncode == 0 and "largest model (parameters): " in answered.stdout
-    assert "--gpus" not in answered.stderr
+    assert "--gpus" not in answered.stderr and "of main memory" not in answered.stdout
+
+
+def test_fit_says_beside_an_answer_how_much_main_memory_it_takes_for_granted() -> None:
+    answered = run("estimate", "--fit", "--gpus", 8, "--device", "h100")
+    [first] = [line for line in answered.stdout.splitlines() if line.startswith("largest model (")][
+        :1
+    ]
+    assert first.endswith("of main memory a node")
 
 
 def test_no_reason_has_less_than_nothing_more() -> None:

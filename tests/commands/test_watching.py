@@ -52,7 +52,10 @@ def test_output_passes_through_and_the_end_says_what_was_held_and_where_the_chec
     expected = Expected(ranks=2, peak_bytes=2 << 30)
     code, out, err = follow(tmp_path, capfd, (STEP, saved, END), script=script, expected=expected)
     assert (code, out) == (0, "from a rank\n") and "to stderr" in err
-    assert "20 steps in" in err and "at most 3.0 GiB allocated on rank 0" in err
+    assert (
+        "20 steps in 0:00, loss 2.3026 at step 1;" in err
+        and "at most 3.0 GiB allocated on rank 0" in err
+    )
     assert "2.0 GiB were estimated; checkpoint: out/global_step20" in err
     assert not (tmp_path / "run.log").exists()
 
@@ -124,7 +127,7 @@ def test_a_step_in_a_line() -> None:
 
 
 def test_on_a_cpu_the_memory_is_that_of_the_process() -> None:
-    said = ending(END, Expected(ranks=1, on_cpu=True, peak_bytes=1 << 30), "", "0:12")
+    said = ending(END, STEP, Expected(ranks=1, on_cpu=True, peak_bytes=1 << 30), "", "0:12")
     assert "3.0 GiB resident on rank 0, 1.0 GiB of tensors were estimated" in said
     assert said.endswith("no checkpoint was saved")
 

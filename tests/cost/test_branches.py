@@ -1,14 +1,22 @@
 """Branches of the real program that a CPU does not take: by release, card and parallel ranks."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import dsconfig
+from dsconfig.commands import plan_tables
+from dsconfig.commands.verdict import verdict
 from dsconfig.cost import hardware
+from dsconfig.cost.activations import activations_of
 from dsconfig.cost.estimate import Option, Phase
 from dsconfig.cost.pipeline import blocks_of_stage
-from dsconfig.facts import gather
+from dsconfig.cost.pricing import price
+from dsconfig.cost.step_time import step_time
+from dsconfig.cost.unsaid import deciding
+from dsconfig.facts import HostFacts, gather
+from dsconfig.runtimes.base import runtime_of
 
 GIB = 2**30
 
@@ -170,3 +178,183 @@ def test_a_ring_between_nodes_uses_the_adapters_of_all_their_ranks() -> None:
     assert link(world_size=16, nodes=16, node_link="25") == 25e9
     assert link(world_size=16, nodes=4, node_link="200Gbit") == 100e9
     assert link(world_size=8, nodes=1) == pytest.approx(300e9 * (0.5 * 0.9) ** 0.5)
+
+
+@pytest.mark.parametrize("version", ["0.19.5", "0.19.8"])
+def test_a_gradient_is_weighed_in_fp64_and_tested_before_it_leaves_the_card(version: str) -> None:
+    option = priced(OFFLOADED, version=version, model="llama-3-8b", device="a100-80gb")
+    largest = 128_256 * 4_096
+    weighed = held(option, "gradient in fp64 for its norm", Phase.BACKWARD)
+    tested = held(option, "overflow test", Phase.BACKWARD)
+    assert (weighed, tested) == ((8 * largest, 0) if version == "0.19.8" else (0, 11 * largest))
+
+
+def test_parts_of_gradients_come_back_to_the_card_at_stage_3() -> None:
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    moved, stays = (
+        priced(each, model="llama-3-8b", world_size=2, training_args={}, sequence_length=128)
+        for each in (zero, {"stage": 3})
+    )
+    part = 14_336 * 4_096 // 2  # of the MLP, where the peak is
+    assert held(moved, "gradient in fp64 for its norm") == 8 * part
+    assert held(moved, "gradient on its way to the host") == 2 * part
+    assert not held(stays, "gradient in fp64 for its norm")
+
+
+def test_a_card_need_not_have_the_pools_of_all_streams_at_once() -> None:
+    device = priced({"stage": 3}).device
+    assert device.needed_bytes < device.visible_bytes
+    assert device.least_needed_bytes < device.needed_bytes < device.most_needed_bytes
+
+
+@pytest.mark.parametrize(("which", "said"), [("needed", "Fits"), ("least_needed", "May not fit")])
+def test_fragments_decide_between_the_ends_of_what_they_take(which: str, said: str) -> None:
+    needed = getattr(priced({"stage": 3}).device, f"{which}_bytes")
+    facts = gather(device="card", device_memory=f"{needed}")
+    option = priced({"stage": 3}, device="card", device_memory=f"{needed}")
+    assert option.fits[0].may_fit and option.fits[0].fits is (said == "Fits")
+    assert verdict(option, facts).startswith(said)
+    less = priced({"stage": 3}, device="card", device_memory=f"{needed - 2**20}").fits[0]
+    assert less.may_fit is (said == "Fits") and not less.fits
+
+
+@pytest.mark.parametrize(
+    ("tier", "given", "lack"),
+    [
+        ({"device": "cpu"}, {"host_memory": "150GB"}, "of main memory per node"),
+        ({"device": "nvme", "nvme_path": "/tmp"}, {"nvme_size": "1GB"}, "of NVMe per node"),
+    ],
+)
+def test_estimate_and_plan_say_alike_what_is_short_below_the_card(
+    tier: dict[str, Any], given: dict[str, Any], lack: str
+) -> None:
+    facts = gather(
+        world_size=4, model="llama-3-8b", device="a100-80gb", sequence_length=2048, **given
+    )
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "offload_optimizer": tier},
+    }
+    resolution = dsconfig.resolve(config, facts, runtime="deepspeed")
+    said = verdict(dsconfig.estimate(resolution, facts).options[0], facts)
+    assert said.startswith("Does not fit: needs ") and lack in said
+    plan = dsconfig.plan(resolution, facts)
+    assert plan_tables.lacks(plan, facts) and plan_tables.verdict(plan, facts).startswith(said)
+
+
+def test_what_was_not_said_and_turns_the_verdict_is_told() -> None:
+    def turning(
+        zero: dict[str, Any], memory: int, length: int = 16_384, **given: Any
+    ) -> list[tuple[str, bool]]:
+        facts = gather(
+            world_size=8,
+            model="llama-3-8b",
+            device="card",
+            device_memory=f"{memory}",
+            sequence_length=length,
+            micro_batch=1,
+            **given,
+        )
+        config = {
+            "train_micro_batch_size_per_gpu": 1,
+            "zero_optimization": zero,
+            "bf16": {"enabled": True},
+        }
+        effective = dsconfig.resolve(config, facts, runtime="deepspeed").effective
+        assert effective is not None
+        program = runtime_of("deepspeed")
+        option = price(effective, facts, runtime=program)
+        found = deciding(option, effective, facts, program, release_is_known=False)
+        return [(each.flag, each.fits) for each in found]
+
+    again = {"gradient_checkpointing": True}
+    plain = priced({"stage": 3}, model="llama-3-8b", sequence_length=16_384).device
+    assert turning({"stage": 3}, plain.needed_bytes - 2**30, training_args=again) == [
+        ("--loss fused", True)
+    ]
+    assert not turning({"stage": 3}, plain.needed_bytes + 2**30, training_args=again)
+    fused = {**again, "loss": "fused"}
+    assert not turning({"stage": 3}, plain.needed_bytes // 2, training_args=fused)
+    small = {"device": "card", "device_memory": "30GiB"}  # no room for two copies of the weights
+    today = priced(OFFLOADED, model="llama-3-8b", sequence_length=512, **small).device
+    assert turning(OFFLOADED, today.needed_bytes + 2**28, 512, training_args=again) == [
+        ("--deepspeed-version 0.19.5", False)
+    ]
+
+
+def test_deepspeed_sends_sums_of_gradients_both_ways_over_pcie() -> None:
+    """dsengine each pass's down and the weight up; DeepSpeed the last one in fp32, and earlier sums
+    up and down again."""
+    owned, rate = 13_015_864_320 / 8, 10e9
+    host = HostFacts(card_gb_per_second=rate / 1e9)
+
+    def bytes_sent(stage: int, passes: int, program: str) -> float:
+        facts = replace(
+            gather(world_size=8, nodes=1, model="llama-2-13b", device="a100-80gb", micro_batch=1),
+            host=host,
+        )
+        zero = {"stage": stage, "offload_optimizer": {"device": "cpu"}}
+        config = {
+            "train_micro_batch_size_per_gpu": 1,
+            "zero_optimization": zero,
+            "bf16": {"enabled": True},
+            "gradient_accumulation_steps": passes,
+        }
+        effective = dsconfig.resolve(config, facts, runtime=program).effective
+        assert effective is not None
+        time = step_time(effective, facts, is_deepspeed=program == "deepspeed")
+        adam = owned / hardware.rates(facts).host_adam
+        return round((time.offload - adam) * rate / owned, 3)
+
+    assert bytes_sent(2, 4, "dsengine") == 2 * (4 + 1)
+    assert bytes_sent(2, 1, "deepspeed") == 4 + 2
+    assert bytes_sent(2, 4, "deepspeed") == 2 * 4 + 2 * 3 + 4 + 2
+    assert bytes_sent(3, 4, "deepspeed") == 2 * 2 * 4 + 4 + 2
+
+
+def test_cards_that_copy_at_once_may_share_their_way_to_the_processor() -> None:
+    facts = gather(world_size=8, nodes=1, device="a100-80gb")
+    slow, fast = (hardware.rates(facts, end).pcie for end in ("slow", "fast"))
+    assert fast == pytest.approx(2 * slow)
+    alone = gather(world_size=1, nodes=1, device="a100-80gb")
+    assert hardware.rates(alone, "slow").pcie == hardware.rates(alone, "fast").pcie == fast
+
+
+@pytest.mark.parametrize(
+    ("model", "transformers", "bytes_each"),
+    [("llama-2-7b", "4.45.2", 16), ("llama-2-7b", "4.46.0", 14), ("gpt-neox-20b", "4.38.0", 14)],
+)
+def test_the_plain_loss_is_that_of_the_release_of_transformers(
+    model: str, transformers: str, bytes_each: int
+) -> None:
+    facts = gather(
+        model=model,
+        world_size=8,
+        micro_batch=1,
+        sequence_length=1024,
+        releases={"transformers": transformers},
+    )
+    config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
+    effective = dsconfig.resolve(config, facts, runtime="deepspeed").effective
+    assert effective is not None and facts.model is not None
+    assert facts.model.architecture is not None
+    logits = 1024 * facts.model.architecture.vocab_size
+    assert activations_of(effective, facts).logits_backward == logits * bytes_each
+
+
+def test_torch_before_1_13_loads_all_kernels_into_its_context() -> None:
+    outside = {
+        release: hardware.outside_bytes(gather(world_size=8, releases={"torch": release}))
+        for release in ("1.12.1", "1.13.0")
+    }
+    assert outside["1.12.1"] - outside["1.13.0"] == hardware.EAGER_LOADING_BYTES
+
+
+def test_no_card_is_named_that_does_not_compute_in_the_dtype() -> None:
+    facts = gather(world_size=8, model="gpt2", sequence_length=1024)
+    config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
+    resolution = dsconfig.resolve(config, facts, runtime="deepspeed")
+    option = dsconfig.estimate(resolution, facts).options[0]
+    assert "from 11 GiB (RTX-2080-Ti) on" in verdict(option, facts, "fp16")
+    assert "from 23 GiB (L4) on" in verdict(option, facts, "bf16")

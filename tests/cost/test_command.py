@@ -185,8 +185,11 @@ def test_deepspeeds_own_figures_come_as_json_too() -> None:
 
 def test_the_components_of_a_calibrated_estimate_add_up_to_it(config: str) -> None:
     flags = ("--model", "llama-2-7b", "--gpus", "8", "--seq-len", "4096", "--measured", "60GiB")
-    done = run("estimate", config, *flags, "--output-format", "json")
-    device = json.loads(done.stdout)["options"][0]["device"]
+    card = ("--device-memory", "59GiB")
+    done = run("estimate", config, *flags, *card, "--output-format", "json")
+    told = json.loads(done.stdout)
+    assert told["unsaid"] == [], "the run has answered"
+    device = told["options"][0]["device"]
     assert device["visible_bytes"] == pytest.approx(60 * 2**30, rel=1e-6)
     for phase, total in device["phases"].items():
         assert total == sum(p["bytes"] for p in device["components"] if phase in p["phases"])
@@ -245,7 +248,7 @@ def test_a_bar_and_its_size_stay_on_one_line(columns: str) -> None:
     command = [sys.executable, "-m", "dsconfig", "estimate", "--params", "13e9", "--gpus", "8"]
     narrow = {**WIDE, "COLUMNS": columns}
     done = subprocess.run(command, capture_output=True, text=True, env=narrow, check=False)
-    bars = done.stdout.partition("\npeak per GPU\n")[2].partition("\n\n")[0].splitlines()
+    bars = done.stdout.partition("\nneeded per GPU\n")[2].partition("\n\n")[0].splitlines()
     assert len(bars) == 9 and all(line.endswith(" GiB") for line in bars)
 
 
@@ -267,3 +270,14 @@ def test_recomputation_that_the_file_alone_asks_for_is_said_where_a_script_decid
     engine_keeps = peak("--runtime", "dsengine", "--recompute", "none")
     assert kept[1] and not obeyed[1] and not asked[1]
     assert asked[0] < kept[0] and obeyed[0] < engine_keeps[0]
+
+
+def test_the_releases_that_run_a_file_decide_its_memory(config: str) -> None:
+    flags = ["--model", "llama-2-7b", "--gpus", "8", "--seq-len", "2048", "--runtime", "deepspeed"]
+    told = ["--output-format", "json", "--with"]
+    old, new, first = (
+        json.loads(run("estimate", config, *flags, *told, release).stdout)["options"][0]["device"]
+        for release in ("transformers==4.45.2", "transformers==4.46.0", "torch==1.12.1")
+    )
+    assert old["peak_bytes"] - new["peak_bytes"] == 2 * 4 * 2048 * 32_000, "fp32 logits"
+    assert first["needed_bytes"] - new["needed_bytes"] == 666_632_192 - 287_047_680

@@ -25,6 +25,11 @@ def test_memory_is_right_where_everything_was_printed(held: Mapping[str, Any]) -
     assert median(field.errors(held, "memory", whole=True)) <= math.log(1.02)
 
 
+def test_nine_verdicts_of_ten_are_right(held: Mapping[str, Any]) -> None:
+    judged = [field.case(row) for row in held["rows"] if row["kind"] == "fits"]
+    assert sum(each.agrees for each in judged) >= 0.9 * len(judged)
+
+
 def test_steps_are_within_a_factor_of_1_3_as_a_rule(held: Mapping[str, Any]) -> None:
     assert median(field.errors(held, "time")) <= math.log(1.3)
 

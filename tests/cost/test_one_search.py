@@ -15,7 +15,9 @@ from dsconfig.commands import init_template
 from dsconfig.commands.errors import UsageError
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import NAMES, recomputing_selectively
+from dsconfig.cost.deepspeed.stage3 import recording_of
 from dsconfig.cost.limits import limits
+from dsconfig.cost.pricing import price, price_if_held
 from dsconfig.cost.search import (
     OPTIMIZER,
     PARAMETERS,
@@ -25,9 +27,10 @@ from dsconfig.cost.search import (
     open_space,
     tune,
 )
-from dsconfig.cost.timeline import Timeline
-from dsconfig.facts import Facts, parameter_count
+from dsconfig.cost.timeline import Recorder, Timeline
+from dsconfig.facts import DeviceFacts, Facts, architectures, parameter_count
 from dsconfig.facts.gathering import gather
+from dsconfig.report.sizes import GIB
 from dsconfig.runtimes.base import runtime_of
 from dsconfig.runtimes.effective import Tier
 from resolver.strategies import wide
@@ -221,6 +224,29 @@ def test_whether_it_fits_is_known_at_the_first_memory_that_overflows(
     assert not holds(space)
 
 
+def test_an_iteration_is_recorded_no_further_than_it_is_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuts = list[int]()
+    cut = Recorder.cut
+    monkeypatch.setattr(Recorder, "cut", lambda line: (cuts.append(line.total), cut(line))[1])
+    facts = gather(model="llama-3.2-1b", world_size=8, sequence_length=2048, micro_batch=1)
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+    effective = dsconfig.resolve(config, facts, runtime="deepspeed").effective
+    assert effective is not None
+    recording_of.cache_clear()
+    whole = price(effective, facts, runtime="deepspeed")
+    every = len(cuts)
+    recording_of.cache_clear()
+    tight = replace(
+        facts, device=DeviceFacts(name="card", memory_bytes=whole.device.needed_bytes - GIB)
+    )
+    held = price_if_held(effective, tight, runtime="deepspeed", below=lambda *_: True)
+    assert held is None and len(cuts) < 2 * every
+    again = price(effective, facts, runtime="deepspeed")
+    assert again == whole and len(cuts) == 2 * every
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_the_other_answers_of_fit_are_what_tune_chooses_there(seed: int) -> None:
     facts, _ = case(seed)
@@ -238,3 +264,13 @@ def test_the_other_answers_of_fit_are_what_tune_chooses_there(seed: int) -> None
         else:
             changes = {"world_size": limit.value, "nodes": -(-limit.value // 8)}
         assert limit.candidate.choice == tune(replace(facts, **changes))[0].choice, limit.question
+
+
+@pytest.mark.parametrize("count", ["2e6", "7e9", "1e12"])
+def test_a_model_known_by_its_count_is_laid_out_as_if_every_block_were_built(count: str) -> None:
+    found = parameter_count.model(count)
+    assert found.architecture is not None
+    whole = architectures.model_of("", found.architecture)
+    assert whole is not None and f"({whole.parameters / 1e9:.2f}e9 parameters)" in found.assumed[0]
+    for size in ("largest_tensor", "largest_module", "largest_block"):
+        assert getattr(found, size) == getattr(whole, size)

@@ -32,7 +32,7 @@ def test_the_bars_of_the_chart_end_where_the_card_has_to_reach(
     for bar in axes.patches:
         row = round(bar.get_y() + bar.get_height() / 2)
         ends[row] = max(ends.get(row, 0.0), bar.get_x() + bar.get_width())
-    wanted = [option.device.visible_bytes / 2**30 for option in reversed(found.options)]
+    wanted = [option.device.needed_bytes / 2**30 for option in reversed(found.options)]
     assert [ends[row] for row in range(len(wanted))] == pytest.approx(wanted)
     assert axes.get_xlim()[1] >= max(wanted)
 

@@ -74,6 +74,16 @@ def test_live_bytes_of_device_and_host_together_where_states_are_moved_or_held_t
             assert expected == pytest.approx(run[field], rel=0.02), (run["name"], field)
 
 
+def test_what_a_gradient_holds_on_its_way_to_the_host_is_what_was_recorded() -> None:
+    """The highest moment of backward above its end, where nothing else takes part."""
+    for run in json.loads((ORACLES / "deepspeed_live_bytes_offload.json").read_text())["runs"]:
+        if run["name"] in ("z1_off", "z2_off", "z2_off_gas3", "z3_off", "z3_off_params"):
+            device = replays.deepspeed_live_bytes.predicted(run)
+            above = device.phase_bytes["backward"] - device.rest_bytes["backward"]
+            recorded = run["backward_peak_bytes"] - run["after_backward_bytes"]
+            assert above == pytest.approx(recorded, rel=0.04), run["name"]
+
+
 def test_activations_kept_per_layer() -> None:
     assert not wrong(replays.activation_saved_bytes.replay(ORACLES / "activation_saved_bytes.json"))
 

@@ -1,6 +1,6 @@
-"""Bytes kept per layer by experts and latent attention, beside transformers' own models.
+"""Bytes kept per layer by experts, latent attention and recent families, beside transformers' own.
 
-Small models of both kinds, on the CPU: what a layer more keeps for backward, by its storages.
+Small models of each kind, on the CPU: what a layer more keeps for backward, by its storages.
 Routing tables grow with the number of experts and not with the width: at these sizes they are
 most of the tolerance.
 """
@@ -31,6 +31,8 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"intermediate_size": 688, "num_key_value_heads": 8},
     "gpt_neox": {"intermediate_size": 1024, "num_key_value_heads": 8},
     "qwen3": {"intermediate_size": 688, "head_dim": 32},
+    "gemma3_text": {"intermediate_size": 688, "head_dim": 32},
+    "smollm3": {"intermediate_size": 688, "pad_token_id": 0},
     "mixtral": {"intermediate_size": 512, "num_local_experts": 8},
     "qwen3_moe": {
         "intermediate_size": 688,
@@ -91,8 +93,10 @@ def _build() -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("width", [2, 4])
-@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "deepseek_v3"])
-def test_a_layer_of_experts_keeps_what_transformers_keeps(
+@pytest.mark.parametrize(
+    "family", ["mixtral", "qwen3_moe", "deepseek_v3", "gemma3_text", "smollm3"]
+)
+def test_a_layer_keeps_what_transformers_keeps(
     build: Callable[..., Any], family: str, width: int
 ) -> None:
     dtype = torch.bfloat16 if width == 2 else torch.float32

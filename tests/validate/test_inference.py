@@ -69,6 +69,32 @@ def test_what_the_user_says_holds(run: Run) -> None:  # noqa: F811
     assert "DSC103" in codes_of(run("z2.json", "--runtime", "all", "--output-format", "json"))
 
 
+@pytest.mark.parametrize(
+    ("micro", "flags", "ranks"),
+    [
+        (2, (), 4),
+        (2.0, (), 4),
+        (1e400, (), None),
+        (3, (), None),  # goes with no number of them
+        ('"auto"', (), None),
+        (2, ("--gpus", "4"), None),
+        (2, ("--runtime", "all"), 4),
+    ],
+)
+def test_batch_sizes_that_fix_the_ranks_are_told_in_the_first_line(
+    run: Run,  # noqa: F811
+    micro: object,
+    flags: tuple[str, ...],
+    ranks: int | None,
+) -> None:
+    numbers = '"train_batch_size": 16, "gradient_accumulation_steps": 2, "gradient_clipping": 1'
+    put("ds.json", f'{{{numbers}, "train_micro_batch_size_per_gpu": {micro}}}')
+    told = run("ds.json", *flags).err.splitlines()[0]
+    assert ("its batch sizes fix 4 ranks" in told) == (ranks is not None)
+    (file,) = json.loads(run("ds.json", *flags, "--output-format", "json").out)["files"]
+    assert file["ranks"] == ranks
+
+
 def test_arguments_that_are_given_mean_the_trainer(run: Run) -> None:  # noqa: F811
     put("args.json", '{"per_device_train_batch_size": 8}')
     result = run(put("ds.json", GOOD), "--training-args", "args.json", "--world-size", "1")

@@ -94,7 +94,10 @@ class Judge(NamedTuple):
 
     def report(self, document: Document, report: Report | None = None) -> FileReport:
         """The findings about a document, or those given, as the renderers need them."""
-        reader = self.program.reader(document.value) if self.program else EVERYBODY
+        if self.program is None:
+            reader = EVERYBODY._replace(ranks=inference.ranks_fixed(document.value, self.facts))
+        else:
+            reader = self.program.reader(document.value, self.facts)
         report = self.judge(document) if report is None else report
         return FileReport(document.name, document.text, report, reader)
 

@@ -66,7 +66,9 @@ class Output:
             name = files[0].file if len(files) == 1 else counted(len(files), "file")
             fills = sum(file.reader.fills for file in files if file.reader)
             filled = f'; {fills} "auto" it fills in' if fills else ""
-            self.note(f"{one_line(name)}: {described}{filled}")
+            ranks = files[0].reader.ranks if len(files) == 1 and files[0].reader else None
+            fixed = f"; its batch sizes fix {counted(ranks, 'rank')}" if ranks else ""
+            self.note(f"{one_line(name)}: {described}{filled}{fixed}")
 
     def summary(self, reports: Sequence[FileReport]) -> None:
         """``3 files, 0 errors, 1 warning, 2 notes; 1 fixable: dsconfig validate --fix ds.json``."""

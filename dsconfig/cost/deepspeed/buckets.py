@@ -13,6 +13,8 @@ from dsconfig.cost.timeline import Timeline
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Precision, Tier
 
+NORM_WIDTH = 8
+"""Bytes per element of a gradient whose norm is taken: fp64 (``get_norm_dtype``)."""
 _ALIGNMENT = 2  # elements per rank, for 4-byte starts of 16-bit data
 
 
@@ -28,6 +30,8 @@ class Partition:
     compact: bool
     """fp32 accumulation of 16-bit gradients: exactly the owned elements are kept."""
     owners: dict[int, tuple[int, int]]
+    slices: dict[int, int]
+    """The most of each weight that one rank owns, where gradients leave for the host."""
 
     @classmethod
     def largest(cls, job: Workload) -> "Partition":
@@ -37,6 +41,8 @@ class Partition:
         total = -(-flat // alignment) * alignment
         elements = total // job.ranks
         owners: dict[int, tuple[int, int]] = {}
+        slices: dict[int, int] = {}
+        leaves = job.effective.zero.optimizer_tier is not Tier.DEVICE
         touched: dict[int, int] = {0: 0}
         offset = 0
         for index, weight in enumerate(job.weights):
@@ -44,6 +50,8 @@ class Partition:
                 continue
             first, last = offset // elements, (offset + weight.elements - 1) // elements
             owners[index] = (first, last)
+            if leaves:
+                slices[index] = _largest_part(offset, weight.elements, elements)
             for rank in range(first, last + 1):
                 touched[rank] = touched.get(rank, 0) + weight.elements
             offset += weight.elements
@@ -51,12 +59,19 @@ class Partition:
         numerics = job.effective.numerics
         exact = Release(job.version).sums_exactly
         compact = exact and job.width == 2 and numerics.grad_accum_dtype is Precision.FP32
-        return cls(total, elements, rank, touched[rank], compact, owners)
+        return cls(total, elements, rank, touched[rank], compact, owners, slices)
 
     def owns(self, index: int) -> bool:
         """Whether this rank owns any element of the weight."""
         first, last = self.owners[index]
         return first <= self.rank <= last
+
+
+def _largest_part(offset: int, size: int, each: int) -> int:
+    """Elements of the largest piece of a weight that is cut where partitions of ``each`` end."""
+    first = min(size, each - offset % each)
+    last = (offset + size) % each
+    return max(first, min(each, size - first), last if last < size else 0)
 
 
 def gradient_width(job: Workload) -> int:
@@ -146,6 +161,8 @@ class Buckets:
             line.blink(parts.CAST, largest * job.accumulation_width)
         line.free(parts.STAGING)
         for index in self._fill:
+            if self._offloaded:
+                self._send(index)
             self._settle(index, in_bucket)
         if copied and self._overlap and self._stage == 2 and not last:
             # With overlap the copy may outlive its reduction: gloo and the reduction stream
@@ -177,6 +194,18 @@ class Buckets:
         dropped = self._stage == 2 and not owned
         if moved or dropped or (self._offloaded and owned):
             self._line.free(parts.GRADIENTS, amount)
+
+    def _send(self, index: int) -> None:
+        """One gradient goes to the host, on whichever rank owns most of it: its norm is taken in
+        fp64, before 0.19.6 it is tested for overflow whatever its dtype, and what is owned is cast
+        (``copy_grads_in_partition``)."""
+        line, job = self._line, self._job
+        owned, elements = self._partition.slices[index], job.weights[index].elements
+        line.blink(parts.GRADIENT_NORM, owned * NORM_WIDTH)
+        tested = Release(job.version).gradient_test_bytes(job.effective.numerics)
+        line.blink(parts.OVERFLOW_CHECK, elements * tested)
+        if self._width < job.master_width:
+            line.blink(parts.SENT_GRADIENT, owned * job.master_width)
 
     def _make_partition(self) -> None:
         if self._partition_made:

@@ -15,13 +15,13 @@ from dsconfig.cost.deepspeed import parts
 from dsconfig.cost.deepspeed.releases import Release
 from dsconfig.cost.timeline import Timeline
 from dsconfig.cost.workload import Weight, Weights, Workload
-from dsconfig.runtimes.effective import Zero
+from dsconfig.runtimes.effective import Tier, Zero
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What gathers and reductions of an iteration follow from: neither tiers nor ranks, neither
-    length nor number of samples, so that the configs of a search share few of them.
+    """What gathers and reductions of an iteration follow from: neither length nor number of
+    samples, and of tiers only whether gradients leave, so that the configs of a search share few.
     """
 
     zero: Zero
@@ -31,6 +31,8 @@ class Pass:
     keeps_linear: bool
     recomputes: bool
     on_cpu: bool
+    sending: int
+    """Ranks among which gradients are divided on their way to the host; 0 where they stay."""
     weights: Weights = field(hash=False)
     """Left out of the hash for their number; equal ones are as a rule the same."""
 
@@ -45,6 +47,7 @@ class Pass:
             keeps_linear=keeps_linear(job),
             recomputes=job.activations.recomputed > 0,
             on_cpu=job.on_cpu,
+            sending=0 if job.effective.zero.optimizer_tier is Tier.DEVICE else job.ranks,
             weights=job.weights,
         )
 

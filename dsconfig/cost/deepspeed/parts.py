@@ -72,6 +72,18 @@ CAST = Part(
     stream="reduce",
     communicated=True,
 )
+GRADIENT_NORM = Part(
+    "gradient in fp64 for its norm",
+    f"{_ZERO}/offload_optimizer",
+    "8 per owned element of the largest gradient, on its way to the host",
+    stream="reduce",
+)
+SENT_GRADIENT = Part(
+    "gradient on its way to the host",
+    f"{_ZERO}/offload_optimizer",
+    "one gradient as it goes to the host",
+    stream="reduce",
+)
 STEP_GRADIENT = Part("fp32 gradient for the step", "", "4 per element being updated")
 FLAT_GRADIENT = Part("flattened gradient", "", "every element being updated, flattened")
 TEMPORARIES = Part("optimizer temporaries", "/optimizer/type", "unfused kernels only")

@@ -86,7 +86,11 @@ class Release:
         A copy in fp32 (4), from 0.13 on with three masks and a fourth in fp32 (7 more); from
         0.19.6 on scalars only. Of bf16 gradients from 0.19.3 on, and before 0.12 of all.
         """
-        if self.version >= SCALAR_OVERFLOW or not self._tests(numerics):
+        return self.gradient_test_bytes(numerics) if self._tests(numerics) else 0
+
+    def gradient_test_bytes(self, numerics: Numerics) -> int:
+        """The same of a test that takes place: of an offloaded gradient in every dtype."""
+        if self.version >= SCALAR_OVERFLOW:
             return 0
         copy = 0 if numerics.precision is Precision.FP32 else 4
         return copy + (7 if self.version >= MASKED_OVERFLOW else 0)

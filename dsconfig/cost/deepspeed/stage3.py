@@ -1,10 +1,12 @@
 """Stage 3: weights divided, gathered around their use; gradients reduced into shards."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
+from threading import Lock
 
 from dsconfig.cost.deepspeed import parts
+from dsconfig.cost.deepspeed.buckets import NORM_WIDTH
 from dsconfig.cost.deepspeed.coordinator import (
     Coordinator,
     Pass,
@@ -24,6 +26,8 @@ from dsconfig.cost.timeline import (
 from dsconfig.cost.workload import OUTSIDE, Weight, Weights, Workload
 from dsconfig.runtimes.effective import Tier
 
+NORM_ELEMENTS = 250_000_000
+"""A norm is taken of so many at once (``_constant_buffered_norm2``)."""
 BACKLOG_BUCKETS = 3
 """DeepSpeed lets two reductions be outstanding besides the one in work."""
 
@@ -97,25 +101,39 @@ def _hold_copies(job: Workload, line: Timeline) -> None:
     line.free(parts.SECONDARY)  # given up at the end of each step
 
 
-@dataclass(frozen=True, slots=True)
-class Stretches:
-    """Gathers, releases and reductions of one iteration, by stretches in the order of use."""
+class Recording:
+    """Gathers, releases and reductions of one iteration, by stretches in the order of use.
 
-    forward: tuple[Stretch, ...]
-    backward: tuple[Stretch, ...]
-    rest: Stretch
-    """The last bucket."""
+    Recorded no further than somebody has replayed: one that runs out of room leaves the rest.
+    """
+
+    def __init__(self, job: Pass) -> None:
+        self._ahead = _ModelPass(job).stretches()
+        self._recorded: list[Stretch] = []
+        self._lock = Lock()
+
+    def __iter__(self) -> Iterator[Stretch]:
+        place = 0
+        while place < len(self._recorded) or self._record(place):
+            yield self._recorded[place]
+            place += 1
+
+    def _record(self, place: int) -> bool:
+        """Whether there is a stretch of this place, which may be the next one."""
+        with self._lock:
+            if place == len(self._recorded):
+                self._recorded.extend(islice(self._ahead, 1))
+        return place < len(self._recorded)
 
 
 def _run(job: Workload, line: Timeline) -> None:
     """Forward and backward."""
-    recorded = stretches_of(Pass.of(job))
-    forward, backward = iter(recorded.forward), iter(recorded.backward)
-    run_forward(job, line, lambda _, __: line.replay(next(forward)))
+    stretches = iter(recording_of(Pass.of(job)))
+    run_forward(job, line, lambda _, __: line.replay(next(stretches)))
     line.enter(Phase.BACKWARD)
     _make_buckets(job, line)
-    run_backward(job, line, lambda _, __: line.replay(next(backward)))
-    line.replay(recorded.rest)
+    run_backward(job, line, lambda _, __: line.replay(next(stretches)))
+    line.replay(next(stretches))  # the last bucket
     line.free(parts.BACKLOG)
     if not Release(job.version).stage3_bucket_is_permanent:
         line.free(parts.BUCKET)
@@ -133,9 +151,9 @@ def _make_buckets(job: Workload, line: Timeline) -> None:
 
 
 @lru_cache(maxsize=64)
-def stretches_of(job: Pass) -> Stretches:
-    """One iteration, recorded."""
-    return _ModelPass(job).recorded()
+def recording_of(job: Pass) -> Recording:
+    """One iteration; all that share it replay the same."""
+    return Recording(job)
 
 
 class _ModelPass:
@@ -149,13 +167,16 @@ class _ModelPass:
         self._waits = job.zero.overlap_comm and not job.on_cpu
         self._fill = 0  # elements in the bucket
         self._in_fill = 0  # gradients in the bucket
+        self._largest = 0  # elements of the largest of them
 
-    def recorded(self) -> Stretches:
-        """One iteration from its beginning to its end."""
-        forward = [self._forward(modules) for _, modules in self._stretches]
-        backward = [self._backward(*stretch) for stretch in reversed(self._stretches)]
+    def stretches(self) -> Iterator[Stretch]:
+        """One iteration from its beginning to its end: forward, backward, the last bucket."""
+        for _, modules in self._stretches:
+            yield self._forward(modules)
+        for stretch in reversed(self._stretches):
+            yield self._backward(*stretch)
         self._reduce()
-        return Stretches(tuple(forward), tuple(backward), self._line.cut())
+        yield self._line.cut()
 
     def _recomputed(self, block: int, modules: list[int]) -> list[int]:
         return modules if self._job.recomputes and block != OUTSIDE else []
@@ -195,6 +216,7 @@ class _ModelPass:
         line.hold(parts.GRADIENTS, elements * job.width)
         if self._fill + elements > size:
             self._reduce()
+        self._largest = max(self._largest, elements)
         if elements > size or not job.zero.contiguous_gradients:
             self._in_fill += 1
             self._fill += elements
@@ -228,13 +250,26 @@ class _ModelPass:
             line.hold(parts.STAGING, amount)
         if job.on_cpu:
             line.blink(parts.GLOO_COPY, amount)
+        self._send()
         line.free(parts.STAGING)
         line.free(parts.CAST)
-        self._fill = self._in_fill = 0
+        self._fill = self._in_fill = self._largest = 0
         # What never fitted in the bucket is freed with its reduction.
         largest = job.zero.reduce_bucket_size * job.width
         if line.held(parts.GRADIENTS) > largest:
             line.free(parts.GRADIENTS)
+
+    def _send(self) -> None:
+        """Parts of gradients go to the host one by one: each comes back once, to be added to or to
+        have its norm taken in fp64, by 2.5e8 elements (``partition_grads``)."""
+        job = self._job
+        if not job.sending:
+            return
+        part = -(-self._largest // job.sending)
+        back = 0 if job.on_cpu else part * job.width
+        self._line.hold(parts.SENT_GRADIENT, back)
+        self._line.blink(parts.GRADIENT_NORM, min(part, NORM_ELEMENTS) * NORM_WIDTH)
+        self._line.free(parts.SENT_GRADIENT)
 
 
 def _modules_of(weights: Sequence[Weight]) -> list[list[int]]:

@@ -14,6 +14,8 @@ HOME_OF_FAMILY = {
     "qwen2": "llama",
     "qwen3": "llama",
     "gemma2": "llama",
+    "gemma3_text": "llama",
+    "smollm3": "llama",
     "phi3": "llama",
     "mixtral": "llama",
     "qwen3_moe": "llama",
@@ -29,6 +31,11 @@ HOME_OF_FAMILY = {
     "deepseek_v3": "deepseek",
 }
 """Which module builds each ``model_type`` of Hugging Face (and our examples' ``gpt``)."""
+
+
+def normalises_heads(family: str | None) -> bool:
+    """Whether queries and keys of each head go through a norm: Qwen 3 and its kin, Gemma 3."""
+    return family == "gemma3_text" or str(family).startswith("qwen3")
 
 
 def tree(sizes: Architecture) -> ModuleFact | None:

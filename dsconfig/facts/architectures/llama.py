@@ -1,4 +1,4 @@
-"""Llama and what descends from it: Mistral, Qwen 2 and 3, Gemma 2, Phi-3, Mixtral."""
+"""Llama and what descends from it: Mistral, Qwen 2 and 3, Gemma 2 and 3, Phi-3, SmolLM3."""
 
 from dsconfig.facts.architectures.parts import Part, embedding, group, linear, rms_norm, stack
 from dsconfig.facts.model import Architecture, TensorFact
@@ -9,6 +9,8 @@ CLASS_PREFIX = {
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
     "gemma2": "Gemma2",
+    "gemma3_text": "Gemma3",
+    "smollm3": "SmolLM3",
     "phi3": "Phi3",
     "mixtral": "Mixtral",
     "qwen3_moe": "Qwen3Moe",
@@ -32,7 +34,7 @@ def build(sizes: Architecture) -> Part:
 
 def block(sizes: Architecture, prefix: str) -> Part:
     hidden = sizes.hidden_size
-    sandwich = sizes.family == "gemma2"
+    sandwich = sizes.family in ("gemma2", "gemma3_text")
     return group(
         "",
         f"{prefix}DecoderLayer",

@@ -80,7 +80,9 @@ _BLOCK = {
     "pipeline_loading_checkpoint": inert("each rank reads only its own shards"),
     "override_module_apply": inert("module.apply works on what each rank holds"),
     "log_trace_cache_warnings": inert("the schedule is fixed by the plan; there is no trace"),
-    "enable_sanity_checks": inert("PyTorch checks its own collectives"),
+    "enable_sanity_checks": _stage_3(
+        "writes in GatheredParameters that would be discarded are an error"
+    ),
     "save_muon_momentum_buffer_in_memory": inert("a switch of DeepSpeed's own Muon"),
     "zero_hpz_partition_size": inert("off", equals(1))
     + honoured("backward gathers stay inside groups of this many ranks", _STAGE_3)

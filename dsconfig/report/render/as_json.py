@@ -46,6 +46,7 @@ def _judged_for(file: FileReport) -> dict[str, Any]:
         "runtime": reader.runtime,
         "release": reader.release,
         "inferred_from": reader.inferred_from,
+        "ranks": reader.ranks,
     }
 
 

@@ -1,0 +1,78 @@
+"""What nobody said, and what decides whether a run fits: the kernel of the loss, the release.
+
+A verdict rests on what is usual where nothing is said. Where another answer would turn it, the
+answer belongs to it.
+"""
+
+from dataclasses import dataclass, replace
+
+from dsconfig.cost.estimate import Option
+from dsconfig.cost.loss import Loss
+from dsconfig.cost.pricing import price
+from dsconfig.cost.search import verdict_on
+from dsconfig.facts.facts import Facts
+from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.effective import Effective
+from dsconfig.schema.version import Version
+
+BEFORE_CHANGES = tuple(map(Version.parse, ("0.19.5", "0.18.6", "0.16.9", "0.12.6")))
+"""Releases of DeepSpeed after which it allocates otherwise (``deepspeed.releases``), the last
+first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaid:
+    """Another answer, by the flag that would give it, and what the run needs then."""
+
+    flag: str
+    option: Option
+    fits: bool
+
+
+def deciding(
+    option: Option,
+    effective: Effective,
+    facts: Facts,
+    program: Runtime,
+    *,
+    release_is_known: bool,
+) -> tuple[Unsaid, ...]:
+    """Answers that turn the verdict of ``option`` on a known card, one for each question."""
+    if not option.fits:
+        return ()
+    fits = verdict_on(option, effective, facts).fits
+    found = [] if fits else [_loss(effective, facts, program)]
+    if program.ends_in_deepspeed and not release_is_known:
+        found.append(_release(effective, facts, program, fits=fits))
+    return tuple(each for each in found if each is not None)
+
+
+def _answered(flag: str, effective: Effective, facts: Facts, program: Runtime) -> Unsaid:
+    option = price(effective, facts, runtime=program)
+    return Unsaid(flag, option, verdict_on(option, effective, facts).fits)
+
+
+def _loss(effective: Effective, facts: Facts, program: Runtime) -> Unsaid | None:
+    """Cross entropy in one kernel: the plain one, which is assumed, holds most."""
+    training = facts.training
+    if training is None or training.sequence_length is None:
+        return None
+    if _SETTLES_LOSS & training.arguments.keys():
+        return None
+    arguments = {**training.arguments, "loss": str(Loss.FUSED)}
+    asked = replace(facts, training=replace(training, arguments=arguments))
+    other = _answered(f"--loss {Loss.FUSED}", effective, asked, program)
+    return other if other.fits else None
+
+
+_SETTLES_LOSS = {"loss", "use_liger_kernel", "torch_compile"}
+
+
+def _release(effective: Effective, facts: Facts, program: Runtime, *, fits: bool) -> Unsaid | None:
+    """The newest of the releases before a change at which the verdict is another."""
+    older = (each for each in BEFORE_CHANGES if each < program.version)
+    answers = (
+        _answered(f"--deepspeed-version {each}", effective, facts, program.at(each))
+        for each in older
+    )
+    return next((each for each in answers if each.fits is not fits), None)
