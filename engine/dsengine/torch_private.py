@@ -154,6 +154,46 @@ class ShardedParameter:
         self._record._sharded_param_data = flat
         cast(Any, self.shard)._local_tensor = flat[: local.numel()].view(local.shape)
 
+    @property
+    def shown(self) -> nn.Parameter:
+        """What modules have where the shard would be: the shard, unless ``show`` was called."""
+        return vars(self._record).get("_dsengine_shown", self.shard)
+
+    def show(
+        self, shown: nn.Parameter, keep: Callable[[nn.Parameter, Tensor], None] | None = None
+    ) -> None:
+        """Let modules have ``shown`` wherever they would have the shard; the shard itself ends it.
+
+        torch reads the shard back from a module that was moved, cast or loaded, and finds it there.
+        ``keep`` is called, with ``shown`` and with what the module has, before a module gets
+        ``shown`` again: a cast swaps ``shown`` itself for a copy.
+        """
+        record, shard, before = self._record, self.shard, self.shown
+        info = record._module_info
+        for name in ("_setattr_on_modules", "reset_sharded_param", "_dsengine_shown"):
+            vars(record).pop(name, None)
+        register, reset = record._setattr_on_modules, record.reset_sharded_param
+
+        def held() -> Any:
+            return parameter_table(info.module).get(info.param_name)
+
+        def register_shown(parameter: nn.Parameter, found: Any = shown) -> None:
+            if parameter is shard and keep is not None:
+                keep(shown, found)
+            register(shown if parameter is shard else parameter)
+
+        def reset_shard() -> None:
+            found = held()
+            register(shard)
+            reset()
+            register_shown(shard, shown if found is shard else found)
+
+        if shown is not shard:
+            record._setattr_on_modules, record.reset_sharded_param = register_shown, reset_shard
+            record._dsengine_shown = shown
+        if held() is before:
+            register(shown)
+
     def keep_whole(self) -> None:
         """Never free the memory of the whole parameter, also while its shard is registered."""
         self._record.free_unsharded_param = lambda: None

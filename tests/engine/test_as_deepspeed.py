@@ -147,6 +147,7 @@ TRAINS = """
 import sys
 import torch
 import deepspeed
+from deepspeed.utils import logger
 engine, *_ = deepspeed.initialize(
     model=torch.nn.Linear(4, 4),
     config={
@@ -169,5 +170,7 @@ def test_torchrun_starts_a_script_as_it_is(tmp_path: Path) -> None:
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     done = python(*launch, "-m", "dsengine.as_deepspeed", str(script), "--lr", "1")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "trained 2 dsengine.loop.engine ['--lr', '1']\n"
+    release, trained = done.stdout.splitlines()
+    assert release.endswith(f"DeepSpeed info: version={dsengine.__version__}")
+    assert trained == "trained 2 dsengine.loop.engine ['--lr', '1']"
     assert done.stderr.count(SAID) == 1

@@ -170,6 +170,7 @@ ZERO = [
     Case(f"{Z}.stage3_gather_16bit_weights_on_model_save", True, "saved", base=zero(3)),
     Case(f"{Z}.stage3_gather_fp16_weights_on_model_save", True, "saved", base=zero(3)),
     Case(f"{Z}.zero_hpz_partition_size", 2, "reshard", base=zero(3, stage3_max_reuse_distance=0)),
+    Case(f"{Z}.enable_sanity_checks", True, "watched", base=zero(3)),
     Case(f"{Z}.cpu_offload", True, "binding"),
     Case(f"{Z}.cpu_offload_param", True, "parameters on", base=zero(3)),
 ]

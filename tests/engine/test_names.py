@@ -223,9 +223,11 @@ def test_a_changed_update_is_seen_before_torch_has_wrapped_any_step() -> None:
 
 def test_a_program_that_asks_for_kernels_hears_what_is_offered() -> None:
     from dsengine.ops import __compatible_ops__
+    from dsengine.ops.aio import AsyncIOBuilder
     from dsengine.ops.op_builder import ALL_OPS, CPUAdamBuilder, FusedLambBuilder
 
     assert __compatible_ops__[CPUAdamBuilder.NAME] and CPUAdamBuilder().is_compatible()
+    assert __compatible_ops__[AsyncIOBuilder.NAME]
     assert not __compatible_ops__["fused_lamb"] and not FusedLambBuilder().is_compatible()
     assert set(__compatible_ops__) == set(ALL_OPS)
     with pytest.raises(NotImplementedError, match="no kernel fused_lamb"):
@@ -429,10 +431,31 @@ def test_states_are_told_whole_and_alike_at_every_stage(
                 assert told[kind][key] == pytest.approx(values, rel=1e-4, abs=1e-7), (kind, key)
         for key, values in expected["gradients"][-1].items():
             assert told["gradients"][-1][key] == pytest.approx(values, rel=1e-4, abs=1e-7), key
-        early = set(map(type, told["gradients"][0].values()))
-        assert (early == {type(None)}) is (name == "stage 1")
+        assert not any(each is None for each in told["gradients"][0].values())
         assert told["left"] == [None] * len(told["left"])
         assert told["stranger"] is None
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_what_is_not_reduced_yet_is_a_ranks_own(ranks: Ranks, stage: int, bf16: bool) -> None:
+    settings = config(stage, 4, bf16={"enabled": bf16})
+    for told in ranks.run("training.name_jobs:unreduced", settings=settings):
+        assert told == dict.fromkeys(told, True)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("checks", [False, True])
+def test_writes_that_would_be_discarded_are_refused_where_asked(ranks: Ranks, checks: bool) -> None:
+    zero = {"enable_sanity_checks": checks, "stage3_param_persistence_threshold": 300}
+    both = ranks.run("training.name_jobs:writes_discarded", settings=config(3, zero=zero))
+    assert [told.pop("failed") for told in both] == ["of this rank alone", ""]
+    for told in both:
+        for refused in ("built", "divided", "assigned", "whole"):
+            assert ("in-place modification" in told[refused]) is checks, refused
+        assert told["read"] == told["kept"] == ""
+        assert told["same"] and told["persist"] == [False, True]
 
 
 @pytest.mark.engine
@@ -481,11 +504,42 @@ def test_a_leaf_outside_of_the_blocks_is_gathered_as_one(
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize(
+    ("stage", "name", "kinds"),
+    [
+        (0, "AdamW", ["FusedAdam", "Optimizer"]),
+        (2, "Lion", ["FusedLion", "Optimizer", "ZeROOptimizer"]),
+        (3, "Adam", ["DeepSpeedCPUAdam", "Optimizer", "ZeROOptimizer", "to be scaled"]),
+    ],
+)
+def test_an_optimizer_is_of_the_class_that_deepspeed_builds(
+    ranks: Ranks, stage: int, name: str, kinds: list[str]
+) -> None:
+    offload = {"offload_optimizer": {"device": "cpu"}} if stage == 3 else {}
+    settings = config(stage, zero=offload, fp16={"enabled": stage == 3})
+    settings["optimizer"] = {"type": name, "params": {"lr": 1e-3}}
+    told = ranks.run("training.name_jobs:kinds_of_optimizer", settings=settings)[0]
+    assert told == kinds
+
+
+@pytest.mark.engine
 def test_the_optimizer_tells_overflow_and_scale(ranks: Ranks) -> None:
     fp16 = {"enabled": True, "initial_scale_power": 8, "hysteresis": 1}
     job = "training.name_jobs:told_optimizer"
     rows = ranks.run(job, settings=config(1, fp16=fp16))[0]
     assert rows == [(False, 256, 256), (False, 256, 256), (True, 128, 128), (False, 128, 128)]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("stage", "name"),
+    [(2, "single_partition_of_fp32_groups"), (3, "fp32_partitioned_groups_flat")],
+)
+def test_the_optimizer_tells_its_masters(ranks: Ranks, stage: int, name: str) -> None:
+    settings = config(stage, bf16={"enabled": True})
+    told = ranks.run("training.name_jobs:told_masters", settings=settings, name=name)
+    assert {str(each[0]) for each in told} == {"{'torch.float32'}"}
+    assert told[0][1] + told[1][1] == told[0][2]
 
 
 @pytest.mark.engine
@@ -589,7 +643,7 @@ def test_a_linear_in_tiles_is_the_linear(splits: tuple[int, int]) -> None:
     tiled = TiledLinear(7, 9, in_splits=into, out_splits=out, init_linear=plain)
     inputs = torch.randn(3, 7)
     torch.testing.assert_close(tiled(inputs), plain(inputs))
-    with pytest.raises(ValueError, match="in_splits is 8"):
+    with pytest.raises(RuntimeError, match="in_splits is 8"):
         TiledLinear(7, 9, in_splits=8)
 
 
@@ -640,3 +694,57 @@ def test_experts_on_ranks_of_their_own_are_refused() -> None:
     groups.initialize()
     with pytest.raises(ValueError, match="stage 3"):
         groups.initialize(ep_size=2)
+
+
+def test_parts_are_balanced() -> None:
+    from dsengine.runtime.utils import partition_balanced, partition_uniform, prefix_sum_inc
+
+    assert prefix_sum_inc([3, 4, 5]) == [3, 7, 12]
+    assert partition_uniform(7, 3) == [0, 3, 5, 7]
+    assert partition_uniform(2, 3) == partition_balanced([9, 1], 3) == [0, 1, 2, 2]
+    assert partition_balanced([0, 1, 2, 3, 3, 3], 4) == [0, 3, 4, 5, 6]
+    assert partition_balanced([4, 1, 1, 1, 5], 3) == [0, 1, 4, 5]
+
+
+def test_blocks_of_a_config_are_objects() -> None:
+    from dsengine.runtime.precision_config import DeepSpeedFP16Config, get_bfloat16_config
+    from dsengine.runtime.zero import config as blocks
+    from pydantic import ValidationError
+
+    zero = blocks.DeepSpeedZeroConfig(stage=3, cpu_offload=True, stage3_max_reuse_distance=7)
+    assert zero.stage is blocks.ZeroStageEnum.weights and zero.overlap_comm is True
+    assert zero.max_reuse_distance == 7 and zero.offload_param is None
+    assert blocks.DeepSpeedZeroConfig(offload_param=None).offload_param is None
+    assert isinstance(zero.offload_optimizer, blocks.DeepSpeedZeroOffloadOptimizerConfig)
+    assert zero.offload_optimizer.device == "cpu" and not zero.offload_optimizer.pipeline
+    assert blocks.DeepSpeedZeroConfig(stage="2").overlap_comm is False
+    assert blocks.DeepSpeedZeroOffloadOptimizerConfig(pipeline_write=True, ratio=0.3).pipeline
+    assert get_bfloat16_config({"bfloat16": {"enabled": True}}).enabled
+    assert DeepSpeedFP16Config(enabled=False, min_loss_scale=-1).min_loss_scale == -1
+    for wrong in ({"loss_scale": -1}, {"enabled": True, "min_loss_scale": 0}, {"scale": 1}):
+        with pytest.raises(ValidationError):
+            DeepSpeedFP16Config(**wrong)
+
+
+def test_one_cycle_tells_the_betas_of_each_group() -> None:
+    from dsengine.runtime.lr_schedules import OneCycle
+
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    schedule = OneCycle(optimizer, 0.1, 0.2, cycle_first_step_size=2, cycle_max_mom=0.95)
+    assert schedule.get_mom() == [(0.95, 0.99)]
+    schedule.step()
+    assert optimizer.param_groups[0]["betas"] == schedule.get_mom()[0]
+
+
+def test_a_level_is_given_by_name() -> None:
+    import logging
+
+    from dsengine.utils import logger, set_log_level_from_string
+
+    before = logger.level
+    set_log_level_from_string("error")
+    assert logger.getEffectiveLevel() == logging.ERROR
+    with pytest.raises(ValueError, match="loud"):
+        set_log_level_from_string("loud")
+    set_log_level_from_string("info")
+    assert logger.level == before

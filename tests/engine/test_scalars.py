@@ -1,4 +1,4 @@
-"""Parameters without a dimension, which DeepSpeed cannot divide: whole, and trained, everywhere."""
+"""Parameters that nothing can divide, for want of a dimension or of elements: whole everywhere."""
 
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,9 @@ def test_a_run_with_them_goes_on_from_a_checkpoint(
     ranks: Ranks, tmp_path: Path, stage: int
 ) -> None:
     whole = ranks.once(JOB, settings=config(stage))
-    agree(ranks.run(JOB, settings=config(stage), folder=str(tmp_path)), whole, close=1e-6)
+    told = ranks.run(JOB, settings=config(stage), folder=str(tmp_path))
+    agree(told, whole, close=1e-6)
+    assert all(each["empty"] == [[1, 0, 6], [1, 0, 6]] for each in told)
 
 
 def test_they_go_to_the_host_with_the_optimizer(ranks: Ranks) -> None:

@@ -55,10 +55,24 @@ def test_a_dynamic_scale_wants_the_loss_scaled_by_the_engine(ranks: Ranks, stage
 
 @pytest.mark.parametrize("stage", [1, 2])
 def test_a_call_at_the_wrong_time_is_an_error_of_deepspeeds_kind(ranks: Ranks, stage: int) -> None:
-    settings = config(stage, managed_gradient_accumulation=False)
-    said, managed, samples = ranks.run("training.surface_jobs:misused", settings=settings)[0]
-    assert ["no_sync()" in said[0], "scalar" in said[1], len(said)] == [True, True, 2]
-    assert not managed and samples == 8
+    zero = {"overlap_comm": True}
+    settings = config(stage, managed_gradient_accumulation=False, zero=zero)
+    told = ranks.run("training.surface_jobs:misused", settings=settings)[0]
+    said, managed, samples, stepped = told
+    words = ("no_sync", "no_sync", "scalar", "managed_gradient_accumulation", "needs a model")
+    assert [word in each for word, each in zip(words, said, strict=True)] == [True] * 5
+    assert not managed and samples == 8 and stepped
+
+
+@pytest.mark.parametrize("persistent", [0, 300])
+def test_at_stage_3_modules_show_what_is_computed_with(ranks: Ranks, persistent: int) -> None:
+    zero = {"stage3_param_persistence_threshold": persistent}
+    settings = config(3, bf16={"enabled": True}, zero=zero)
+    for told in ranks.run("training.surface_jobs:shown", settings=settings):
+        assert told.pop("stepped") == ["torch.float32"]
+        assert told.pop("dtypes") == told.pop("again") == ["torch.bfloat16"]
+        assert told.pop("state") == told.pop("gathered") == "torch.bfloat16"
+        assert told == dict.fromkeys(told, True)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])

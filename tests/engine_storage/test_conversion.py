@@ -211,7 +211,11 @@ def test_what_has_no_place_is_refused(tmp_path: Path) -> None:
 def test_a_script_beside_the_checkpoints_reads_them(saved: Saved, tmp_path: Path) -> None:
     saved(settings(1))
     moved = shutil.copytree(saved.folder, tmp_path / "moved")
-    script = str(moved / "zero_to_fp32.py")
-    subprocess.run([sys.executable, script, str(moved), str(tmp_path / "out")], check=True)
-    weights = torch.load(tmp_path / "out" / "pytorch_model.bin", weights_only=True)
-    assert torch.equal(weights["head.weight"], read_whole(moved).weights["tokens.weight"])
+    for name, options in (("zero_to_fp32", ()), ("zero_to_torch", ("--dtype", "bf16"))):
+        place = (str(moved), str(tmp_path / name))
+        command = [sys.executable, str(moved / f"{name}.py"), *place, *options]
+        subprocess.run(command, check=True)
+    weights = read_whole(moved).weights["tokens.weight"]
+    for name, wanted in (("zero_to_fp32", weights), ("zero_to_torch", weights.bfloat16())):
+        written = torch.load(tmp_path / name / "pytorch_model.bin", weights_only=True)
+        assert torch.equal(written["head.weight"], wanted)

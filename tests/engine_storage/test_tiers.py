@@ -1,15 +1,18 @@
 """An optimizer in host memory or on NVMe trains as one on the device does."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from dsconfig.tiles import STAGING_BYTES, host_share, tile_elements
 from dsengine.observation.memory import LiveBytes
+from dsengine.optimizers.binding import proves_elementwise
 from dsengine.optimizers.lion import Lion
 from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
 from dsengine.tiers.files import ALIGNMENT, Buffer, FileIO, UnnamedFile, fresh_directory, wait
@@ -341,3 +344,33 @@ def test_a_step_in_tiles_is_a_step(
         assert group["params"] == [binding.parts[name] for name in names]
         assert group.get("fused") == before.get("fused")
     binding.close()
+
+
+class Signs(Optimizer):
+    """Steps by the sign of each gradient, times its size where that is above ``norm``."""
+
+    def __init__(self, parameters: Any, lr: float, norm: float = math.inf) -> None:
+        super().__init__(parameters, {"lr": lr, "norm": norm})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for each in group["params"]:
+                torch.rand(1)
+                size = each.grad.norm()
+                size = size if size > group["norm"] else 1.0
+                state = self.state[each]
+                state["sum"] = state.get("sum", 0.0) + each.grad.sign() * size
+                each.add_(state["sum"], alpha=-group["lr"])
+
+
+def test_an_optimizer_of_the_script_shows_whether_it_is_elementwise() -> None:
+    random = torch.get_rng_state()
+    held = [nn.Parameter(torch.zeros(2))]
+    assert proves_elementwise(Signs(held, lr=0.1))
+    assert proves_elementwise(Signs(held, lr=0.0))
+    for rate, norm in ((0.1, 0.0), (1e-9, 0.0), (0.1, 1000.0)):
+        assert not proves_elementwise(Signs(held, lr=rate, norm=norm))
+    groups = [{"params": held}, {"params": [nn.Parameter(torch.zeros(2))], "norm": 0.0}]
+    assert not proves_elementwise(Signs(groups, lr=0.1))
+    assert not proves_elementwise(torch.optim.Adafactor(held))
+    assert held[0].eq(0).all() and torch.equal(torch.get_rng_state(), random)

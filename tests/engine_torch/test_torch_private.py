@@ -156,6 +156,30 @@ class TestUnits:
         assert parameter.whole.dtype is torch.bfloat16
         assert parameter.whole.eq(3.0).all(), "FSDPParam.reset_sharded_param keeps the old values"
 
+    def test_modules_can_show_another_parameter(self) -> None:
+        model = Tied()
+        unit = unit_of(model)
+        (parameter,) = private.sharded_parameters(unit)
+        shard, shown = parameter.shard, nn.Parameter(torch.zeros(2))
+        seen: list[bool] = []
+        parameter.show(shown)
+        assert model.first.weight is model.second.weight is parameter.shown is shown
+        cast(Any, unit)(torch.ones(1, 4)).backward()
+        assert shard.grad is not None and model.first.weight is shown, (
+            "FSDPParam._setattr_on_modules is not how a module gets its shards back"
+        )
+        model.load_state_dict({}, strict=False)
+        assert parameter.shard is shard and model.first.weight is shown, (
+            "FSDPParam.reset_sharded_param is not what reads a shard back from a module"
+        )
+        parameter.show(shown, lambda _, found: seen.append(found is shown))
+        model.load_state_dict({"first.weight": torch.ones(2)}, strict=False, assign=True)
+        assert not all(seen) and model.second.weight is shown and parameter.shard is shard, (
+            "FSDPParam.reset_sharded_param is not what reads a shard back from a module"
+        )
+        parameter.show(shard)
+        assert model.first.weight is parameter.shown is shard
+
     def test_a_whole_parameter_can_be_kept(self) -> None:
         unit = unit_of(Tied())
         unit.unshard()

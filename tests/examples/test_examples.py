@@ -46,6 +46,7 @@ def test_the_library_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.long
 def test_a_deepspeed_script_runs_with_one_changed_import(tmp_path: Path) -> None:
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     script = (

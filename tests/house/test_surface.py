@@ -32,6 +32,7 @@ SURFACE = {
     "UnitSchedule",
     "__version__",
     "architecture_of",
+    "block_values",
     "complete",
     "replan",
     "estimate",

@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import TensorDataset
 
 import dsengine
+from dsengine.sharding.zero.status import is_watched
 from dsengine.torch_private import parameter_groups
 from training import models
 from training.surface_jobs import Double, _message
@@ -29,6 +30,7 @@ def probe(settings: dict[str, Any], infinite_at: int = -1) -> dict[str, Any]:
     """
     torch.manual_seed(0)
     logging.getLogger("dsengine").setLevel(logging.NOTSET)
+    logging.getLogger("dsengine.script").setLevel(logging.INFO)
     samples = TensorDataset(torch.arange(19))
     screen = io.StringIO()
     with redirect_stderr(screen), _watched() as seen:
@@ -96,6 +98,7 @@ def _built(engine: Any) -> dict[str, Any]:
         "scale": engine.loss_scale,
         "batches": [len(batch[0]) for batch in engine.training_dataloader],
         "level": logging.getLogger("dsengine").level,
+        "watched": [is_watched(master) for master in engine.sharding.masters.values()],
     }
 
 

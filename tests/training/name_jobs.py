@@ -59,6 +59,74 @@ def statuses(settings: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
+def writes_discarded(settings: dict[str, Any]) -> dict[str, Any]:
+    """Whether writes are refused that GatheredParameters discards, and what is left of them."""
+
+    def refused(
+        parameter: nn.Parameter, rank: int, modifier: int | None = None, way: str = "add"
+    ) -> str:
+        try:
+            with deepspeed.zero.GatheredParameters([parameter], modifier_rank=modifier):
+                if dist.get_rank() == rank:
+                    if way == "fail":
+                        raise RuntimeError("of this rank alone")
+                    elif way == "assign":
+                        parameter.data = parameter.data + 1.0
+                    elif way == "add":
+                        with torch.no_grad():
+                            parameter.add_(1.0)
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    with deepspeed.zero.Init(config_dict_or_path=settings):
+        model = models.tied()
+    told: dict[str, Any] = {"built": refused(model.head.weight, 0)}
+    engine, *_ = deepspeed.initialize(model=model, config=settings)
+    before = engine.module.head.weight.full_tensor()
+    told |= {
+        "divided": refused(engine.module.head.weight, 1),
+        "assigned": refused(engine.module.head.weight, 0, way="assign"),
+        "failed": refused(engine.module.head.weight, 0, way="fail"),
+        "whole": refused(engine.module.norm.weight, 0),
+        "read": refused(engine.module.head.weight, -1),
+        "kept": refused(engine.module.norm.weight, 1, modifier=1),
+        "same": torch.equal(engine.module.head.weight.full_tensor(), before),
+        "persist": sorted({p.ds_persist for p in engine.module.parameters()}),
+    }
+    engine.destroy()
+    return told
+
+
+def unreduced(settings: dict[str, Any]) -> dict[str, Any]:
+    """This rank's own gradients inside ``no_sync``, once more, and after ``zero_grad``."""
+    engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
+    stage = engine.zero_optimization_stage()
+    inside = engine.no_sync if stage < 2 else engine.coalesce_grad_reduction
+    weight = dict(_trained(engine))["twice.weight"]
+    with inside():
+        engine.backward(engine(models.batch(0, 0, dist.get_rank())))
+        once = _known(safe_get_full_grad(weight)).float()
+        engine.backward(engine(models.batch(0, 0, dist.get_rank())))
+        twice = _known(safe_get_full_grad(weight)).float()
+        engine.zero_grad()
+        engine.backward(engine(models.batch(0, 0, dist.get_rank())))
+        again = _known(safe_get_full_grad(weight)).float()
+    others = [torch.empty_like(once) for _ in range(dist.get_world_size())]
+    dist.all_gather(others, once.contiguous())
+    told = {
+        "summed": torch.allclose(twice, 2 * once, rtol=1e-2, atol=1e-6),
+        "forgotten": torch.equal(again, once),
+        "own": not torch.equal(others[0], others[1]),
+    }
+    if stage:
+        engine.set_gradient_accumulation_boundary(True)
+        reduced = _known(safe_get_full_grad(weight)) if stage > 1 else sum(others) / 2
+        told["mean"] = torch.allclose(reduced, sum(others) / 2, rtol=2e-2, atol=1e-5)
+    engine.destroy()
+    return told
+
+
 def whole_states(settings: dict[str, Any]) -> dict[str, Any]:
     """Master, gradient and moments of every trainable parameter after a window and a half."""
     engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
@@ -167,6 +235,33 @@ def told_optimizer(settings: dict[str, Any]) -> list[tuple[bool, float, float]]:
         rows.append((optimizer.overflow, optimizer.cur_scale, optimizer.loss_scale))
     engine.destroy()
     return rows
+
+
+def told_masters(settings: dict[str, Any], name: str) -> tuple[set[str], int, int]:
+    """Dtypes of what the optimizer says its masters are, their elements, those of the model."""
+    engine, optimizer, *_ = deepspeed.initialize(model=models.tied(), config=settings)
+    masters = list(getattr(optimizer, name))
+    assert all(each.dim() == 1 for each in masters) and len(masters[:2]) == 2
+    told = ({str(each.dtype) for each in masters}, sum(each.numel() for each in masters))
+    engine.destroy()
+    return *told, sum(each.numel() for each in models.tied().parameters() if each.requires_grad)
+
+
+def kinds_of_optimizer(settings: dict[str, Any]) -> list[str]:
+    """Of which of DeepSpeed's classes an optimizer from the config is."""
+    from dsengine.ops import adam, lion
+    from dsengine.runtime.base_optimizer import DeepSpeedOptimizer, ZeROOptimizer
+
+    engine, optimizer, *_ = deepspeed.initialize(model=models.tied(), config=settings)
+    kinds = (adam.FusedAdam, adam.DeepSpeedCPUAdam, lion.FusedLion, lion.DeepSpeedCPULion)
+    told = [
+        each.__name__
+        for each in (*kinds, DeepSpeedOptimizer, ZeROOptimizer)
+        if isinstance(optimizer, each)
+    ]
+    told += ["to be scaled"] if optimizer.needs_scaler() else []
+    engine.destroy()
+    return told
 
 
 def client_losses(settings: dict[str, Any], name: str, steps: int = 4) -> list[float]:

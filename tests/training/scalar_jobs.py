@@ -1,16 +1,17 @@
-"""Jobs with parameters that have no dimension."""
+"""Jobs with parameters that nothing can divide: without a dimension, or without an element."""
 
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from dsengine.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from torch import Tensor, nn
 
 import dsengine
 
 
 class Scaled(nn.Module):
-    """Blocks with a temperature each, one for all, and a frozen one; rank 1 leaves one out."""
+    """Blocks with a gain and no tokens each, a temperature, a frozen one; rank 1 leaves one out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,8 +34,10 @@ class Block(nn.Module):
         super().__init__()
         self.linear = nn.Linear(6, 6)
         self.gain = nn.Parameter(torch.tensor(0.7))
+        self.tokens = nn.Parameter(torch.empty(1, 0, 6))
 
     def forward(self, inputs: Tensor) -> Tensor:
+        inputs = torch.cat([self.tokens.expand(len(inputs), -1, -1), inputs], 1)
         return inputs + self.gain * torch.tanh(self.linear(inputs))
 
 
@@ -46,7 +49,7 @@ def trained(settings: dict[str, Any], folder: str | None = None) -> dict[str, An
     for step in range(4):
         for micro in range(engine.gradient_accumulation_steps()):
             generator = torch.Generator().manual_seed(100 * step + 10 * micro + dist.get_rank())
-            inputs = torch.randn(4, 6, generator=generator)
+            inputs = torch.randn(4, 1, 6, generator=generator)
             loss = engine(inputs.to(engine.module.blocks[0].linear.weight.dtype))
             engine.backward(loss)
             engine.step()
@@ -57,6 +60,10 @@ def trained(settings: dict[str, Any], folder: str | None = None) -> dict[str, An
             torch.manual_seed(7)
             engine, *_ = dsengine.initialize(model=Scaled(), config=settings)
             engine.load_checkpoint(folder)
+    if folder is not None:
+        engine.save_16bit_model(folder)
+        exported = get_fp32_state_dict_from_zero_checkpoint(folder)
+        told["empty"] = [list(each.shape) for each in exported.values() if each.numel() == 0]
     scalars = {n: p for n, p in engine.module.named_parameters() if p.dim() == 0}
     told["scalars"] = {name: parameter.item() for name, parameter in scalars.items()}
     return told

@@ -4,7 +4,7 @@ import copy
 import io
 from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -95,19 +95,123 @@ def _mean(value: float) -> float:
     return total.item() / dist.get_world_size()
 
 
-def misused(settings: dict[str, Any]) -> tuple[list[str], bool, int]:
+def misused(settings: dict[str, Any]) -> tuple[list[str], bool, int, bool]:
     """What is said to calls at the wrong time, as DeepSpeed's own kind of error; two getters."""
     engine, said = started(settings), list[str]()
-    try:
+
+    def stepped() -> None:
         with engine.no_sync():
             engine.step()
-    except AssertionError as error:
-        said.append(str(error))
-    try:
+
+    def nested() -> None:
+        with engine.coalesce_grad_reduction(), engine.no_sync():
+            pass
+
+    def scaled() -> None:
         engine.scale(torch.ones(2))
-    except AssertionError as error:
-        said.append(str(error))
-    return said, engine.managed_gradient_accumulation(), engine.tput_timer.batch_size
+
+    def bounded() -> None:
+        engine.set_gradient_accumulation_boundary(True)
+
+    for misuse in (stepped, nested, scaled, bounded, dsengine.initialize):
+        try:
+            misuse()
+        except AssertionError as error:
+            said.append(str(error))
+    with engine.coalesce_grad_reduction():
+        for micro in range(2):
+            engine.backward(engine(models.batch(0, micro, dist.get_rank())))
+    engine.step()
+    told = engine.managed_gradient_accumulation(), engine.tput_timer.batch_size
+    return said, *told, engine.was_step_applied()
+
+
+def shown(settings: dict[str, Any]) -> dict[str, Any]:
+    """What modules show of their parameters at stage 3 in mixed precision, and what is written."""
+    engine = started(settings)
+    window(engine, 0)
+    weight, master = engine.module.head.weight, engine.sharding.masters["tokens.weight"]
+    exact = local_part(master).clone()
+    told: dict[str, Any] = {
+        "dtypes": sorted({str(p.dtype) for p in engine.module.parameters()}),
+        "state": str(engine.module.state_dict()["head.weight"].dtype),
+        "stepped": sorted({str(p.dtype) for p in engine.optimizer.param_groups[0]["params"]}),
+        "shape": tuple(weight.shape) == tuple(master.shape) and isinstance(weight, nn.Parameter),
+        "values": torch.equal(weight.full_tensor(), master.full_tensor().to(weight.dtype)),
+        "read": torch.equal((weight * 1).full_tensor(), weight.full_tensor()),
+    }
+    with dsengine.zero.GatheredParameters([weight], modifier_rank=0):
+        told["gathered"] = str(weight.dtype)
+    engine.module.blocks.to("cpu")
+    engine.module.load_state_dict(engine.module.state_dict())
+    told["kept"] = torch.equal(local_part(master), exact)
+    told |= _loaded_in_place(engine.module, master)
+    with torch.no_grad():
+        weight.mul_(2)
+        weight.data.div_(4)
+    told["written"] = torch.equal(local_part(master), exact / 2)
+    told |= _written_otherwise(engine.module, weight, master)
+    with dsengine.zero.GatheredParameters([weight], modifier_rank=0):
+        weight.data[0] = 3.0
+        told["copied"] = isinstance(copy.deepcopy(weight), nn.Parameter)
+    told["row"] = master.full_tensor()[0].eq(3).all().item()
+    engine.to("cpu")
+    told["again"] = sorted({str(p.dtype) for p in engine.module.parameters()})
+    window(engine, 1)
+    masters = engine.sharding.masters
+    told["same"] = engine.module.twice.weight is next(engine.module.twice.parameters())
+    engine.module.twice.weight.requires_grad_(False)
+    told["frozen"] = not masters["twice.weight"].requires_grad
+    engine.destroy()
+    return told
+
+
+def _loaded_in_place(module: nn.Module, master: Any) -> dict[str, bool]:
+    """Whether what torch's checkpoints have written into a state_dict can be loaded from it."""
+    before = local_part(master).clone()
+    state = module.state_dict()
+    state["tokens.weight"].to_local().mul_(2)
+    untouched = torch.equal(local_part(master), before)
+    module.load_state_dict(state)
+    loaded = torch.equal(local_part(master), before.to(state["tokens.weight"].dtype).float() * 2)
+    with torch.no_grad():
+        local_part(master).copy_(before)
+    return {"read_apart": untouched, "loaded_in_place": loaded}
+
+
+def _written_otherwise(module: nn.Module, weight: Any, master: Any) -> dict[str, bool]:
+    """Whether ways of writing to what is shown, of copying and of casting it reach the shard."""
+    local, parameters = local_part(master), list(module.parameters())
+    told: dict[str, bool] = {}
+    for name, factor in (("lists", 2.0), ("out", 3.0), ("data", 0.5), ("mixed", 1.0)):
+        before = local.clone()
+        with torch.no_grad():
+            if name == "lists":
+                torch._foreach_mul_(parameters, factor)
+                torch._foreach_div_([p for p in parameters if p is not weight], factor)
+            elif name == "out":
+                torch.mul(weight, factor, out=weight)
+            elif name == "data":
+                weight.data = weight.data * factor
+                before = before.to(weight.dtype)
+            else:
+                weight.lerp_(weight.detach().clone(), 0.0)
+        told[name] = torch.equal(local, before.float() * factor)
+    twin = copy.deepcopy(weight)
+    told["twin"] = isinstance(twin, nn.Parameter) and torch.equal(
+        twin.full_tensor(), weight.full_tensor()
+    )
+    told["printed"] = repr(twin) == repr(weight.data + 0)
+    blocks = cast(Any, module.blocks)
+    inner = list(blocks.parameters())
+    blocks.float()
+    told["cast"] = {p.dtype for p in inner} == {twin.dtype}
+    told["kept_objects"] = all(p is q for p, q in zip(inner, blocks.parameters(), strict=True))
+    module.load_state_dict({k: v * 2 for k, v in module.state_dict().items()}, assign=True)
+    told["assigned"] = cast(Any, module.tokens).weight is weight and torch.equal(
+        master.full_tensor(), 2 * twin.full_tensor().float()
+    )
+    return told
 
 
 def copied(settings: dict[str, Any]) -> tuple[bool, bool, bool]:

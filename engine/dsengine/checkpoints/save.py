@@ -11,7 +11,7 @@ from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import Manifest, file_sizes, shapes
 from dsengine.checkpoints.optimizer_state import optimizer_tensors, optimizer_values
 from dsengine.checkpoints.random_state import random_state
-from dsengine.checkpoints.recovery_script import write_recovery_script
+from dsengine.checkpoints.recovery_scripts import write_recovery_scripts
 from dsengine.checkpoints.retention import retain
 from dsengine.checkpoints.staging import Staging
 from dsengine.checkpoints.state import TrainingState
@@ -96,7 +96,7 @@ def _publish(
     if save_latest:
         directory.write_latest(writing.root, writing.tag)
     if manifest.description.get("stage"):
-        write_recovery_script(writing.root, writing.tag)
+        write_recovery_scripts(writing.root, writing.tag)
     if keep is not None:
         retain(writing.root, keep)
     return final

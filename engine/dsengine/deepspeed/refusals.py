@@ -39,7 +39,7 @@ INSTEAD = {
     "model_implementations": _INFERENCE,
     "module_inject": _INFERENCE,
     "moe": EXPERTS,
-    "ops.aio": "offload to NVMe is a matter of the config: offload_optimizer and offload_param",
+    "ops.aio.aio_handle": "the config offloads to NVMe: offload_optimizer and offload_param",
     "ops.lamb": "use FusedAdam, or pass an optimizer of your own",
     "ops.sparse_attention": KERNELS,
     "ops.transformer": KERNELS,

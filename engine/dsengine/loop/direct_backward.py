@@ -87,7 +87,7 @@ class DirectBackward:
         engine = self._engine
         if engine.dynamic_loss_scale() and not self._scaled:
             raise RuntimeError(
-                "with a dynamic loss scale, call engine.backward(loss), or "
+                "Loss scaling is required with a dynamic scale: call engine.backward(loss), or "
                 "engine.scale(loss).backward()"
             )
         self._prepared = True

@@ -26,7 +26,7 @@ from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_watched
 from dsengine.sharding import Sharding
-from dsengine.torch_private import is_in_backward
+from dsengine.torch_private import is_in_backward, parameter_table
 
 T = TypeVar("T")
 
@@ -191,8 +191,9 @@ class Engine(SavingEngine):
 
         Raises RuntimeError where it would train what has no master.
         """
-        for name, held in self._without_masters:
-            if (parameter := held()) is not None and parameter.requires_grad:
+        for name, owner in self._without_masters:
+            parameter = parameter_table(owner).get(name.rpartition(".")[2])
+            if parameter is not None and parameter.requires_grad:
                 raise RuntimeError(
                     f"{name} was frozen when this engine was built, so it has no fp32 master to "
                     "train: have it require a gradient before initialize()"
@@ -225,7 +226,10 @@ class Engine(SavingEngine):
                 "which drops the gradients of this window"
             )
         if not self._reduces:
-            raise MisuseError("step() inside no_sync(): the gradients are not reduced yet")
+            raise MisuseError(
+                "It is illegal to call Engine.step() inside no_sync context manager: the gradients "
+                "are not reduced yet"
+            )
         self._step_applied = False
         if self.is_gradient_accumulation_boundary():
             with self._reporter.phase("step"):
@@ -257,8 +261,8 @@ class Engine(SavingEngine):
 
     def _tell_optimizer(self, *, overflow: bool) -> None:
         if self.optimizer is not None:
-            divided = self.zero_optimization_partition_weights()
-            tell(self.optimizer, self.loss_scaler, overflow=overflow, divided=divided)
+            stage = self.zero_optimization_stage()
+            tell(self.optimizer, self.loss_scaler, overflow=overflow, stage=stage)
 
     def allreduce_gradients(self, bucket_size: int | None = None) -> None:
         """Nothing: ``backward`` has reduced the gradients at the end of a window."""
@@ -296,7 +300,15 @@ class Engine(SavingEngine):
         return self.accumulation.is_boundary
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
-        """Say where windows end; holds until it is called again."""
+        """Say where windows end; holds until it is called again.
+
+        Raises MisuseError with ``managed_gradient_accumulation`` false: there ``step`` ends them.
+        """
+        if not self.managed_gradient_accumulation():
+            raise MisuseError(
+                "set_gradient_accumulation_boundary() with managed_gradient_accumulation false: "
+                "there every step() ends a window; leave one of the two out"
+            )
         self.accumulation.forced = is_boundary
 
     @contextmanager
@@ -304,9 +316,9 @@ class Engine(SavingEngine):
         """Leave gradients unreduced inside; only where they are not divided (stages 0, 1)."""
         if self.zero_optimization_stage() >= 2:
             raise MisuseError(
-                f"no_sync() cannot work at ZeRO stage {self.zero_optimization_stage()}: "
-                "gradients are divided among ranks in every backward; "
-                "coalesce_grad_reduction() reduces once at its end"
+                "no_sync context manager is incompatible with gradient partitioning logic of ZeRO "
+                f"stage {self.zero_optimization_stage()}: coalesce_grad_reduction() reduces once "
+                "at its end"
             )
         with self._unreduced():
             yield
@@ -319,11 +331,16 @@ class Engine(SavingEngine):
 
     @contextmanager
     def _unreduced(self) -> Iterator[None]:
-        self._reduces, before = False, self._reduces
+        if not self._reduces:
+            raise MisuseError(
+                "no_sync context manager reentry is unsupported: no_sync() and "
+                "coalesce_grad_reduction() cannot be nested"
+            )
+        self._reduces = False
         try:
             yield
         finally:
-            self._reduces = before
+            self._reduces = True
 
     # The model
 

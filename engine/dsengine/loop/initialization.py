@@ -11,11 +11,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dsconfig import Plan, TrainingFacts, launched
+from dsengine import __version__
 from dsengine.communication.agreement import check_agreement
 from dsengine.communication.devices import settle_device
 from dsengine.communication.ending import end_in_order
 from dsengine.communication.peers import in_phase, taking_part
 from dsengine.loop.engine import Engine, living
+from dsengine.loop.misuse import ArgumentError
 from dsengine.loop.planning import (
     Config,
     facts_of,
@@ -26,6 +28,7 @@ from dsengine.loop.planning import (
     refuse_uncovered,
     refuse_unusable_files,
 )
+from dsengine.observation.printing import script_logger
 from dsengine.optimizers import (
     as_groups,
     build_optimizer,
@@ -72,7 +75,7 @@ def initialize(
     ``mesh_param`` or the model say that ranks divide layers.
     """
     if model is None:
-        raise ValueError("initialize() needs a model: pass model=...")
+        raise ArgumentError("initialize() needs a model: pass model=...")
     if not dist.is_initialized():
         from dsengine.communication.start import init_distributed
 
@@ -96,6 +99,8 @@ def initialize(
         )
         engine = _build(chosen, model, optimizer, model_parameters, lr_scheduler)
         engine.training_dataloader = _loader(chosen, training_data, collate_fn)
+    if dist.get_rank() == 0:
+        script_logger.info("DeepSpeed info: version=%s", __version__)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
 
 
@@ -206,7 +211,8 @@ def _bound_optimizer(
         groups = split_for_muon(groups, named.params, sharding.originals)
     masters = masters_of_groups(groups, sharding.originals, sharding.masters)
     sparse = bool(plan.effective.config.get("sparse_gradients", False))
-    return build_optimizer(named.type, named.params, masters, fuse=not sparse)
+    offloaded = plan.effective.zero.offload_optimizer is not None
+    return build_optimizer(named.type, named.params, masters, fuse=not sparse, offloaded=offloaded)
 
 
 def _scheduler(plan: Plan, optimizer: Optimizer | None, given: Any) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dsengine.loop.state import EngineState
+from dsengine.sharding.zero.shown import shard_of
 from dsengine.tiers.offloaded_states import OffloadedStates
 from dsengine.tiers.offloaded_states import OffloadStateTypeEnum as State
 from dsengine.torch_private import collect, units_of
@@ -83,6 +84,7 @@ class OffloadingEngine(EngineState):
         """``to``, ``cuda``, ``half`` ...: move what can be moved, then restore the layout."""
         self.need(EVERYTHING, "moving or casting the model")
         with self.optimizer_on_shards():
+            self.sharding.before_move()
             yield
         self.sharding.restore()
 
@@ -114,7 +116,7 @@ def states_of(engine: EngineState) -> dict[State, list[Tensor]]:
             if isinstance(value, Tensor)
         ],
         State.hp_params: list(masters),
-        State.lp_params: list(module.parameters()),
+        State.lp_params: [shard_of(each) for each in module.parameters()],
         State.lp_grads: [*gradients, *(g for each in collect(units) for g in each.unreduced())],
         State.contiguous_grad_buffer: [],
     }

@@ -13,6 +13,7 @@ from torch import nn
 import dsconfig
 from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts, launched
 from dsengine.communication.environment import node_count
+from dsengine.loop.misuse import ArgumentError
 from dsengine.observation import events
 from dsengine.observation.printing import say
 from dsengine.parameters.model_tree import describe
@@ -24,8 +25,11 @@ NODE, PROCESS = "this node has", "the limit of this process leaves"
 Config = str | Path | Mapping[str, Any]
 
 
-class DeepSpeedConfigError(ValueError):
-    """A config that cannot be run, with every finding; scripts know it by this name."""
+class DeepSpeedConfigError(ArgumentError):
+    """A config that cannot be run, with every finding; scripts know it by this name.
+
+    Of some keys DeepSpeed raises AssertionError instead, which this is too.
+    """
 
 
 def plan_for(

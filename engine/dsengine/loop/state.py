@@ -218,6 +218,9 @@ class EngineState(MovedModule):
     def dump_state(self) -> bool:
         return self._effective.reporting.dump_state
 
+    def log_level(self) -> str | None:
+        return self._effective.config.get("log_level")
+
     # Ranks
 
     @property

@@ -1,6 +1,6 @@
 """What programs read from the optimizer that ``initialize`` returns, as from DeepSpeed's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import proxy
 
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dsengine.optimizers.loss_scale import LossScaler
+from dsengine.torch_private import local_part
 
 
 class _WithoutHooks(nn.Module):
@@ -37,6 +38,10 @@ class ToldLossScale:
 
     def __init__(self, scaler: LossScaler) -> None:
         self._scaler = scaler
+
+    def is_needed(self) -> bool:
+        """Whether a script that calls ``loss.backward()`` itself has to scale the loss."""
+        return self._scaler.dynamic
 
     def is_of(self, scaler: LossScaler) -> bool:
         return self._scaler is scaler
@@ -70,16 +75,50 @@ class ToldLossScale:
     min_scale = min_loss_scale
 
 
-def tell(optimizer: Optimizer, scaler: LossScaler, *, overflow: bool, divided: bool) -> None:
-    """Let ``optimizer`` say how its last step went; ``divided``: whether parameters are shards."""
+class ToldMasters(Sequence[Tensor]):
+    """This rank's parts of the fp32 masters, flat; one for each parameter that is updated.
+
+    DeepSpeed lays those of a group end to end in one tensor.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = proxy(optimizer)
+
+    def __len__(self) -> int:
+        return sum(len(group["params"]) for group in self._optimizer.param_groups)
+
+    def __getitem__(self, place: Any) -> Any:
+        parts = [part for group in self._optimizer.param_groups for part in group["params"]]
+        chosen = parts[place]
+        return [_flat(each) for each in chosen] if isinstance(place, slice) else _flat(chosen)
+
+
+def _flat(part: Tensor) -> Tensor:
+    return local_part(part).detach().view(-1)
+
+
+_MASTERS = {
+    1: "single_partition_of_fp32_groups",
+    2: "single_partition_of_fp32_groups",
+    3: "fp32_partitioned_groups_flat",
+}
+"""By stage, what DeepSpeed calls them."""
+
+
+def tell(optimizer: Optimizer, scaler: LossScaler, *, overflow: bool, stage: int) -> None:
+    """Let ``optimizer``, at this ``stage`` of ZeRO, say how its last step went."""
     told: Any = optimizer
+    told.zero_stage = stage
     told.overflow = overflow
     told.cur_scale = told.loss_scale = scaler.scale
     known = getattr(told, "loss_scaler", None)
     if not isinstance(known, ToldLossScale) or not known.is_of(scaler):  # another engine's
         told.loss_scaler = told.loss_scale_config = ToldLossScale(scaler)
         told.dynamic_loss_scale = scaler.dynamic
+        told.needs_scaler = told.loss_scaler.is_needed
     if not hasattr(told, "optimizer"):
         told.optimizer = proxy(optimizer)  # DeepSpeed's has torch's within; a cycle would stay
-    if divided and not hasattr(told, "parameter_offload"):
+    if stage in _MASTERS and not hasattr(told, _MASTERS[stage]):
+        setattr(told, _MASTERS[stage], ToldMasters(optimizer))
+    if stage == 3 and not hasattr(told, "parameter_offload"):
         told.parameter_offload = ParameterOffload()

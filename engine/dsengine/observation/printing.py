@@ -6,6 +6,8 @@ import sys
 import torch.distributed as dist
 
 logger = logging.getLogger("dsengine")
+script_logger = logging.getLogger("dsengine.script")
+"""What scripts import from ``deepspeed.utils``, which sets it up; nobody hears it before."""
 
 
 def say(message: str) -> None:

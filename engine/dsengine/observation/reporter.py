@@ -1,5 +1,6 @@
 """Everything a plan wants to see of a run: lines, times, profiles, monitors."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,8 @@ class Reporter:
             say(f"the plan of this run\n{plan.to_json()}")
         level = plan.effective.config.get("log_level")
         if isinstance(level, str):
-            logger.setLevel(level.upper())
+            for each in (logger, logging.getLogger("dsengine.script")):
+                each.setLevel(level.upper())
 
     def _flops_profile(self) -> Any:
         if self._settings.flops_profiler is None:

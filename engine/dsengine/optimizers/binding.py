@@ -9,8 +9,10 @@ them, has a binding of its own. Checkpoints always see the DTensors: ``as_sharde
 for as long as it is entered.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from inspect import unwrap
 from typing import Any, ClassVar
 
@@ -50,6 +52,64 @@ def _changes(kind: type[Optimizer], base: type[Optimizer]) -> bool:
     own = [name for name, value in members.items() if callable(value) and name != "__init__"]
     # torch wraps ``step`` of a class when it is first built; what is inside is compared.
     return any(unwrap(getattr(kind, name)) is not unwrap(getattr(base, name)) for name in own)
+
+
+_TRIED = (160, 136)
+"""Large enough for what treats matrices, or many elements, in a way of its own."""
+
+
+_SIZES = (1.0, 100.0, 0.01)
+"""Of the gradients in the steps of a trial: what is clipped counts only when it is large."""
+
+
+def proves_elementwise(optimizer: Optimizer) -> bool:
+    """Whether ``optimizer``, of any class, is seen to update every element alone.
+
+    A copy of it takes steps with a matrix, another one with pieces of that, cut anywhere: the
+    results have to be the same, with the settings of every group. It may not have stepped yet.
+    """
+    if is_elementwise(type(optimizer)):
+        return True
+    with torch.random.fork_rng(devices=[]):
+        return all(_is_alike_in_pieces(optimizer, group) for group in optimizer.param_groups)
+
+
+def _is_alike_in_pieces(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    start, *gradients = [
+        size * torch.randn(_TRIED, generator=generator, device="cpu", dtype=torch.float32)
+        for size in (1.0, *_SIZES)
+    ]
+    cut = start.numel() // 3 + 1
+    try:
+        whole = _after(optimizer, group, [start], [[each] for each in gradients])
+        pieces = [each.flatten().split(cut) for each in (start, *gradients)]
+        in_pieces = _after(optimizer, group, pieces[0], pieces[1:])
+    except Exception:  # it needs what only its constructor gives it, or matrices
+        return False
+    is_same = torch.allclose(whole, in_pieces, rtol=1e-6, atol=1e-7)
+    return is_same and not torch.equal(whole, start.flatten())
+
+
+@torch.no_grad()
+def _after(
+    optimizer: Optimizer,
+    group: Mapping[str, Any],
+    start: Sequence[Tensor],
+    gradients: Sequence[Sequence[Tensor]],
+) -> Tensor:
+    """The values, flat, that a copy of ``optimizer`` makes of ``start`` in such a group."""
+    parameters = [nn.Parameter(each.clone()) for each in start]
+    settings = {**optimizer.defaults, **group, "params": parameters}
+    if "lr" in settings:
+        settings["lr"] = 0.01  # a schedule begins with one too small to see an update by
+    tried = copy(optimizer)
+    tried.param_groups, tried.state = [settings], defaultdict(dict)
+    for step in gradients:
+        for parameter, gradient in zip(parameters, step, strict=True):
+            parameter.grad = gradient.clone()
+        unwrap(type(optimizer).step)(tried)  # what wraps it runs the hooks of the script
+    return torch.cat([each.detach().flatten() for each in parameters])
 
 
 class Binding:

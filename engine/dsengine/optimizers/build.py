@@ -13,6 +13,8 @@ from dsengine.optimizers.muon import MuonWithAdam
 
 Groups = list[dict[str, Any]]
 
+STANDS_FOR = "_stands_for"
+"""The attribute of an optimizer that names the class which DeepSpeed would have built for it."""
 OWN = {"Lion": Lion}
 """What PyTorch does not have, beside Muon."""
 NOT_OPTIONS = (
@@ -27,11 +29,17 @@ NOT_OPTIONS = (
 
 
 def build_optimizer(
-    name: str, params: Mapping[str, Any], groups: Groups, *, fuse: bool = True
+    name: str,
+    params: Mapping[str, Any],
+    groups: Groups,
+    *,
+    fuse: bool = True,
+    offloaded: bool = False,
 ) -> Optimizer:
     """Return the optimizer ``name`` over ``groups``; ``fuse`` allows fused kernels.
 
-    The groups of Muon are those of ``split_for_muon``.
+    ``offloaded``: DeepSpeed would have built its class for the host. The groups of Muon are those
+    of ``split_for_muon``.
 
     ``Adam`` is AdamW unless ``adam_w_mode`` is false, and neither decays weights unless told to,
     as in DeepSpeed; ``torch_adam`` means torch's class with its own defaults. Fused kernels are
@@ -51,9 +59,12 @@ def build_optimizer(
     if fuse and _may_fuse(kind, options, groups):
         options["fused"] = True
     try:
-        return kind(groups, **options)
+        optimizer = kind(groups, **options)
     except TypeError as error:
         raise ValueError(f"optimizer.params does not suit {kind.__name__}: {error}") from error
+    if (known := optimizer_type(name)) is not None:
+        setattr(optimizer, STANDS_FOR, known.class_in_deepspeed(params, offloaded=offloaded))
+    return optimizer
 
 
 def is_muon(name: str) -> bool:

@@ -3,7 +3,6 @@
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from weakref import ref
 
 import torch
 from torch import nn
@@ -57,20 +56,23 @@ class Policy:
         """The dtype in which this rank keeps its part of ``parameter`` between steps.
 
         In mixed precision what is trained has fp32 masters, and so have scalars, which do not
-        change the dtype of what they are multiplied with. A frozen weight is only computed
-        with: it keeps its own dtype where that is the narrower one.
+        change the dtype of what they are multiplied with; what has no elements has the dtype of
+        what it is joined to. A frozen weight is only computed with: it keeps its own dtype where
+        that is the narrower one.
         """
         own = parameter.dtype
         if not (self.is_mixed and own.is_floating_point):
             return own
+        if parameter.numel() == 0:
+            return self.compute
         if parameter.requires_grad or parameter.dim() == 0:
             return torch.float32
         return own if own.itemsize < self.compute.itemsize else self.compute
 
-    def without_masters(self, module: nn.Module) -> list[tuple[str, "ref[nn.Parameter]"]]:
-        """Names and parameters of a model at rest that must stay frozen, for want of fp32."""
+    def without_masters(self, module: nn.Module) -> list[tuple[str, nn.Module]]:
+        """Names of what in a model at rest must stay frozen, for want of fp32, and who owns it."""
         return [
-            (name, ref(parameter))
+            (name, module.get_submodule(name.rpartition(".")[0]))
             for name, parameter in module.named_parameters()
             if self.is_mixed and not parameter.requires_grad and parameter.is_floating_point()
             if parameter.dtype is not torch.float32

@@ -12,6 +12,11 @@ from torch.distributed.tensor import DTensor
 from dsengine.torch_private import as_shard, local_part, place_of_part
 
 
+def is_indivisible(parameter: Tensor) -> bool:
+    """Whether there is nothing to divide: no dimension, or no element."""
+    return parameter.dim() == 0 or parameter.numel() == 0
+
+
 @torch.no_grad()
 def part_of(whole: Tensor, like: DTensor) -> Tensor:
     """Return a view of what this rank holds of ``whole``, where ``whole`` is.

@@ -80,6 +80,10 @@ class Sharding(ABC):
         del name
         return tensor
 
+    def before_move(self) -> None:
+        """Let the module have what can be moved or cast."""
+        return
+
     def restore(self) -> None:
         """Bring the module back to its state at rest, after it was moved or cast."""
         return
@@ -125,6 +129,10 @@ class Sharding(ABC):
         """Names of trainable parameters that no gradient has reached."""
         reached = {name for name, _ in self.gradients()}
         return [n for n, m in self.masters.items() if m.requires_grad and n not in reached]
+
+    def unreduced(self) -> Mapping[str, Tensor] | None:
+        """This rank's own sums of gradients by the names of masters; None where none are held."""
+        return None
 
     def unreduced_sums(self) -> Iterable[Tensor]:
         """What is held of a window's gradients beside those of the parameters."""

@@ -12,7 +12,7 @@ to come, and only then are units gathered that are whole at rest. A watch over d
 for it counts on units that are divided.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
@@ -43,6 +43,7 @@ from dsengine.parameters.shards import part_of
 from dsengine.sharding.at_rest import UnitsAtRest
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
+from dsengine.sharding.indivisible import WholeGradients, indivisible
 from dsengine.sharding.leaves import (
     leaves_in_parts,
     mark_configured,
@@ -51,12 +52,12 @@ from dsengine.sharding.leaves import (
 )
 from dsengine.sharding.mesh import SHARD
 from dsengine.sharding.reduction import Averaging, ScaledReduceScatter
-from dsengine.sharding.scalars import ScalarGradients, scalars_of
 from dsengine.sharding.to_device import move_and_agree_on, on_device
 from dsengine.sharding.zero.adoption import put_pieces, take_pieces
 from dsengine.sharding.zero.external import uses_external
 from dsengine.sharding.zero.registry import remember
-from dsengine.sharding.zero.status import tell_whole_for_now
+from dsengine.sharding.zero.shown import keep_shown, shown
+from dsengine.sharding.zero.status import tell_whole_for_now, watch_writes
 from dsengine.tiers.mapped import rest_in_files
 from dsengine.tiers.masters import HostMasters
 from dsengine.tiers.settings import OffloadSettings
@@ -114,8 +115,8 @@ class FullySharded(Sharding):
         self._reduces = True
         self._set_dtypes_of_meta(module)
         averaging = Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate)
-        self._scalars = scalars_of(module)
-        self._scalar_gradients = ScalarGradients(self._scalars, averaging)
+        self._indivisible = indivisible(module)
+        self._whole_gradients = WholeGradients(self._indivisible, averaging)
         self._reshard_meshes: dict[int, Any] = {}
         """By number of ranks: where units reshard to fewer than all."""
         self.whole: list[FSDPModule] = []
@@ -130,7 +131,7 @@ class FullySharded(Sharding):
         if zero.ignore_unused_parameters:
             reduce_unused_of_lists(module, self._units())
         put_pieces(module, built_in_pieces, device, self._masters)
-        move_and_agree_on(self._scalars, device, policy.at_rest)
+        move_and_agree_on(self._indivisible, device, policy.at_rest)
         if self._masters is not None:
             self.host_masters = self._masters.parts
         self._rest_in_files()
@@ -152,16 +153,34 @@ class FullySharded(Sharding):
         if self._exchanges:
             gather_asynchronously(self.root)
         settle_root(self.root)
-        if zero.stage == 3:
-            self._tell_whole()
+        self._shown: dict[nn.Parameter, nn.Parameter] = {}
+        """By shard, what modules have in its place."""
+        self._is_stage_3 = zero.stage == 3
+        if self._is_stage_3:
+            self._tell_whole(watches=bool(_zero_block(plan).get("enable_sanity_checks")))
+            self._show_compute_dtype()
         self._direct_use = self._watch_direct_use()
 
-    def _tell_whole(self) -> None:
+    def _tell_whole(self, *, watches: bool) -> None:
         """Let what stays whole say so: scripts ask every parameter of stage 3."""
-        for scalar in self._scalars:
-            tell_whole_for_now(scalar, scalar)
+        wholes = [each.whole for each in collect(self.whole)]
+        for each in (*self.masters.values(), *wholes) if watches else ():
+            watch_writes(each)
+        for each in self._indivisible:
+            tell_whole_for_now(each, each, persists=True)
         for each in collect(self.whole):
-            tell_whole_for_now(each.whole, each.shard)
+            tell_whole_for_now(each.whole, each.shard, persists=True)
+
+    def _show_compute_dtype(self) -> None:
+        """Let modules show what is gathered in its use in the dtype in which it is gathered."""
+        compute = self.policy.compute
+        for each in collect(unit for unit in self._units() if unit not in self.whole):
+            shard = each.shard
+            if self.policy.is_mixed and shard.is_floating_point() and shard.dtype is not compute:
+                if shard not in self._shown or self._shown[shard].device != shard.device:
+                    self._shown[shard] = shown(shard, compute)
+                keep = partial(keep_shown, shard=shard, dtype=compute)
+                each.show(self._shown[shard], keep)
 
     def _watch_direct_use(self) -> DirectUse | None:
         gathered = [unit for unit in self._units() if unit not in self.whole]
@@ -248,7 +267,7 @@ class FullySharded(Sharding):
                 reshard_after_forward=True if known else reshard_after_forward,
                 mp_policy=self._mixed_precision(cast_inputs),
                 offload_policy=self._offload_policy(),
-                ignored_params=set(self._scalars),
+                ignored_params=set(self._indivisible),
             )
         for each in modules:
             _keep_class_name(type(each))
@@ -348,7 +367,7 @@ class FullySharded(Sharding):
         if self._direct_use is not None:
             self._direct_use.after_backward(reduced=True)
         if self._reduces:
-            self._scalar_gradients.reduce()
+            self._whole_gradients.reduce()
             if self.departed is not None:
                 self.departed.take_in()
         if self._rounds_sums and self.departed is None:
@@ -357,21 +376,47 @@ class FullySharded(Sharding):
     def _round_sums(self) -> None:
         """Keep the sum over a window to the precision of the accumulation dtype."""
         sums = [gradient for _, gradient in self.gradients()]
-        foreach_copy_(sums, [each.to(self.policy.accumulation) for each in sums])
+        if sums:  # none where all of this backward's wait
+            foreach_copy_(sums, [each.to(self.policy.accumulation) for each in sums])
+
+    def unreduced(self) -> Mapping[str, Tensor] | None:
+        names = {master: name for name, master in self.masters.items()}
+        sums = {
+            names[each.shard]: held[0]
+            if len(held) == 1
+            else torch.stack([h.float() for h in held]).sum(0)
+            for each in collect(self._units())
+            if (held := list(each.unreduced()))
+        }
+        if not sums:
+            return None
+        whole = {names[e]: e.grad for e in self._indivisible if e.grad is not None}
+        return sums | whole
+
+    def drop_gradients(self) -> None:
+        super().drop_gradients()
+        for each in collect(self._units()) if self.has_model else ():
+            each.drop_unreduced()
 
     def counted_here(self, gradients: list[Tensor]) -> list[Tensor]:
         group = self.norm_group
-        if not self._scalars or group is None or group.rank() == 0:
+        if not self._indivisible or group is None or group.rank() == 0:
             return gradients
         return [each for each in gradients if each.dim() > 0]
 
     def after_update(self, *, frozen: bool = True) -> None:
         self._at_rest.refresh(frozen=frozen)
 
+    def before_move(self) -> None:
+        for each in collect(self._units()):
+            each.show(each.shard)
+
     def restore(self) -> None:
         for unit in self.whole:
             unit.reshard()
         self._gather()
+        if self._is_stage_3:
+            self._show_compute_dtype()
 
     def forget_pass(self, *, in_backward: bool) -> None:
         self._reductions.finish()
@@ -399,6 +444,10 @@ class FullySharded(Sharding):
         if not isinstance(master, DTensor):
             return tensor
         return as_shard(part_of(tensor, master).to(master.device, copy=True), master)
+
+
+def _zero_block(plan: Plan) -> Mapping[str, Any]:
+    return plan.effective.config.get("zero_optimization", {})
 
 
 def _set_prefetch(units: Sequence[UnitSchedule], heads: Sequence[FSDPModule | None]) -> None:

@@ -114,7 +114,7 @@ def _give_back(
         trains = parameter_table(module)[attribute].requires_grad
         parameter = _as_before(whole, (ref(module), attribute), before, trains)
         ordinary += [(module, attribute, parameter) for module, attribute in owners]
-        replaced[shard] = parameter
+        replaced[shard] = replaced[record.shown] = parameter
         if record.was_gathered:
             replaced[record.whole] = parameter
     make_ordinary(root, noted.hooks)
@@ -131,7 +131,7 @@ def _give_back(
 def _has(record: ShardedParameter, module: nn.Module, name: str) -> bool:
     """Whether ``module`` still has the parameter there, divided or whole."""
     held = parameter_table(module).get(name)
-    return held is record.shard or (record.was_gathered and held is record.whole)
+    return held is record.shown or (record.was_gathered and held is record.whole)
 
 
 def _as_before(whole: Tensor, place: _Place, before: _Before, trains: bool) -> nn.Parameter:

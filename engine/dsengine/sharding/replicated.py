@@ -1,6 +1,6 @@
 """Stage 0: DistributedDataParallel, every rank holds everything."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,8 @@ class Replicated(Sharding):
         ]
         self._sums = self._window_sums(plan.effective, policy)
         self._reduced = False
+        self._waits = False
+        """Whether the last backward has left gradients for a later one to reduce."""
         self._wrapped = partial(self._wrap, plan.effective, policy)
         self._parallel = self._wrapped()
         self._has_reducer = self._parallel is not None
@@ -86,6 +88,7 @@ class Replicated(Sharding):
 
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
         self._reduced = self._parallel is not None and reduce
+        self._waits = not reduce
         if self._parallel is not None and reduce:
             arm_reducer(self._parallel, loss)
 
@@ -137,6 +140,18 @@ class Replicated(Sharding):
     def without_gradient(self) -> list[str]:
         self._give_to_masters()
         return super().without_gradient()
+
+    def unreduced(self) -> Mapping[str, Tensor] | None:
+        if not self._waits:
+            return None
+        return {
+            name: held
+            for name, parameter in self._parameters.items()
+            if (held := self._own_sum(parameter)) is not None
+        }
+
+    def _own_sum(self, parameter: nn.Parameter) -> Tensor | None:
+        return parameter.grad if self._sums is None else self._sums.of(parameter)
 
     def unreduced_sums(self) -> Iterable[Tensor]:
         return () if self._sums is None else self._sums

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from dsengine.parameters.shards import is_indivisible
 from dsengine.sharding.zero.partitioned import is_piece
 from dsengine.torch_private import broadcast_coalesced, buffer_table
 
@@ -52,12 +53,12 @@ def on_device(
 ) -> Iterator[list[nn.Parameter]]:
     """Have the undivided parameters of ``modules`` on the device, alike on all ranks.
 
-    Each is of the dtype that ``dtype_of`` says; scalars, which nothing divides, stay away. Inside,
-    they are sharded.
+    Each is of the dtype that ``dtype_of`` says; what nothing divides stays away. Inside, they are
+    sharded.
     Afterwards the parameters from before, which a script may still hold, have the memory that
     they came in: on the device they would keep the whole model beside its shards.
     """
-    whole = [parameter for parameter in undivided(modules) if parameter.dim() > 0]
+    whole = [parameter for parameter in undivided(modules) if not is_indivisible(parameter)]
     before = [parameter.data for parameter in whole]
     move_and_agree_on(whole, device, dtype_of)
     yield whole

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dsengine.parameters.shards import is_indivisible
 from dsengine.tiers import memory
 from dsengine.tiers.staging import Staging
 from dsengine.torch_private import local_part
@@ -48,8 +49,8 @@ class DepartedGradients(Mapping[str, Tensor]):
         self._sums: dict[str, Tensor] = {}
         """The memory is kept for the next window."""
         self._arrived: dict[str, None] = {}
-        # A scalar is nobody's shard: its gradient is reduced when backward is over.
-        self._late = [name for name in parts if copied or masters[name].dim() == 0]
+        # What nothing divides is nobody's shard: its gradient is reduced when backward is over.
+        self._late = [name for name in parts if copied or is_indivisible(masters[name])]
         self._hooks = [self._hooked(name) for name in parts if name not in self._late]
 
     def take_in(self) -> None:

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dsconfig import tiles
-from dsengine.optimizers.binding import Binding, is_elementwise
+from dsengine.optimizers.binding import Binding, proves_elementwise
 from dsengine.tiers import memory
 from dsengine.tiers.departed import DepartedGradients
 from dsengine.tiers.settings import OffloadSettings
@@ -58,10 +58,11 @@ class HostBinding(Binding):
         settings: OffloadSettings,
         host_masters: dict[str, Tensor],
     ) -> None:
-        if not is_elementwise(type(optimizer)):
+        if not proves_elementwise(optimizer):
             raise ValueError(
                 f"{type(optimizer).__name__} cannot be offloaded: its update of one element needs "
-                "others. Use AdamW, Adam, SGD or Adagrad, or remove offload_optimizer"
+                "others, or cannot be tried. Use AdamW, Adam, SGD or Adagrad, or remove "
+                "offload_optimizer"
             )
         self.optimizer = optimizer
         self.masters = masters

@@ -19,7 +19,7 @@ from dsengine.checkpoints.deepspeed_layout.read import KNOWN
 from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint
 from dsengine.checkpoints.directory import Writing, write_latest
 from dsengine.checkpoints.errors import CheckpointError
-from dsengine.checkpoints.recovery_script import write_recovery_script
+from dsengine.checkpoints.recovery_scripts import write_recovery_scripts
 
 COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 
@@ -43,7 +43,7 @@ def write_checkpoint(
         written = writing.publish()
     write_latest(root, tag)
     if stage:
-        write_recovery_script(root, tag)
+        write_recovery_scripts(root, tag)
     return written
 
 

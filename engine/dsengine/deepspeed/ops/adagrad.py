@@ -4,10 +4,10 @@ from typing import Any
 
 from torch.optim import Adagrad
 
-from dsengine.deepspeed.ops.adam import refuse_narrow_states
+from dsengine.deepspeed.ops.adam import StandingFor, refuse_narrow_states
 
 
-class DeepSpeedCPUAdagrad(Adagrad):
+class DeepSpeedCPUAdagrad(Adagrad, metaclass=StandingFor):
     """Adagrad. Raises ValueError for ``amsgrad`` and ``fp32_optimizer_states=False``."""
 
     def __init__(

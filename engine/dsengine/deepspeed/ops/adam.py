@@ -8,10 +8,20 @@ from typing import Any
 
 from torch.optim import Adam
 
+from dsengine.optimizers.build import STANDS_FOR
+
 Betas = tuple[float, float]
 
 
-class FusedAdam(Adam):
+class StandingFor(type):
+    """The type of DeepSpeed's classes: what is built from a config in their place is theirs too."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        built = getattr(instance, STANDS_FOR, None)
+        return super().__instancecheck__(instance) or built == cls.__name__
+
+
+class FusedAdam(Adam, metaclass=StandingFor):
     """Adam with decoupled weight decay (AdamW) unless ``adam_w_mode`` is false.
 
     ``step`` of an engine drops gradients by itself, whatever ``set_grad_none`` says. Raises
@@ -47,7 +57,7 @@ class FusedAdam(Adam):
         super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
 
 
-class DeepSpeedCPUAdam(Adam):
+class DeepSpeedCPUAdam(Adam, metaclass=StandingFor):
     """Adam with decoupled weight decay (AdamW) unless ``adamw_mode`` is false.
 
     Raises ValueError for ``amsgrad`` and ``bias_correction=False``, which the kernel does not

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from dsengine.deepspeed.ops.adam import Betas, refuse_narrow_states
+from dsengine.deepspeed.ops.adam import Betas, StandingFor, refuse_narrow_states
 from dsengine.optimizers.lion import Lion
 
 
-class FusedLion(Lion):
+class FusedLion(Lion, metaclass=StandingFor):
     """Lion; ``step`` of an engine drops gradients by itself, whatever ``set_grad_none`` says."""
 
     def __init__(
@@ -25,7 +25,7 @@ class FusedLion(Lion):
         super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
 
 
-class DeepSpeedCPULion(Lion):
+class DeepSpeedCPULion(Lion, metaclass=StandingFor):
     """Lion. Raises ValueError for ``fp32_optimizer_states=False``."""
 
     def __init__(

@@ -61,6 +61,7 @@ class UtilsBuilder(OpBuilder):
 
 class AsyncIOBuilder(OpBuilder):
     NAME = "async_io"
+    OFFERED = True
 
 
 class GDSBuilder(OpBuilder):

@@ -1,9 +1,11 @@
 """What scripts do with memory, tensors and gradients beside an engine."""
 
 import gc
+import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -85,4 +87,67 @@ def clip_grad_norm_(
     return norm
 
 
-__all__ = ["clip_grad_norm_", "move_to_device", "see_memory_usage"]
+def prefix_sum_inc(weights: Iterable[float]) -> list[Any]:
+    """Return the sums of the first, the first two, ... and all of ``weights``."""
+    return list(accumulate(weights))
+
+
+def partition_uniform(num_items: int, num_parts: int) -> list[int]:
+    """Return where parts of ``num_items`` begin, and the last ends: the first ones larger by one.
+
+    With more parts than items the last parts are empty.
+    """
+    size, more = divmod(num_items, num_parts)
+    return [index * size + min(index, more) for index in range(num_parts + 1)]
+
+
+def partition_balanced(weights: Sequence[float], num_parts: int) -> list[int]:
+    """Return where parts of consecutive ``weights`` begin, and the last ends.
+
+    The heaviest part is as light as can be, and then the lightest as heavy. Layers of unlike size
+    are spread over stages or processes with it.
+    """
+    count = len(weights)
+    if count <= num_parts:
+        return partition_uniform(count, num_parts)
+    sums = [0, *accumulate(weights)]
+    heaviest = _cut(sums, num_parts, lambda *pair: -max(-pair[0], pair[1]), start=0)[0]
+    limit = -heaviest
+
+    def lightest(before: float, part: float) -> float:
+        return min(before, part) if part <= limit else -math.inf
+
+    return _cut(sums, num_parts, lightest, start=math.inf)[1]
+
+
+def _cut(
+    sums: Sequence[float],
+    num_parts: int,
+    join: Callable[[float, float], float],
+    start: float,
+) -> tuple[float, list[int]]:
+    """The best value of cuts, with where parts begin, by what ``join`` makes of one part more."""
+    best: dict[int, tuple[float, list[int]]] = {0: (start, [0])}
+    for part in range(1, num_parts + 1):
+        best = {
+            end: max(
+                (
+                    (join(value, sums[end] - sums[begin]), [*cuts, end])
+                    for begin, (value, cuts) in best.items()
+                    if begin < end
+                ),
+                key=lambda found: found[0],
+            )
+            for end in range(part, len(sums) - num_parts + part)
+        }
+    return best[len(sums) - 1]
+
+
+__all__ = [
+    "clip_grad_norm_",
+    "move_to_device",
+    "partition_balanced",
+    "partition_uniform",
+    "prefix_sum_inc",
+    "see_memory_usage",
+]

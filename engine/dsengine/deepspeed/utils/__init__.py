@@ -4,7 +4,13 @@ from torch.distributed import is_initialized
 
 from dsengine.deepspeed.utils import groups, timer, zero_to_fp32
 from dsengine.deepspeed.utils.init_on_device import OnDevice
-from dsengine.deepspeed.utils.logging import log_dist, logger, print_dist, warning_once
+from dsengine.deepspeed.utils.logging import (
+    log_dist,
+    logger,
+    print_dist,
+    set_log_level_from_string,
+    warning_once,
+)
 from dsengine.deepspeed.utils.module_utils import recursive_getattr, recursive_setattr
 from dsengine.deepspeed.utils.tensor_fragment import (
     safe_get_full_fp32_param,
@@ -56,6 +62,7 @@ __all__ = [
     "safe_set_local_grad",
     "safe_set_local_optimizer_state",
     "safe_update_full_grad_vectorized",
+    "set_log_level_from_string",
     "set_z3_leaf_module",
     "set_z3_leaf_modules",
     "set_z3_leaf_modules_by_name",

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from dsengine.observation.printing import script_logger
+
 FORMAT = "[%(asctime)s] [%(levelname)s] %(message)s"
 
 
@@ -28,7 +30,7 @@ class _StandardOutput(logging.StreamHandler[Any]):
 
 def _script_logger() -> logging.Logger:
     """A logger of INFO and above on standard output; silent where logging is set up already."""
-    made = logging.getLogger("dsengine.script")
+    made = script_logger
     if not made.handlers:
         handler = _StandardOutput()
         handler.setFormatter(logging.Formatter(FORMAT))
@@ -58,6 +60,22 @@ def print_dist(message: object, ranks: Sequence[int] | None = None) -> None:
         print(f"[Rank {_rank()}] {message}", flush=True)
 
 
+def set_log_level_from_string(
+    log_level_str: str, custom_logger: logging.Logger | None = None
+) -> None:
+    """Let a logger, this one if none is given, print from the level of that name up.
+
+    Raises ValueError for a name that is none of ``debug`` to ``critical``.
+    """
+    level = logging.getLevelNamesMapping().get(log_level_str.upper())
+    if level is None:
+        raise ValueError(f"{log_level_str!r} is no level: debug, info, warning, error or critical")
+    chosen = logger if custom_logger is None else custom_logger
+    chosen.setLevel(level)
+    for handler in chosen.handlers:
+        handler.setLevel(level)
+
+
 @cache
 def warning_once(message: str) -> None:
     """Warn, but only the first time that this is the message."""
@@ -72,4 +90,4 @@ def _speaks(ranks: Sequence[int] | None) -> bool:
     return not dist.is_initialized() or -1 in (ranks or ()) or dist.get_rank() in (ranks or ())
 
 
-__all__ = ["log_dist", "logger", "print_dist", "warning_once"]
+__all__ = ["log_dist", "logger", "print_dist", "set_log_level_from_string", "warning_once"]

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from dsengine.parameters.names import clean_name
 from dsengine.parameters.shards import whole_of
+from dsengine.sharding.zero.shown import shard_of
 from dsengine.torch_private import as_shard, local_part
 
 if TYPE_CHECKING:
@@ -45,17 +46,21 @@ def safe_get_full_optimizer_state(param: nn.Parameter, optim_state_key: str) -> 
 
 
 def safe_get_full_grad(param: nn.Parameter) -> Tensor | None:
-    """Return a copy of the reduced gradient between ``backward`` and ``step``: whole, fp32.
+    """Return a copy of the gradient between ``backward`` and ``step``: whole, not scaled.
 
-    It is the mean over ranks and the sum over the window so far, without the loss scale. Below
-    stage 2 gradients are reduced at the end of a window: before that, None.
+    It is the mean over ranks and the sum over the window so far, in fp32. Where gradients are not
+    reduced yet (below stage 2 before the end of a window, in ``no_sync`` and
+    ``coalesce_grad_reduction``), it is this rank's own sum, in the dtype of that; no other rank
+    has to ask then.
     """
     found = _find(param)
     if found is None:
         return None
     engine, name = found
-    if engine.zero_optimization_stage() < 2 and not engine.is_gradient_accumulation_boundary():
-        return None
+    unreduced = engine.sharding.unreduced()
+    if unreduced is not None:
+        held = unreduced.get(name)
+        return None if held is None else held.detach() / engine.loss_scaler.scale
     gradient = dict(engine.sharding.gradients()).get(name)
     if gradient is None:
         return None
@@ -196,6 +201,9 @@ def _find(param: nn.Parameter) -> "tuple[Engine, str] | None":
         for name, each in engine.module.named_parameters():
             if each is param:
                 return engine, engine.sharding.aliases[clean_name(name)]
+        for name, master in engine.sharding.masters.items():
+            if master is shard_of(param):  # what is whole in the module just now
+                return engine, name
     return None
 
 

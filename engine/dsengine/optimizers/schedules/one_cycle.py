@@ -65,7 +65,7 @@ class OneCycle(Schedule):
         for group, rate in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
             put_lr(group, rate)
         if self.cycle_momentum:
-            self._set_momentum(self.min_moms)
+            self._set_betas([(momentum, SECOND_BETA) for momentum in self.min_moms])
 
     @property
     def is_cycling(self) -> bool:
@@ -103,10 +103,13 @@ class OneCycle(Schedule):
         decay = 1 + self.decay_lr_rate * self.decay_intervals()
         return [low / decay for low in self.min_lrs]
 
-    def get_mom(self) -> list[float] | None:
-        """Return betas[0] per group, None where the momentum is left alone."""
+    def get_mom(self) -> list[tuple[float, float]] | None:
+        """Return the betas of each group, None where the momentum is left alone."""
         if not self.cycle_momentum:
             return None
+        return [(momentum, SECOND_BETA) for momentum in self._momenta()]
+
+    def _momenta(self) -> list[float]:
         if self.is_cycling:
             height = self.height()
             return [h - (h - low) * height for low, h in pairs(self.min_moms, self.max_moms)]
@@ -115,13 +118,13 @@ class OneCycle(Schedule):
 
     def step(self, last_batch_iteration: int | None = None) -> None:
         super().step(last_batch_iteration)
-        momentum = self.get_mom()
-        if momentum is not None:
-            self._set_momentum(momentum)
+        betas = self.get_mom()
+        if betas is not None:
+            self._set_betas(betas)
 
-    def _set_momentum(self, momentum: Sequence[float]) -> None:
-        for group, first in zip(self.optimizer.param_groups, momentum, strict=True):
-            group["betas"] = (first, SECOND_BETA)
+    def _set_betas(self, betas: Sequence[tuple[float, float]]) -> None:
+        for group, pair in zip(self.optimizer.param_groups, betas, strict=True):
+            group["betas"] = pair
 
 
 def _has_betas(optimizer: Optimizer) -> bool:

@@ -8,18 +8,18 @@ from before ``initialize``. Each is whole inside, and each is brought up to date
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from dsengine.parameters.chunks import group_for
-from dsengine.parameters.shards import part_of, whole_of
+from dsengine.parameters.shards import whole_of
 from dsengine.sharding.zero.partitioned import PartitionedParameter, partition, restore
 from dsengine.sharding.zero.registry import Held, Lookup
-from dsengine.sharding.zero.status import answers_of, tell_available
-from dsengine.torch_private import local_part, plain_tensors
+from dsengine.sharding.zero.shown import write
+from dsengine.sharding.zero.status import answers_of, is_watched, tell_available
+from dsengine.torch_private import plain_tensors, version_of
 
 
 class WholeShard(DTensor):
@@ -35,6 +35,8 @@ class WholeShard(DTensor):
     ) -> Any:
         with plain_tensors():
             inputs: Any = (args, kwargs or {})
+            if func is Tensor.__deepcopy__:
+                return nn.Parameter.__deepcopy__(_WHOLE[id(args[0])], *args[1:])
             args, kwargs = tree_map_only(WholeShard, lambda p: _WHOLE[id(p)], inputs)
             return func(*args, **cast(dict[str, Any], kwargs))
 
@@ -48,6 +50,9 @@ class GatheredParameters:
 
     ``modifier_rank``: the rank whose changes are kept; None discards all changes. Collective:
     every rank enters and leaves. ``enabled=False`` does nothing.
+
+    Leaving raises RuntimeError, on all ranks, where ``zero_optimization.enable_sanity_checks`` is
+    on and a rank has written to a parameter whose changes are discarded.
     """
 
     def __init__(
@@ -65,6 +70,8 @@ class GatheredParameters:
         self._parameters = list({id(p): p for p in params}.values()) if enabled else []
         self._modifier_rank = modifier_rank
         self._leave: list[Callable[[], None]] = []
+        self._unwritten: list[tuple[Tensor, tuple[int, int]]] = []
+        """Whole parameters to which nobody is to write, and what tells that somebody has."""
 
     def __enter__(self) -> None:
         engines = Lookup()
@@ -77,11 +84,21 @@ class GatheredParameters:
                 self._gather_shard(cast(nn.Parameter, parameter))
             elif (held := engines.find(parameter)) is not None:
                 self._watch_whole(parameter, held)
+        if self._modifier_rank is None:
+            wholes = [_WHOLE.get(id(p), p) for p in self._parameters if is_watched(p)]
+            self._unwritten = [(whole, _writing_of(whole)) for whole in wholes]
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object = None, *error: object) -> None:
+        written = any(_writing_of(whole) != before for whole, before in self._unwritten)
+        asks = bool(self._unwritten)  # also where an error, perhaps of this rank alone, ends it
         for leave in reversed(self._leave):
             leave()
-        self._leave = []
+        self._leave, self._unwritten = [], []
+        if asks and _anywhere(written) and kind is None:
+            raise RuntimeError(
+                "in-place modification of parameters in GatheredParameters without modifier_rank, "
+                "which discards it: give the rank whose changes are to be kept"
+            )
 
     def _gather_partitioned(self, parameter: PartitionedParameter) -> None:
         piece, answers = parameter._piece, answers_of(parameter)
@@ -100,7 +117,6 @@ class GatheredParameters:
     def _gather_shard(self, shard: nn.Parameter) -> None:
         kind = type(shard)
         sharded = cast(DTensor, shard.detach())
-        piece = local_part(shard)  # its version tells others of the change
         whole = nn.Parameter(whole_of(sharded).clone(), shard.requires_grad)
         _WHOLE[id(shard)] = whole
         cast(Any, shard).__class__ = WholeShard
@@ -112,7 +128,7 @@ class GatheredParameters:
             del _WHOLE[id(shard)]
             if self._modifier_rank is not None:
                 _take_from(whole.data, self._modifier_rank)
-                _write_shard(sharded, piece, whole.data)
+                write(shard, whole.data)
 
         self._leave.append(leave)
 
@@ -134,12 +150,18 @@ class GatheredParameters:
         self._leave.append(leave)
 
 
+def _writing_of(whole: Tensor) -> tuple[int, int]:
+    """How often it was written to, and where it is, which ``data = ...`` changes."""
+    return version_of(whole), whole.data_ptr()
+
+
+def _anywhere(flag: bool) -> bool:
+    """Whether it is set on any rank. Collective."""
+    flags = [False] * dist.get_world_size()
+    dist.all_gather_object(flags, flag)
+    return any(flags)
+
+
 def _take_from(whole: Tensor, rank: int | None) -> None:
     if rank is not None and dist.get_world_size() > 1:
         dist.broadcast(whole, rank, group=group_for(whole))
-
-
-@torch.no_grad()
-def _write_shard(shard: DTensor, piece: Tensor, whole: Tensor) -> None:
-    """Copy this rank's part of ``whole`` into ``piece``, the memory of ``shard``."""
-    piece.copy_(part_of(whole, shard))

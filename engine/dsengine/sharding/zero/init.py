@@ -1,5 +1,6 @@
 """zero.Init: builds a model of which each rank keeps its share."""
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -8,7 +9,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+import dsconfig
 from dsengine.sharding.zero.partitioned import partition
+from dsengine.sharding.zero.status import watch_writes
 from dsengine.sharding.zero.trim import Trimmer
 
 
@@ -22,8 +25,8 @@ class Init:
     than its share and one module's own parameters. A module counts as finished when the next
     one begins; dividing one too early costs a gather, never a wrong value (see ``partitioned``).
     ``dtype`` casts floating-point parameters; ``enabled=False`` does nothing. ``module``: an
-    existing one to divide. The remaining arguments are accepted for DeepSpeed's sake and decided
-    by the config given to ``initialize``.
+    existing one to divide. Of the config ``enable_sanity_checks`` counts already; the rest of it
+    and the remaining arguments are decided by the config given to ``initialize``.
     """
 
     def __init__(
@@ -41,7 +44,9 @@ class Init:
         **unused: Any,
     ) -> None:
         del data_parallel_group, mem_efficient_linear, remote_device, pin_memory
-        del config_dict_or_path, config, mpu, unused
+        del mpu, unused
+        given = config_dict_or_path if config_dict_or_path is not None else config
+        self._watches = _asks_for_checks(given) if enabled and given is not None else False
         self.enabled = enabled
         self.dtype = dtype
         self._building: nn.Module | None = None
@@ -50,8 +55,8 @@ class Init:
         self._trimmer = Trimmer()
         if enabled and module is not None:
             _join_process_group()
-            for parameter in module.parameters():
-                partition(parameter, dtype)
+            self._whole = list(module.parameters())
+            self._divide()
 
     def __enter__(self) -> "Init":
         if not self.enabled:
@@ -97,7 +102,15 @@ class Init:
         whole, self._whole = self._whole, []
         for parameter in whole:
             partition(parameter, self.dtype)
+            if self._watches:
+                watch_writes(parameter)
             self._trimmer.freed(parameter.nbytes)
+
+
+def _asks_for_checks(config: Any) -> bool:
+    settings = dsconfig.read(config).value
+    block = settings.get("zero_optimization") if isinstance(settings, Mapping) else None
+    return isinstance(block, Mapping) and block.get("enable_sanity_checks") is True
 
 
 def _join_process_group() -> None:

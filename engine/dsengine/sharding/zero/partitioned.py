@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dsengine.parameters.chunks import group_for, piece_of, put_together
+from dsengine.parameters.shards import is_indivisible
 from dsengine.sharding.zero.status import tell_divided, tell_whole
 from dsengine.torch_private import backward_hooks_of, plain_tensors, storage_key, version_of
 
 _T: Any = torch.Tensor
-_SHAPE_QUESTIONS = {
+SHAPE_QUESTIONS = {
     _T.shape.__get__,
     _T.ndim.__get__,
     _T.nbytes.__get__,
@@ -39,7 +40,7 @@ _SHAPE_QUESTIONS = {
 }
 """Answered by a meta tensor of the whole shape."""
 
-_PLAIN_QUESTIONS = {
+PLAIN_QUESTIONS = {
     _T.dtype.__get__,
     _T.device.__get__,
     _T.layout.__get__,
@@ -83,9 +84,9 @@ class PartitionedParameter(nn.Parameter):
     ) -> Any:
         kwargs = kwargs or {}
         with plain_tensors():
-            if func in _PLAIN_QUESTIONS:
+            if func in PLAIN_QUESTIONS:
                 return func(*args, **kwargs)
-            if func in _SHAPE_QUESTIONS:
+            if func in SHAPE_QUESTIONS:
                 inputs: Any = (args, kwargs)
                 args, kwargs = tree_map_only(PartitionedParameter, _like, inputs)
                 return func(*args, **cast(dict[str, Any], kwargs))
@@ -127,9 +128,10 @@ class Alias(Tensor):
 def partition(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None:
     """Keep this rank's piece of rank 0's values and free the rest; collective.
 
-    A scalar stays whole: there is nothing to divide.
+    What has nothing to divide stays whole.
     """
-    if isinstance(parameter, PartitionedParameter) or parameter.dim() == 0 or parameter.is_meta:
+    is_piece_already = isinstance(parameter, PartitionedParameter)
+    if is_piece_already or parameter.is_meta or is_indivisible(parameter):
         return
     whole = parameter.data
     if dtype is not None and whole.is_floating_point():
@@ -199,7 +201,7 @@ def _touch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
             if replaced or version_of(parameter) != version:
                 parameter._piece = _piece_of_first_rank(current)
                 parameter._like = torch.empty_like(current, device="meta")
-        if aliases and (_writes(func) or "out" in kwargs):
+        if aliases and (writes(func) or "out" in kwargs):
             for alias in aliases:
                 alias._owner._piece = _piece_of_first_rank(alias._whole)
     owners = list(zip(parameters, wholes, strict=True))
@@ -220,7 +222,7 @@ def _whole(parameters: list[PartitionedParameter]) -> Iterator[list[Tensor]]:
             parameter.data = empty
 
 
-def _writes(func: Callable[..., Any]) -> bool:
+def writes(func: Callable[..., Any]) -> bool:
     name = getattr(func, "__name__", "")
     return (name.endswith("_") and not name.endswith("__")) or name in (
         "__setitem__",

@@ -1,8 +1,10 @@
-"""What a divided parameter says of itself: ``ds_id``, ``ds_shape``, ``ds_numel``, ``ds_status``.
+"""What a divided parameter says of itself: ``ds_id``, ``ds_shape``, ``ds_numel``, ``ds_status``
+and ``ds_persist``.
 
-Scripts written for stage 3 ask ``hasattr(p, "ds_id")`` whether a parameter is divided, and
-``p.ds_status`` whether it is whole just now, before they gather it: at stage 3 every parameter says
-so, those of a unit that stays whole too, and inside forward. Below stage 3 none has any of these.
+Scripts written for stage 3 ask ``hasattr(p, "ds_id")`` whether a parameter is divided,
+``p.ds_status`` whether it is whole just now, before they gather it, and ``p.ds_persist`` whether it
+stays whole: at stage 3 every parameter says so, those of a unit that stays whole too, and inside
+forward. Below stage 3 none has any of these.
 """
 
 from enum import Enum, auto
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 
 _numbers = count()
-_NAMES = ("ds_id", "ds_shape", "ds_numel", "ds_status")
+_NAMES = ("ds_id", "ds_shape", "ds_numel", "ds_status", "ds_persist")
 
 
 class ZeroParamStatus(Enum):
@@ -33,16 +35,29 @@ def tell_divided(parameter: Tensor, shape: torch.Size) -> None:
     told.ds_shape = shape
     told.ds_numel = shape.numel()
     told.ds_status = ZeroParamStatus.NOT_AVAILABLE
+    told.ds_persist = False
 
 
-def tell_whole_for_now(parameter: Tensor, shard: Tensor) -> None:
-    """Let a whole parameter of stage 3 answer as the ``shard`` that it is gathered from."""
+def tell_whole_for_now(parameter: Tensor, shard: Tensor, *, persists: bool = False) -> None:
+    """Let a whole parameter of stage 3 answer as the ``shard`` that it is gathered from.
+
+    ``persists``: it stays whole between steps.
+    """
     if hasattr(parameter, "ds_id"):
         return
     tell_divided(parameter, shard.shape)
     told = cast(Any, parameter)
     told.ds_id = getattr(shard, "ds_id", told.ds_id)
-    told.ds_status = ZeroParamStatus.AVAILABLE
+    told.ds_status, told.ds_persist = ZeroParamStatus.AVAILABLE, persists
+
+
+def watch_writes(parameter: Tensor) -> None:
+    """Let GatheredParameters refuse writes to ``parameter`` that it is going to discard."""
+    cast(Any, parameter).ds_enable_sanity_checks = True
+
+
+def is_watched(parameter: Tensor) -> bool:
+    return getattr(parameter, "ds_enable_sanity_checks", False)
 
 
 def answers_of(parameter: Tensor) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class TiledLinear(nn.Module):
     ``in_splits`` by ``out_splits`` tiles, made by ``linear_cls``, each a module of its own. The
     bias is that of the last tile of a row. ``input_is_already_split``: forward takes the parts of
     the input; ``combine_out_splits=False``: it returns those of the output. ``init_linear`` gives
-    the weights. Raises ValueError for more tiles than features.
+    the weights. Raises RuntimeError for more tiles than features, or none.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class TiledLinear(nn.Module):
 def _parts(features: int, splits: int, name: str) -> list[int]:
     """Where the parts begin and the last one ends; the first ones are larger by one."""
     if not 1 <= splits <= features:
-        raise ValueError(f"{name} is {splits}, and must be from 1 to {features}")
+        raise RuntimeError(f"{name} is {splits}, and must be from 1 to {features}")
     size, more = divmod(features, splits)
     return [index * size + min(index, more) for index in range(splits + 1)]
 

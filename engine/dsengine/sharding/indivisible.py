@@ -1,23 +1,26 @@
-"""Parameters without a dimension (CLIP's ``logit_scale``): whole on every rank at every stage.
+"""Parameters that nothing can divide: whole on every rank at every stage.
 
-Nothing can divide them, and ``fully_shard`` refuses them. They stay the parameters they were, of
-fp32 in mixed precision (a scalar does not change the dtype of what it is multiplied with), and
-their gradients are summed over all ranks in one collective of their own.
+Those without a dimension (CLIP's ``logit_scale``), which ``fully_shard`` refuses, and those without
+an element (DINOv3's register tokens when there are none), whose gradients it cannot reduce. They
+stay the parameters they were, a scalar of fp32 in mixed precision (it does not change the dtype of
+what it is multiplied with), and their gradients are summed over all ranks in one collective of
+their own.
 """
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dsengine.parameters.shards import is_indivisible
 from dsengine.sharding.reduction import Averaging
 
 
-def scalars_of(module: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of ``module`` that have no dimension."""
-    return [parameter for parameter in module.parameters() if parameter.dim() == 0]
+def indivisible(module: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of ``module`` that stay whole."""
+    return [parameter for parameter in module.parameters() if is_indivisible(parameter)]
 
 
-class ScalarGradients:
+class WholeGradients:
     """Reduces the gradients of ``parameters`` as those of the units are."""
 
     def __init__(self, parameters: list[nn.Parameter], averaging: Averaging) -> None:
@@ -31,15 +34,14 @@ class ScalarGradients:
         """Sum over ranks what has come since the last time. Collective where there are any."""
         if not self._trained:
             return
-        fresh = torch.stack([self._fresh(each) for each in self._trained])
-        used = torch.tensor(
-            [each.grad is not None for each in self._trained], dtype=fresh.dtype
-        ).to(fresh.device)
-        both = torch.stack([fresh * self._factor, used])
+        fresh = [self._fresh(each).flatten() * self._factor for each in self._trained]
+        used = torch.tensor([float(each.grad is not None) for each in self._trained])
+        both = torch.cat([*fresh, used.to(fresh[0].device)])
         dist.all_reduce(both)
-        for parameter, value, was_used in zip(self._trained, *both, strict=True):
+        *values, were_used = both.split([*map(len, fresh), len(fresh)])
+        for parameter, value, was_used in zip(self._trained, values, were_used, strict=True):
             if was_used:
-                total = self._before(parameter) + value
+                total = self._before(parameter) + value.view(parameter.shape)
                 parameter.grad = total.to(parameter.dtype)
                 self._reduced[parameter] = (parameter.grad, total.clone())
 

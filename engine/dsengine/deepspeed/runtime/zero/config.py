@@ -1,0 +1,107 @@
+"""Blocks of a ds_config as objects: what programs ask for a default or a former name.
+
+They are views of the one table of keys. A value that DeepSpeed refuses raises pydantic's
+ValidationError, as there.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, ClassVar
+
+import dsconfig
+
+
+class ZeroStageEnum(IntEnum):
+    """Stages of ZeRO by what the ranks share."""
+
+    disabled = 0
+    optimizer_states = 1
+    gradients = 2
+    weights = 3
+    max_stage = 3
+
+
+class ConfigBlock:
+    """A block of a config: every field is an attribute, named as DeepSpeed's model names it."""
+
+    path: ClassVar[tuple[str, ...]]
+    inner: ClassVar[Mapping[str, "type[ConfigBlock]"]] = {}
+    """Blocks in it, by field."""
+
+    def __init__(self, **values: Any) -> None:
+        top, *below = self.path
+        content: dict[str, Any] = values
+        for name in reversed(below):
+            content = {"stage": 3, name: content}  # at which all of it counts
+        _refuse(type(self).__name__, self.path, top, content)
+        found: dict[str, Any] = dsconfig.block_values(top, content)
+        for name in below:
+            found = found[name]
+        self._take(found)
+
+    def _take(self, found: Mapping[str, Any]) -> None:
+        for name, value in found.items():
+            setattr(self, name, self._inner(name, value) if isinstance(value, dict) else value)
+
+    def _inner(self, name: str, values: dict[str, Any]) -> "ConfigBlock":
+        block = object.__new__(self.inner.get(name, ConfigBlock))
+        block._take(values)
+        return block
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({fields})"
+
+
+class DeepSpeedZeroOffloadParamConfig(ConfigBlock):
+    path = ("zero_optimization", "offload_param")
+
+
+class DeepSpeedZeroOffloadOptimizerConfig(ConfigBlock):
+    path = ("zero_optimization", "offload_optimizer")
+    pipeline_read: bool
+    pipeline_write: bool
+
+    @property
+    def pipeline(self) -> bool:
+        """Whether states are read ahead or written behind."""
+        return self.pipeline_read or self.pipeline_write
+
+
+class DeepSpeedZeroConfig(ConfigBlock):
+    path = ("zero_optimization",)
+    inner: ClassVar[Mapping[str, type[ConfigBlock]]] = {
+        "offload_param": DeepSpeedZeroOffloadParamConfig,
+        "offload_optimizer": DeepSpeedZeroOffloadOptimizerConfig,
+    }
+    stage: int
+
+    def _take(self, found: Mapping[str, Any]) -> None:
+        super()._take(found)
+        self.stage = ZeroStageEnum(self.stage)
+
+
+def _refuse(title: str, path: tuple[str, ...], top: str, content: dict[str, Any]) -> None:
+    from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
+
+    report = dsconfig.validate({"train_batch_size": 1, top: content}, runtime="deepspeed")
+    prefix = "/" + "/".join(path)
+    errors = [
+        InitErrorDetails(
+            type=PydanticCustomError("ds_config", "{why}", {"why": each.message}),
+            loc=tuple(each.pointer.removeprefix(prefix).strip("/").split("/")),
+            input=content,
+        )
+        for each in report.refusals
+        if (each.pointer or "").startswith(prefix)
+    ]
+    if errors:
+        raise ValidationError.from_exception_data(title, errors)
+
+
+__all__ = [
+    "DeepSpeedZeroConfig",
+    "DeepSpeedZeroOffloadOptimizerConfig",
+    "DeepSpeedZeroOffloadParamConfig",
+    "ZeroStageEnum",
+]
