@@ -16,7 +16,9 @@ KINDS = {
 }
 _NAMES = ("MissingNameError", "AttributeError", "ImportError", "ModuleNotFoundError")
 _NOT_BUILT = re.compile(r"not built|dsengine has no |a plan for it is refused")
+_NO_LAUNCHER = re.compile(r"deepspeed: No such file|No such file or directory: 'deepspeed'")
 _NO_COUNTERPART = re.compile(r"no counterpart of deepspeed\.(\S+): (.*)", re.DOTALL)
+_PLACEHOLDERS = ("deepspeed_tests.placeholders", "'_Placeholder'")
 _ATTRIBUTE = re.compile(r"has no attribute '(\w+)'")
 
 
@@ -48,11 +50,15 @@ def _of_failure(failure: dict[str, Any]) -> Outcome:
     words, kind = failure["message"], failure["type"].rpartition(".")[2]
     if found := _NO_COUNTERPART.search(words):
         return Outcome("refused", found[2].split("\n")[0])
-    if kind == "DeepSpeedConfigError" and _NOT_BUILT.search(words):
+    if _NO_LAUNCHER.search(words):
+        return Outcome("refused", "start with torchrun, mpirun, srun, or dsconfig run")
+    of_config = kind == "DeepSpeedConfigError" or "this config cannot be run" in words
+    if of_config and _NOT_BUILT.search(words):
         told = re.search(r"DSC\d+ (/\S+):", words)
         return Outcome("refused", f"`{told[1][1:].replace('/', '.')}`" if told else "")
     is_of_nothing = words.startswith("'NoneType' object")
-    if (kind in _NAMES and not is_of_nothing) or "deepspeed_tests.placeholders" in words:
+    of_names = kind in _NAMES or (kind == "Collection" and any(each in words for each in _NAMES))
+    if (of_names and not is_of_nothing) or any(each in words for each in _PLACEHOLDERS):
         attribute = _ATTRIBUTE.search(words)
         return Outcome("private", attribute[1] if attribute else _name_in(words))
     return Outcome(

@@ -34,22 +34,26 @@ def pytest_runtest_call(item):
 """
 TESTS = """
 from deepspeed.pipe import PipelineModule
-from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.runtime.zero.contiguous_memory_allocator import ContiguousMemoryAllocator
 import deepspeed, pytest
 from unit.common import DistributedExec
+from unit.util import bf16_required_version_check
 
 class Mine(PipelineModule):
     pass
 
-@pytest.mark.parametrize("stage", [ZeroStageEnum.weights, 3])
+@pytest.mark.parametrize("stage", [ContiguousMemoryAllocator.size, 3])
 def test_passes(stage):
     assert deepspeed.__version__.partition("+")[2].startswith("dsengine")
 
 def test_refused():
     Mine(layers=[])
 
+def test_in_bf16():
+    assert bf16_required_version_check()
+
 def test_private():
-    ZeroStageEnum(3)
+    ContiguousMemoryAllocator(3)
 
 def test_of_nothing():
     getattr(None, "norm")
@@ -73,6 +77,7 @@ def test_each_test_comes_to_one_kind(tmp_path: Path) -> None:
         "conftest.py": CONFTEST,
         "unit/__init__.py": "",
         "unit/common.py": COMMON,
+        "unit/util.py": "bf16_required_version_check = bool",
         "unit/test_some.py": TESTS,
     }.items():
         (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -85,18 +90,22 @@ def test_each_test_comes_to_one_kind(tmp_path: Path) -> None:
     for _ in range(2):  # the second run finds everything done
         subprocess.run(command, env=environment, capture_output=True, check=True, cwd=tmp_path)
     told = tmp_path / "runs" / "dsengine.jsonl"
-    assert len(told.read_text().splitlines()) == 7
+    assert len(told.read_text().splitlines()) == 8
     found = {name.rpartition("test_some.py::")[2]: each for name, each in read(told).items()}
     assert {name: each.kind for name, each in found.items()} == {
         "TestMany::test_passes": "skipped",
         "TestRanks::test_fails_on_one": "failed",
         "TestRanks::test_passes": "passed",
+        "test_in_bf16": "passed",
         "test_of_nothing": "failed",
         "test_passes": "passed",
         "test_private": "private",
         "test_refused": "refused",
     }
-    assert found["test_private"].why == "runtime.zero.config.ZeroStageEnum"
+    assert (
+        found["test_private"].why
+        == "runtime.zero.contiguous_memory_allocator.ContiguousMemoryAllocator"
+    )
     assert "of rank 1" in found["TestRanks::test_fails_on_one"].why
 
 

@@ -3,6 +3,7 @@ what a configuration class says of itself.
 """
 
 import copy
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ SOME = (
 
 def shrink(config: Any) -> Any:
     """The configuration with every size made small, those of its parts too."""
+    depth = getattr(config, "num_hidden_layers", None)
     for name, value in list(vars(config).items()):
         own = getattr(type(config), "attribute_map", {}).get(name, name)
         small = SMALL.get(name, SMALL.get(own))
@@ -74,6 +76,8 @@ def shrink(config: Any) -> Any:
             setattr(config, name, TOKENS[name])
         elif type(value) is float and any(each in name for each in WITHOUT_DICE):
             setattr(config, name, 0.0)
+        elif isinstance(value, list) and len(value) == depth:  # a word for each layer
+            setattr(config, name, value[: SMALL["num_hidden_layers"]])
         elif hasattr(value, "to_dict") and hasattr(value, "model_type"):
             shrink(value)
     config.use_cache = False
@@ -85,32 +89,50 @@ def small_model(model_type: str) -> nn.Module:
 
     Raises what transformers raises where the family cannot be built so.
     """
-    from transformers.models.auto import configuration_auto, modeling_auto
+    from transformers.models.auto import configuration_auto
 
     config = shrink(copy.deepcopy(configuration_auto.CONFIG_MAPPING[model_type]()))
-    kinds = (
+    kind = _class_for(type(config))
+    torch.manual_seed(0)
+    return kind(config)
+
+
+def _class_for(configuration: type) -> Any:
+    """The class that transformers itself would take, else one that names this configuration."""
+    from transformers import PreTrainedModel
+    from transformers.models.auto import modeling_auto
+
+    mappings = (
         modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING,
         modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
         modeling_auto.MODEL_FOR_MASKED_LM_MAPPING,
         modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
         modeling_auto.MODEL_MAPPING,
     )
-    kind = next(each[type(config)] for each in kinds if type(config) in each)
-    kind = kind[0] if isinstance(kind, tuple) else kind
-    torch.manual_seed(0)
-    return kind(config)
+    for mapping in mappings:
+        if configuration in mapping:
+            found = mapping[configuration]
+            return found[0] if isinstance(found, tuple) else found
+    module = import_module(configuration.__module__.replace("configuration_", "modeling_"))
+    for each in vars(module).values():
+        is_model = isinstance(each, type) and issubclass(each, PreTrainedModel)
+        if is_model and each.config_class is configuration and "PreTrained" not in each.__name__:
+            return each
+    raise LookupError("no class of models is of this configuration by itself")
 
 
 def inputs_of(model: Any, seed: int) -> dict[str, Tensor]:
-    """Arguments of a forward, by the main input that the class names."""
+    """Arguments of a forward, by the main input that the class names: the first of several."""
+    named = model.main_input_name
+    name = named if isinstance(named, str) else named[0]
     generator = torch.Generator().manual_seed(seed)
-    if model.main_input_name == "pixel_values":
+    if name == "pixel_values":
         size = getattr(model.config, "image_size", 96)
         size = size if isinstance(size, int) else size[0]
         channels = getattr(model.config, "num_channels", 3)
         return {"pixel_values": torch.randn(2, channels, size, size, generator=generator)}
     tokens = torch.randint(3, 97, (2, 16), generator=generator)
-    found = {model.main_input_name: tokens}
+    found = {name: tokens}
     if model.config.is_encoder_decoder:
         found["decoder_input_ids"] = tokens
     return found

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ STAND_IN = {"dsengine": "dsengine.as_deepspeed", "deepspeed": "frameworks.real"}
 
 def environment(ranks: int) -> dict[str, str]:
     """That of a process which a launcher has started, or of the launcher of several."""
-    paths = [str(ROOT), str(ROOT / "engine"), str(ROOT / "tests")]
+    paths = [ROOT, ROOT / "engine", ROOT / "tests", *filter(None, [os.environ.get("PYTHONPATH")])]
     alone = {
         "RANK": "0",
         "LOCAL_RANK": "0",
@@ -26,7 +28,7 @@ def environment(ranks: int) -> dict[str, str]:
     }
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "PYTHONWARNINGS": "ignore",
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
@@ -56,23 +58,33 @@ def told(package: str, script: str, folder: Path, *arguments: str, ranks: int = 
     return json.loads(target.read_text())
 
 
-def tiny_model(folder: Path) -> Path:
-    """A language model in a folder, as ``from_pretrained`` reads it; the same one each time."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A script that writes what it has to tell into the file that it is given first."""
 
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=97,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    target = folder / "model"
-    LlamaForCausalLM(config).save_pretrained(target)
-    return target
+    script: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def tell(package: str, folder: Path, jobs: Mapping[str, Job]) -> None:
+    """Run scripts one after the other: each leaves ``folder/NAME.json``, and NAME.log beside it.
+
+    What is there is not run again; where one fails there is but the log. They share their start.
+    """
+    listed = [
+        {
+            "script": str(SCRIPTS / f"{job.script}.py"),
+            "arguments": [str(folder / f"{name}.json"), *job.arguments],
+            "environment": dict(job.environment),
+            "log": str(folder / f"{name}.log"),
+        }
+        for name, job in jobs.items()
+        if not (folder / f"{name}.json").exists()
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "jobs"
+    file.write_text(json.dumps(listed))
+    forked = Path(__file__).parent / "forked.py"
+    command = [sys.executable, "-m", STAND_IN[package], str(forked), str(file)]
+    subprocess.run(command, env=environment(1), check=True, capture_output=True)

@@ -18,8 +18,8 @@ PYTEST = (
     *("-p", "mutation.plugin", "-p", "no:cacheprovider"),
 )
 SUITES = {
-    "light": ("-n", "2", "-m", "not engine and not live and not browser and not deep"),
-    "engine": ("-m", "engine and not live and not browser and not deep"),
+    "light": ("-n", "2", "-m", "not engine and not live and not browser and not long and not deep"),
+    "engine": ("-m", "engine and not live and not browser and not long and not deep"),
 }
 NO_WITNESS = ("tests/house/", "tests/mutation/")
 """Style, layers and what is written from the sources: they see that something changed."""

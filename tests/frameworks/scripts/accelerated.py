@@ -10,6 +10,8 @@ from accelerate import Accelerator
 from accelerate.utils import DeepSpeedPlugin, DummyOptim, DummyScheduler
 from transformers import AutoModelForCausalLM
 
+from frameworks.files import names_of
+
 FILE: dict[str, Any] = {
     "train_batch_size": "auto",
     "train_micro_batch_size_per_gpu": "auto",
@@ -27,7 +29,9 @@ FILE: dict[str, Any] = {
 }
 
 
-def plugin(stage: int, way: str) -> DeepSpeedPlugin:
+def plugin(stage: int, way: str) -> DeepSpeedPlugin | None:
+    if way == "launched":
+        return None  # the launcher's settings are in the environment
     if way == "fields":
         return DeepSpeedPlugin(
             zero_stage=stage,
@@ -48,7 +52,7 @@ def main(model_path: str, folder: str, stage: int, way: str, precision: str) -> 
         torch.randint(97, (48, 12), generator=generator),  # type: ignore[arg-type]
         batch_size=4,
     )
-    if way == "fields":
+    if way != "file":
         optimizer: Any = torch.optim.AdamW(model.parameters(), lr=1e-3)
         schedule: Any = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
     else:
@@ -73,7 +77,7 @@ def main(model_path: str, folder: str, stage: int, way: str, precision: str) -> 
     one_pass("losses")
     accelerator.save_state(folder)
     state = accelerator.get_state_dict(model)
-    told["weights"] = {name: tensor.double().sum().item() for name, tensor in state.items()}
+    told["weights"] = {name: tensor.double().norm().item() for name, tensor in state.items()}
     one_pass("again")
     first = list(told["again"])
     accelerator.load_state(folder)
@@ -81,6 +85,7 @@ def main(model_path: str, folder: str, stage: int, way: str, precision: str) -> 
     one_pass("again")
     told["resumed"] = first == told["again"]
     told["class"] = type(accelerator.unwrap_model(model)).__name__
+    told["files"] = names_of(Path(folder))
     told["rate"] = optimizer.param_groups[0]["lr"]
     return told
 

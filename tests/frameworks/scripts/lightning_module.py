@@ -11,6 +11,8 @@ from lightning.pytorch.accelerators import CUDAAccelerator  # type: ignore[impor
 from lightning.pytorch.strategies import DeepSpeedStrategy  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
+from frameworks.files import names_of
+
 
 class OnCPU(CUDAAccelerator):
     """Lightning gives its strategy to GPUs alone; this one says that it is one."""
@@ -82,11 +84,13 @@ def main(folder: str, stage: str, epochs: str, resume: str) -> dict[str, Any]:
         enable_model_summary=False,
     )
     net = Net()
-    trainer.fit(net, loader(1), loader(2), ckpt_path=resume or None)
+    before = next(Path(resume).rglob("*.ckpt")) if resume else None
+    trainer.fit(net, loader(1), loader(2), ckpt_path=before)
     return {
         "losses": net.losses,
         "val": float(trainer.callback_metrics["val"]),
-        "saved": trainer.checkpoint_callback.best_model_path,
+        "saved": Path(trainer.checkpoint_callback.best_model_path).name,
+        "files": names_of(Path(folder)),
         "steps": trainer.global_step,
     }
 

@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
 
+from frameworks.files import names_of
+
 VOCABULARY, LENGTH = 97, 12
 
 
@@ -17,9 +19,14 @@ def samples(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": each, "labels": each} for each in made]
 
 
-def main(model_path: str, arguments: TrainingArguments) -> dict[str, object]:
+def main(model_path: str, arguments: TrainingArguments, lora: bool) -> dict[str, object]:
     told: dict[str, object] = {}
     model = AutoModelForCausalLM.from_pretrained(model_path)
+    if lora:
+        from peft import LoraConfig, get_peft_model  # type: ignore[import-not-found]
+
+        torch.manual_seed(1)
+        model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
     trainer = Trainer(
         model=model, args=arguments, train_dataset=samples(32, 1), eval_dataset=samples(8, 2)
     )
@@ -39,12 +46,15 @@ def main(model_path: str, arguments: TrainingArguments) -> dict[str, object]:
     told["tokens"] = generated.tolist()
     trainer.save_model(str(out / "final"))
     told["saved"] = sorted(each.name for each in (out / "final").iterdir())
-    weights = load_file(out / "final" / "model.safetensors")
-    told["weights"] = {name: weight.double().sum().item() for name, weight in weights.items()}
+    told["files"] = names_of(out)
+    (weights_file,) = (out / "final").glob("*model.safetensors")
+    weights = load_file(weights_file)
+    told["weights"] = {name: weight.double().norm().item() for name, weight in weights.items()}
     return told
 
 
 if __name__ == "__main__":
-    target, model_path, *rest = sys.argv[1:]
+    lora = "--lora" in sys.argv
+    target, model_path, *rest = (each for each in sys.argv[1:] if each != "--lora")
     (arguments,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(rest)
-    Path(target).write_text(json.dumps(main(model_path, arguments)))
+    Path(target).write_text(json.dumps(main(model_path, arguments, lora)))

@@ -1,6 +1,9 @@
-"""accelerate with dsengine in the place of DeepSpeed, held to the real one (one rank)."""
+"""What dsconfig advises, done by the programs that it is for, with the real DeepSpeed."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,31 +12,11 @@ import pytest
 from dsconfig.runtimes.base import CONFIG, SCRIPT, runtime_of
 from dsconfig.source import read
 from dsconfig.source.override import with_overrides
-from frameworks.running import tiny_model, told
+from frameworks.cases import TRAINER
+from frameworks.running import told
+from frameworks.tiny import save_model
 
 pytestmark = [pytest.mark.live, pytest.mark.engine]
-
-
-@pytest.mark.parametrize("precision", ["no", "bf16"])
-@pytest.mark.parametrize("way", ["fields", "file"])
-@pytest.mark.parametrize("stage", [2, 3])
-def test_a_loop_trains_saves_and_goes_on(
-    tmp_path: Path, stage: int, way: str, precision: str
-) -> None:
-    model = str(tiny_model(tmp_path))
-    how = (f"--stage={stage}", f"--way={way}", f"--precision={precision}")
-
-    def run(package: str) -> dict[str, Any]:
-        return told(package, "accelerated", tmp_path, model, str(tmp_path / package), *how)
-
-    mine, theirs = run("dsengine"), run("deepspeed")
-    close, norms = (1e-5, 1e-5) if precision == "no" else (5e-3, 3e-2)
-    for name in ("losses", "again", "rate"):
-        assert mine[name] == pytest.approx(theirs[name], rel=close), name
-    assert mine["norms"] == pytest.approx(theirs["norms"], rel=norms)
-    assert mine["weights"] == pytest.approx(theirs["weights"], rel=close, abs=0.05)
-    assert mine["class"] == theirs["class"] == "LlamaForCausalLM" and mine["resumed"]
-
 
 FILE: dict[str, Any] = {
     "train_batch_size": "auto",
@@ -92,3 +75,23 @@ def test_each_remedy_reaches_deepspeed(tmp_path: Path, config: dict[str, Any]) -
     for (name, (_, wanted)), seen in zip(REMEDIES.items(), found, strict=True):
         assert seen | wanted == seen, name
     assert kinds == {CONFIG, SCRIPT, "the accelerate config"}
+
+
+def test_what_tune_advises_trains_to_its_end(tmp_path: Path) -> None:
+    """With the real DeepSpeed: the file that it writes, and the arguments that it names beside."""
+    model, file = save_model(tmp_path / "model"), tmp_path / "ds.json"
+    about = ["--model", str(model / "config.json"), "--gpus", "1", "--device", "h100"]
+    batch = ["--seq-len", "12", "--micro-batch", "2", "--global-batch", "4"]
+    run = ["--runtime", "transformers", "--precision", "bf16", "-o", str(file)]
+    command = [sys.executable, "-m", "dsconfig", "tune", *about, *batch, *run]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    words = " ".join((said.stdout + said.stderr).split())
+    advice = re.search(r"\(-o\), set (.*?) in TrainingArguments", words)
+    assert advice is not None, words
+    named = [f"--{each}" for each in advice[1].split(", ")]
+    assert {each.partition("=")[0] for each in named} >= {"--learning_rate", "--bf16"}
+    usual = [each for each in TRAINER if not each.startswith("--learning_rate")]
+    out = ("--output_dir", str(tmp_path / "out"), "--deepspeed", str(file), "--use_cpu=true")
+    told_by = told("deepspeed", "trainer", tmp_path, str(model), *out, *usual, *named)
+    assert len(told_by["losses"]) == 6 and max(told_by["rates"]) == pytest.approx(1e-5)
+    assert "model.safetensors" in told_by["saved"]

@@ -1,0 +1,329 @@
+"""The frameworks' runs in which dsengine is held to DeepSpeed: one case for each, and a table.
+
+python -m frameworks.cases run [NAME]...    both packages; goes on where it was stopped
+python -m frameworks.cases record           keep how they compare, for the page
+python -m frameworks.cases page             write docs/frameworks-table.md
+
+What a run has told is in runs/frameworks. PYTHONPATH may lead to trl, peft and lightning; cases of
+what is not there are left out.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from frameworks.running import ROOT, Job, tell
+from frameworks.tiny import save_model, save_tokenizer
+
+RUNS = Path(os.environ.get("FRAMEWORKS_RUNS", ROOT / "runs" / "frameworks"))
+RECORD = ROOT / "tests" / "oracle" / "frameworks_table.json"
+PAGE = ROOT / "docs" / "frameworks-table.md"
+PACKAGES = ("deepspeed", "dsengine")
+"""DeepSpeed first: there are cases in which dsengine goes on from what it has saved."""
+CLOSE = {"fp32": 1e-5, "bf16": 5e-3, "fp16": 5e-3}
+"""Relative to the largest number of its list."""
+NEEDS = {"TRL": ("trl", "datasets"), "PEFT": ("peft",), "Lightning": ("lightning",)}
+AUTO = "auto"
+BATCH = {
+    "gradient_accumulation_steps": AUTO,
+    "gradient_clipping": AUTO,
+    "train_batch_size": AUTO,
+    "train_micro_batch_size_per_gpu": AUTO,
+    "steps_per_print": 2000,
+}
+PRECISIONS = {"bf16": {"enabled": AUTO}, "fp16": {"enabled": AUTO, "initial_scale_power": 8}}
+ZERO = {
+    "reduce_bucket_size": AUTO,
+    "stage3_prefetch_bucket_size": AUTO,
+    "stage3_param_persistence_threshold": AUTO,
+    "stage3_gather_16bit_weights_on_model_save": True,
+}
+OPTIMIZER = {
+    "type": "AdamW",
+    "params": {"lr": AUTO, "betas": AUTO, "eps": AUTO, "weight_decay": AUTO, "torch_adam": True},
+}
+SCHEDULER = {
+    "type": "WarmupLR",
+    "params": {"warmup_min_lr": AUTO, "warmup_max_lr": AUTO, "warmup_num_steps": AUTO},
+}
+BY: dict[str, dict[str, Any]] = {
+    "config": {"optimizer": OPTIMIZER, "scheduler": SCHEDULER},
+    "script": {},
+    "optimizer in config": {"optimizer": OPTIMIZER},
+    "schedule in config": {"scheduler": SCHEDULER},
+}
+"""Where optimizer and schedule come from."""
+TRAINER = (
+    "--per_device_train_batch_size=2",
+    "--gradient_accumulation_steps=2",
+    "--max_steps=6",
+    "--save_steps=3",
+    "--eval_strategy=steps",
+    "--eval_steps=3",
+    "--logging_steps=1",
+    "--learning_rate=1e-3",
+    "--warmup_steps=2",
+    "--report_to=none",
+    "--disable_tqdm=true",
+    "--load_best_model_at_end=true",
+    "--metric_for_best_model=eval_loss",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One run of one framework, by either package."""
+
+    framework: str
+    stage: int
+    precision: str = "fp32"
+    by: str = "config"
+    feature: str = ""
+    flags: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Beside what the stage and ``by`` ask for."""
+    zero: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    goes_on_from: str = ""
+    """The package whose checkpoint of the case without a feature dsengine loads; "own"."""
+
+    @property
+    def name(self) -> str:
+        return self._named(self.feature)
+
+    def _named(self, feature: str) -> str:
+        parts = (self.framework, self.stage, self.precision, self.by, feature)
+        return "-".join(str(each) for each in parts if each != "").replace(" ", "_").lower()
+
+    def is_possible(self) -> bool:
+        """Whether what it needs is installed."""
+        return all(importlib.util.find_spec(each) for each in NEEDS.get(self.framework, ()))
+
+    def job(self, package: str) -> Job:
+        """What is run; what it saves lies in a folder beside what it tells."""
+        here = RUNS / package
+        saver = self.goes_on_from if package == "dsengine" else "own"
+        before = RUNS / (package if saver == "own" else saver) / f"{self._named('')}.out"
+        known = _JOBS[self.framework]
+        return known(self, here / f"{self.name}.out", before if self.goes_on_from else None)
+
+    def file(self, out: Path) -> str:
+        zero = {"stage": self.stage} | ZERO | dict(self.zero)
+        file = out.with_suffix(".ds.json")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        config = BATCH | PRECISIONS | {"zero_optimization": zero} | BY[self.by] | dict(self.config)
+        file.write_text(json.dumps(config))
+        return str(file)
+
+
+def _of_trainer(case: Case, out: Path, before: Path | None) -> Job:
+    flags = [*TRAINER, *case.flags]
+    if case.precision != "fp32":
+        flags += [f"--{case.precision}=true", "--use_cpu=true"]
+    if before is not None:
+        flags.append(f"--resume_from_checkpoint={before / 'checkpoint-3'}")
+    places = ("--output_dir", str(out), "--deepspeed", case.file(out))
+    return Job("trainer", (str(RUNS / "model"), *places, *flags))
+
+
+def _of_accelerate(case: Case, out: Path, before: Path | None) -> Job:
+    precision = "no" if case.precision == "fp32" else case.precision
+    settings = (f"--stage={case.stage}", f"--precision={precision}")
+    if case.by == "launcher":
+        return Job("launching", (str(RUNS / "model"), str(out), *settings))
+    return Job("accelerated", (str(RUNS / "model"), str(out), *settings, f"--way={case.by}"))
+
+
+def _of_trl(case: Case, out: Path, before: Path | None) -> Job:
+    kind, *flags = case.flags
+    model = str(RUNS / "model")
+    return Job("reinforced", (kind, model, str(out), case.file(out), case.precision, *flags))
+
+
+def _of_lightning(case: Case, out: Path, before: Path | None) -> Job:
+    epochs = "2" if before is None else "3"
+    return Job("lightning_module", (str(out), str(case.stage), epochs, str(before or "")))
+
+
+_JOBS: dict[str, Callable[[Case, Path, Path | None], Job]] = {
+    "Trainer": _of_trainer,
+    "PEFT": _of_trainer,
+    "accelerate": _of_accelerate,
+    "TRL": _of_trl,
+    "Lightning": _of_lightning,
+}
+RECOMPUTES = {"feature": "gradient checkpointing", "flags": ("--gradient_checkpointing=true",)}
+OFFLOADED: dict[str, Any] = {
+    "feature": "optimizer offloaded",
+    "zero": {"offload_optimizer": {"device": "cpu"}},
+    "config": {"zero_force_ds_cpu_optimizer": False},
+}
+CASES = (
+    *(Case("Trainer", stage) for stage in (0, 1, 2, 3)),
+    *(Case("Trainer", stage, by="script") for stage in (0, 1, 2, 3)),
+    *(Case("Trainer", 2, by=by) for by in ("optimizer in config", "schedule in config")),
+    *(Case("Trainer", stage, "bf16") for stage in (1, 2, 3)),
+    *(Case("Trainer", stage, "bf16", "script") for stage in (2, 3)),
+    *(Case("Trainer", stage, "fp16") for stage in (1, 2, 3)),
+    *(Case("Trainer", stage, **RECOMPUTES) for stage in (2, 3)),
+    Case("Trainer", 3, "bf16", **RECOMPUTES),
+    *(Case("Trainer", stage, by="script", **OFFLOADED) for stage in (2, 3)),
+    *(Case("Trainer", s, feature="resumed", goes_on_from="own") for s in (1, 2, 3)),
+    *(
+        Case(
+            "Trainer", stage, precision, feature="resumed from DeepSpeed", goes_on_from="deepspeed"
+        )
+        for stage, precision in ((1, "fp32"), (2, "fp32"), (3, "fp32"), (2, "bf16"), (3, "bf16"))
+    ),
+    *(Case("accelerate", stage, by="fields") for stage in (1, 2, 3)),
+    *(Case("accelerate", stage, by="file") for stage in (1, 2, 3)),
+    *(Case("accelerate", stage, "bf16", by) for stage in (2, 3) for by in ("fields", "file")),
+    *(Case("accelerate", stage, "fp16", "fields") for stage in (2, 3)),
+    *(Case("accelerate", stage, by="launcher") for stage in (2, 3)),
+    Case("TRL", 2, by="script", feature="SFT", flags=("sft",)),
+    Case("TRL", 3, "bf16", by="script", feature="SFT", flags=("sft",)),
+    *(Case("TRL", s, by="script", feature="DPO", flags=("dpo",)) for s in (2, 3)),
+    *(Case("TRL", s, by="script", feature="GRPO", flags=("grpo",)) for s in (2, 3)),
+    *(Case("PEFT", stage, by="script", feature="LoRA", flags=("--lora",)) for stage in (2, 3)),
+    Case("PEFT", 3, "bf16", by="script", feature="LoRA", flags=("--lora",)),
+    *(Case("Lightning", stage, by="script") for stage in (1, 2, 3)),
+    *(
+        Case("Lightning", stage, by="script", feature=f"resumed{words}", goes_on_from=saver)
+        for stage in (2, 3)
+        for saver, words in (("own", ""), ("deepspeed", " from DeepSpeed"))
+    ),
+)
+
+
+def run(cases: Iterable[Case]) -> None:
+    """Run each with both packages; a second time, only what has not told anything yet."""
+    there = [case for case in cases if case.is_possible()]
+    if not (RUNS / "model" / "tokenizer.json").exists():
+        save_tokenizer(save_model(RUNS / "model"))
+    for package in PACKAGES:
+        tell(package, RUNS / package, {case.name: case.job(package) for case in there})
+
+
+def compared(case: Case) -> dict[str, Any]:
+    """By what DeepSpeed has told, how far the two are apart, relative; True and False of words.
+
+    It has no gradient norms at stage 0. "failed" names a package that has told nothing at all.
+    """
+    told: list[dict[str, Any]] = []
+    for package in PACKAGES:
+        file = RUNS / package / f"{case.name}.json"
+        if not file.exists():
+            return {"failed": f"{package}: {_last_line(file.with_suffix('.log'))}"}
+        told.append(json.loads(file.read_text()))
+    theirs, mine = told
+    asked = [name for name, said in theirs.items() if said != [None] * len(mine["losses"])]
+    return {name: _apart(mine[name], theirs[name]) for name in asked}
+
+
+def _apart(mine: Any, theirs: Any) -> float | bool:
+    """Relative to the largest of ``theirs``; False where they cannot be compared."""
+    ours, others = _numbers(mine), _numbers(theirs)
+    if ours is None or others is None or len(ours) != len(others):
+        return bool(mine == theirs)
+    scale = max(map(abs, others), default=0.0)
+    apart = max((abs(a - b) for a, b in zip(ours, others, strict=True)), default=0.0)
+    return apart / scale if scale else apart
+
+
+def _numbers(told: Any) -> list[float] | None:
+    """``told`` as numbers with a fraction; None of names, counts and tokens."""
+    if isinstance(told, dict):
+        return _numbers([told[name] for name in sorted(told)])
+    flat = told if isinstance(told, list) else [told]
+    return flat if all(isinstance(each, float) for each in flat) else None
+
+
+def agrees(case: Case, found: Mapping[str, Any]) -> list[str]:
+    """What of ``found`` is not as it should be; none is agreement."""
+    close = CLOSE[case.precision]
+    return [
+        name
+        for name, apart in found.items()
+        if isinstance(apart, str) or apart is False or (apart is not True and not apart <= close)
+    ]
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "not run")[:160]
+
+
+def page(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    good = sum(not agrees(case, rows[case.name]) for case in CASES if case.name in rows)
+    lines = [
+        "# The frameworks on dsengine and on DeepSpeed",
+        "",
+        *wrap(
+            "Each line is one run of a small language model by a script that does not know who "
+            "trains (tests/frameworks/scripts), once with dsengine in the place of DeepSpeed and "
+            "once with DeepSpeed 0.19.8, on one rank of a CPU. Numbers are the largest difference "
+            "relative to the largest value: of losses, of gradient norms, and of all else that is "
+            "a number (rates, evaluation, prediction, the norm of every saved weight). They have "
+            "to be below 1e-5 in fp32 and 5e-3 in 16 bits; generated tokens, the class that "
+            "`unwrap_model` shows and the names of the saved files have to be the same, but for "
+            "those within an engine's own checkpoint. Made in tests/ by `python -m "
+            "frameworks.cases`.",
+            100,
+        ),
+        "",
+        f"**{good} of {len(rows)}** agree.",
+        "",
+        "| framework | stage | precision | optimizer and schedule by | | losses | norms | other "
+        "numbers | tokens | files | |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+        *(_row(case, rows[case.name]) for case in CASES if case.name in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(case: Case, found: Mapping[str, Any]) -> str:
+    known = ("losses", "norms", "tokens", "files")
+    others = [
+        apart
+        for name, apart in found.items()
+        if name not in known and isinstance(apart, float) and apart is not True
+    ]
+    shown = (
+        *(_shown(found.get(name)) for name in ("losses", "norms")),
+        _shown(max(others, default=None)),
+        *(_shown(found.get(name)) for name in ("tokens", "files")),
+    )
+    wrong = agrees(case, found)
+    verdict = found["failed"] if "failed" in found else ", ".join(wrong)
+    head = (case.framework, case.stage, case.precision, case.by, case.feature)
+    return "| " + " | ".join(map(str, (*head, *shown, verdict or "agrees"))) + " |"
+
+
+def _shown(apart: Any) -> str:
+    if apart is None:
+        return ""
+    if isinstance(apart, bool):
+        return "same" if apart else "other"
+    return f"{apart:.0e}" if apart else "0"
+
+
+def recorded() -> dict[str, dict[str, Any]]:
+    return json.loads(RECORD.read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["run", *names]:
+            run([case for case in CASES if not names or case.name in names])
+        case ["record"]:
+            rows = {case.name: compared(case) for case in CASES}
+            RECORD.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+        case ["page"]:
+            PAGE.write_text(page(recorded()), "utf-8")
+        case _:
+            raise SystemExit(__doc__)

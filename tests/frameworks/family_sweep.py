@@ -1,0 +1,260 @@
+"""Every model configuration of transformers, small: initialized, trained and saved at stage 3.
+
+python -m frameworks.family_sweep run [FAMILY]...   goes on where it was stopped
+python -m frameworks.family_sweep record            keep what came of each, for the page
+python -m frameworks.family_sweep page              write docs/families.md
+
+Each family has a process of its own, forked from one that has imported what all need; what has come
+of it is a line of runs/families.jsonl.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from frameworks.running import ROOT
+
+RUNS = Path(os.environ.get("FAMILIES_RUNS", ROOT / "runs" / "families.jsonl"))
+RECORD = ROOT / "tests" / "oracle" / "family_sweep.json"
+PAGE = ROOT / "docs" / "families.md"
+SECONDS = 60.0
+MEMORY = 8 * 2**30
+KINDS = {
+    "trained": "initialized, trained for two steps and saved at stage 3",
+    "initialized": "initialized and saved; what it takes as input is not known here",
+    "not built": "transformers does not build a small one from its configuration alone",
+    "failed": "dsengine did not, where transformers itself computes",
+}
+CONFIG: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 2,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+    "gradient_clipping": 1.0,
+    "zero_optimization": {
+        "stage": 3,
+        "stage3_param_persistence_threshold": 0,
+        "stage3_gather_16bit_weights_on_model_save": True,
+    },
+}
+
+
+def families() -> list[str]:
+    from transformers.models.auto import configuration_auto
+
+    return sorted(configuration_auto.CONFIG_MAPPING_NAMES)
+
+
+def outcome(family: str, folder: str) -> tuple[str, str]:
+    """What comes of a family in this process, and why: one of ``KINDS``."""
+    import dsengine
+    from frameworks.families import loss_of, small_model
+
+    try:
+        model = small_model(family)
+        model.config.save_pretrained(folder)  # which is valid no more with some sizes made small
+    except BaseException as error:
+        return "not built", _said(error)
+    inputs, why, config = None, "none of its weights is trained", CONFIG.copy()
+    if any(each.requires_grad for each in model.parameters()):
+        inputs, why = _inputs(model)
+    else:
+        del config["optimizer"]
+    engine, *_ = dsengine.initialize(model=model, config=config)
+    for _ in range(2 if inputs is not None else 0):
+        engine.backward(loss_of(engine(**inputs)))
+        engine.step()
+    engine.save_16bit_model(folder)
+    assert any(Path(folder).glob("*.safetensors"))
+    return ("trained", "") if inputs is not None else ("initialized", why)
+
+
+def _inputs(model: Any) -> tuple[Any, str]:
+    """Arguments with which the model has a loss that depends on its weights, before any engine."""
+    import torch
+
+    from frameworks.families import loss_of
+
+    model.train()
+    why = ""
+    for inputs in _guesses(model):
+        try:
+            torch.manual_seed(0)
+            loss_of(model(**inputs)).backward()
+        except Exception as error:
+            why = why or _said(error)
+        else:
+            model.zero_grad()
+            return inputs, ""
+    model.zero_grad()
+    return None, why
+
+
+def _guesses(model: Any) -> Iterator[dict[str, Any]]:
+    import torch
+
+    from frameworks.families import inputs_of
+
+    yield inputs_of(model, 0)
+    tokens = torch.arange(3, 35).view(2, 16)
+    yield {"input_ids": tokens}
+    yield {"input_ids": tokens, "decoder_input_ids": tokens}
+    images = [torch.ones(2, 3, size, size) for size in (32, 64)]
+    yield from ({"pixel_values": each} for each in images)
+    yield from ({"input_ids": tokens, "pixel_values": each} for each in images)
+    yield {"pixel_values": images[0], "decoder_input_ids": tokens}
+    yield {"input_values": torch.linspace(-1, 1, 8000).view(2, 4000)}
+    for bins in (80, 128):
+        yield {"input_features": torch.ones(2, bins, 3000), "decoder_input_ids": tokens}
+        yield {"input_features": torch.ones(2, 100, bins)}
+
+
+def _said(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160]
+
+
+def run(names: Iterable[str]) -> None:
+    """One after the other; what is told already is left out."""
+    import transformers  # noqa: F401
+
+    import dsengine.loop.initialization  # noqa: F401
+
+    told = read()
+    for family in names:
+        if family not in told:
+            _tell(family, *_apart(family))
+
+
+def _import_what_all_need() -> None:
+    """What one family has imported at its end: most of the time that each would take."""
+    with tempfile.TemporaryDirectory() as folder:
+        imported = Path(folder) / "imported"
+        if (process := os.fork()) == 0:
+            _answer("vit", folder, Path(folder) / "answer", imported)
+        os.waitpid(process, 0)
+        for name in json.loads(imported.read_text()):
+            with suppress(Exception):
+                import_module(name)
+
+
+def read() -> dict[str, tuple[str, str]]:
+    if not RUNS.exists():
+        return {}
+    lines = (json.loads(line) for line in RUNS.read_text("utf-8").splitlines())
+    return {family: (kind, why) for family, kind, why in lines}
+
+
+def _tell(family: str, kind: str, why: str) -> None:
+    RUNS.parent.mkdir(parents=True, exist_ok=True)
+    with RUNS.open("a") as file:
+        file.write(json.dumps([family, kind, why]) + "\n")
+
+
+def _apart(family: str) -> tuple[str, str]:
+    """``outcome`` in a process of its own, which may die or take too long."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer"
+        if (process := os.fork()) == 0:
+            _answer(family, folder, answer)
+        begun = time.monotonic()
+        while os.waitpid(process, os.WNOHANG)[0] == 0:
+            if time.monotonic() - begun > SECONDS:
+                os.kill(process, signal.SIGKILL)
+            time.sleep(0.02)
+        if answer.exists():
+            kind, why = json.loads(answer.read_text())
+            return kind, why
+    slow = time.monotonic() - begun > SECONDS
+    return "not built", "no small one: longer than a minute" if slow else "its process died"
+
+
+def _answer(family: str, folder: str, answer: Path, imported: Path | None = None) -> None:
+    """Never returns. Leaves what came of it in ``answer``, names of modules in ``imported``."""
+    import torch.distributed as dist
+
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        store = dist.FileStore(f"{folder}/store", 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        (Path(folder) / "saved").mkdir()
+        found = outcome(family, f"{folder}/saved")
+    except BaseException as error:
+        places = traceback.extract_tb(error.__traceback__)
+        inner = [each for each in places if "/dsengine/" in each.filename]
+        place = f" ({Path(inner[-1].filename).name}, {inner[-1].name})" if inner else ""
+        found = ("failed", _said(error) + place)
+    if imported is not None:
+        imported.write_text(json.dumps(list(sys.modules)))
+    aside = answer.with_suffix(".new")
+    aside.write_text(json.dumps(found))
+    aside.replace(answer)
+    os._exit(0)
+
+
+def page(record: dict[str, Any]) -> str:
+    rows: dict[str, list[str]] = record["families"]
+    counts = Counter(kind for kind, _ in rows.values())
+    lines = [
+        "# Families of models at stage 3",
+        "",
+        *wrap(
+            f"{len(rows)} of the {record['of']} configuration classes of transformers "
+            f"{record['transformers']}, made small by the names of their sizes and nothing else, "
+            "on one rank of a CPU at stage 3 in fp32. Made in tests/ by `python -m "
+            "frameworks.family_sweep`; thirty-one of them train on two ranks at every stage in "
+            "`make test-all`.",
+            100,
+        ),
+        "",
+        "| | families | |",
+        "|---|---|---|",
+        *(f"| {kind} | {counts[kind]} | {what} |" for kind, what in KINDS.items()),
+    ]
+    for kind in ("failed", "initialized", "not built"):
+        those = {name: why for name, (found, why) in rows.items() if found == kind}
+        lines += ["", f"## {kind.capitalize()}", "", "| family | why |", "|---|---|"]
+        lines += [f"| {name} | {_cell(why)} |" for name, why in sorted(those.items())]
+    trained = sorted(name for name, (kind, _) in rows.items() if kind == "trained")
+    return "\n".join([*lines, "", "## Trained", "", *wrap(", ".join(trained), 120)]) + "\n"
+
+
+def _cell(why: str) -> str:
+    return why.replace("|", "\\|").replace("<", "\\<")
+
+
+def record() -> None:
+    import transformers
+
+    told: dict[str, Any] = {"transformers": transformers.__version__, "of": len(families())}
+    told["families"] = dict(sorted(read().items()))
+    RECORD.write_text(json.dumps(told, indent=0) + "\n", "utf-8")
+
+
+def recorded() -> dict[str, Any]:
+    return json.loads(RECORD.read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["run", *names]:
+            run(names or families())
+        case ["record"]:
+            record()
+        case ["page"]:
+            PAGE.write_text(page(recorded()), "utf-8")
+        case _:
+            raise SystemExit(__doc__)
