@@ -12,6 +12,8 @@ from typing import Self
 
 PER_NODE = 8
 """Accelerators of one node, where nobody says: those of an HGX board."""
+MOST_RANKS = 10_000_000
+"""Far above any machine that exists; more is a slip of the keyboard."""
 
 
 def nodes_for(world_size: int) -> int:

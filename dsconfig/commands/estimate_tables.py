@@ -4,7 +4,7 @@ The verdict stands first. Sizes are GiB, as nvidia-smi and torch print them.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,13 +66,13 @@ def overall(estimate: Estimate, facts: "Facts", is_config: bool = False) -> str:
     first, precision = estimate.options[0], estimate.inputs["precision"]
     if is_config:
         return verdicts.verdict(first, facts, precision)
+    held = [each for each in estimate.options if not misfit_below(each.host, each.nvme, facts)]
     if facts.device is None or not first.fits:
-        leanest = replace(_leanest(estimate), fits=())
+        leanest = replace(_leanest(held or estimate.options), fits=())
         return f"The leanest, {label(leanest)}: {verdicts.verdict(leanest, facts, precision)}"
-    fitting = [each for each in estimate.options if each.fits[0].fits]
-    fitting = [each for each in fitting if not misfit_below(each.host, each.nvme, facts)]
+    fitting = [each for each in held if each.fits[0].fits]
     if not fitting:
-        leanest = _leanest(estimate)
+        leanest = _leanest(estimate.options)
         surely = "" if leanest.fits[0].may_fit else "Nothing below fits. "
         return f"{surely}The leanest, {label(leanest)}: {verdicts.verdict(leanest, facts)}"
     return (
@@ -82,8 +82,8 @@ def overall(estimate: Estimate, facts: "Facts", is_config: bool = False) -> str:
     )
 
 
-def _leanest(estimate: Estimate) -> Option:
-    return min(estimate.options, key=lambda option: option.device.needed_bytes)
+def _leanest(options: Sequence[Option]) -> Option:
+    return min(options, key=lambda option: option.device.needed_bytes)
 
 
 def _building(estimate: Estimate) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from dsconfig.batch import KEYS, Triple
 from dsconfig.commands.errors import usage
 from dsconfig.lazily import lazily
+from dsconfig.mesh import MOST_RANKS
 from dsconfig.report.report import Reader
 from dsconfig.runtimes.base import AUTO, AutoFate, runtime_of
 from dsconfig.schema.markers import whole
@@ -205,10 +206,14 @@ def stops_alone(config: object) -> bool:
 
 
 def ranks_fixed(config: Any, facts: "Facts | None") -> int | None:
-    """The number of data-parallel ranks that three batch sizes go with, where none was given."""
+    """The number of data-parallel ranks that three batch sizes go with, where none was given.
+
+    None where there are no such machines.
+    """
     if facts is not None and facts.world_size is not None:
         return None
-    return Triple(*(whole(value_at(config, key)) for key in KEYS)).ranks
+    ranks = Triple(*(whole(value_at(config, key)) for key in KEYS)).ranks
+    return None if ranks is None or ranks > MOST_RANKS else ranks
 
 
 def filled_by(runtime: "Runtime", config: Any) -> list[str]:

@@ -49,8 +49,8 @@ def verdict(plan: Plan, facts: Facts) -> str:
     card = None if facts.device is None or room is None else (facts.device.name, room)
     least = plan.memory.get("least_needed_bytes")
     precision = str(plan.effective.numerics.precision)
-    short = "" if card is None else _short(plan, facts)
-    need = Need(needed, plan.memory["peak_phase"], counted, short, least, precision)
+    phase = plan.memory["peak_phase"]
+    need = Need(needed, phase, counted, _short(plan, facts), least, precision)
     said = sentence(need, card)
     return f"{said} `dsconfig estimate` says what would." if lacks(plan, facts) else said
 

@@ -34,7 +34,7 @@ def verdict(option: "Option", facts: "Facts", precision: str = "") -> str:
             option.device.needed_bytes,
             option.device.peak_phase,
             activations=training is not None and training.sequence_length is not None,
-            short=misfit_below(option.host, option.nvme, facts) if option.fits else "",
+            short=misfit_below(option.host, option.nvme, facts),
             least=option.device.least_needed_bytes,
             precision=precision,
         ),
@@ -63,7 +63,8 @@ def sentence(need: Need, card: tuple[str, int] | None) -> str:
     if card is None:
         least = "Needs" if need.activations else "Needs at least"
         smallest = _smallest_card(need) if need.activations else "; give --seq-len"
-        return f"{least} {size(need.bytes)} on each GPU, {when}{smallest}."
+        short = f"Does not fit: {need.short}. " if need.short else ""
+        return f"{short}{least} {size(need.bytes)} on each GPU, {when}{smallest}."
     name, memory = card
     left, short = memory - need.bytes, need.short
     spare = memory - (need.bytes if need.least is None else need.least)

@@ -139,6 +139,8 @@ def _attention(family: Family, shape: Architecture, style: Style) -> float:
     if family.fused_rotary:
         kept += style.width * (queries + values)
         kept += style.width * values if style.flash else 0
+    if family.gated_attention:
+        kept += style.width * 3 * queries  # the gate, its sigmoid, the product
     return kept + lengths
 
 
@@ -188,19 +190,25 @@ def _mlp(family: Family, shape: Architecture, style: Style, *, frozen: bool) -> 
         copies -= 1 if shape.gated_mlp else 3  # the activated gate is rebuilt in backward
     if frozen and copies > 1:
         copies -= 1  # what its last map reads; of a ReLU it is what the activation keeps
-    kept = style.width * copies * _inner_width(family, shape) / shape.hidden_size
+    kept = style.width * copies * _inner_width(shape) / shape.hidden_size
     if shape.experts and shape.experts_per_token:
-        kept += style.width * 2 * shape.experts_per_token  # their inputs and outputs, a row each
+        kept += style.width * 2 * experts_at_work(shape)  # their inputs and outputs, a row each
         kept += 4 if family.router_in_fp32 and style.width == 2 else 0
     return kept
 
 
-def _inner_width(family: Family, shape: Architecture) -> int:
+def _inner_width(shape: Architecture) -> int:
     """Inner width of the MLP, or of all experts that work on a token."""
     if not (shape.experts and shape.experts_per_token):
         return shape.width_of_mlp
     expert = shape.expert_size or shape.width_of_mlp
-    return expert * (shape.experts_per_token + family.shared_experts)
+    return expert * experts_at_work(shape) + shape.shared_width
+
+
+def experts_at_work(shape: Architecture) -> int:
+    """Experts whose matrices a token goes through."""
+    every = family_of(shape).every_expert
+    return (shape.experts if every else shape.experts_per_token) or 0
 
 
 def _scores(family: Family, style: Style, dropout: bool) -> float:
@@ -219,7 +227,7 @@ def operator_bytes(shape: Architecture, style: Style) -> float:
     """
     queries = shape.heads * shape.width_of_head / shape.hidden_size
     values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
-    inner = _inner_width(family_of(shape), shape) / shape.hidden_size
+    inner = _inner_width(shape) / shape.hidden_size
     products = queries + values + inner + (1 if shape.gated_mlp else 0)
     return style.width * (1 + queries + products) + 4 * shape.heads / shape.hidden_size
 
@@ -307,7 +315,7 @@ def _activations(
     linear = block.whole + (block.linear - block.whole) / tensor
     scores = block.quadratic * shape.heads / tensor * length
     full = int(tokens * (hidden * linear + scores))
-    inner = _inner_width(family_of(shape), shape) / hidden * (1 if style.lean else 2)
+    inner = _inner_width(shape) / hidden * (1 if style.lean else 2)
     temporaries = int(tokens * hidden * style.width * (2 + inner / tensor))
     kept, again, on_host = full, 0, 0
     if recompute is Recompute.SELECTIVE:

@@ -1,7 +1,7 @@
 """What a block of each model family keeps for backward, as its modules are written.
 
 Read from the modelling code of transformers and checked with saved-tensor hooks. A family
-that is not listed is taken as Llama-like (gated) or GPT-NeoX-like (plain MLP).
+that is not listed is taken as Llama-like (gated) or Starcoder2-like (plain MLP).
 """
 
 from dataclasses import dataclass
@@ -38,8 +38,10 @@ class Family:
     mlp_copies: int = 4
     post_norms: bool = False
     """Two more norms, after attention and MLP, whose output feeds no matrix."""
-    shared_experts: int = 0
-    """Experts that work on every token, beside the chosen ones."""
+    every_expert: bool = False
+    """Every token goes through every expert, those that do not count for it among them."""
+    gated_attention: bool = False
+    """What attention gives is multiplied by a gate, which is as wide."""
     router_in_fp32: bool = False
     """The router reads an fp32 copy of the hidden states."""
     one_norm_input: bool = False
@@ -57,6 +59,8 @@ class Family:
 
 _NEOX = Family(norm=Norm.LAYER, mlp_copies=2, one_norm_input=True, fused_rotary=True)
 _LLAMA = Family()
+_GATED_ATTENTION = Family(norm=Norm.GEMMA, gated_attention=True)
+_PLAIN = Family(norm=Norm.LAYER, mlp_copies=2)
 FAMILIES: dict[str, Family] = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
@@ -64,11 +68,27 @@ FAMILIES: dict[str, Family] = {
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
     "qwen3_moe": _LLAMA,
-    "deepseek_v3": Family(shared_experts=1, router_in_fp32=True),
+    "exaone4": _LLAMA,
+    "olmo2": Family(norm=Norm.GEMMA),
+    "olmo3": Family(norm=Norm.GEMMA),
+    "glm4": Family(post_norms=True),
+    "glm4_moe": Family(router_in_fp32=True),
+    "gpt_oss": Family(norm=Norm.GEMMA, scores_in_fp32=False, mlp_copies=7),
+    "llama4_text": Family(every_expert=True),
+    "qwen3_next": _GATED_ATTENTION,
+    "qwen3_5_text": _GATED_ATTENTION,
+    "qwen3_5_moe_text": _GATED_ATTENTION,
+    "deepseek_v3": Family(router_in_fp32=True),
     "phi3": Family(fused_rotary=True),
+    "gemma": Family(norm=Norm.GEMMA),
     "gemma2": Family(norm=Norm.GEMMA, post_norms=True, softcap=True),
     "gemma3_text": Family(norm=Norm.GEMMA, post_norms=True),
+    "gemma4_text": Family(norm=Norm.GEMMA, post_norms=True),
     "smollm3": _LLAMA,
+    "seed_oss": Family(dropout=True, attention_dropout=True),
+    "stablelm": Family(norm=Norm.LAYER),
+    "arcee": Family(mlp_copies=2),
+    "starcoder2": _PLAIN,
     "gpt_neox": _NEOX,
     "gptj": Family(norm=Norm.LAYER, mlp_copies=5, one_norm_input=True, one_norm=True),
     "phi": Family(norm=Norm.LAYER, mlp_copies=5, one_norm_input=True, one_norm=True),
@@ -90,4 +110,4 @@ FAMILIES: dict[str, Family] = {
 def family_of(shape: Architecture) -> Family:
     """The traits of an architecture's family."""
     known = FAMILIES.get(shape.family or "")
-    return known or (_LLAMA if shape.gated_mlp else _NEOX)
+    return known or (_LLAMA if shape.gated_mlp else _PLAIN)

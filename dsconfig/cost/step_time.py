@@ -10,7 +10,7 @@ in ``hardware``.
 from dataclasses import dataclass
 
 from dsconfig.cost import hardware
-from dsconfig.cost.activations import Recompute, recompute_of, style_of
+from dsconfig.cost.activations import Recompute, experts_at_work, recompute_of, style_of
 from dsconfig.cost.hardware import Rates, rates
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import ModelTree
@@ -320,5 +320,5 @@ def _working_share(model: ModelTree) -> float:
         return 1.0
     matrices = 3 if shape.gated_mlp else 2
     expert = matrices * shape.hidden_size * (shape.expert_size or shape.width_of_mlp)
-    idle = shape.layers * expert * (shape.experts - shape.experts_per_token)
+    idle = shape.mixed_blocks * expert * (shape.experts - experts_at_work(shape))
     return max(model.parameters - idle, model.parameters // 100) / model.parameters

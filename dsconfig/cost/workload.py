@@ -11,7 +11,7 @@ from dsconfig.cost.activations import Activations, activations_of
 from dsconfig.cost.optimizers import OptimizerCost, cost_in_force
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.given import MOST_PARAMETERS
-from dsconfig.facts.model import ModelTree
+from dsconfig.facts.model import Architecture, ModelTree
 from dsconfig.mesh import Mesh, ranks_per_node
 from dsconfig.runtimes.effective import Effective, Precision
 from dsconfig.schema.version import NEWEST, Version
@@ -321,12 +321,27 @@ def _shape_of_counts(model: ModelTree) -> tuple[int, int]:
     return layers, min(outer, model.parameters // 4)
 
 
+def _matrices(block: int, shape: Architecture | None) -> tuple[list[int], list[int]]:
+    """Elements of a block's matrices, and of the two tensors of its experts, where it has some."""
+    experts: list[int] = []
+    if shape is not None and shape.experts:
+        inner = shape.experts * (shape.expert_size or shape.width_of_mlp)
+        sizes = [(2 if shape.gated_mlp else 1) * shape.hidden_size * inner]
+        sizes.append(shape.hidden_size * inner)
+        # Blocks without experts make the average block smaller than one with them.
+        share = min(1.0, 0.95 * block / sum(sizes))
+        experts = [int(size * share) for size in sizes]
+    rest = block - sum(experts)
+    matrices = [rest * share // 24 for share in (2, 2, 2, 2, 5, 5)]
+    return [*matrices, rest - sum(matrices)], experts
+
+
 def _from_counts(model: ModelTree) -> list[Weight]:
     """Embedding, equal blocks of seven matrices, head: only the sum is known for certain."""
-    layers, outer = _shape_of_counts(model)
+    (layers, outer), shape = _shape_of_counts(model), model.architecture
     block, rest = divmod(model.parameters - 2 * outer, layers)
-    matrices = [block * share // 24 for share in (2, 2, 2, 2, 5, 5)]
-    matrices.append(block - sum(matrices))
+    matrices, experts = _matrices(block, shape)
+    count = (shape.experts if shape else None) or 1
     # Where only the sum of trainable elements is known: adapters of equal size in every block.
     adapter = model.trainable // layers if model.trainable < model.parameters else 0
     first = max(1, outer + rest - adapter * layers)
@@ -335,6 +350,10 @@ def _from_counts(model: ModelTree) -> list[Weight]:
         weights += [
             Weight(elements, not adapter, index, len(weights) + place, elements, linear=True)
             for place, elements in enumerate(matrices)
+        ]
+        # Tensors of all experts together: one module, whose first dimension counts the experts.
+        weights += [
+            Weight(elements, not adapter, index, len(weights), count) for elements in experts
         ]
         if adapter:
             weights.append(Weight(adapter, True, index, len(weights), adapter, linear=True))

@@ -19,8 +19,6 @@ from dsconfig.schema.version import Version
 with lazily():
     from dsconfig.facts import accelerate_config, hf_config, hub, named_model, parameter_count
 
-_MOST_RANKS = 10_000_000
-"""Far above any machine that exists; more is a slip of the keyboard."""
 _PRECISIONS = ("fp32", "fp16", "bf16")
 
 
@@ -170,8 +168,8 @@ def _check_ranks(world_size: int | None, nodes: int | None, degrees: Mapping[str
     together = prod(degrees.values())
     if world_size is None:
         return
-    if world_size > _MOST_RANKS:
-        raise FactError("--gpus", f"{world_size} ranks; give {_MOST_RANKS:,} at most")
+    if world_size > mesh.MOST_RANKS:
+        raise FactError("--gpus", f"{world_size} ranks; give {mesh.MOST_RANKS:,} at most")
     if world_size % together:
         factors = " x ".join(str(degree) for degree in degrees.values())
         said = f"tensor x sequence x pipeline = {factors} = {together}"

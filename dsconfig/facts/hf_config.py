@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from dsconfig.facts import architectures, given, hf_attributes
+from dsconfig.facts import architectures, given, hf_attributes, mixtures
 from dsconfig.facts.architectures import HOME_OF_FAMILY
 from dsconfig.facts.given import FactError
 from dsconfig.facts.model import Architecture, ModelOutline, ModelTree
@@ -23,14 +23,21 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "vocab_size": ("vocab_size",),
     "max_positions": ("max_position_embeddings", "n_positions", "n_ctx", "max_positions"),
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "experts_per_token": ("num_experts_per_tok",),
-    "expert_size": ("moe_intermediate_size",),
 }
 _NESTED = ("text_config", "thinker_config", "decoder", "encoder", "llm_config", "language_config")
 """Where a config of several parts keeps its language model, in the order they are tried."""
 MOST_PARTS = 200_000
 """Layers times experts: far above any model, and still counted in seconds."""
-_EXTRAS = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+_EXTRAS = (
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+    "v_head_dim",
+    "hidden_size_per_layer_input",
+    "vocab_size_per_layer_input",
+)
+_GATED_HOMES = ("llama", "deepseek", "gpt_oss")
 _TIED_BY_DEFAULT = {
     "gpt2",
     "gpt_neo",
@@ -94,7 +101,8 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
         raise SizesUnknown("--model", f"{name} has no vocab_size: {remedy}")
     dtype = config.get("dtype") or config.get("torch_dtype") or part.get("torch_dtype")
     trained_in = dtype if dtype in ("bfloat16", "float16", "float32") else None
-    tree = architectures.model_of(name, shape, trained_in=trained_in) or _estimated(name, shape)
+    tree = architectures.model_of(name, shape, trained_in=trained_in)
+    tree = tree or _estimated(name, shape, is_rotary=_is_rotary(part))
     missing = tuple(_left_out(part, shape))
     tree = replace(tree, assumed=(*tree.assumed, *missing)) if missing else tree
     if part is not config:
@@ -135,6 +143,7 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
         said = "so many layers and experts are beyond any model"
         raise FactError("--model", f"{said}; mend the file, or give --params")
     family = config.get("model_type") or config.get("architecture")
+    mixture = mixtures.mixture_of(config, layers)
     return Architecture(
         hidden_size=hidden,
         layers=layers,
@@ -146,12 +155,10 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
         max_positions=_first(config, "max_positions"),
         gated_mlp=_is_gated(config),
         tied_embeddings=bool(config.get("tie_word_embeddings", family in _TIED_BY_DEFAULT)),
-        query_key_norm=architectures.normalises_heads(family),
+        query_key_norm=architectures.normalises_heads(family) or config.get("use_qk_norm") is True,
         family=family if isinstance(family, str) else None,
-        experts=_first(config, "experts"),
-        experts_per_token=_first(config, "experts_per_token"),
-        expert_size=_first(config, "expert_size"),
-        extras=MappingProxyType({name: config[name] for name in _EXTRAS if name in config}),
+        **({} if mixture is None else mixture.sizes),
+        extras=MappingProxyType({name: config[name] for name in _EXTRAS if config.get(name)}),
     )
 
 
@@ -175,15 +182,25 @@ def _left_out(config: Mapping[str, Any], shape: Architecture) -> Iterator[str]:
 
 
 def _is_gated(config: Mapping[str, Any]) -> bool:
+    family = str(config.get("model_type"))
+    if HOME_OF_FAMILY.get(family) in _GATED_HOMES or family.startswith("gemma"):
+        return True  # whatever the activation
     activation = str(config.get("hidden_act", config.get("feed_forward_proj", "")))
     return "silu" in activation or "swiglu" in activation or "gated" in activation
 
 
-def _estimated(name: str, shape: Architecture) -> ModelTree:
-    """Counts of a family without a tree here: those of a Llama or GPT-2 of the same sizes."""
-    twin = "llama" if shape.gated_mlp else "gpt2"
-    tree = architectures.model_of(name, replace(shape, family=twin, experts=None))
-    assert tree is not None  # both twins are known
+def _is_rotary(config: Mapping[str, Any]) -> bool:
+    """Whether positions are turned into queries and keys, and have no table of their own."""
+    return _first(config, "kv_heads") is not None or any(key.startswith("rope") for key in config)
+
+
+def _estimated(name: str, shape: Architecture, *, is_rotary: bool) -> ModelTree:
+    """Counts of a family without a tree here: those of a relative of the same sizes."""
+    twin = "llama" if shape.gated_mlp or is_rotary else "gpt2"
+    if shape.extras.get("kv_lora_rank"):
+        twin = "deepseek_v3"
+    tree = architectures.model_of(name, replace(shape, family=twin))
+    assert tree is not None  # the twins are known
     known = ", ".join(HOME_OF_FAMILY)
     said = f"the layout of {shape.family or 'this family'} is not known; counted like {twin}"
     return replace(tree, root=None, architecture=shape, assumed=(f"{said} (known: {known})",))

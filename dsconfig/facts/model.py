@@ -107,6 +107,12 @@ class Architecture:
     experts_per_token: int | None = None
     expert_size: int | None = None
     """Inner width of one expert."""
+    shared_width: int = 0
+    """Inner width of the experts that every token goes through, together."""
+    dense_blocks: tuple[int, ...] = ()
+    """Places of blocks that have an MLP where the others have experts."""
+    dense_width: int | None = None
+    """Inner width of that MLP, where it is not ``intermediate_size``."""
     extras: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     """Sizes only one family has (``decoder_layers``, ``kv_lora_rank`` ...)."""
 
@@ -117,6 +123,11 @@ class Architecture:
     @property
     def width_of_mlp(self) -> int:
         return self.intermediate_size or 4 * self.hidden_size
+
+    @property
+    def mixed_blocks(self) -> int:
+        """Blocks with experts."""
+        return self.layers - len(self.dense_blocks) if self.experts else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,6 +95,23 @@ def test_out_of_memory_can_fail_a_pipeline(config: str) -> None:
     assert run("estimate", config, *flags, *small, "--device", "h200").returncode == 0
 
 
+def test_main_memory_that_lacks_is_told_where_no_card_is_known(config: str) -> None:
+    """In depth, in the table over all choices, and of a plan."""
+    flags = ["--model", "llama-3-8b", "--gpus", "8", "--seq-len", "2048"]
+    memory = ["--host-memory", "64GiB"]
+    offloaded = ["--set", 'zero_optimization.offload_optimizer={"device": "cpu"}']
+    stage2 = ["--set", "zero_optimization.stage=2", "--runtime", "deepspeed"]
+    told = run("estimate", config, *flags, *memory, *stage2).stdout.split("\n\n")[1]
+    assert "Does not fit: needs 239 GiB of main memory per node" in told
+    assert "on each GPU" in told and "59 are usable" in " ".join(told.split())
+    planned = run("plan", config, *flags, *memory, *stage2)
+    assert "59 are usable" in " ".join(planned.stdout.split())
+    leanest = run("estimate", *flags, *memory).stdout.split("\n\n")[1]
+    assert leanest.startswith("The leanest, stage 3: Needs ")
+    # What the rule says of offloaded states stands before any estimate.
+    assert run("estimate", config, *flags, *memory, *offloaded).returncode == 1
+
+
 def test_compat_prints_deepspeeds_own_tables() -> None:
     done = run("estimate", "--params", "7e9", "--gpus", "8", "--compat", "deepspeed")
     assert "  312.92GB |  13.04GB | offload_optimizer=OffloadDeviceEnum.cpu" in done.stdout

@@ -40,6 +40,43 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
         "num_experts": 16,
         "head_dim": 32,
     },
+    "olmo2": {"intermediate_size": 688},
+    "olmoe": {"intermediate_size": 192, "num_experts": 16},
+    "gemma": {"intermediate_size": 688, "head_dim": 32},
+    "exaone4": {"intermediate_size": 688},
+    "starcoder2": {"intermediate_size": 1024},
+    "arcee": {"intermediate_size": 1024},
+    "granite": {"intermediate_size": 688},
+    "gpt_oss": {"intermediate_size": 192, "num_local_experts": 16, "head_dim": 32},
+    "glm4": {"intermediate_size": 688, "head_dim": 32, "pad_token_id": 0},
+    "glm4_moe": {
+        "intermediate_size": 688,
+        "moe_intermediate_size": 192,
+        "n_routed_experts": 16,
+        "head_dim": 32,
+        "first_k_dense_replace": 0,
+        "n_group": 1,
+        "topk_group": 1,
+    },
+    "qwen2_moe": {
+        "intermediate_size": 688,
+        "moe_intermediate_size": 192,
+        "shared_expert_intermediate_size": 384,
+        "num_experts": 16,
+    },
+    "llama4_text": {
+        "intermediate_size": 192,
+        "intermediate_size_mlp": 688,
+        "num_local_experts": 16,
+        "head_dim": 32,
+        "num_experts_per_tok": 1,
+    },
+    "gemma4_text": {
+        "intermediate_size": 688,
+        "head_dim": 32,
+        "hidden_size_per_layer_input": 0,
+        "num_kv_shared_layers": 0,
+    },
     "deepseek_v3": {
         "num_key_value_heads": 8,
         "intermediate_size": 688,
@@ -80,13 +117,13 @@ def kept(model: Any) -> int:
 def _build() -> Callable[..., Any]:
     transformers = pytest.importorskip("transformers")
 
-    def build(family: str, layers: int, dtype: Any) -> Any:
+    def build(family: str, layers: int, dtype: Any, attention: str = "sdpa") -> Any:
         torch.manual_seed(0)
         config = transformers.AutoConfig.for_model(
             family, **{**SIZES, **MODELS[family]}, num_hidden_layers=layers
         )
         return transformers.AutoModelForCausalLM.from_config(
-            config, dtype=dtype, attn_implementation="sdpa"
+            config, dtype=dtype, attn_implementation=attention
         ).train()
 
     return build
@@ -94,7 +131,21 @@ def _build() -> Callable[..., Any]:
 
 @pytest.mark.parametrize("width", [2, 4])
 @pytest.mark.parametrize(
-    "family", ["mixtral", "qwen3_moe", "deepseek_v3", "gemma3_text", "smollm3"]
+    "family",
+    [
+        "mixtral",
+        "qwen3_moe",
+        "deepseek_v3",
+        "gemma3_text",
+        "smollm3",
+        "olmo2",
+        "olmoe",
+        "gemma",
+        "exaone4",
+        "starcoder2",
+        "arcee",
+        "granite",
+    ],
 )
 def test_a_layer_keeps_what_transformers_keeps(
     build: Callable[..., Any], family: str, width: int
@@ -106,6 +157,26 @@ def test_a_layer_keeps_what_transformers_keeps(
     assert shape is not None
     block = block_bytes(shape, Style(width=width))
     assert block.linear * BATCH * LENGTH * shape.hidden_size == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize(
+    "family", ["gpt_oss", "glm4", "glm4_moe", "qwen2_moe", "llama4_text", "gemma4_text"]
+)
+def test_a_layer_of_other_families_is_within_five_percent(
+    build: Callable[..., Any], family: str, width: int
+) -> None:
+    """Part of a head that is not rotated, and tables of routing, are not counted."""
+    attention = "eager" if family == "gpt_oss" else "sdpa"
+    dtype = torch.bfloat16 if width == 2 else torch.float32
+    fewer, more = (build(family, layers, dtype, attention) for layers in (2, 4))
+    measured = (kept(more) - kept(fewer)) / 2
+    shape = hf_config.model(more.config.to_dict()).architecture
+    assert shape is not None
+    block = block_bytes(shape, Style(width=width, flash=attention != "eager"))
+    scores = block.quadratic * shape.heads * LENGTH
+    told = BATCH * LENGTH * (shape.hidden_size * block.linear + scores)
+    assert told == pytest.approx(measured, rel=0.05)
 
 
 class Adapter(torch.nn.Module):

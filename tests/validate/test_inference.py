@@ -95,6 +95,14 @@ def test_batch_sizes_that_fix_the_ranks_are_told_in_the_first_line(
     assert file["ranks"] == ranks
 
 
+def test_more_ranks_than_there_are_is_no_number_to_tell(run: Run) -> None:  # noqa: F811
+    sizes = '"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1'
+    put("ds.json", f'{{"train_batch_size": 1e30, {sizes}}}')
+    assert "batch sizes fix" not in run("ds.json").err
+    (file,) = json.loads(run("ds.json", "--output-format", "json").out)["files"]
+    assert file["ranks"] is None
+
+
 def test_arguments_that_are_given_mean_the_trainer(run: Run) -> None:  # noqa: F811
     put("args.json", '{"per_device_train_batch_size": 8}')
     result = run(put("ds.json", GOOD), "--training-args", "args.json", "--world-size", "1")

@@ -29,13 +29,31 @@ HOME_OF_FAMILY = {
     "falcon": "bloom",
     "phi": "bloom",
     "deepseek_v3": "deepseek",
+    "gpt_oss": "gpt_oss",
 }
 """Which module builds each ``model_type`` of Hugging Face (and our examples' ``gpt``)."""
 
 
 def normalises_heads(family: str | None) -> bool:
-    """Whether queries and keys of each head go through a norm: Qwen 3 and its kin, Gemma 3."""
-    return family == "gemma3_text" or str(family).startswith("qwen3")
+    """Whether queries and keys go through a norm, of each head or of all: Qwen 3 and its kin."""
+    return family in _NORMALISING or str(family).startswith("qwen3")
+
+
+_NORMALISING = frozenset(
+    {
+        "gemma3_text",
+        "gemma4_text",
+        "olmo2",
+        "olmo3",
+        "olmoe",
+        "flex_olmo",
+        "exaone4",
+        "exaone_moe",
+        "minimax_m2",
+        "apertus",
+        "afmoe",
+    }
+)
 
 
 def tree(sizes: Architecture) -> ModuleFact | None:

@@ -12,14 +12,15 @@ from dsconfig.facts.architectures.parts import (
 from dsconfig.facts.model import Architecture, TensorFact
 
 PREFIX = "DeepseekV3"
-DENSE_BLOCKS = 3
 
 
 def build(sizes: Architecture) -> Part:
     hidden = sizes.hidden_size
-    dense = block(sizes, feed_forward(sizes, PREFIX))
-    mixed = block(sizes, mixture(sizes))
-    blocks = (dense,) * DENSE_BLOCKS + (mixed,) * (sizes.layers - DENSE_BLOCKS)
+    dense = block(sizes, feed_forward(sizes, PREFIX, width=sizes.dense_width or 0))
+    blocks = (dense,) * sizes.layers
+    if sizes.experts:
+        mixed, without = block(sizes, mixture(sizes)), frozenset(sizes.dense_blocks)
+        blocks = tuple(dense if at in without else mixed for at in range(sizes.layers))
     body = group(
         "model",
         f"{PREFIX}Model",
@@ -42,16 +43,21 @@ def block(sizes: Architecture, inner: Part) -> Part:
 
 
 def attention(sizes: Architecture) -> Part:
-    """Queries and keys-values each through a narrow projection with a norm of its own."""
+    """Keys-values through a narrow projection with a norm of its own; queries too, in most."""
     hidden, heads, more = sizes.hidden_size, sizes.heads, sizes.extras
-    narrow_q, narrow_kv = more["q_lora_rank"], more["kv_lora_rank"]
+    narrow_q, narrow_kv = more.get("q_lora_rank"), more["kv_lora_rank"]
     rope, nope, value = more["qk_rope_head_dim"], more["qk_nope_head_dim"], more["v_head_dim"]
+    queries = [linear("q_proj", hidden, heads * (rope + nope))]
+    if narrow_q:
+        queries = [
+            linear("q_a_proj", hidden, narrow_q),
+            rms_norm("q_a_layernorm", narrow_q),
+            linear("q_b_proj", narrow_q, heads * (rope + nope)),
+        ]
     return group(
         "self_attn",
         f"{PREFIX}Attention",
-        linear("q_a_proj", hidden, narrow_q),
-        rms_norm("q_a_layernorm", narrow_q),
-        linear("q_b_proj", narrow_q, heads * (rope + nope)),
+        *queries,
         linear("kv_a_proj_with_mqa", hidden, narrow_kv + rope),
         rms_norm("kv_a_layernorm", narrow_kv),
         linear("kv_b_proj", narrow_kv, heads * (nope + value)),
@@ -61,7 +67,9 @@ def attention(sizes: Architecture) -> Part:
 
 def mixture(sizes: Architecture) -> Part:
     router = TensorFact("weight", (sizes.experts or 0, sizes.hidden_size))
-    shared = feed_forward(sizes, PREFIX, "shared_experts", sizes.expert_size or 0)
+    shared = None
+    if sizes.shared_width:
+        shared = feed_forward(sizes, PREFIX, "shared_experts", sizes.shared_width)
     return group(
         "mlp",
         f"{PREFIX}MoE",

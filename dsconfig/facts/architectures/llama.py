@@ -1,6 +1,6 @@
 """Llama and what descends from it: Mistral, Qwen 2 and 3, Gemma 2 and 3, Phi-3, SmolLM3."""
 
-from dsconfig.facts.architectures.parts import Part, embedding, group, linear, rms_norm, stack
+from dsconfig.facts.architectures.parts import Part, embedding, group, linear, rms_norm, stack_of
 from dsconfig.facts.model import Architecture, TensorFact
 
 CLASS_PREFIX = {
@@ -24,7 +24,8 @@ def build(sizes: Architecture) -> Part:
         "model",
         f"{prefix}Model",
         embedding("embed_tokens", sizes.vocab_size, hidden),
-        stack("layers", block(sizes, prefix), sizes.layers),
+        *per_layer_inputs(sizes),
+        stack_of("layers", blocks(sizes, prefix)),
         rms_norm("norm", hidden),
     )
     tied = "model.embed_tokens.weight" if sizes.tied_embeddings else ""
@@ -32,14 +33,36 @@ def build(sizes: Architecture) -> Part:
     return group("", f"{prefix}ForCausalLM", body, head)
 
 
-def block(sizes: Architecture, prefix: str) -> Part:
+def per_layer_inputs(sizes: Architecture) -> tuple[Part, ...]:
+    """What some families look up, and project, for each block apart (Gemma 3n and 4)."""
+    width = sizes.extras.get("hidden_size_per_layer_input")
+    if not width:
+        return ()
+    rows, every = sizes.extras.get("vocab_size_per_layer_input"), sizes.layers * width
+    return (
+        embedding("embed_tokens_per_layer", rows or sizes.vocab_size, every),
+        linear("per_layer_model_projection", sizes.hidden_size, every),
+    )
+
+
+def blocks(sizes: Architecture, prefix: str) -> tuple[Part, ...]:
+    """In their order; of a mixture of experts some may have one MLP in the experts' place."""
+    dense = block(sizes, prefix, feed_forward(sizes, prefix))
+    if not sizes.experts:
+        return (dense,) * sizes.layers
+    dense = block(sizes, prefix, feed_forward(sizes, prefix, width=sizes.dense_width or 0))
+    mixed = block(sizes, prefix, experts(sizes, prefix))
+    return tuple(dense if at in sizes.dense_blocks else mixed for at in range(sizes.layers))
+
+
+def block(sizes: Architecture, prefix: str, inner: Part) -> Part:
     hidden = sizes.hidden_size
     sandwich = sizes.family in ("gemma2", "gemma3_text")
     return group(
         "",
         f"{prefix}DecoderLayer",
         attention(sizes, prefix),
-        experts(sizes, prefix) if sizes.experts else feed_forward(sizes, prefix),
+        inner,
         rms_norm("input_layernorm", hidden),
         rms_norm("post_attention_layernorm", hidden),
         rms_norm("pre_feedforward_layernorm", hidden) if sandwich else None,
@@ -75,7 +98,7 @@ def feed_forward(sizes: Architecture, prefix: str, name: str = "mlp", width: int
     return group(
         name,
         f"{prefix}MLP",
-        linear("gate_proj", hidden, inner),
+        linear("gate_proj", hidden, inner) if sizes.gated_mlp else None,
         linear("up_proj", hidden, inner),
         linear("down_proj", inner, hidden),
     )
@@ -84,14 +107,23 @@ def feed_forward(sizes: Architecture, prefix: str, name: str = "mlp", width: int
 def experts(sizes: Architecture, prefix: str) -> Part:
     """A mixture of experts, the experts' weights in two three-dimensional tensors."""
     router = Part("gate", f"{prefix}TopKRouter", (_router_weight(sizes),))
-    return group("mlp", f"{prefix}SparseMoeBlock", router, fused_experts(sizes, prefix))
+    return group(
+        "mlp",
+        f"{prefix}SparseMoeBlock",
+        router,
+        fused_experts(sizes, prefix),
+        feed_forward(sizes, prefix, "shared_expert", sizes.shared_width)
+        if sizes.shared_width
+        else None,
+    )
 
 
 def fused_experts(sizes: Architecture, prefix: str) -> Part:
     count, hidden = sizes.experts or 0, sizes.hidden_size
     inner = sizes.expert_size or sizes.width_of_mlp
+    first = 2 * inner if sizes.gated_mlp else inner
     weights = (
-        TensorFact("gate_up_proj", (count, 2 * inner, hidden)),
+        TensorFact("gate_up_proj", (count, first, hidden)),
         TensorFact("down_proj", (count, hidden, inner)),
     )
     return Part("experts", f"{prefix}Experts", weights)

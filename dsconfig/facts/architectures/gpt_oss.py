@@ -1,0 +1,68 @@
+"""gpt-oss: grouped attention with a sink per head, experts in every block, biases everywhere."""
+
+from dsconfig.facts.architectures.parts import Part, embedding, group, linear, rms_norm, stack
+from dsconfig.facts.model import Architecture, TensorFact
+
+PREFIX = "GptOss"
+
+
+def build(sizes: Architecture) -> Part:
+    """The causal language model: embedding, blocks, last norm, head."""
+    hidden = sizes.hidden_size
+    body = group(
+        "model",
+        f"{PREFIX}Model",
+        embedding("embed_tokens", sizes.vocab_size, hidden),
+        stack("layers", block(sizes), sizes.layers),
+        rms_norm("norm", hidden),
+    )
+    return group("", f"{PREFIX}ForCausalLM", body, linear("lm_head", hidden, sizes.vocab_size))
+
+
+def block(sizes: Architecture) -> Part:
+    """One decoder layer."""
+    hidden = sizes.hidden_size
+    return group(
+        "",
+        f"{PREFIX}DecoderLayer",
+        attention(sizes),
+        experts(sizes),
+        rms_norm("input_layernorm", hidden),
+        rms_norm("post_attention_layernorm", hidden),
+    )
+
+
+def attention(sizes: Architecture) -> Part:
+    """The sinks are one more score for each head, which belongs to no token."""
+    hidden, width = sizes.hidden_size, sizes.width_of_head
+    queries, keys = sizes.heads * width, (sizes.kv_heads or sizes.heads) * width
+    return Part(
+        "self_attn",
+        f"{PREFIX}Attention",
+        (TensorFact("sinks", (sizes.heads,)),),
+        (
+            linear("q_proj", hidden, queries, bias=True),
+            linear("k_proj", hidden, keys, bias=True),
+            linear("v_proj", hidden, keys, bias=True),
+            linear("o_proj", queries, hidden, bias=True),
+        ),
+    )
+
+
+def experts(sizes: Architecture) -> Part:
+    """The experts' weights in two three-dimensional tensors, their biases in two more."""
+    count, hidden = sizes.experts or 0, sizes.hidden_size
+    inner = sizes.expert_size or sizes.width_of_mlp
+    router = (TensorFact("weight", (count, hidden)), TensorFact("bias", (count,)))
+    weights = (
+        TensorFact("gate_up_proj", (count, hidden, 2 * inner)),
+        TensorFact("gate_up_proj_bias", (count, 2 * inner)),
+        TensorFact("down_proj", (count, inner, hidden)),
+        TensorFact("down_proj_bias", (count, hidden)),
+    )
+    return group(
+        "mlp",
+        f"{PREFIX}MLP",
+        Part("router", f"{PREFIX}TopKRouter", router),
+        Part("experts", f"{PREFIX}Experts", weights),
+    )

@@ -1,0 +1,102 @@
+"""What a config.json says of a mixture of experts: which blocks have one, and how wide they are.
+
+Families name the same sizes differently. Read from the configuration files of transformers 5.23.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "moe_top_k")
+_WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
+_SHARED_WIDTH = (
+    "shared_expert_intermediate_size",
+    "shared_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+)
+_SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+_DENSE_WIDTH = ("intermediate_size_mlp", "prefix_dense_intermediate_size")
+_DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+_EVERY = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
+"""Of so many blocks, the last one has experts."""
+_ONE_SHARED = frozenset({"llama4_text"})
+"""Families with a shared expert of which the config says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """``dense`` are the places of blocks with one MLP in the experts' place, ``dense_width`` wide
+    (None: as intermediate_size says); ``shared`` is the inner width of all experts that every
+    token goes through."""
+
+    experts: int
+    chosen: int | None
+    width: int | None
+    shared: int = 0
+    dense: tuple[int, ...] = ()
+    dense_width: int | None = None
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The same as an :class:`~dsconfig.facts.model.Architecture` has it."""
+        return {
+            "experts": self.experts,
+            "experts_per_token": self.chosen,
+            "expert_size": self.width,
+            "shared_width": self.shared,
+            "dense_blocks": self.dense,
+            "dense_width": self.dense_width,
+        }
+
+
+def mixture_of(config: Mapping[str, Any], layers: int) -> Mixture | None:
+    """None where every token goes through one MLP in each block."""
+    experts = _count(config, _EXPERTS)
+    if experts is None or experts < 2:
+        return None
+    width = _count(config, _WIDTH) or _count(config, ("intermediate_size",))
+    return Mixture(
+        experts=experts,
+        chosen=_count(config, _CHOSEN),
+        width=width,
+        shared=_shared(config, width or 0),
+        dense=tuple(each for each in range(layers) if not _is_mixed(config, each)),
+        dense_width=_count(config, _DENSE_WIDTH),
+    )
+
+
+def _shared(config: Mapping[str, Any], width: int) -> int:
+    named = _count(config, _SHARED_WIDTH)
+    if named is not None:
+        return named
+    if config.get("model_type") in _ONE_SHARED:
+        return width
+    return (_count(config, _SHARED_EXPERTS) or 0) * width
+
+
+def _is_mixed(config: Mapping[str, Any], place: int) -> bool:
+    """Whether the block of this place has experts."""
+    kinds = config.get("mlp_layer_types")
+    if isinstance(kinds, list):
+        return cast("list[object]", kinds)[place : place + 1] != ["dense"]
+    chosen = config.get("moe_layers")
+    if isinstance(chosen, list) and chosen:
+        return place in chosen
+    dense = config.get("mlp_only_layers")
+    if isinstance(dense, list) and place in dense:
+        return False
+    period = _count(config, ("expert_layer_period",))
+    if period is not None:
+        return place % period == (_count(config, ("expert_layer_offset",)) or 0)
+    last = config.get("moe_layer_end_index")
+    if type(last) is int and 0 <= last < place:
+        return False
+    every = _count(config, _EVERY) or 1
+    return place >= (_count(config, _DENSE_FIRST) or 0) and (place + 1) % every == 0
+
+
+def _count(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    """The first that is a number above zero; what else stands there is left to its own judge."""
+    found = (config.get(name) for name in names)
+    return next((each for each in found if type(each) is int and each > 0), None)
