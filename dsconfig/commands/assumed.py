@@ -12,6 +12,7 @@ from dsconfig.runtimes.base import AUTO, SCRIPT
 with lazily():
     from dsconfig.commands import inference, text_table
     from dsconfig.facts import training as runs
+    from dsconfig.runtimes import degrees
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -26,6 +27,28 @@ PRECISIONS = ("bf16.enabled", "fp16.enabled")
 def say(text: str) -> None:
     """One assumption or remark, wrapped, on standard error."""
     typer.echo(text_table.paragraph(text), err=True)
+
+
+def stages_of_file(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
+    """The facts with the stages of a pipeline that the file names and DeepSpeed does not read."""
+    config: object = document.value
+    if not program.ends_in_deepspeed or facts.pipeline_parallel > 1 or not isinstance(config, dict):
+        return facts
+    stages = degrees.stages_of(cast("dict[str, Any]", config))
+    group = stages * facts.tensor_parallel * facts.sequence_parallel
+    if stages == 1 or facts.world_size is None:
+        return facts
+    if facts.world_size % group:
+        say(
+            f"note: pipeline.stages is {stages}, and {facts.world_size} ranks cannot be split so: "
+            "taken as one stage (--pipeline-parallel)"
+        )
+        return facts
+    say(
+        f"assumed: {stages} stages of a pipeline, as pipeline.stages says; DeepSpeed does not read "
+        "it, PipelineModule has to be given them (--pipeline-parallel)"
+    )
+    return replace(facts, pipeline_parallel=stages)
 
 
 def usual_precision(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":

@@ -136,6 +136,7 @@ def estimate(
     )
     effective = None
     if document is not None:
+        facts = assumed.stages_of_file(document, facts, program.runtime)
         facts = assumed.usual_precision(document, facts, program.runtime)
         facts = assumed.as_in_the_file(document, facts, program.runtime)
         facts = assumed.one_sample(document, facts, program.runtime)

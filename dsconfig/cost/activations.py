@@ -29,6 +29,8 @@ class Recompute(StrEnum):
     """Each block, from its input."""
 
 
+CHECKPOINT_INTERVAL = "checkpoint_interval"
+"""Among the training arguments: blocks between two checkpoints, where it is not each."""
 _RECOMPUTE_NAMES = frozenset(each.value for each in Recompute)
 
 
@@ -325,7 +327,9 @@ def _activations(
     elif recompute is Recompute.FULL:
         settings = effective.activation_checkpointing
         split = tensor if settings.partition_activations else 1
-        kept, again = style.width * tokens * hidden // split, full
+        # Of so many blocks the input of the first is kept, and all are rebuilt together.
+        together = min(_arguments(facts).get(CHECKPOINT_INTERVAL, 1), _blocks_of_stage(facts))
+        kept, again = style.width * tokens * hidden // split // together, full * together
         if settings.cpu_checkpointing:
             kept, on_host = 0, kept * shape.layers
     forward, backward = _loss(facts, shape, style, tokens)
@@ -342,6 +346,11 @@ def _activations(
         formula=_formula(block, recompute),
         loss_formula=FORMULAS[style.loss],
     )
+
+
+def _blocks_of_stage(facts: Facts) -> int:
+    shape = facts.model.architecture if facts.model else None
+    return -(-shape.layers // facts.pipeline_parallel) if shape else 1
 
 
 def _loss(facts: Facts, shape: Architecture, style: Style, tokens: int) -> tuple[int, int]:

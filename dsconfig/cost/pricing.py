@@ -6,7 +6,12 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from dsconfig.cost import hardware
-from dsconfig.cost.activations import recompute_of
+from dsconfig.cost.activations import (
+    CHECKPOINT_INTERVAL,
+    Recompute,
+    is_recomputation_asked,
+    recompute_of,
+)
 from dsconfig.cost.buckets import bucket_rule_bytes
 from dsconfig.cost.estimate import (
     DeviceMemory,
@@ -22,8 +27,9 @@ from dsconfig.cost.tiers import host_memory, nvme_memory
 from dsconfig.cost.timeline import SHAPED, OutOfRoom, Trace
 from dsconfig.cost.workload import Workload, workloads
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.training import TrainingFacts
 from dsconfig.runtimes.base import Runtime, runtime_of
-from dsconfig.runtimes.degrees import with_degrees
+from dsconfig.runtimes.degrees import recomputed_blocks, with_degrees
 from dsconfig.runtimes.effective import Effective, Tier
 
 _PLACES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
@@ -38,15 +44,26 @@ def estimate(
     Raises ValueError when the facts name no model or no number of devices.
     """
     option = price(effective, facts, runtime=runtime)
-    return Estimate(options=(option,), inputs=inputs_of(effective, facts, runtime))
+    in_force = facts_in_force(effective, facts, runtime_of(runtime))
+    return Estimate(options=(option,), inputs=inputs_of(effective, in_force, runtime))
 
 
 def facts_in_force(effective: Effective, facts: Facts, program: Runtime) -> Facts:
-    """The facts with what the file says of ranks that share a layer or a sequence.
+    """The facts with what the file says of ranks that share a layer, a sequence or the layers,
+    and of blocks that a pipeline recomputes.
 
-    Only DeepSpeed reads it; dsengine refuses such keys.
+    Only DeepSpeed reads it; dsengine refuses such keys, or says that they are not read.
     """
-    return with_degrees(facts, effective.config) if program.ends_in_deepspeed else facts
+    if not program.ends_in_deepspeed:
+        return facts
+    split = with_degrees(facts, effective.config)
+    blocks = recomputed_blocks(effective.config)
+    if split.pipeline_parallel == 1 or not blocks or is_recomputation_asked(split):
+        return split
+    training = split.training or TrainingFacts()
+    asked = {"gradient_checkpointing": str(Recompute.FULL), CHECKPOINT_INTERVAL: blocks}
+    arguments = {**training.arguments, **asked}
+    return replace(split, training=replace(training, arguments=arguments))
 
 
 def _workloads(effective: Effective, facts: Facts, program: Runtime) -> tuple[Workload, ...]:

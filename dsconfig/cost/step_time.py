@@ -67,7 +67,7 @@ class StepTime:
 
 def step_time(effective: Effective, facts: Facts, *, is_deepspeed: bool = False) -> StepTime:
     """Expected time of one step; raises ValueError without model or number of devices."""
-    facts = with_degrees(facts, effective.config)
+    facts = with_degrees(facts, effective.config) if is_deepspeed else facts
     model, ranks, batch = facts.model, facts.world_size, effective.batch
     if model is None or ranks is None or batch is None:
         raise ValueError("the model, --gpus and the batch are needed to rank by speed")

@@ -1,4 +1,9 @@
-"""How many ranks share a layer or a sequence: what the flags say, else what the file says."""
+"""How many ranks share a layer, a sequence or the layers: what flags say, else what the file says.
+
+[Note: pipeline.stages] DeepSpeed does not read it: its PipelineModule is given the stages by the
+script. Who writes it means the same number, and the block makes sense beside such a module alone,
+which goes with ZeRO up to stage 1. So a question about memory takes it, and says so.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,36 +22,38 @@ def passes_an_mpu(facts: Facts) -> bool:
 
 
 def with_degrees(facts: Facts, config: Mapping[str, Any]) -> Facts:
-    """The facts with ``tensor_parallel.autotp_size`` and ``sequence_parallel_size`` of a config,
-    where no flag says otherwise and the ranks can be split by them.
+    """The facts with ``tensor_parallel.autotp_size``, ``sequence_parallel_size`` and
+    ``pipeline.stages`` of a config, where no flag says otherwise and the ranks can be split so.
     """
     found: dict[str, int] = {}
     if facts.tensor_parallel == 1:
-        block = config.get("tensor_parallel")
-        size = cast(Mapping[str, Any], block).get("autotp_size") if _is_block(block) else None
-        found["tensor_parallel"] = _degree(size)
+        found["tensor_parallel"] = _degree(_block(config, "tensor_parallel").get("autotp_size"))
     if facts.sequence_parallel == 1:
         found["sequence_parallel"] = _degree(config.get("sequence_parallel_size"))
+    if facts.pipeline_parallel == 1:
+        found["pipeline_parallel"] = stages_of(config)
     found = {name: size for name, size in found.items() if size > 1}
+    split = replace(facts, **found)
     ranks = facts.world_size
-    together = facts.pipeline_parallel
-    for size in (found | _given(facts, found)).values():
-        together *= size
-    if not found or (ranks is not None and ranks % together):
-        return facts
-    return replace(facts, **found)
+    together = split.tensor_parallel * split.sequence_parallel * split.pipeline_parallel
+    return facts if not found or (ranks is not None and ranks % together) else split
 
 
-def _given(facts: Facts, found: Mapping[str, int]) -> dict[str, int]:
-    given = {
-        "tensor_parallel": facts.tensor_parallel,
-        "sequence_parallel": facts.sequence_parallel,
-    }
-    return {name: size for name, size in given.items() if name not in found}
+def stages_of(config: Mapping[str, Any]) -> int:
+    """Stages of a pipeline as the file has them; 1 where it has none. [Note: pipeline.stages]"""
+    stage = _block(config, "zero_optimization").get("stage", 0)
+    return _degree(_block(config, "pipeline").get("stages")) if stage in (0, 1) else 1
 
 
-def _is_block(value: object) -> bool:
-    return isinstance(value, Mapping)
+def recomputed_blocks(config: Mapping[str, Any]) -> int:
+    """Blocks of a PipelineModule between two checkpoints; 0 where it keeps all activations."""
+    interval = _block(config, "pipeline").get("activation_checkpoint_interval")
+    return interval if type(interval) is int and interval > 0 else 0
+
+
+def _block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    block = config.get(name)
+    return cast(Mapping[str, Any], block) if isinstance(block, Mapping) else {}
 
 
 def _degree(value: object) -> int:

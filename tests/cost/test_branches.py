@@ -157,6 +157,38 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> No
     assert filled.step is not None and filled.step.bubble_seconds > 0
 
 
+def test_stages_of_the_file_are_those_of_the_flag_up_to_zero_1() -> None:
+    """Who writes them means them, though PipelineModule has to be given them by the script."""
+    more = {"gradient_accumulation_steps": 8, "pipeline": {"stages": 4}}
+    here = {"device": "a100-80gb", "training_args": {}}
+    told = priced({"stage": 1}, more=more, **here)
+    flag = priced({"stage": 1}, pipeline_parallel=4, more={**more, "pipeline": {}}, **here)
+    assert told.device.phase_bytes == flag.device.phase_bytes
+    assert held(told, "activations of other micro batches") > 0
+    whole = priced({"stage": 1}, more={**more, "pipeline": {"stages": 3}}, **here)
+    assert not held(whole, "activations of other micro batches"), "3 does not divide 8 ranks"
+    above = priced({"stage": 2}, more=more, **here)
+    assert not held(above, "activations of other micro batches"), "it stops with a PipelineModule"
+
+
+def test_a_pipeline_recomputes_what_its_interval_says() -> None:
+    """So many blocks from the input of the first, all together; a plain module does not read it."""
+    here = {"device": "a100-80gb", "training_args": {}, "pipeline_parallel": 4}
+
+    def kept(interval: int, **given: Any) -> tuple[int, int]:
+        more = {"pipeline": {"activation_checkpoint_interval": interval}}
+        option = priced({"stage": 1}, more=more, **{**here, **given})
+        working = held(option, "working set of one block", Phase.BACKWARD)
+        return held(option, "activations", Phase.FORWARD), working
+
+    (all_of_them, _), (each, one), (every_second, two) = kept(0), kept(1), kept(2)
+    assert each == 10 * 2 * 2048 * 5120 and every_second == each / 2
+    assert all_of_them > 20 * each
+    assert kept(0, training_args={"gradient_checkpointing": True})[0] == each
+    assert kept(1, pipeline_parallel=1, world_size=64, nodes=8)[0] > 40 * each
+    assert one <= two
+
+
 def test_blocks_left_over_stand_on_the_first_stages() -> None:
     assert [len(blocks_of_stage(10, stage, 4)) for stage in range(4)] == [3, 3, 2, 2]
     assert [each for stage in range(4) for each in blocks_of_stage(10, stage, 4)] == list(range(10))
@@ -187,6 +219,12 @@ def test_a_gradient_is_weighed_in_fp64_and_tested_before_it_leaves_the_card(vers
     weighed = held(option, "gradient in fp64 for its norm", Phase.BACKWARD)
     tested = held(option, "overflow test", Phase.BACKWARD)
     assert (weighed, tested) == ((8 * largest, 0) if version == "0.19.8" else (0, 11 * largest))
+
+
+def test_a_test_for_overflow_is_laid_to_what_causes_it() -> None:
+    option = priced(OFFLOADED, version="0.19.5")
+    (tested,) = (part for part in option.device.components if part.name == "overflow test")
+    assert tested.pointer == "/zero_optimization/offload_optimizer"
 
 
 def test_parts_of_gradients_come_back_to_the_card_at_stage_3() -> None:

@@ -203,7 +203,7 @@ class Buckets:
         owned, elements = self._partition.slices[index], job.weights[index].elements
         line.blink(parts.GRADIENT_NORM, owned * NORM_WIDTH)
         tested = Release(job.version).gradient_test_bytes(job.effective.numerics)
-        line.blink(parts.OVERFLOW_CHECK, elements * tested)
+        line.blink(parts.SENT_OVERFLOW_CHECK, elements * tested)
         if self._width < job.master_width:
             line.blink(parts.SENT_GRADIENT, owned * job.master_width)
 

@@ -115,3 +115,5 @@ OFFLOAD_SCRATCH = Part("offload scratch", f"{_ZERO}/offload_optimizer", "w x the
 OVERFLOW_CHECK = Part(
     "overflow test", "/fp16", "the largest gradient in fp32, its masks: 4 or 11 per element"
 )
+SENT_OVERFLOW_CHECK = OVERFLOW_CHECK._replace(pointer=f"{_ZERO}/offload_optimizer")
+"""Of a gradient on its way to the host, in every dtype."""
