@@ -24,7 +24,9 @@ Recompute = Annotated[
 ]
 Attention = Annotated[
     str | None,
-    typer.Option("--attention", help="flash (default) or eager.", rich_help_panel=FACTS),
+    typer.Option(
+        "--attention", help="flash or eager; else as transformers does.", rich_help_panel=FACTS
+    ),
 ]
 FusedKernels = Annotated[
     bool,

@@ -15,6 +15,7 @@ from dsconfig.facts.adapters import Adapters, adapters_of
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture
 from dsconfig.runtimes.effective import Effective
+from dsconfig.schema.version import Version
 
 
 class Recompute(StrEnum):
@@ -257,9 +258,21 @@ def style_of(effective: Effective, facts: Facts) -> Style:
     )
 
 
+FUSES_ATTENTION = Version(4, 36, 0)
+"""The first release of transformers that computes attention in one kernel by itself, for Llama and
+others (its notes: ``scaled_dot_product_attention`` by default)."""
+
+
 def is_flash(facts: Facts) -> bool:
-    """Whether attention keeps no scores."""
-    return str(_arguments(facts).get("attn_implementation", "sdpa")) != "eager"
+    """Whether attention keeps no scores: as the run says, else as transformers does by itself."""
+    asked = _arguments(facts).get("attn_implementation")
+    if asked is not None:
+        return str(asked) != "eager"
+    release = facts.releases.get("transformers")
+    if release is not None and Version.parse(release) < FUSES_ATTENTION:
+        return False
+    shape = facts.model.architecture if facts.model else None
+    return shape is None or not family_of(shape).writes_scores
 
 
 def is_recomputation_asked(facts: Facts) -> bool:

@@ -50,6 +50,11 @@ class Family:
     """Side by side on one norm's output as well."""
     fused_rotary: bool = False
     """One qkv projection, then rotary embedding: q and k are copies beside the whole qkv."""
+    writes_scores: bool = False
+    """transformers has no fused attention for it, unless FlashAttention is asked for
+    (``_supports_sdpa`` of 5.23)."""
+    has_flash: bool = True
+    """Whether FlashAttention can be asked for (``_supports_flash_attn``)."""
     softcap: bool = False
     scores_in_fp32: bool = True
     dropout: bool = False
@@ -73,7 +78,7 @@ FAMILIES: dict[str, Family] = {
     "olmo3": Family(norm=Norm.GEMMA),
     "glm4": Family(post_norms=True),
     "glm4_moe": Family(router_in_fp32=True),
-    "gpt_oss": Family(norm=Norm.GEMMA, scores_in_fp32=False, mlp_copies=7),
+    "gpt_oss": Family(norm=Norm.GEMMA, scores_in_fp32=False, mlp_copies=7, writes_scores=True),
     "llama4_text": Family(every_expert=True),
     "qwen3_next": _GATED_ATTENTION,
     "qwen3_5_text": _GATED_ATTENTION,
@@ -81,7 +86,7 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v3": Family(router_in_fp32=True),
     "phi3": Family(fused_rotary=True),
     "gemma": Family(norm=Norm.GEMMA),
-    "gemma2": Family(norm=Norm.GEMMA, post_norms=True, softcap=True),
+    "gemma2": Family(norm=Norm.GEMMA, post_norms=True, softcap=True, writes_scores=True),
     "gemma3_text": Family(norm=Norm.GEMMA, post_norms=True),
     "gemma4_text": Family(norm=Norm.GEMMA, post_norms=True),
     "smollm3": _LLAMA,
@@ -90,15 +95,17 @@ FAMILIES: dict[str, Family] = {
     "arcee": Family(mlp_copies=2),
     "starcoder2": _PLAIN,
     "gpt_neox": _NEOX,
-    "gptj": Family(norm=Norm.LAYER, mlp_copies=5, one_norm_input=True, one_norm=True),
+    "gptj": Family(
+        norm=Norm.LAYER, mlp_copies=5, one_norm_input=True, one_norm=True, writes_scores=True
+    ),
     "phi": Family(norm=Norm.LAYER, mlp_copies=5, one_norm_input=True, one_norm=True),
     "falcon": Family(norm=Norm.LAYER, mlp_copies=2, one_norm_input=True, fused_rotary=True),
-    "bloom": Family(norm=Norm.LAYER, mlp_copies=2, scores_in_fp32=True),
+    "bloom": Family(norm=Norm.LAYER, mlp_copies=2, writes_scores=True, has_flash=False),
     "opt": Family(norm=Norm.LAYER, mlp_copies=1, dropout=True),
     "gpt2": Family(
         norm=Norm.LAYER, mlp_copies=5, scores_in_fp32=False, dropout=True, attention_dropout=True
     ),
-    "gpt_neo": Family(norm=Norm.LAYER, mlp_copies=5),
+    "gpt_neo": Family(norm=Norm.LAYER, mlp_copies=5, writes_scores=True),
     "gpt": Family(norm=Norm.LAYER, mlp_copies=2),
     "bert": Family(
         norm=Norm.LAYER, mlp_copies=2, scores_in_fp32=False, dropout=True, attention_dropout=True

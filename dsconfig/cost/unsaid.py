@@ -1,4 +1,4 @@
-"""What nobody said, and what decides whether a run fits: the kernel of the loss, the release.
+"""What nobody said, and what decides whether a run fits: kernels of loss and attention, release.
 
 A verdict rests on what is usual where nothing is said. Where another answer would turn it, the
 answer belongs to it.
@@ -6,7 +6,9 @@ answer belongs to it.
 
 from dataclasses import dataclass, replace
 
+from dsconfig.cost.activations import is_flash
 from dsconfig.cost.estimate import Option
+from dsconfig.cost.families import family_of
 from dsconfig.cost.loss import Loss
 from dsconfig.cost.pricing import price
 from dsconfig.cost.search import verdict_on
@@ -41,7 +43,9 @@ def deciding(
     if not option.fits:
         return ()
     fits = verdict_on(option, effective, facts).fits
-    found = [] if fits else [_loss(effective, facts, program)]
+    found: list[Unsaid | None] = []
+    if not fits:
+        found = [_loss(effective, facts, program), _attention(effective, facts, program)]
     if program.ends_in_deepspeed and not release_is_known:
         found.append(_release(effective, facts, program, fits=fits))
     return tuple(each for each in found if each is not None)
@@ -62,6 +66,20 @@ def _loss(effective: Effective, facts: Facts, program: Runtime) -> Unsaid | None
     arguments = {**training.arguments, "loss": str(Loss.FUSED)}
     asked = replace(facts, training=replace(training, arguments=arguments))
     other = _answered(f"--loss {Loss.FUSED}", effective, asked, program)
+    return other if other.fits else None
+
+
+def _attention(effective: Effective, facts: Facts, program: Runtime) -> Unsaid | None:
+    """FlashAttention, for a family that is written out where nobody asks for it."""
+    training = facts.training
+    shape = facts.model.architecture if facts.model else None
+    if training is None or training.sequence_length is None or shape is None or is_flash(facts):
+        return None
+    if "attn_implementation" in training.arguments or not family_of(shape).has_flash:
+        return None
+    arguments = {**training.arguments, "attn_implementation": "flash_attention_2"}
+    asked = replace(facts, training=replace(training, arguments=arguments))
+    other = _answered("--attention flash", effective, asked, program)
     return other if other.fits else None
 
 

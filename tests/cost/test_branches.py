@@ -381,6 +381,43 @@ def test_the_plain_loss_is_that_of_the_release_of_transformers(
     assert activations_of(effective, facts).logits_backward == logits * bytes_each
 
 
+@pytest.mark.parametrize(
+    ("model", "releases", "written_out"),
+    [
+        ("llama-2-7b", None, False),
+        ("llama-2-7b", {"transformers": "4.35.2"}, True),
+        ("llama-2-7b", {"transformers": "4.36.0"}, False),
+        ("bloom-7b1", None, True),
+        ("gpt-oss-20b", None, True),
+    ],
+)
+def test_attention_is_fused_where_transformers_fuses_it_by_itself(
+    model: str, releases: dict[str, str] | None, written_out: bool
+) -> None:
+    here = {"model": model, "releases": releases, "device": "h200"}
+    none, asked = ({**here, "training_args": each} for each in ({}, {"attn_implementation": "fa2"}))
+    peaks = (priced({"stage": 3}, **each).device.peak_bytes for each in (none, asked))
+    assert (next(peaks) > next(peaks)) is written_out
+
+
+def test_flash_attention_is_named_where_it_would_turn_the_verdict_and_can_be_had() -> None:
+    """Bloom of transformers has none."""
+
+    def flags(model: str) -> set[str]:
+        facts = gather(world_size=8, model=model, device="h200", sequence_length=8192)
+        config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
+        config["zero_optimization"] = {"stage": 3}
+        program = runtime_of("deepspeed")
+        settled = dsconfig.resolve(config, facts, runtime=program).effective
+        assert settled is not None
+        option = price(settled, facts, runtime=program)
+        found = deciding(option, settled, facts, program, release_is_known=True)
+        return {each.flag for each in found}
+
+    assert "--attention flash" in flags("gpt-oss-20b")
+    assert "--attention flash" not in flags("bloom-7b1")
+
+
 def test_torch_before_1_13_loads_all_kernels_into_its_context() -> None:
     outside = {
         release: hardware.outside_bytes(gather(world_size=8, releases={"torch": release}))
