@@ -310,7 +310,8 @@ DEPRECATED: Mapping[Path, Deprecated] = {
         "DeepSpeed takes it for stage3_gather_16bit_weights_on_model_save", _gather
     ),
     (*ZERO, "elastic_checkpoint"): Deprecated(
-        "universal checkpoints replaced it, and at stage 3 it does nothing"
+        "universal checkpoints replaced it, and at stage 3, where DeepSpeed logs that elastic "
+        "checkpointing is deprecated, it does nothing"
     ),
     ("bfloat16",): Deprecated("it is read only where bf16 is absent", _bfloat16),
 }

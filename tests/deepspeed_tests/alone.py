@@ -36,9 +36,11 @@ def tell(name: str, **told: Any) -> None:
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    if report.failed:
-        told = {"type": "Collection", "message": str(report.longrepr)[-3000:], "places": []}
-        tell(name_of(report.nodeid), outcome="failed", failure=told)
+    """Tell of a file that cannot be collected, or that skips all of its tests."""
+    if not report.passed and (name := name_of(report.nodeid)) not in known():
+        kind = "Collection" if report.failed else "Skipped"
+        told = {"type": kind, "message": str(report.longrepr)[-3000:], "places": []}
+        tell(name, outcome=report.outcome, failure=told)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -33,3 +34,23 @@ def on_cpu() -> None:
         original(self, *args, **(named | {"device_ids": None, "output_device": None}))
 
     DistributedDataParallel.__init__ = without_numbers  # type: ignore[method-assign]
+
+
+def round_first() -> None:
+    """From now on, let ``initialize`` have models whose weights are of the 16 bits it is to use."""
+    import deepspeed  # type: ignore[import-untyped]
+
+    package: Any = deepspeed
+    original = package.initialize
+
+    def initialize(*args: Any, **named: Any) -> Any:
+        settings: Any = named.get("config")
+        for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+            if isinstance(settings, dict) and settings.get(name, {}).get("enabled"):
+                parameters = list(named["model"].parameters())
+                with package.zero.GatheredParameters(parameters, modifier_rank=0), torch.no_grad():
+                    for each in parameters:
+                        each.data.copy_(each.data.to(dtype))
+        return original(*args, **named)
+
+    package.initialize = initialize

@@ -28,6 +28,8 @@ class Outcome:
 
     kind: str
     why: str = ""
+    words: str = ""
+    """Of a failure that was judged to be of another kind: how the test has failed."""
 
 
 def read(told: Path) -> dict[str, Outcome]:

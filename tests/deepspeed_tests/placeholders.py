@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -89,7 +90,7 @@ def _offering(module: str, below: str) -> Any:
 
     def __getattr__(name: str) -> Any:
         if name == "__path__" and is_importing:
-            return []
+            return [str(Path(__file__).parent)]  # some list what is there: nothing of DeepSpeed's
         if name.startswith("__") or not (is_importing or module.startswith("deepspeed.")):
             return asked(name)
         if module.startswith("dsengine") and _is_module(f"{module}.{name}"):

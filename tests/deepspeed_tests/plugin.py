@@ -5,6 +5,8 @@
 
 import os
 from collections import defaultdict
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ else:
     real_deepspeed()
 
 from deepspeed_tests.alone import known, name_of, pytest_collectreport, pytest_runtest_protocol
-from deepspeed_tests.on_cpu import compute_in_bf16, on_cpu
+from deepspeed_tests.on_cpu import compute_in_bf16, on_cpu, round_first
 from deepspeed_tests.ranks import launch
 
 __all__ = ["pytest_collectreport", "pytest_runtest_protocol"]
@@ -33,6 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     from unit.common import DistributedExec  # type: ignore[import-not-found]
 
     on_cpu()
+    if os.environ.get("DEEPSPEED_TESTS_ROUNDED") == "1":
+        round_first()
     DistributedExec._launch_procs = launch
     DistributedExec._close_pool = lambda *_, **__: None
     variants: dict[str, list[pytest.Item]] = defaultdict(list)
@@ -46,6 +50,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kept += [those[i] for i in sorted(chosen)]
     done = known()
     items[:] = [item for item in kept if name_of(item.nodeid) not in done]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> None:
+    """Let this pytest find fixtures that DeepSpeed writes as classes, for one to 8.3."""
+    if isinstance(collector, pytest.Module):
+        # A file that cannot be imported, or is skipped, is told of when it is collected.
+        with suppress(Exception, pytest.skip.Exception):
+            from unit.common import DistributedFixture  # type: ignore[import-not-found]
+
+            for name, kind in list(vars(collector.obj).items()):
+                if isinstance(kind, type) and DistributedFixture in kind.__mro__:
+                    setattr(collector.obj, name, _fixture(name, kind))
+
+
+def _fixture(name: str, kind: type[Any]) -> Any:
+    def of_ranks(request: pytest.FixtureRequest) -> None:
+        kind()(request)
+
+    return pytest.fixture(of_ranks, name=name)
 
 
 def pytest_collection() -> None:

@@ -19,9 +19,14 @@ class DistributedExec:
     def __call__(self, request):
         self.request = request
         self._launch_procs(self.world_size, "")
+    def run(self):
+        getattr(self, self.request.function.__name__)()
     def _dist_run(self, rank, count, port, init_method):
         self.rank = rank
-        getattr(self, self.request.function.__name__)()
+        self.run()
+
+class DistributedFixture(DistributedExec):
+    is_dist_test, is_dist_fixture = False, True
 """
 CONFTEST = """
 import pytest
@@ -36,7 +41,7 @@ TESTS = """
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.zero.contiguous_memory_allocator import ContiguousMemoryAllocator
 import deepspeed, pytest
-from unit.common import DistributedExec
+from unit.common import DistributedExec, DistributedFixture
 from unit.util import bf16_required_version_check
 
 class Mine(PipelineModule):
@@ -68,6 +73,15 @@ class TestMany(DistributedExec):
     world_size = 4
     def test_passes(self):
         pass
+
+class of_two_ranks(DistributedFixture):
+    def run(self):
+        with open(f"made_by_{self.rank}", "w"):
+            pass
+
+def test_with_a_fixture_of_ranks(of_two_ranks):
+    with open("made_by_0"), open("made_by_1"):
+        pass
 """
 
 
@@ -79,6 +93,7 @@ def test_each_test_comes_to_one_kind(tmp_path: Path) -> None:
         "unit/common.py": COMMON,
         "unit/util.py": "bf16_required_version_check = bool",
         "unit/test_some.py": TESTS,
+        "unit/test_none.py": "import pytest; pytest.skip(allow_module_level=True)",
     }.items():
         (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "tests" / name).write_text(text)
@@ -90,8 +105,10 @@ def test_each_test_comes_to_one_kind(tmp_path: Path) -> None:
     for _ in range(2):  # the second run finds everything done
         subprocess.run(command, env=environment, capture_output=True, check=True, cwd=tmp_path)
     told = tmp_path / "runs" / "dsengine.jsonl"
-    assert len(told.read_text().splitlines()) == 8
-    found = {name.rpartition("test_some.py::")[2]: each for name, each in read(told).items()}
+    assert len(told.read_text().splitlines()) == 10
+    outcomes = read(told)
+    assert outcomes.pop("test_none.py").kind == "skipped"
+    found = {name.rpartition("test_some.py::")[2]: each for name, each in outcomes.items()}
     assert {name: each.kind for name, each in found.items()} == {
         "TestMany::test_passes": "skipped",
         "TestRanks::test_fails_on_one": "failed",
@@ -101,12 +118,20 @@ def test_each_test_comes_to_one_kind(tmp_path: Path) -> None:
         "test_passes": "passed",
         "test_private": "private",
         "test_refused": "refused",
+        "test_with_a_fixture_of_ranks": "passed",
     }
     assert (
         found["test_private"].why
         == "runtime.zero.contiguous_memory_allocator.ContiguousMemoryAllocator"
     )
     assert "of rank 1" in found["TestRanks::test_fails_on_one"].why
+
+
+def test_what_is_judged_to_be_private_says_how_it_fails() -> None:
+    outcome = Outcome("private", "a log", "AssertionError: its words")
+    shown = page({"test_a.py::test_b": outcome, "test_a.py::test_c": Outcome("private", "name")})
+    assert "| test_a.py::test_b | a log | AssertionError: its words |" in shown
+    assert "| name | 1 | test_a.py: test_c |" in shown and "| a log | 1 |" not in shown
 
 
 def test_the_page_is_that_of_the_record() -> None:

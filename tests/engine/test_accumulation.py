@@ -41,6 +41,13 @@ def test_reduced_gradients_are_summed_in_fp32(ranks: Ranks, stage: int) -> None:
     assert got == pytest.approx(exact, rel=1e-6)
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_window_that_a_script_ends_sums_in_the_same_dtype(host_ranks: Ranks, stage: int) -> None:
+    of_config = host_ranks.run(JOB, stage=stage, summed_in="bf16", sent_in="bf16")[0]
+    set_job = "training.accumulation_jobs:norm_of_a_set_window"
+    assert host_ranks.run(set_job, stage=stage, summed_in="bf16")[0] == of_config
+
+
 def test_one_rank_alone_sums_in_fp32() -> None:
     with Ranks(1) as alone:
         types = {"summed_in": "fp32", "sent_in": "bf16"}

@@ -165,9 +165,7 @@ def test_weights_do_not_decay_by_default(kind: Any) -> None:
         (FusedAdam, {"amsgrad": True}, "AMSGrad"),
         (FusedAdam, {"bias_correction": False}, "bias_correction"),
         (DeepSpeedCPUAdam, {"bias_correction": False}, "bias_correction"),
-        (DeepSpeedCPUAdam, {"fp32_optimizer_states": False}, "fp32_optimizer_states"),
         (DeepSpeedCPUAdagrad, {"amsgrad": True}, "AMSGrad"),
-        (DeepSpeedCPULion, {"fp32_optimizer_states": False}, "fp32_optimizer_states"),
     ],
 )
 def test_what_an_optimizer_cannot_do_is_refused_by_name(
@@ -175,6 +173,26 @@ def test_what_an_optimizer_cannot_do_is_refused_by_name(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         kind([nn.Parameter(torch.zeros(1))], **option)
+
+
+@pytest.mark.parametrize("kind", [DeepSpeedCPUAdam, DeepSpeedCPUAdagrad, DeepSpeedCPULion])
+def test_states_beside_16_bits_are_of_fp32_unless_they_are_not_to_be(kind: Any) -> None:
+    torch.manual_seed(0)
+    start, steps = torch.randn(64), torch.randn(5, 64).bfloat16()
+    for wide in (True, False):
+        weight = nn.Parameter(start.bfloat16())
+        at_first, reference = weight.data, nn.Parameter(start.bfloat16().float())
+        narrow, exact = kind([weight], fp32_optimizer_states=wide), kind([reference])
+        for gradient in steps:
+            weight.grad, reference.grad = gradient.clone(), gradient.float()
+            assert narrow.step(lambda: 3.0) == 3.0
+            exact.step()
+            reference.data.copy_(reference.bfloat16())  # weights are rounded after each step
+            assert weight.data.data_ptr() == at_first.data_ptr()
+            assert weight.grad.dtype is weight.dtype is torch.bfloat16
+        states = [s for s in narrow.state[weight].values() if s.numel() > 1]
+        assert {each.dtype for each in states} == {torch.float32 if wide else torch.bfloat16}
+        assert not wide or torch.equal(weight.float(), reference)
 
 
 @pytest.mark.parametrize("kind", [FusedAdam, FusedLion])
@@ -294,6 +312,8 @@ def test_the_accelerator_is_the_device_that_engines_use() -> None:
     device.set_device(0)
     device.synchronize()
     device.empty_cache()
+    pinned = device.pin_memory(torch.ones(2, 3), make_copy=False, match_shape=False)
+    assert pinned.numel() == 6 and device.unpin_memory(pinned) is None
 
 
 def test_a_seed_given_to_the_accelerator_is_that_of_its_device() -> None:
@@ -443,6 +463,11 @@ def test_what_is_not_reduced_yet_is_a_ranks_own(ranks: Ranks, stage: int, bf16: 
     settings = config(stage, 4, bf16={"enabled": bf16})
     for told in ranks.run("training.name_jobs:unreduced", settings=settings):
         assert told == dict.fromkeys(told, True)
+
+
+def test_hooks_are_shown_as_off_while_a_model_generates(ranks: Ranks) -> None:
+    told = ranks.run("training.name_jobs:unwrapped", settings=config(3))
+    assert told == [[(True, False), (False, True), (True, False)]] * 2
 
 
 @pytest.mark.engine
@@ -724,6 +749,17 @@ def test_blocks_of_a_config_are_objects() -> None:
     for wrong in ({"loss_scale": -1}, {"enabled": True, "min_loss_scale": 0}, {"scale": 1}):
         with pytest.raises(ValidationError):
             DeepSpeedFP16Config(**wrong)
+
+
+def test_a_block_logs_the_keys_that_are_on_their_way_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from dsengine.runtime.zero.config import DeepSpeedZeroConfig
+
+    DeepSpeedZeroConfig(stage=3, overlap_comm=True)
+    assert capsys.readouterr().out == ""
+    DeepSpeedZeroConfig(stage=3, elastic_checkpoint=True)
+    assert "elastic checkpointing is deprecated" in capsys.readouterr().out
 
 
 def test_one_cycle_tells_the_betas_of_each_group() -> None:

@@ -36,6 +36,26 @@ def norm(stage: int, summed_in: str, sent_in: str, branches: bool = False) -> fl
     return result
 
 
+def norm_of_a_set_window(stage: int, summed_in: str) -> float:
+    """``norm`` of a window that the script ends, where the config has one of a micro batch."""
+    settings = config(
+        stage,
+        1,
+        bf16={"enabled": True},
+        gradient_clipping=0.0,
+        data_types={"grad_accum_dtype": summed_in},
+    )
+    model, loss_of = _model(branches=False)
+    engine, *_ = dsengine.initialize(model=model, config=settings)
+    for micro in range(MICRO_BATCHES):
+        engine.set_gradient_accumulation_boundary(micro == MICRO_BATCHES - 1)
+        engine.backward(loss_of(engine, micro, dist.get_rank()) / MICRO_BATCHES)
+        engine.step()
+    result = engine.get_global_grad_norm()
+    engine.destroy()
+    return result
+
+
 def norm_by_hand(summed_in: str, sent_in: str, branches: bool = False) -> float:
     """The same, with plain PyTorch on one rank, for as many ranks as there are."""
     ranks, mean = dist.get_world_size(), dict[str, Tensor]()

@@ -59,6 +59,26 @@ def statuses(settings: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
+def unwrapped(settings: dict[str, Any]) -> list[tuple[bool, bool]]:
+    """Before, while and after a model generates: whether hooks are on, and weights whole."""
+    engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
+    told = engine.optimizer.parameter_offload
+    weight = engine.module.head.weight
+
+    def state() -> tuple[bool, bool]:
+        on = bool(told.forward_hooks) and bool(told.backward_hooks)
+        return on, weight.ds_status is ZeroParamStatus.AVAILABLE
+
+    seen = [state()]
+    for hook in told.forward_hooks:
+        hook.remove()
+    with deepspeed.zero.unwrap_model_for_generation(engine):
+        seen.append(state())
+    seen.append(state())
+    engine.destroy()
+    return seen
+
+
 def writes_discarded(settings: dict[str, Any]) -> dict[str, Any]:
     """Whether writes are refused that GatheredParameters discards, and what is left of them."""
 

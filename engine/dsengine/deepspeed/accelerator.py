@@ -51,10 +51,26 @@ class Accelerator:
     def on_accelerator(self, tensor: torch.Tensor) -> bool:
         return tensor.device.type == self._name
 
-    def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
-        """Return a copy from which transfers to the device need not wait."""
+    def pin_memory(
+        self,
+        tensor: torch.Tensor,
+        align_bytes: int = 1,
+        *,
+        make_copy: bool = True,
+        match_shape: bool = True,
+    ) -> torch.Tensor:
+        """Return a copy from which transfers to the device need not wait.
+
+        ``make_copy=False``: memory of that kind alone, flat without ``match_shape``.
+        """
         del align_bytes
-        return tensor.pin_memory()
+        if make_copy:
+            return tensor.pin_memory()
+        shape = tensor.shape if match_shape else (tensor.numel(),)
+        return torch.empty(shape, dtype=tensor.dtype, pin_memory=True)
+
+    def unpin_memory(self, tensor: torch.Tensor) -> None:
+        """Nothing: the memory is let go of with the tensor."""
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return tensor.is_pinned()
@@ -149,9 +165,16 @@ class Host(Accelerator):
         page = os.sysconf("SC_PAGE_SIZE")
         return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
 
-    def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
+    def pin_memory(
+        self,
+        tensor: torch.Tensor,
+        align_bytes: int = 1,
+        *,
+        make_copy: bool = True,
+        match_shape: bool = True,
+    ) -> torch.Tensor:
         """Return ``tensor``: there is no transfer to make ready for."""
-        del align_bytes
+        del align_bytes, make_copy, match_shape
         return tensor
 
     def range_push(self, message: str) -> None:

@@ -325,7 +325,10 @@ class Engine(SavingEngine):
 
     @contextmanager
     def coalesce_grad_reduction(self) -> Iterator[None]:
-        """Let several backwards inside share one reduction, done on leaving."""
+        """Let several backwards inside share one reduction, done on leaving.
+
+        At stages 2 and 3 they are summed in the dtype of the weights until then, as in DeepSpeed.
+        """
         with self._unreduced(), self.sharding.reduced_at_end():
             yield
 

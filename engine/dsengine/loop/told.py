@@ -1,11 +1,13 @@
 """What programs read from the optimizer that ``initialize`` returns, as from DeepSpeed's."""
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import proxy
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.torch_private import local_part
@@ -18,19 +20,30 @@ class _WithoutHooks(nn.Module):
         return iter(())
 
 
+def _removes_nothing() -> RemovableHandle:
+    return RemovableHandle(OrderedDict())
+
+
 class ParameterOffload:
     """Where programs take DeepSpeed's hooks off a model before it generates, and put them back.
 
-    TRL does. Those that gather parameters here are torch's, and are right in both.
+    TRL does. Those that gather parameters here are torch's, which stay on and are right in both:
+    for all of them stands one handle that removes nothing.
     """
 
     def __init__(self) -> None:
         self.module = _WithoutHooks()
-        self.forward_hooks: list[Any] = []
-        self.backward_hooks: list[Any] = []
+        self._register_deepspeed_module(self.module)
 
     def _register_deepspeed_module(self, module: nn.Module) -> None:
-        """Nothing: no hook was taken off."""
+        """Show that hooks are on (again)."""
+        del module
+        self.forward_hooks: list[Any] = [_removes_nothing()]
+        self.backward_hooks: list[Any] = [_removes_nothing()]
+
+    def remove_hooks(self) -> None:
+        """Show that none is on."""
+        self.forward_hooks, self.backward_hooks = [], []
 
 
 class ToldLossScale:

@@ -142,10 +142,10 @@ class FullySharded(Sharding):
         self._reductions = Reductions()
         self._set_collectives(averaging)
         self._rounds_sums = (
-            self.reduces_every_micro_step
-            and policy.accumulation is not torch.float32
-            and (plan.batch.accumulation > 1 or policy.wire is not policy.accumulation)
+            self.reduces_every_micro_step and policy.accumulation is not torch.float32
         )
+        self._has_sums = False
+        """Gradients were reduced in this window; a script may set where windows end."""
         _set_prefetch(plan.units, heads)
         gather = start_gather if self._exchanges else all_gather_flat
         self._at_rest = UnitsAtRest(self.whole, self.norm_group, gather)
@@ -370,8 +370,10 @@ class FullySharded(Sharding):
             self._whole_gradients.reduce()
             if self.departed is not None:
                 self.departed.take_in()
-        if self._rounds_sums and self.departed is None:
-            self._round_sums()
+        if self._reduces and self._rounds_sums and self.departed is None:
+            if self._has_sums or self.policy.wire is not self.policy.accumulation:
+                self._round_sums()
+            self._has_sums = True
 
     def _round_sums(self) -> None:
         """Keep the sum over a window to the precision of the accumulation dtype."""
@@ -392,6 +394,10 @@ class FullySharded(Sharding):
             return None
         whole = {names[e]: e.grad for e in self._indivisible if e.grad is not None}
         return sums | whole
+
+    def drop_reduced(self) -> None:
+        super().drop_reduced()
+        self._has_sums = False
 
     def drop_gradients(self) -> None:
         super().drop_gradients()

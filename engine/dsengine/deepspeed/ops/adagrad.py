@@ -4,11 +4,15 @@ from typing import Any
 
 from torch.optim import Adagrad
 
-from dsengine.deepspeed.ops.adam import StandingFor, refuse_narrow_states
+from dsengine.deepspeed.ops.adam import StandingFor
+from dsengine.deepspeed.ops.states import step_in_fp32
 
 
 class DeepSpeedCPUAdagrad(Adagrad, metaclass=StandingFor):
-    """Adagrad. Raises ValueError for ``amsgrad`` and ``fp32_optimizer_states=False``."""
+    """Adagrad. Raises ValueError for ``amsgrad``.
+
+    ``fp32_optimizer_states=False``: its state has the dtype of the parameters.
+    """
 
     def __init__(
         self,
@@ -21,5 +25,6 @@ class DeepSpeedCPUAdagrad(Adagrad, metaclass=StandingFor):
     ) -> None:
         if amsgrad:
             raise ValueError("DeepSpeedCPUAdagrad has no AMSGrad: leave the argument out")
-        refuse_narrow_states(type(self).__name__, fp32_optimizer_states)
         super().__init__(model_params, lr, weight_decay=weight_decay, eps=eps)
+        if fp32_optimizer_states:
+            step_in_fp32(self)

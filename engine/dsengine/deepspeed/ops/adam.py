@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.optim import Adam
 
+from dsengine.deepspeed.ops.states import step_in_fp32
 from dsengine.optimizers.build import STANDS_FOR
 
 Betas = tuple[float, float]
@@ -60,8 +61,8 @@ class FusedAdam(Adam, metaclass=StandingFor):
 class DeepSpeedCPUAdam(Adam, metaclass=StandingFor):
     """Adam with decoupled weight decay (AdamW) unless ``adamw_mode`` is false.
 
-    Raises ValueError for ``amsgrad`` and ``bias_correction=False``, which the kernel does not
-    have, and for ``fp32_optimizer_states=False``: states are those of fp32 masters.
+    ``fp32_optimizer_states=False``: states have the dtype of the parameters. Raises ValueError for
+    ``amsgrad`` and ``bias_correction=False``, which the kernel does not have.
     """
 
     def __init__(
@@ -77,7 +78,6 @@ class DeepSpeedCPUAdam(Adam, metaclass=StandingFor):
         fp32_optimizer_states: bool = True,
     ) -> None:
         _refuse(type(self).__name__, amsgrad, bias_correction)
-        refuse_narrow_states(type(self).__name__, fp32_optimizer_states)
         super().__init__(
             model_params,
             lr,
@@ -87,15 +87,8 @@ class DeepSpeedCPUAdam(Adam, metaclass=StandingFor):
             fused=True,
             decoupled_weight_decay=adamw_mode,
         )
-
-
-def refuse_narrow_states(name: str, fp32_optimizer_states: bool) -> None:
-    """Raise ValueError unless the states are to be of fp32, as the masters are."""
-    if not fp32_optimizer_states:
-        raise ValueError(
-            f"{name}(fp32_optimizer_states=False): the engine keeps states in the dtype of its "
-            "fp32 masters; leave the argument out"
-        )
+        if fp32_optimizer_states:
+            step_in_fp32(self)
 
 
 def _refuse(name: str, amsgrad: bool, bias_correction: bool) -> None:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from dsengine.deepspeed.ops.adam import Betas, StandingFor, refuse_narrow_states
+from dsengine.deepspeed.ops.adam import Betas, StandingFor
+from dsengine.deepspeed.ops.states import step_in_fp32
 from dsengine.optimizers.lion import Lion
 
 
@@ -26,7 +27,7 @@ class FusedLion(Lion, metaclass=StandingFor):
 
 
 class DeepSpeedCPULion(Lion, metaclass=StandingFor):
-    """Lion. Raises ValueError for ``fp32_optimizer_states=False``."""
+    """Lion. ``fp32_optimizer_states=False``: its state has the dtype of the parameters."""
 
     def __init__(
         self,
@@ -36,5 +37,6 @@ class DeepSpeedCPULion(Lion, metaclass=StandingFor):
         weight_decay: float = 0.0,
         fp32_optimizer_states: bool = True,
     ) -> None:
-        refuse_narrow_states(type(self).__name__, fp32_optimizer_states)
         super().__init__(model_params, lr, betas, weight_decay)
+        if fp32_optimizer_states:
+            step_in_fp32(self)

@@ -1,7 +1,7 @@
 """Blocks of a ds_config as objects: what programs ask for a default or a former name.
 
 They are views of the one table of keys. A value that DeepSpeed refuses raises pydantic's
-ValidationError, as there.
+ValidationError, and a key on its way out is a line of the log, as there.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any, ClassVar
 
 import dsconfig
+from dsengine.deepspeed.utils.logging import logger
 
 
 class ZeroStageEnum(IntEnum):
@@ -33,7 +34,7 @@ class ConfigBlock:
         content: dict[str, Any] = values
         for name in reversed(below):
             content = {"stage": 3, name: content}  # at which all of it counts
-        _refuse(type(self).__name__, self.path, top, content)
+        _check(type(self).__name__, self.path, top, content)
         found: dict[str, Any] = dsconfig.block_values(top, content)
         for name in below:
             found = found[name]
@@ -81,22 +82,26 @@ class DeepSpeedZeroConfig(ConfigBlock):
         self.stage = ZeroStageEnum(self.stage)
 
 
-def _refuse(title: str, path: tuple[str, ...], top: str, content: dict[str, Any]) -> None:
+def _check(title: str, path: tuple[str, ...], top: str, content: dict[str, Any]) -> None:
     from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
     report = dsconfig.validate({"train_batch_size": 1, top: content}, runtime="deepspeed")
     prefix = "/" + "/".join(path)
+    of_block = [d for d in report.diagnostics if (d.pointer or "").startswith(prefix)]
+    refused = [each for each in of_block if each.effect == "refused"]
     errors = [
         InitErrorDetails(
             type=PydanticCustomError("ds_config", "{why}", {"why": each.message}),
-            loc=tuple(each.pointer.removeprefix(prefix).strip("/").split("/")),
+            loc=tuple(str(each.pointer).removeprefix(prefix).strip("/").split("/")),
             input=content,
         )
-        for each in report.refusals
-        if (each.pointer or "").startswith(prefix)
+        for each in refused
     ]
     if errors:
         raise ValidationError.from_exception_data(title, errors)
+    for each in of_block:
+        if each.effect == "deprecated":
+            logger.warning(each.message)
 
 
 __all__ = [
