@@ -38,6 +38,13 @@ def said(ranks_of: SharedRanks) -> list[dict[str, Any]]:
         "shard changed",
         "old object changed",
         "whole at rest changed",
+        "of 16 bits",
+        "built unrounded",
+        "a copy is ordinary",
+        "gathered is rounded",
+        "masters unrounded",
+        "still of 16 bits",
+        "cast",
     ],
 )
 def test_holds_on_every_rank(said: list[dict[str, Any]], what: str) -> None:

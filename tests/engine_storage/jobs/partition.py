@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from dsengine.utils import safe_get_full_fp32_param
 from dsengine.zero import GatheredParameters, Init
 from torch import Tensor, nn
 
+import dsengine
 from dsengine.sharding.zero.adoption import is_partitioned, put_pieces, restore_whole, take_pieces
 from dsengine.sharding.zero.partitioned import PartitionedParameter
 from dsengine.sharding.zero.registry import remember
@@ -138,10 +140,53 @@ def handover(said: dict[str, Any]) -> None:
     said["whole at rest changed"] = bool((unit.up.weight.detach().full_tensor() == 4).all())
 
 
+def under_16_bits(said: dict[str, Any]) -> None:
+    """A model shows bf16; what it was built with and what was loaded is there for masters."""
+    settings = {"train_batch_size": dist.get_world_size(), "bf16": {"enabled": True}}
+    settings |= {"zero_optimization": {"stage": 3}, "optimizer": {"type": "AdamW", "params": {}}}
+    torch.manual_seed(5)
+    expected = Inventive()
+    torch.manual_seed(5)
+    with Init(config_dict_or_path=settings):
+        model = Inventive()
+    dtypes = {p.dtype for p in model.parameters() if p.dim()}
+    said["of 16 bits"] = dtypes == {torch.bfloat16} == {p.data.dtype for p in [model.early]}
+    restored = copy.deepcopy(model)
+    restore_whole(restored)
+    said["built unrounded"] = same(restored.state_dict(), expected.state_dict())
+    given = {n: t + 1 for n, t in expected.state_dict().items()}
+    rounded = {n: t.bfloat16().float() for n, t in given.items()}
+    with GatheredParameters(model.parameters(), modifier_rank=0):
+        if dist.get_rank() == 0:
+            model.load_state_dict(given)
+            model.early.data[0] = 0.1
+            model.layers[0].bias.view(2, 3)[1].data.mul_(2.0)
+        copied = copy.deepcopy(model.early)
+    said["a copy is ordinary"] = copied.data.dtype is torch.bfloat16 is copied.dtype
+    said["gathered is rounded"] = all(
+        torch.equal(t.float(), rounded[n])
+        for n, t in whole_state(model).items()
+        if n not in ("early", "layers.0.bias", "scalar", "mean")
+    )
+    before = whole_state(model)["table.weight"]
+    with torch.no_grad():
+        model.table.weight[2] = 3.0  # the rest of it stays as exact as it was
+    engine: Any = dsengine.initialize(model=model, config=settings)[0]
+    masters = {n: safe_get_full_fp32_param(p) for n, p in engine.module.named_parameters()}
+    exact = given | {"table.weight": given["table.weight"].index_fill(0, torch.tensor([2]), 3.0)}
+    exact["early"][0] = torch.tensor(0.1).bfloat16()
+    exact["layers.0.bias"][3:] = rounded["layers.0.bias"][3:] * 2
+    said["masters unrounded"] = all(torch.equal(masters[n], exact[n]) for n in masters)
+    said["still of 16 bits"] = before.dtype is engine.module.table.weight.dtype is torch.bfloat16
+    cast = built(Inventive, 5).half()
+    said["cast"] = {p.dtype for p in cast.parameters()} == {torch.float16}
+
+
 def told() -> dict[str, Any]:
     """Whether each of these holds on this rank."""
     said: dict[str, Any] = {}
     equal_construction(said)
     gathering(said)
     handover(said)
+    under_16_bits(said)
     return said

@@ -24,7 +24,8 @@ SUITES = {
     "accelerate": ("tests/deepspeed",),
     "transformers": (
         "tests/trainer/distributed/test_trainer_distributed_deepspeed.py",
-        "-k=TestTrainerIntegrationDeepSpeed",  # the rest starts more processes than one
+        # The other classes start more processes than one, or are slow.
+        "-k=TestTrainerIntegrationDeepSpeed or TestNonTrainerIntegrationDeepSpeed",
     ),
 }
 """By framework, which of its tests are about DeepSpeed, as pytest is told."""

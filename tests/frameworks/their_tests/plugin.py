@@ -11,9 +11,10 @@ import pytest
 if os.environ["DEEPSPEED_TESTS"] == "dsengine":
     import dsengine.as_deepspeed  # noqa: F401
 else:
-    from frameworks.real import on_the_host
+    from frameworks.real import on_the_host, without_broadcast
 
     on_the_host()
+    without_broadcast()
 
 import accelerate.test_utils.testing
 import transformers.testing_utils

@@ -42,7 +42,8 @@ def take_pieces(module: nn.Module) -> dict[str, PartitionedParameter]:
         if not isinstance(parameter, PartitionedParameter):
             continue
         if id(parameter) not in replaced:
-            meta = nn.Parameter(torch.empty_like(parameter._like), parameter.requires_grad)
+            like = torch.empty_like(parameter._like, dtype=parameter._piece.dtype)
+            meta = nn.Parameter(like, parameter.requires_grad)
             inherit(meta, parameter)
             replaced[id(parameter)] = meta
         parameter_table(owner)[name] = replaced[id(parameter)]

@@ -15,8 +15,15 @@ from torch.utils._pytree import tree_map_only
 
 from dsengine.parameters.chunks import group_for
 from dsengine.parameters.shards import whole_of
-from dsengine.sharding.zero.partitioned import PartitionedParameter, partition, restore
+from dsengine.sharding.zero.partitioned import (
+    PartitionedParameter,
+    finer,
+    partition,
+    restore,
+    show_as,
+)
 from dsengine.sharding.zero.registry import Held, Lookup
+from dsengine.sharding.zero.rounded import show_rounded, show_whole
 from dsengine.sharding.zero.shown import write
 from dsengine.sharding.zero.status import answers_of, is_watched, tell_available
 from dsengine.torch_private import plain_tensors, version_of
@@ -101,14 +108,24 @@ class GatheredParameters:
             )
 
     def _gather_partitioned(self, parameter: PartitionedParameter) -> None:
-        piece, answers = parameter._piece, answers_of(parameter)
-        restore(parameter)
+        piece, dtype, answers = parameter._piece, parameter.dtype, answers_of(parameter)
+        exact = restore(parameter)
+        is_finer = exact.dtype is not dtype
+        if is_finer:
+            show_rounded(parameter, dtype)
         vars(parameter).update(answers)
         tell_available(parameter, True)
 
         def leave() -> None:
+            show_whole(parameter)
             _take_from(parameter.data, self._modifier_rank)
+            is_cast = parameter.dtype is not dtype  # by the script, which replaced its data
+            if is_finer and not is_cast:
+                _take_from(exact, self._modifier_rank)
+                parameter.data = finer(exact, parameter.data)
             partition(parameter)
+            if is_finer and not is_cast:
+                show_as(parameter, dtype)
             if self._modifier_rank is None:
                 cast(PartitionedParameter, parameter)._piece = piece
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 import dsconfig
-from dsengine.sharding.zero.partitioned import partition
+from dsengine.sharding.zero.partitioned import partition, show_as
 from dsengine.sharding.zero.status import watch_writes
 from dsengine.sharding.zero.trim import Trimmer
 
@@ -25,8 +26,10 @@ class Init:
     than its share and one module's own parameters. A module counts as finished when the next
     one begins; dividing one too early costs a gather, never a wrong value (see ``partitioned``).
     ``dtype`` casts floating-point parameters; ``enabled=False`` does nothing. ``module``: an
-    existing one to divide. Of the config ``enable_sanity_checks`` counts already; the rest of it
-    and the remaining arguments are decided by the config given to ``initialize``.
+    existing one to divide. Of the config two things count already: under bf16 or fp16 the
+    parameters of the finished model have that dtype (``initialize`` gets them unrounded), and
+    ``enable_sanity_checks``. The rest of it and the remaining arguments are decided by the config
+    given to ``initialize``.
     """
 
     def __init__(
@@ -46,7 +49,11 @@ class Init:
         del data_parallel_group, mem_efficient_linear, remote_device, pin_memory
         del mpu, unused
         given = config_dict_or_path if config_dict_or_path is not None else config
-        self._watches = _asks_for_checks(given) if enabled and given is not None else False
+        settings = _read(given) if enabled and given is not None else {}
+        self._watches = _block(settings, "zero_optimization").get("enable_sanity_checks") is True
+        self._shows = _dtype_shown(settings) if dtype is None else None
+        self._divided: list[ref[nn.Parameter]] = []
+        """Parameters that are going to show another dtype, once the model is finished."""
         self.enabled = enabled
         self.dtype = dtype
         self._building: nn.Module | None = None
@@ -57,6 +64,7 @@ class Init:
             _join_process_group()
             self._whole = list(module.parameters())
             self._divide()
+            self._show()
 
     def __enter__(self) -> "Init":
         if not self.enabled:
@@ -85,6 +93,7 @@ class Init:
         self._hook.remove()
         if kind is None:
             self._divide()
+            self._show()
             self._trimmer.trim()
         self._whole, self._building = [], None
 
@@ -102,15 +111,37 @@ class Init:
         whole, self._whole = self._whole, []
         for parameter in whole:
             partition(parameter, self.dtype)
+            self._divided.append(ref(parameter))
             if self._watches:
                 watch_writes(parameter)
             self._trimmer.freed(parameter.nbytes)
 
+    def _show(self) -> None:
+        """Constructors, which draw and scale weights, have seen the dtype that they chose."""
+        divided, self._divided = self._divided, []
+        if self._shows is not None:
+            for parameter in divided:
+                if (alive := parameter()) is not None:
+                    show_as(alive, self._shows)
 
-def _asks_for_checks(config: Any) -> bool:
+
+def _read(config: Any) -> Mapping[str, Any]:
     settings = dsconfig.read(config).value
-    block = settings.get("zero_optimization") if isinstance(settings, Mapping) else None
-    return isinstance(block, Mapping) and block.get("enable_sanity_checks") is True
+    return cast(Mapping[str, Any], settings) if isinstance(settings, Mapping) else {}
+
+
+def _block(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    block = settings.get(name)
+    return cast(Mapping[str, Any], block) if isinstance(block, Mapping) else {}
+
+
+def _dtype_shown(settings: Mapping[str, Any]) -> torch.dtype | None:
+    """The dtype of 16 bits in which a model of this config computes, if it does."""
+    bf16 = "bf16" if settings.get("bf16") is not None else "bfloat16"  # its former name
+    for name, dtype in ((bf16, torch.bfloat16), ("fp16", torch.float16)):
+        if dsconfig.block_values(name, _block(settings, name))["enabled"] is True:
+            return dtype
+    return None
 
 
 def _join_process_group() -> None:

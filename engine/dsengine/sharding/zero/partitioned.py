@@ -8,6 +8,11 @@ runs, and, when it wrote to it, takes rank 0's result and divides it again. What
 returns may share memory with the gathered weight (``.data``, ``.detach()``, a view); that is an
 ``Alias``, through which writes find their way back. Shapes and dtypes are answered without
 gathering. Every rank must do the same, as it does when it builds the same model.
+
+[Note: pieces finer than what they show]
+Under a config of 16 bits a finished model shows the dtype in which it is going to compute, and
+the pieces stay what the model was built with: masters begin with those. A read gives the values
+rounded. Of what is written, an element that is given the value it shows stays as exact as it was.
 """
 
 from collections.abc import Callable, Iterator
@@ -71,8 +76,9 @@ class PartitionedParameter(nn.Parameter):
     """Made by ``partition`` from an ordinary Parameter; stays the same object."""
 
     _piece: Tensor
+    """Of the dtype that is shown, or finer. See the note above."""
     _like: Tensor
-    """A meta tensor of the whole shape."""
+    """A meta tensor of the whole shape, and of the dtype that is shown."""
 
     @classmethod
     def __torch_function__(
@@ -150,8 +156,23 @@ def is_piece(tensor: Tensor) -> bool:
     return isinstance(tensor, PartitionedParameter)
 
 
+def show_as(parameter: nn.Parameter, dtype: torch.dtype) -> None:
+    """Let a divided parameter of floating point be one of ``dtype``; its piece stays."""
+    if isinstance(parameter, PartitionedParameter) and parameter.is_floating_point():
+        with plain_tensors():
+            parameter._like = parameter._like.to(dtype)
+            parameter.data = parameter.data.to(dtype)
+
+
+def finer(exact: Tensor, shown: Tensor) -> Tensor:
+    """Return ``shown``, with what is in ``exact`` where that rounds to it."""
+    if exact.shape != shown.shape:
+        return shown.to(exact.dtype)
+    return torch.where(exact.to(shown.dtype) == shown, exact, shown.to(exact.dtype))
+
+
 def gather(parameter: PartitionedParameter) -> Tensor:
-    """Return the whole tensor; collective."""
+    """Return the whole tensor, as exact as its pieces are; collective."""
     with plain_tensors():
         return put_together(parameter._piece, parameter._like.shape, group_for(parameter._piece))
 
@@ -162,6 +183,15 @@ def restore(parameter: PartitionedParameter) -> Tensor:
     retire(parameter)
     parameter.data = whole
     return whole
+
+
+def _take(parameter: PartitionedParameter, current: Tensor) -> None:
+    """Keep this rank's piece of what rank 0 has in ``current``."""
+    piece = _piece_of_first_rank(current)
+    if current.dtype == parameter._like.dtype:  # else the script has cast it
+        piece = finer(parameter._piece, piece)
+    parameter._piece = piece
+    parameter._like = torch.empty_like(current, device="meta")
 
 
 def retire(parameter: PartitionedParameter) -> None:
@@ -199,11 +229,10 @@ def _touch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
             current = parameter.data
             replaced = not _share_memory(current, whole)  # by ``parameter.data = x``
             if replaced or version_of(parameter) != version:
-                parameter._piece = _piece_of_first_rank(current)
-                parameter._like = torch.empty_like(current, device="meta")
+                _take(parameter, current)
         if aliases and (writes(func) or "out" in kwargs):
             for alias in aliases:
-                alias._owner._piece = _piece_of_first_rank(alias._whole)
+                _take(alias._owner, alias._whole)
     owners = list(zip(parameters, wholes, strict=True))
     owners += [(alias._owner, alias._whole) for alias in aliases]
     return tree_map_only(Tensor, lambda t: _aliased(t, owners), result)
@@ -211,15 +240,15 @@ def _touch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 @contextmanager
 def _whole(parameters: list[PartitionedParameter]) -> Iterator[list[Tensor]]:
-    empties = [parameter.data for parameter in parameters]
-    wholes = [gather(parameter) for parameter in parameters]
+    """Yield what lies in them meanwhile: what they show."""
+    wholes = [gather(parameter).to(parameter._like.dtype) for parameter in parameters]
     for parameter, whole in zip(parameters, wholes, strict=True):
         parameter.data = whole
     try:
         yield wholes
     finally:
-        for parameter, empty in zip(parameters, empties, strict=True):
-            parameter.data = empty
+        for parameter, whole in zip(parameters, wholes, strict=True):
+            parameter.data = whole.new_empty(0, dtype=parameter._like.dtype)
 
 
 def writes(func: Callable[..., Any]) -> bool:
