@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from dsengine.checkpoints import CheckpointError
 from dsengine.checkpoints.deepspeed_layout import read_whole, write_checkpoint
+from dsengine.loop import saving
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -75,6 +76,33 @@ CASES = {
     "sub-groups": settings(3, sub_group_size=500),
     "round robin": settings(2, round_robin_gradients=True),
 }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_can_save_in_deepspeeds_files(ranks: Ranks, tmp_path: Path, name: str) -> None:
+    """What they hold is what ``convert`` writes; the engine itself goes on from them too."""
+    job = "training.jobs:saved_in_both_forms"
+    told = ranks.run(job, config=CASES[name], folder=str(tmp_path))[0]
+    assert told["losses"] == pytest.approx(told["expected"], rel=1e-6)
+    assert told["client"].items() >= {"epoch": 7}.items()
+    convert(tmp_path / "ours", tmp_path / "converted")
+    written = {each.name for each in (tmp_path / "theirs" / "global_step3").iterdir()}
+    assert written == {e.name for e in (tmp_path / "converted" / "global_step3").iterdir()}
+    assert {each.name for each in (tmp_path / "theirs").iterdir()} == {
+        each.name for each in (tmp_path / "converted").iterdir()
+    }
+    one, other = read_whole(tmp_path / "theirs"), read_whole(tmp_path / "converted")
+    assert (one.stage, one.world_size) == (other.stage, other.world_size)
+    assert all(torch.equal(one.weights[n], w) for n, w in other.weights.items())
+    assert one.counters == other.counters
+
+
+def test_whose_files_are_saved_can_be_said_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(saving.FILES, "deepspeed")
+    assert saving.asks_for_deepspeeds_files()
+    monkeypatch.setenv(saving.FILES, "torch")
+    with pytest.raises(ValueError, match="DSENGINE_CHECKPOINTS is 'torch': dsengine or deepspeed"):
+        saving.asks_for_deepspeeds_files()
 
 
 @pytest.mark.live

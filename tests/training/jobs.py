@@ -90,6 +90,24 @@ def at_rest(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def saved_in_both_forms(config: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Save in this engine's files and in DeepSpeed's, and go on from the latter in another."""
+    engine, *_ = dsengine.initialize(model=models.tied(), config=config)
+    for step in range(3):
+        window(engine, step)
+    engine.save_checkpoint(f"{folder}/ours", client_state={"epoch": 7})
+    engine.checkpointer().for_deepspeed = True
+    for _ in range(2):  # the second takes the place of the first
+        engine.save_checkpoint(f"{folder}/theirs", client_state={"epoch": 7})
+    expected = [window(engine, 3 + step) for step in range(3)]
+    engine.destroy()
+    engine, *_ = dsengine.initialize(model=models.tied(seed=5), config=config)
+    _, client = engine.load_checkpoint(f"{folder}/theirs")
+    curve = [window(engine, 3 + step) for step in range(3)]
+    engine.destroy()
+    return {"expected": expected, "losses": curve, "client": client}
+
+
 def saved_on_the_way(
     config: dict[str, Any], folder: str, before: int = 3, after: int = 3
 ) -> dict[str, Any]:

@@ -39,16 +39,24 @@ class Checkpointer:
     ``keep``: how many checkpoints stay, those of the latest steps; None keeps all.
     ``tag_validation``: what to do when ranks name different tags: ``warn`` (rank 0's is
     used), ``ignore`` or ``fail``.
+    ``for_deepspeed``: write DeepSpeed's own files, which it loads at the stage and on the number
+    of ranks of this run; all of it is in rank 0's memory meanwhile. ``keep`` does not count them.
     """
 
     def __init__(
-        self, *, asynchronous: bool = False, keep: int | None = None, tag_validation: str = "warn"
+        self,
+        *,
+        asynchronous: bool = False,
+        keep: int | None = None,
+        tag_validation: str = "warn",
+        for_deepspeed: bool = False,
     ) -> None:
         if keep is not None and keep < 1:
             raise ValueError(f"keep must be at least 1 checkpoint, not {keep}")
         self.asynchronous = asynchronous
         self.keep = keep
         self.tag_validation = tag_validation.lower()
+        self.for_deepspeed = for_deepspeed
         self._group: CheckpointGroup | None = None
         self._staging = Staging()
         self._thread: ThreadPoolExecutor | None = None
@@ -104,6 +112,10 @@ class Checkpointer:
         return root / tag
 
     def _write(self, snapshot: Snapshot, root: Path, save_latest: bool) -> Path:
+        if self.for_deepspeed:
+            from dsengine.checkpoints.deepspeed_layout.save import save_for_deepspeed
+
+            return save_for_deepspeed(snapshot, self._ranks, root, save_latest=save_latest)
         return write(snapshot, self._ranks, root, save_latest=save_latest, keep=self.keep)
 
     def wait(self) -> None:

@@ -1,6 +1,7 @@
 """What an engine does with files: checkpoints, whole weights, weights read into shards."""
 
 import gc
+import os
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path as FilePath
@@ -18,6 +19,8 @@ from dsengine.observation.events import tell_first
 from dsengine.optimizers.precision import DTYPES
 
 Path = str | PathLike[str]
+FILES = "DSENGINE_CHECKPOINTS"
+"""The variable of the environment that names whose files checkpoints are."""
 
 
 def training_state(engine: OffloadingEngine) -> TrainingState:
@@ -54,10 +57,16 @@ class SavingEngine(OffloadingEngine):
     _checkpointer: Checkpointer | None = None
 
     def checkpointer(self) -> Checkpointer:
-        """Return the object that saves and loads; set ``asynchronous`` or ``keep`` on it."""
+        """Return the object that saves and loads.
+
+        Set ``asynchronous``, ``keep`` or ``for_deepspeed`` on it; the last one can be asked for
+        from outside, with DSENGINE_CHECKPOINTS=deepspeed.
+        """
         if self._checkpointer is None:
             validation = self.plan.effective.checkpointing.tag_validation
-            self._checkpointer = Checkpointer(tag_validation=validation)
+            self._checkpointer = Checkpointer(
+                tag_validation=validation, for_deepspeed=asks_for_deepspeeds_files()
+            )
         return self._checkpointer
 
     @in_phase("save_checkpoint")
@@ -182,6 +191,17 @@ class SavingEngine(OffloadingEngine):
             self._checkpointer.close()
             self._checkpointer = None
         gc.collect()
+
+
+def asks_for_deepspeeds_files() -> bool:
+    """Whether the environment wants checkpoints in DeepSpeed's own files.
+
+    Raises ValueError for words that it does not know.
+    """
+    asked = os.environ.get(FILES, "")
+    if asked not in ("", "dsengine", "deepspeed"):
+        raise ValueError(f"{FILES} is {asked!r}: dsengine or deepspeed, whose files to save")
+    return asked == "deepspeed"
 
 
 def _written_by_deepspeed(load_dir: Path, tag: str | None) -> bool:

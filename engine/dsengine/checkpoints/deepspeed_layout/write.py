@@ -37,14 +37,22 @@ def write_checkpoint(
         raise CheckpointError(f"{root / tag} exists: choose another folder, or remove it")
     _check(saved, stage)
     with Writing(root, tag) as writing:
-        aside = writing.begin()
-        for name, content in _files(saved, stage, ranks):
-            write_file(content | _written_by(saved, stage), aside / name)
+        write_files(saved, writing.begin(), stage, ranks)
         written = writing.publish()
     write_latest(root, tag)
     if stage:
         write_recovery_scripts(root, tag)
     return written
+
+
+def write_files(saved: WholeCheckpoint, folder: Path, stage: int, ranks: int) -> None:
+    """Write into ``folder`` what DeepSpeed has in that of a tag.
+
+    Raises CheckpointError for what its files have no place for.
+    """
+    _check(saved, stage)
+    for name, content in _files(saved, stage, ranks):
+        write_file(content | _written_by(saved, stage), folder / name)
 
 
 def _check(saved: WholeCheckpoint, stage: int) -> None:
