@@ -278,6 +278,8 @@ def _show(
     comparison = None if log is None else _compared(log, option, effective, facts)
     if output_format == "json":
         data = {**rendering.as_data(found), **program.data}
+        for each, told in zip(found.options, data["options"], strict=True):
+            told["lacks"] = search.misfit_below(each.host, each.nvme, facts)
         if effective is not None:
             data["remedies"] = verdict.remedy_data(changes, program.runtime, written)
             data["unsaid"] = verdict.unsaid_data(others)

@@ -29,6 +29,8 @@ class Component:
     source: str = ""
     pinned: bool = False
     """Page-locked, in main memory."""
+    piece: int | None = None
+    """Bytes of each page-locked tensor of it but the last; None: it is one."""
 
 
 def below_device(
@@ -38,11 +40,18 @@ def below_device(
     formula: str,
     *,
     pinned: bool = False,
+    piece: int | None = None,
     phases: tuple[Phase, ...] = tuple(Phase),
 ) -> Component:
     """What one rank holds in main memory or on disk."""
     return Component(
-        name=name, bytes=amount, pointer=pointer, phases=phases, formula=formula, pinned=pinned
+        name=name,
+        bytes=amount,
+        pointer=pointer,
+        phases=phases,
+        formula=formula,
+        pinned=pinned,
+        piece=piece,
     )
 
 
@@ -103,7 +112,7 @@ class TierMemory:
     peak_bytes: int = 0
     """The most at any moment, the building of the model included."""
     pinned_bytes: int = 0
-    """Page-locked part after rounding up to powers of two (host only)."""
+    """Page-locked part, with what is added by rounding up to powers of two (host only)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

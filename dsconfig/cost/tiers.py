@@ -28,8 +28,11 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
             below_device("checkpoints", job.activations.on_host, pointer, "2sbh L", pinned=True)
         )
     ranks = job.ranks_per_node
-    components = tuple(_times(each, ranks) for each in found)
-    rounded = sum(pinned(each.bytes) * ranks for each in found if each.pinned)
+    locked = sum(_locked(each) for each in found)
+    if is_deepspeed and not job.on_cpu:
+        found.append(_rounding(locked - sum(each.bytes for each in found if each.pinned)))
+    components = tuple(_times(each, ranks) for each in found if each.bytes)
+    rounded = locked * ranks
     total = sum(component.bytes for component in components)
     built, updating = _times(_built(job), ranks), _times(_temporaries(job), ranks)
     flattened = _times(deepspeed.flattened(job), ranks) if is_deepspeed else None
@@ -39,6 +42,21 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     passing = tuple(each for each in (built, flattened, updating) if each and each.bytes)
     components = (*passing, *components)
     return TierMemory(components=components, bytes=total, peak_bytes=peak, pinned_bytes=rounded)
+
+
+def _locked(component: Component) -> int:
+    """Bytes that torch's allocator takes for a page-locked part of one rank, tensor by tensor."""
+    if not component.pinned or not component.bytes:
+        return 0
+    piece = min(component.piece or component.bytes, component.bytes)
+    whole, rest = divmod(component.bytes, piece)
+    return whole * pinned(piece) + pinned(rest)
+
+
+def _rounding(amount: int) -> Component:
+    pointer = "/zero_optimization/offload_optimizer/pin_memory"
+    formula = "each page-locked tensor to the next power of two"
+    return below_device("rounding of page-locked memory", amount, pointer, formula)
 
 
 def nvme_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:

@@ -1,10 +1,11 @@
 """The machines a config is for: cards by name, the nodes that hold them, and this one."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,13 @@ _REMEDY = "Name a card such as a100-80gb, or give --device-memory with any name"
 def named_device(name: str) -> DeviceFacts:
     """The card whose name holds every part of ``name`` (``a100-80gb``, ``h100``, ``V100 16GB``).
 
-    Where several do, the first of the catalogue is taken (the SXM form stands before PCIe).
-    Raises FactError, with the nearest names, when none does.
+    Where several do, the first of the catalogue is taken (the SXM form stands before PCIe). A
+    profile behind it (``a100-80gb mig 1g.10gb``) names a part of the card. Raises FactError, with
+    the nearest names, when none does.
     """
+    profile = _MIG.search(name)
+    if profile is not None:
+        return _part_of(named_device(name[: profile.start()]), profile)
     wanted = catalogue.words(name)
     exact = [
         card
@@ -95,6 +100,43 @@ def named_device(name: str) -> DeviceFacts:
         known = (card["name"] for card in catalogue.gpus())
         raise catalogue.unknown("--device", name, known, _REMEDY)
     return _of_card(found[0])
+
+
+_MIG = re.compile(r"[-_ ]+(?:mig[-_ ]+)?(\d)g\.(\d+)gb(?:\+(?:me|gfx))?\s*$", re.IGNORECASE)
+"""A profile as nvidia-smi has it, behind a card: ``NVIDIA A100-SXM4-80GB MIG 1g.10gb``."""
+_SLICES, _FEWER_SLICES = 7, 4
+_IN_FEWER_SLICES = ("A30", "RTX-PRO-6000")
+
+
+def _part_of(card: DeviceFacts, profile: re.Match[str]) -> DeviceFacts:
+    """An instance of a card, by NVIDIA's guide to them ("Supported MIG Profiles").
+
+    Its name says how many of seven parts of the multiprocessors (of four on some cards) it has,
+    and how much memory; bandwidth follows memory. Instances have no link to each other.
+    """
+    parts, size = int(profile[1]), int(profile[2])
+    few = card.name.startswith(_IN_FEWER_SLICES)
+    computes = parts / (_FEWER_SLICES if few else _SLICES)
+    (nominal,) = (
+        each["memory_nominal_gb"] for each in catalogue.gpus() if each["name"] == card.name
+    )
+    share = size / nominal
+    if computes > 1 or share > 1:
+        said = f"{profile[0].strip(' -_')} is more than there is of a card {card.name}"
+        raise FactError("--device", f"{said}; give a profile that nvidia-smi mig -lgip lists")
+
+    def of(rate: float | None, part: float) -> float | None:
+        return None if rate is None else rate * part
+
+    return replace(
+        card,
+        name=f"{card.name} MIG {parts}g.{size}gb",
+        memory_bytes=None if card.memory_bytes is None else int(card.memory_bytes * share),
+        tflops_16bit=of(card.tflops_16bit, computes),
+        tflops_fp32=of(card.tflops_fp32, computes),
+        memory_gb_per_second=of(card.memory_gb_per_second, share),
+        link_gb_per_second=None,
+    )
 
 
 def _matches(wanted: tuple[str, ...], card: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from dsconfig.runtimes.deepspeed import deepspeed
 NVME = {"device": "nvme", "nvme_path": "/local"}
 CPU = {"device": "cpu"}
 EMBEDDING = 32_000 * 4_096
+GIB = 2**30
 
 
 def option(zero: dict[str, Any], **more: Any) -> Any:
@@ -104,3 +105,32 @@ def test_logits_are_counted_unless_the_loss_is_fused() -> None:
     assert silent == peak({"use_liger_kernel": False})
     # fp32 logits of 2048 tokens over 32,000 words are 250 MiB, their gradients as much.
     assert silent - fused > 2048 * 32_000 * 4
+
+
+@pytest.mark.parametrize(
+    ("stage", "sub_group", "locked"),
+    [
+        # 4e9 / 4 ranks: masters, gradient and 16-bit staging, each one tensor.
+        (2, 1_000_000_000, (4 * GIB, 4 * GIB, 2 * GIB)),
+        # No masters; the gradient in one tensor for each sub-group.
+        (3, 1_000_000_000, (4 * GIB, 2 * GIB)),
+        (3, 100_000_000, (10 * GIB // 2, 2 * GIB)),
+    ],
+)
+def test_page_locked_tensors_take_the_next_power_of_two(
+    stage: int, sub_group: int, locked: tuple[int, ...]
+) -> None:
+    """As torch's allocator of such memory does (PowerOf2Ceil in its CachingHostAllocator)."""
+    zero = {
+        "stage": stage,
+        "sub_group_size": sub_group,
+        "offload_optimizer": {"device": "cpu", "pin_memory": True},
+    }
+    config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
+    facts = gather(world_size=4, params=4_000_000_000, device="a100-80gb")
+    resolution = dsconfig.resolve({**config, "zero_optimization": zero}, facts, runtime="deepspeed")
+    host = dsconfig.estimate(resolution, facts).options[0].host
+    assert host.pinned_bytes == pytest.approx(4 * sum(locked), rel=0.001)
+    raw = sum(part.bytes for part in host.components if part.pinned)
+    (rounding,) = (part for part in host.components if part.name.startswith("rounding"))
+    assert rounding.bytes == host.pinned_bytes - raw

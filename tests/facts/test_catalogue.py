@@ -70,6 +70,29 @@ def test_a_card_is_found_by_what_people_call_it(name, card):
     assert named_device(name).name == card
 
 
+@pytest.mark.parametrize(
+    ("name", "card", "memory", "compute"),
+    [
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "A100-SXM4-80GB", 1 / 8, 1 / 7),
+        ("a100-40gb-mig-3g.20gb", "A100-SXM4-40GB", 1 / 2, 3 / 7),
+        ("h100 7g.80gb", "H100-SXM5-80GB", 1, 1),
+        ("a30 2g.12gb", "A30", 1 / 2, 1 / 2),
+    ],
+)
+def test_an_instance_of_a_card_is_a_part_of_it(name, card, memory, compute):
+    part, whole = named_device(name), named_device(card)
+    assert part.memory_bytes == pytest.approx(whole.memory_bytes * memory)
+    assert part.memory_gb_per_second == pytest.approx(whole.memory_gb_per_second * memory)
+    assert part.tflops_16bit == pytest.approx(whole.tflops_16bit * compute)
+    assert part.link_gb_per_second is None
+    assert part.name.startswith(f"{card} MIG ")
+
+
+def test_an_instance_beyond_its_card_is_refused():
+    with pytest.raises(FactError, match="more than there is of a card A100-SXM4-40GB"):
+        named_device("a100-40gb mig 7g.80gb")
+
+
 def test_links_are_one_direction():
     assert named_device("a100-80gb").link_gb_per_second == 300
 

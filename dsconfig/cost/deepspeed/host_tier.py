@@ -61,10 +61,22 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     sums = zero.stage < 3 and job.accumulation > 1
     summed = Partition.largest(job).touched * job.width if sums else 0
     per_touched = "w per touched element"
+    # Stage 3 page-locks the gradient of each sub-group apart, and no masters; below it both whole.
+    by_group = min(own, zero.sub_group_size) * width if zero.stage == 3 else None
+    pins_masters = pin and zero.stage < 3
     found = [
         below_device("accumulated gradients", summed, _ACCUMULATION, per_touched, pinned=pin),
-        below_device("master weights", share * width, OPTIMIZER, "4 per owned element", pinned=pin),
-        below_device("gradients", share * width, OPTIMIZER, "4 per owned element", pinned=pin),
+        below_device(
+            "master weights", share * width, OPTIMIZER, "4 per owned element", pinned=pins_masters
+        ),
+        below_device(
+            "gradients",
+            share * width,
+            OPTIMIZER,
+            "4 per owned element",
+            pinned=pin,
+            piece=by_group,
+        ),
         below_device(
             "16-bit staging", own * job.width, OPTIMIZER, "w per owned element", pinned=pin
         ),
@@ -76,7 +88,8 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
 def _unswapped(job: Workload, pin: bool) -> list[Component]:
     """What stays in main memory beside the pool: fp32 gradients, and sub-groups too small."""
     own, formula = job.owned, "4 per owned element, to the step"
-    kept = [below_device("gradients", own * 4, OPTIMIZER, formula, pinned=pin)]
+    each = min(own, job.effective.zero.sub_group_size) * 4
+    kept = [below_device("gradients", own * 4, OPTIMIZER, formula, pinned=pin, piece=each)]
     if not is_swapped(job):
         state = job.optimizer.state_bytes(own, job.state_width)
         small = "sub-groups below 1 MiB are not swapped"
@@ -96,7 +109,14 @@ def _pool(job: Workload, offload: Offload) -> list[Component]:
         below_device(
             "gradient shards", shards, OPTIMIZER, "w per owned element", pinned=offload.pin_memory
         ),
-        below_device("swap buffers", buffers, f"{OPTIMIZER}/buffer_count", formula, pinned=True),
+        below_device(
+            "swap buffers",
+            buffers,
+            f"{OPTIMIZER}/buffer_count",
+            formula,
+            pinned=True,
+            piece=group * 4,
+        ),
     ]
 
 
@@ -104,7 +124,8 @@ def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     shards = job.shard(job.elements)
     if offload.tier is Tier.HOST:
         amount, formula = shards * job.width, "w per owned element"
-        return [below_device("weights", amount, PARAMETERS, formula, pinned=offload.pin_memory)]
+        # Laid together in page-locked memory, whatever ``pin_memory`` says.
+        return [below_device("weights", amount, PARAMETERS, formula, pinned=True)]
     pool = offload.buffer_count * offload.buffer_size * job.width
     kept = min(shards, offload.max_in_cpu) * job.width
     formula = "buffer_count x size x w"
