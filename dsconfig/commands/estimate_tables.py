@@ -89,7 +89,7 @@ def _leanest(options: Sequence[Option]) -> Option:
 def _building(estimate: Estimate) -> list[str]:
     """What main memory has to hold before training begins, where that is more."""
     first = estimate.options[0].host
-    if first.peak_bytes <= first.bytes:
+    if not first.is_building_worst:
         return []
     return [
         f"Below stage 3 every rank builds the whole model in main memory first: "
@@ -196,7 +196,10 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
         said.append(f"Assumed: {'; '.join(inputs['assumed'])}.")
         if low_high.low_bytes is not None and low_high.high_bytes is not None:
             spread = (low_high.high_bytes - low_high.low_bytes) / 2 / low_high.peak_bytes
-            said.append(f"Known by its count only: give or take {spread:.0%}; --model is exact.")
+            by_count = _named(inputs["model"], inputs["parameters"]) == inputs["model"]
+            what = "its count only" if by_count else "what is assumed"
+            exact = "; --model is exact" if by_count else ""
+            said.append(f"Known by {what}: give or take {spread:.0%}{exact}.")
     if inputs["sequence_length"] is None:
         said.append("Without --seq-len no activations are counted: only states and buffers.")
     elif inputs["micro_batch"]:
@@ -353,7 +356,7 @@ def _levels(option: Option) -> TextTable:
     table.add_row("peak allocated", _size(device.peak_bytes), f"in {device.peak_phase}")
     if device.low_bytes is not None and device.high_bytes is not None:
         span = f"{_size(device.low_bytes)} to {_size(device.high_bytes)}"
-        table.add_row("", "", f"{span}: known by its count only")
+        table.add_row("", "", f"{span}, by what is assumed")
     for name, count in device.beside_peak.items():
         table.add_row(name, _size(count), _BESIDE[name])
     if MOVED in device.beside_peak:
@@ -397,7 +400,8 @@ def _tier(name: str, held: TierMemory, host: "HostFacts | None") -> TextTable:
         table.add_row(part.name, _size(part.bytes), *cause, part.formula)
     table.add_row("together, in training", _size(held.bytes), *blank, "")
     if held.peak_bytes > held.bytes:
-        table.add_row("at most, being built", _size(held.peak_bytes), *blank, "", bold=True)
+        at_most = "at most, being built" if held.is_building_worst else "at most, with rounding"
+        table.add_row(at_most, _size(held.peak_bytes), *blank, "", bold=True)
     if held.pinned_bytes:
         table.add_row("page-locked", _size(held.pinned_bytes), *blank, "rounded to powers of two")
     if host is not None and host.memory_bytes is not None and host.usable_bytes is not None:

@@ -27,9 +27,12 @@ def lacks(plan: Plan, facts: Facts) -> bool:
 
 def _short(plan: Plan, facts: Facts) -> str:
     """What main memory or the disk lacks, in words."""
-    held, most = (plan.memory.get(f"{name}_bytes", 0) for name in ("host", "host_peak"))
+    names = ("host", "host_peak", "host_rounding")
+    held, most, rounding = (plan.memory.get(f"{name}_bytes", 0) for name in names)
     disk = TierMemory(bytes=plan.memory.get("nvme_bytes", 0))
-    return misfit_below(TierMemory(bytes=held, peak_bytes=most), disk, facts)
+    return misfit_below(
+        TierMemory(bytes=held, peak_bytes=most, rounding_bytes=rounding), disk, facts
+    )
 
 
 def _needed(plan: Plan) -> int | None:

@@ -108,11 +108,19 @@ class TierMemory:
 
     components: tuple[Component, ...] = ()
     bytes: int = 0
-    """What is held while it trains."""
+    """What is held while it trains, as tensors count it."""
     peak_bytes: int = 0
-    """The most at any moment, the building of the model included."""
+    """The most at any moment, the building of the model and what is added to page-locked tensors
+    included."""
     pinned_bytes: int = 0
     """Page-locked part, with what is added by rounding up to powers of two (host only)."""
+    rounding_bytes: int = 0
+    """What that adds to ``bytes``."""
+
+    @property
+    def is_building_worst(self) -> bool:
+        """Whether more is held while the model is built than in training."""
+        return self.peak_bytes > self.bytes + self.rounding_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

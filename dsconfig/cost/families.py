@@ -65,6 +65,7 @@ class Family:
 _NEOX = Family(norm=Norm.LAYER, mlp_copies=2, one_norm_input=True, fused_rotary=True)
 _LLAMA = Family()
 _GATED_ATTENTION = Family(norm=Norm.GEMMA, gated_attention=True)
+_LATENT = Family(router_in_fp32=True)
 _PLAIN = Family(norm=Norm.LAYER, mlp_copies=2)
 FAMILIES: dict[str, Family] = {
     "llama": _LLAMA,
@@ -83,7 +84,9 @@ FAMILIES: dict[str, Family] = {
     "qwen3_next": _GATED_ATTENTION,
     "qwen3_5_text": _GATED_ATTENTION,
     "qwen3_5_moe_text": _GATED_ATTENTION,
-    "deepseek_v3": Family(router_in_fp32=True),
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
+    "kimi_k2": _LATENT,
     "phi3": Family(fused_rotary=True),
     "gemma": Family(norm=Norm.GEMMA),
     "gemma2": Family(norm=Norm.GEMMA, post_norms=True, softcap=True, writes_scores=True),

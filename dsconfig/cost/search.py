@@ -105,7 +105,7 @@ def _host_misfit(host: TierMemory, facts: Facts) -> str:
     usable = facts.host.usable_bytes if facts.host else None
     if usable is None or host.peak_bytes <= usable:
         return ""
-    building = " to build the model" if host.peak_bytes > host.bytes else ""
+    building = " to build the model" if host.is_building_worst else ""
     needs = f"needs {size(host.peak_bytes, 0)} of main memory per node{building}"
     return f"{needs}, {in_gib(usable, 0)} are usable"
 

@@ -29,8 +29,9 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
         )
     ranks = job.ranks_per_node
     locked = sum(_locked(each) for each in found)
-    if is_deepspeed and not job.on_cpu:
-        found.append(_rounding(locked - sum(each.bytes for each in found if each.pinned)))
+    rounds = is_deepspeed and not job.on_cpu
+    raw = sum(each.bytes for each in found if each.pinned)
+    rounding = _times(_rounding(locked - raw if rounds else 0), ranks)
     components = tuple(_times(each, ranks) for each in found if each.bytes)
     rounded = locked * ranks
     total = sum(component.bytes for component in components)
@@ -38,10 +39,16 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     flattened = _times(deepspeed.flattened(job), ranks) if is_deepspeed else None
     beside = 0 if is_deepspeed else dsengine.built_beside(job) * ranks
     creating = max(built.bytes + beside, flattened.bytes if flattened else 0)
-    peak = max(total + updating.bytes, creating)
+    peak = max(total + rounding.bytes + updating.bytes, creating)
     passing = tuple(each for each in (built, flattened, updating) if each and each.bytes)
-    components = (*passing, *components)
-    return TierMemory(components=components, bytes=total, peak_bytes=peak, pinned_bytes=rounded)
+    components = (*passing, *components, *((rounding,) if rounding.bytes else ()))
+    return TierMemory(
+        components=components,
+        bytes=total,
+        peak_bytes=peak,
+        pinned_bytes=rounded,
+        rounding_bytes=rounding.bytes,
+    )
 
 
 def _locked(component: Component) -> int:

@@ -74,6 +74,7 @@ def complete(plan: Plan, facts: Facts) -> Plan:
             "phases": {str(phase): count for phase, count in option.device.phase_bytes.items()},
             "host_bytes": option.host.bytes,
             "host_peak_bytes": option.host.peak_bytes,
+            "host_rounding_bytes": option.host.rounding_bytes,
             "nvme_bytes": option.nvme.bytes,
             # Without the length of a sample no activations are among them.
             "sequence_length": facts.training.sequence_length if facts.training else None,

@@ -387,7 +387,7 @@ def test_the_winning_config_is_accepted_and_priced_alike() -> None:
     [
         {"world_size": 8, "model": "llama-2-13b"},
         {"world_size": 8, "model": "llama-3.2-1b"},
-        {"world_size": 1, "model": "llama-2-70b", "host_memory": "512GiB", "nvme": "/local_nvme"},
+        {"world_size": 1, "model": "llama-2-70b", "host_memory": "768GiB", "nvme": "/local_nvme"},
     ],
     ids=["stage 3", "small", "nvme"],
 )
@@ -473,7 +473,7 @@ def test_a_model_that_main_memory_cannot_build_does_not_fit() -> None:
 
 
 def test_a_disk_that_is_too_small_does_not_fit() -> None:
-    world = {"world_size": 1, "model": "llama-2-70b", "host_memory": "512GiB", "nvme": "/local"}
+    world = {"world_size": 1, "model": "llama-2-70b", "host_memory": "768GiB", "nvme": "/local"}
     assert not tune(facts(**world, micro_batch=None))[0].reason
     found = tune(facts(**world, micro_batch=None, nvme_size="100GB"))
     assert any("of NVMe per node" in each.reason for each in found)

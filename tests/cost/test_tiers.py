@@ -133,4 +133,5 @@ def test_page_locked_tensors_take_the_next_power_of_two(
     assert host.pinned_bytes == pytest.approx(4 * sum(locked), rel=0.001)
     raw = sum(part.bytes for part in host.components if part.pinned)
     (rounding,) = (part for part in host.components if part.name.startswith("rounding"))
-    assert rounding.bytes == host.pinned_bytes - raw
+    assert rounding.bytes == host.rounding_bytes == host.pinned_bytes - raw
+    assert host.peak_bytes >= host.bytes + rounding.bytes

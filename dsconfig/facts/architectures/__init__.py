@@ -28,7 +28,9 @@ HOME_OF_FAMILY = {
     "bloom": "bloom",
     "falcon": "bloom",
     "phi": "bloom",
+    "deepseek_v2": "deepseek",
     "deepseek_v3": "deepseek",
+    "kimi_k2": "deepseek",
     "gpt_oss": "gpt_oss",
 }
 """Which module builds each ``model_type`` of Hugging Face (and our examples' ``gpt``)."""

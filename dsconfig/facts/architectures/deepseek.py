@@ -1,4 +1,4 @@
-"""DeepSeek-V3: low-rank attention, the first blocks dense, the others experts and one shared."""
+"""DeepSeek-V2 and V3, Kimi K2: low-rank attention; first dense blocks, then experts, one shared."""
 
 from dsconfig.facts.architectures.llama import feed_forward, fused_experts
 from dsconfig.facts.architectures.parts import (
