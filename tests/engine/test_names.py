@@ -743,6 +743,9 @@ def test_blocks_of_a_config_are_objects() -> None:
     assert isinstance(zero.offload_optimizer, blocks.DeepSpeedZeroOffloadOptimizerConfig)
     assert zero.offload_optimizer.device == "cpu" and not zero.offload_optimizer.pipeline
     assert blocks.DeepSpeedZeroConfig(stage="2").overlap_comm is False
+    assert any(each.endswith("MixtralSparseMoeBlock") for each in zero.leaf_module.classes)
+    leaf = blocks.DeepSpeedZeroConfig(leaf_module={"classes": "a.B", "names": ["c"]}).leaf_module
+    assert (leaf.classes, leaf.names, leaf.name_suffixes) == (["a.B"], ["c"], [])
     assert blocks.DeepSpeedZeroOffloadOptimizerConfig(pipeline_write=True, ratio=0.3).pipeline
     assert get_bfloat16_config({"bfloat16": {"enabled": True}}).enabled
     assert DeepSpeedFP16Config(enabled=False, min_loss_scale=-1).min_loss_scale == -1

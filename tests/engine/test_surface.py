@@ -45,6 +45,14 @@ def test_every_way_to_backward_gives_the_same_curve(ranks: Ranks, stage: int) ->
         assert close(curve, reference), way
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_window_that_step_ends_may_be_reduced_at_once(ranks: Ranks, stage: int) -> None:
+    job, zero = "training.surface_jobs:ways_of_backward", {"overlap_comm": True}
+    reference = ranks.run(job, settings=config(stage, 3), way="engine")[0]
+    settings = config(stage, 3, managed_gradient_accumulation=False, zero=zero)
+    assert close(ranks.run(job, settings=settings, way="coalesced")[0], reference)
+
+
 @pytest.mark.parametrize("stage", [1, 3])
 def test_a_dynamic_scale_wants_the_loss_scaled_by_the_engine(ranks: Ranks, stage: int) -> None:
     job = "training.surface_jobs:ways_of_backward"

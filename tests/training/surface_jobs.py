@@ -63,7 +63,8 @@ def _window_by(engine: Any, way: str, step: int) -> float:
                 loss = engine(models.batch(step, micro, dist.get_rank()))
                 engine.backward(loss)
                 total += loss.item()
-        engine.set_gradient_accumulation_boundary(True)
+        if engine.managed_gradient_accumulation():
+            engine.set_gradient_accumulation_boundary(True)
         engine.step()
         return _mean(total / steps)
     for micro in range(steps):

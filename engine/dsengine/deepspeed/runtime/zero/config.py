@@ -69,17 +69,27 @@ class DeepSpeedZeroOffloadOptimizerConfig(ConfigBlock):
         return self.pipeline_read or self.pipeline_write
 
 
+class DeepSpeedZeroLeafModuleConfig(ConfigBlock):
+    path = ("zero_optimization", "leaf_module")
+    classes: list[str]
+    names: list[str]
+    name_suffixes: list[str]
+
+
 class DeepSpeedZeroConfig(ConfigBlock):
     path = ("zero_optimization",)
     inner: ClassVar[Mapping[str, type[ConfigBlock]]] = {
         "offload_param": DeepSpeedZeroOffloadParamConfig,
         "offload_optimizer": DeepSpeedZeroOffloadOptimizerConfig,
+        "leaf_module": DeepSpeedZeroLeafModuleConfig,
     }
     stage: int
+    leaf_module: DeepSpeedZeroLeafModuleConfig | None = None
 
     def _take(self, found: Mapping[str, Any]) -> None:
         super()._take(found)
         self.stage = ZeroStageEnum(self.stage)
+        self.leaf_module = self.leaf_module or DeepSpeedZeroLeafModuleConfig()
 
 
 def _check(title: str, path: tuple[str, ...], top: str, content: dict[str, Any]) -> None:
@@ -106,6 +116,7 @@ def _check(title: str, path: tuple[str, ...], top: str, content: dict[str, Any])
 
 __all__ = [
     "DeepSpeedZeroConfig",
+    "DeepSpeedZeroLeafModuleConfig",
     "DeepSpeedZeroOffloadOptimizerConfig",
     "DeepSpeedZeroOffloadParamConfig",
     "ZeroStageEnum",
