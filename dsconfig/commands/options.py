@@ -160,7 +160,7 @@ With = Annotated[
     typer.Option(
         "--with",
         metavar="NAME==RELEASE",
-        help="Release of transformers, accelerate or torch that runs the file: faults, memory.",
+        help="Release of transformers, accelerate, torch or cuda that runs it: faults, memory.",
         rich_help_panel=FACTS,
     ),
 ]

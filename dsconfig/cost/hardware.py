@@ -21,7 +21,9 @@ ml-engineering, training/performance and debug/pytorch)."""
 EAGER_LOADING_BYTES = 666_632_192 - 287_047_680
 """More of a context that loads all kernels at once, as torch did before 1.13
 (pytorch/pytorch#86509 has both sizes)."""
-LOADS_LAZILY = Version(1, 13, 0)
+LOADS_LAZILY = {"torch": Version(1, 13, 0), "cuda": Version(11, 7, 0)}
+"""Releases from which only those kernels are loaded that are used: torch asks for it since 1.13,
+and CUDA's runtime has it since 11.7 (CUDA programming guide, "Lazy loading", requirements)."""
 
 COMMUNICATOR_BYTES = int(1.0 * GIB)
 """NCCL buffers of a communicator after its first collective (1 to 2 GiB, same source)."""
@@ -54,8 +56,11 @@ def outside_bytes(facts: Facts) -> int:
     """
     degrees = (facts.tensor_parallel, facts.sequence_parallel, facts.pipeline_parallel)
     axes = sum(degree > 1 for degree in (facts.data_parallel or 1, *degrees))
-    torch = facts.releases.get("torch")
-    eager = torch is not None and Version.parse(torch) < LOADS_LAZILY
+    named = {name: facts.releases.get(name) for name in LOADS_LAZILY}
+    eager = any(
+        release is not None and Version.parse(release) < LOADS_LAZILY[name]
+        for name, release in named.items()
+    )
     return CONTEXT_BYTES + EAGER_LOADING_BYTES * eager + axes * COMMUNICATOR_BYTES
 
 

@@ -55,8 +55,8 @@ def gather(
 
     ``device`` is a catalogue name or ``cpu``; ``model`` a catalogue name or the path of a
     config.json; ``params`` a count (``13B``); sizes are bytes or text such as ``512GB``;
-    ``releases`` those of transformers, accelerate and torch, or texts like ``torch==2.8.0``. A flag
-    wins over a file. Raises FactError (a ValueError) naming the flag and the remedy.
+    ``releases`` those of transformers, accelerate, torch and cuda, or texts like ``torch==2.8.0``.
+    A flag wins over a file. Raises FactError (a ValueError) naming the flag and the remedy.
     """
     return _facts(dict(locals()))
 
@@ -120,9 +120,9 @@ def _releases(given: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]
     return {name: str(release) for name, release in named.items()}
 
 
-PROGRAMS = ("transformers", "accelerate", "torch")
+PROGRAMS = ("transformers", "accelerate", "torch", "cuda")
 """Those whose releases are asked for; DeepSpeed's is the one that a config is judged at. What torch
-is asked for is what a process holds."""
+and CUDA are asked for is what a process holds."""
 _DEGREES = ("tensor_parallel", "sequence_parallel", "pipeline_parallel")
 _TRAINING = {
     "micro_batch_size": "micro_batch",

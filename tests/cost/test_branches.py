@@ -418,12 +418,22 @@ def test_flash_attention_is_named_where_it_would_turn_the_verdict_and_can_be_had
     assert "--attention flash" not in flags("bloom-7b1")
 
 
-def test_torch_before_1_13_loads_all_kernels_into_its_context() -> None:
-    outside = {
-        release: hardware.outside_bytes(gather(world_size=8, releases={"torch": release}))
-        for release in ("1.12.1", "1.13.0")
-    }
-    assert outside["1.12.1"] - outside["1.13.0"] == hardware.EAGER_LOADING_BYTES
+@pytest.mark.parametrize(
+    ("releases", "is_eager"),
+    [
+        ({"torch": "1.12.1"}, True),
+        ({"torch": "1.13.0"}, False),
+        ({"torch": "2.0.1", "cuda": "11.6"}, True),
+        ({"torch": "1.12.1", "cuda": "11.7"}, True),
+        ({"cuda": "12.1"}, False),
+    ],
+)
+def test_torch_before_1_13_and_cuda_before_11_7_load_all_kernels(
+    releases: dict[str, str], is_eager: bool
+) -> None:
+    least = hardware.outside_bytes(gather(world_size=8))
+    more = hardware.outside_bytes(gather(world_size=8, releases=releases)) - least
+    assert more == is_eager * hardware.EAGER_LOADING_BYTES
 
 
 def test_no_card_is_named_that_does_not_compute_in_the_dtype() -> None:
