@@ -38,7 +38,7 @@ test-all: $(STAMPS)/interop ## the live oracles, whole jobs, and the browser whe
 
 # Hours, and not part of any submission: what is stopped goes on where it was.
 test-deep: $(STAMPS)/setup mutants ## sweeps too long for the suite
-	$(BIN)/python -m pytest -m deep
+	$(BIN)/python -m pytest -m deep -o faulthandler_timeout=0
 
 # An environment of its own for each release, kept: VERSION=2.11.0 is the oldest that is supported.
 TORCH = .torch/$(VERSION)

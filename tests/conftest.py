@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import settings
 
+import kernels
 from training.ranks import Ranks, SharedRanks, hide_cards
 
 with suppress(ImportError):  # not every Python is built with it
@@ -14,6 +15,7 @@ with suppress(ImportError):  # not every Python is built with it
 for name in ("COLUMNS", "LINES"):
     os.unsetenv(name)
 hide_cards()  # only ranks take one, where they are told to
+os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(kernels.built_here()))
 settings.register_profile("suite", deadline=None)  # tests do not look at the clock
 settings.load_profile("suite")
 

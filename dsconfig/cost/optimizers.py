@@ -1,13 +1,20 @@
 """What the optimizer in force keeps for each element that a rank owns, and needs in a step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import ModelTree
 from dsconfig.runtimes.effective import Effective, Named, Tier
-from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, OptimizerClass, optimizer_type
+from dsconfig.schema.optimizers import (
+    NO_SCRATCH,
+    OPTIMIZER_CLASSES,
+    OptimizerClass,
+    Scratch,
+    optimizer_type,
+)
 
 if TYPE_CHECKING:
     from dsconfig.cost.workload import Workload
@@ -18,11 +25,15 @@ class OptimizerCost:
     """``states`` are tensors of the element's size; the rest as in ``OptimizerClass``."""
 
     states: float
-    temporaries: int = 0
+    scratch: Scratch = NO_SCRATCH
     eager: bool = False
     other_bytes: float = 0.0
     fused: bool = True
     leaves_to_adam: tuple[str, ...] = ()
+    share_of_adam: float = 0.0
+    """Of the trainable elements, what Muon leaves to Adam."""
+    matrices: frozenset[tuple[int, ...]] = frozenset()
+    """Shapes that Muon orthogonalizes, where they are known."""
 
     def state_bytes(self, elements: int, width: int = 4) -> int:
         """Bytes for ``elements`` with states of ``width`` bytes."""
@@ -50,7 +61,7 @@ def optimizer_cost(
     keeps = OPTIMIZER_CLASSES[ours] if ours is not None else kind
     return OptimizerCost(
         states=len(keeps.states_for(params)),
-        temporaries=kind.temporaries,
+        scratch=kind.scratch,
         eager=kind.is_eager,
         other_bytes=kind.other_bytes,
         fused=kind.is_fused,
@@ -77,7 +88,12 @@ def cost_in_force(
     cost = optimizer_cost(named, facts.client_optimizer, offloaded=offloaded, in_engine=in_engine)
     if named is None or not cost.leaves_to_adam:
         return cost
-    states = cost.states + _share_of_adam(model, cost.leaves_to_adam)
+    shapes = tuple(_trained_shapes(model, cost.leaves_to_adam))
+    of_adam = sum(prod(shape) for shape, is_adams in shapes if is_adams)
+    share = of_adam / max(1, sum(prod(shape) for shape, _ in shapes))
+    matrices = frozenset(shape for shape, is_adams in shapes if not is_adams and len(shape) == 2)
+    cost = replace(cost, share_of_adam=share, matrices=matrices)
+    states = cost.states + share
     if in_engine or (zero.stage < 3 and offloaded):
         return replace(cost, states=states)
     # DeepSpeed's momentum has the dtype of the gradients that it is mixed with: read from
@@ -89,30 +105,30 @@ def cost_in_force(
     return replace(cost, states=2 * of_adam, other_bytes=width * (1 - of_adam))
 
 
-def _share_of_adam(model: ModelTree, tables: tuple[str, ...]) -> float:
-    """The share of trainable elements that Muon leaves to Adam; 0 where names are not known."""
-    if model.root is None:
-        return 0.0
-    matrices = others = 0
+def _trained_shapes(
+    model: ModelTree, tables: tuple[str, ...]
+) -> Iterator[tuple[tuple[int, ...], bool]]:
+    """Of each trainable tensor the shape, and whether Muon leaves it to Adam.
+
+    Nothing where names are not known.
+    """
     seen: set[str] = set()
-    for name, tensor in model.root.named_parameters():
+    for name, tensor in model.root.named_parameters() if model.root is not None else ():
         storage = tensor.storage or name
         if storage in seen or not tensor.trainable:
             continue
         seen.add(storage)
-        if len(tensor.shape) > 1 and not any(part in name.lower() for part in tables):
-            matrices += tensor.elements
-        else:
-            others += tensor.elements
-    return others / max(1, matrices + others)
+        is_table = any(part in name.lower() for part in tables)
+        yield tensor.shape, len(tensor.shape) < 2 or is_table
 
 
 _CHOOSE_KERNELS = frozenset(("fused", "foreach", "differentiable"))
 
 
-def temporary_bytes(job: "Workload", elements: int, largest: int) -> int:
-    """Bytes beside gradients and states in dsengine's update of ``elements``, ``largest`` in one
-    tensor.
+def temporary_bytes(job: "Workload", elements: int, part: Callable[[int], int]) -> int:
+    """Bytes beside gradients and states in dsengine's update of ``elements``.
+
+    ``part`` gives what a rank has of a tensor's elements.
 
     Kernels are fused where PyTorch has them and the parameters do not choose otherwise; elsewhere a
     whole list of tensors is updated at once (``foreach``, torch's default on CUDA, and Lion's own
@@ -122,14 +138,37 @@ def temporary_bytes(job: "Workload", elements: int, largest: int) -> int:
     chosen: Mapping[str, Any] = named.params if named is not None else {}
     found = optimizer_type(named.type if named is not None else "AdamW")
     ours = found.class_in_engine(chosen) if found is not None else None
+    largest = part(job.largest_trained)
     if ours is None:
-        return (largest if job.on_cpu else elements) * 4 * job.optimizer.temporaries
+        scratch = job.optimizer.scratch
+        return 4 * (largest * scratch.loops if job.on_cpu else elements * scratch.lists)
     kind = OPTIMIZER_CLASSES[ours]
+    if job.optimizer.matrices:
+        of_adam = int(elements * job.optimizer.share_of_adam)
+        adam = OPTIMIZER_CLASSES["torch.AdamW"].scratch
+        adams = min(largest, of_adam) * adam.loops if job.on_cpu else of_adam * adam.lists
+        return max(4 * adams, _orthogonalizing_bytes(job.optimizer.matrices, part))
     fused = kind.is_torch_fused_on("cpu" if job.on_cpu else "cuda")
     if chosen.get("fused") or (fused and not _CHOOSE_KERNELS & chosen.keys()):
         return 0
-    whole_list = not job.on_cpu if kind.is_torch else kind.is_elementwise
+    whole_list = kind.is_elementwise
+    if kind.is_torch:
+        asked = chosen.get("foreach")
+        whole_list = not job.on_cpu if asked is None else asked
     if not whole_list:
-        return largest * 4 * kind.temporaries
-    of_lists = kind.temporaries_of_lists
-    return elements * 4 * (kind.temporaries if of_lists is None else of_lists)
+        return largest * 4 * kind.scratch.of("loops", chosen)
+    return elements * 4 * kind.scratch.of("lists", chosen)
+
+
+def _orthogonalizing_bytes(matrices: Iterable[tuple[int, ...]], part: Callable[[int], int]) -> int:
+    """Bytes of torch's Muon at its largest matrix: found in dry runs, equal to the byte in all.
+
+    The update in fp32 and two of its kind in bf16; beside them two products of its shorter side,
+    which are whole on each rank, and a third while ranks add theirs up.
+    """
+    most = 0
+    for shape in matrices:
+        elements, square = prod(shape), 2 * min(shape) ** 2
+        own = part(elements)
+        most = max(most, 8 * own + 2 * square, 6 * own + 3 * square if own < elements else 0)
+    return most

@@ -7,6 +7,7 @@ answer belongs to it.
 from dataclasses import dataclass, replace
 
 from dsconfig.cost.activations import is_flash
+from dsconfig.cost.deepspeed.releases import BEFORE_CHANGES
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.families import family_of
 from dsconfig.cost.loss import Loss
@@ -15,11 +16,6 @@ from dsconfig.cost.search import verdict_on
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective
-from dsconfig.schema.version import Version
-
-BEFORE_CHANGES = tuple(map(Version.parse, ("0.19.5", "0.18.6", "0.16.9", "0.12.6")))
-"""Releases of DeepSpeed after which it allocates otherwise (``deepspeed.releases``), the last
-first."""
 
 
 @dataclass(frozen=True, slots=True)

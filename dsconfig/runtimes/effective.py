@@ -335,14 +335,18 @@ def _loss_scale(read: Settings) -> LossScale:
     return read.fill(LossScale, static=static if static > 0 else None)
 
 
+def overlaps(given: object, stage: int) -> bool:
+    """Return what ``overlap_comm`` comes to: where nothing is given (None), on at stage 3 alone."""
+    return stage == 3 if given is None else bool(given)
+
+
 def _zero(read: Settings) -> Zero:
     block = "zero_optimization"
     stage = int(read.value(f"{block}.stage") or 0)
-    overlap = read.value(f"{block}.overlap_comm")
     return read.fill(
         Zero,
         stage=stage,
-        overlap_comm=stage == 3 if overlap is None else bool(overlap),
+        overlap_comm=overlaps(read.value(f"{block}.overlap_comm"), stage),
         offload_optimizer=_offload(read, _OPTIMIZER),
         offload_param=_offload(read, _PARAM),
     )

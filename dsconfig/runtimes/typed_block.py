@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dsconfig.runtimes.effective import overlaps
 from dsconfig.runtimes.reading import Reading, read
 from dsconfig.schema import former
 from dsconfig.schema.catalogue import block_at, field_of
@@ -18,8 +19,8 @@ def block_values(name: str, values: Mapping[str, Any], version: Version = NEWEST
     config = former.renewed({name: dict(values)})
     (name,) = config
     found = _fields((name,), read(config, version), version)
-    if found.get("overlap_comm", False) is None:  # the one default that another field settles
-        found["overlap_comm"] = found["stage"] == 3
+    if "overlap_comm" in found:  # the one default that another field settles
+        found["overlap_comm"] = overlaps(found["overlap_comm"], found["stage"])
     return found
 
 

@@ -15,14 +15,36 @@ TORCH = "torch."
 """How names of classes of torch.optim begin; other names are bare."""
 
 
+class Scratch(NamedTuple):
+    """What a step holds beside gradient and state, in tensors of the size it works on.
+
+    Sources: the code of each class; for torch's lists and loops dry runs, equal to the byte.
+    """
+
+    alone: int = 0
+    """Of one tensor by itself, such as a flat partition; 0 for fused kernels."""
+    lists: int = 0
+    """Where a list of tensors is updated at once (``foreach``)."""
+    loops: int = 0
+    """One tensor after the other, whose names still hold what the one before has needed."""
+    decay: str = ""
+    """In which of ``lists`` and ``loops`` a weight decay needs one more."""
+
+    def of(self, kind: str, params: Mapping[str, Any]) -> int:
+        """Tensors in ``lists`` or ``loops`` with these arguments."""
+        return getattr(self, kind) + bool(params.get("weight_decay") and kind in self.decay)
+
+
+NO_SCRATCH = Scratch()
+
+
 class OptimizerClass(NamedTuple):
     """A class that updates weights, of DeepSpeed, torch, this engine or a script.
 
     ``states`` are the tensors of a weight's size that it keeps, in the weight's dtype, by their
     names in ``optimizer.state``; ``states_with`` maps an argument that is on to one more.
     ``other_bytes`` are bytes per weight of anything else it keeps (8-bit moments with their fp32
-    scales, rows and columns). ``temporaries`` is what a step holds beside gradient and state, in
-    tensors of the size it works on: 0 for fused kernels. ``is_tested``: ZeRO takes it without
+    scales, rows and columns). ``is_tested``: ZeRO takes it without
     ``zero_allow_untested_optimizer``. Sources: the code of each class.
     """
 
@@ -30,9 +52,7 @@ class OptimizerClass(NamedTuple):
     states: tuple[str, ...] = ()
     states_with: Mapping[str, str] = {}
     other_bytes: float = 0.0
-    temporaries: int = 0
-    temporaries_of_lists: int | None = None
-    """The same where a list of tensors is updated at once, if it is not as many."""
+    scratch: Scratch = NO_SCRATCH
     is_fused: bool = False
     is_eager: bool = False
     """Whether the states are made with the optimizer, not in its first step."""
@@ -69,12 +89,22 @@ class OptimizerClass(NamedTuple):
         return self.states + more
 
 
+_BOTH = "lists, loops"
+_ONE, _TWO = Scratch(1, 1, 1), Scratch(2, 2, 2)
+
+
 def _adam(name: str, **more: Any) -> OptimizerClass:
     return OptimizerClass(name, ADAM_STATES, is_fused=True, **more)
 
 
-def _torch(name: str, *states: str, temporaries: int = 2, **more: Any) -> OptimizerClass:
-    return OptimizerClass(f"{TORCH}{name}", states, temporaries=temporaries, **more)
+def _torch(name: str, *states: str, scratch: Scratch = _TWO, **more: Any) -> OptimizerClass:
+    return OptimizerClass(f"{TORCH}{name}", states, scratch=scratch, **more)
+
+
+def _torch_adam(name: str, decay: str) -> OptimizerClass:
+    scratch = Scratch(alone=2, lists=1, loops=3, decay=decay)
+    more: Any = {"is_tested": True, "torch_fuses_on": "any"}
+    return _torch(name, *ADAM_STATES, states_with=_AMSGRAD, scratch=scratch, **more)
 
 
 def _mup(name: str, *states: str, **more: Any) -> OptimizerClass:
@@ -114,50 +144,49 @@ OPTIMIZER_CLASSES: Mapping[str, OptimizerClass] = {
         OptimizerClass(
             "MuonWithAuxAdam",
             ("momentum_buffer",),
-            temporaries=1,
+            scratch=_ONE,
             is_tested=True,
             is_elementwise=False,
             leaves_to_adam=_TABLES,
             drops_unknown_arguments=True,
         ),
-        _mup("MuAdam", *ADAM_STATES, states_with=_AMSGRAD, temporaries=2),
-        _mup("MuAdamW", *ADAM_STATES, states_with=_AMSGRAD, temporaries=2),
+        _mup("MuAdam", *ADAM_STATES, states_with=_AMSGRAD, scratch=_TWO),
+        _mup("MuAdamW", *ADAM_STATES, states_with=_AMSGRAD, scratch=_TWO),
         _mup("MuSGD", states_with=_MOMENTUM),
         _one_bit("OnebitAdam", "worker_error"),
         _one_bit("OnebitLamb", "exp_avg_sq_fresh", "worker_error"),
         _one_bit("ZeroOneAdam", "momentum_accumulator", "worker_error"),
-        _torch("ASGD", "ax", temporaries=0),
-        _torch("Adadelta", "square_avg", "acc_delta"),
-        _torch("Adafactor", other_bytes=_FACTORED, temporaries=1, is_elementwise=False),
+        _torch("ASGD", "ax", scratch=Scratch(0, 1, 1, "loops")),
+        _torch("Adadelta", "square_avg", "acc_delta", scratch=Scratch(2, 2, 3, _BOTH)),
+        _torch("Adafactor", other_bytes=_FACTORED, scratch=_ONE, is_elementwise=False),
         _torch(
             "Adagrad",
             "sum",
-            temporaries=1,
-            temporaries_of_lists=2,  # the root of the sums, and the scaled gradients
+            scratch=Scratch(1, 2, 2, "loops"),  # lists: the root of the sums, scaled gradients
             is_eager=True,
             is_tested=True,
             torch_fuses_on="cpu",
         ),
-        _torch("Adam", *ADAM_STATES, states_with=_AMSGRAD, is_tested=True, torch_fuses_on="any"),
-        _torch("AdamW", *ADAM_STATES, states_with=_AMSGRAD, is_tested=True, torch_fuses_on="any"),
-        _torch("Adamax", "exp_avg", "exp_inf"),
+        _torch_adam("Adam", decay="loops"),
+        _torch_adam("AdamW", decay=""),
+        _torch("Adamax", "exp_avg", "exp_inf", scratch=Scratch(2, 1, 1, "loops")),
         _torch("LBFGS", "d", "prev_flat_grad", is_elementwise=False, needs_closure=True),
-        _torch("NAdam", *ADAM_STATES),
-        _torch("RAdam", *ADAM_STATES),
+        _torch("NAdam", *ADAM_STATES, scratch=Scratch(2, 1, 3, _BOTH)),
+        _torch("RAdam", *ADAM_STATES, scratch=Scratch(2, 1, 2, "loops")),
         _torch(
             "RMSprop",
             "square_avg",
             states_with={**_MOMENTUM, "centered": "grad_avg"},
-            temporaries=1,
+            scratch=Scratch(1, 1, 2, _BOTH),
         ),
-        _torch("Rprop", "prev", "step_size"),
-        _torch("SGD", states_with=_MOMENTUM, temporaries=0, torch_fuses_on="any"),
+        _torch("Rprop", "prev", "step_size", scratch=Scratch(2, 2, 3)),
+        _torch("SGD", states_with=_MOMENTUM, scratch=Scratch(decay=_BOTH), torch_fuses_on="any"),
         _torch("SparseAdam", *ADAM_STATES, is_elementwise=False, needs_sparse=True),
-        OptimizerClass("Lion", ("exp_avg",), temporaries=1),
+        OptimizerClass("Lion", ("exp_avg",), scratch=_ONE),
         OptimizerClass(
             "MuonWithAdam",
             ("momentum_buffer",),
-            temporaries=2,
+            scratch=_TWO,
             is_elementwise=False,
             leaves_to_adam=_TABLES,
         ),

@@ -9,11 +9,16 @@ import torch
 import dsconfig
 import dsengine
 from cost.releases import agrees
-from dsconfig.facts import named_model
+from dsconfig.facts import hf_config, named_model
 from dsconfig.facts.gathering import gather
 from training import frozen_jobs
 
 pytestmark = pytest.mark.torch
+
+SMALL = hf_config.model(
+    {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 4, "vocab_size": 17_000}
+)
+"""GPT-2 with a third of its layers and of its vocabulary."""
 
 
 def config(stage: int, precision: str = "bf16", accumulation: int = 1) -> dict[str, Any]:
@@ -87,16 +92,63 @@ FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
 def test_a_dry_run_agrees_on_replicas_tiles_sums_and_optimizers(
     stage: int, zero: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    facts = gather(world_size=8, model="gpt2")
+    facts = gather(world_size=8, model=SMALL)
     chosen = config(stage) | more
     chosen["zero_optimization"] = {"stage": stage, **zero}
     resolution = dsconfig.resolve(chosen, facts)
-    result = dsengine.simulate(dsconfig.plan(resolution, facts), "gpt2")
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     option = dsconfig.estimate(resolution, facts).options[0]
     for phase in ("init", "forward", "backward", "step"):
         expected = option.device.phase_bytes[phase]
         assert agrees(expected, result["phases"][phase]), phase
     assert option.host.bytes // 8 == pytest.approx(result["host"]["step"], rel=0.02)
+
+
+TINY = hf_config.model(
+    {
+        "model_type": "llama",
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 8,
+        "vocab_size": 1000,
+    }
+)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("Adam", "AdamW", "RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Adagrad"),
+        "SGD",
+    ],
+)
+def test_a_dry_run_agrees_on_what_an_update_of_torchs_needs(
+    kind: str, foreach: bool, decay: float
+) -> None:
+    facts = gather(world_size=4, model=TINY)
+    chosen = config(3) | {"zero_allow_untested_optimizer": True}
+    params = {"foreach": foreach, "weight_decay": decay}
+    if kind == "Adam":
+        params["adam_w_mode"] = False
+    chosen["optimizer"] = {"type": kind, "params": params}
+    resolution = dsconfig.resolve(chosen, facts)
+    held = dsengine.simulate(dsconfig.plan(resolution, facts), TINY)["phases"]["step"]
+    estimated = dsconfig.estimate(resolution, facts).options[0].device.phase_bytes["step"]
+    assert estimated == pytest.approx(held, abs=4096)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_a_dry_run_agrees_on_what_muon_orthogonalizes(stage: int, ranks: int) -> None:
+    facts = gather(world_size=ranks, model=TINY)
+    chosen = config(stage) | {"optimizer": {"type": "Muon", "params": {"lr": 1e-3}}}
+    resolution = dsconfig.resolve(chosen, facts)
+    held = dsengine.simulate(dsconfig.plan(resolution, facts), TINY)["phases"]["step"]
+    estimated = dsconfig.estimate(resolution, facts).options[0].device.phase_bytes["step"]
+    assert estimated == pytest.approx(held, abs=4096)
 
 
 PARAMETERS_TOO = {"offload_optimizer": OFFLOADED, "offload_param": OFFLOADED}
@@ -119,11 +171,11 @@ PARAMETERS_TOO = {"offload_optimizer": OFFLOADED, "offload_param": OFFLOADED}
 def test_a_dry_run_tells_device_and_main_memory_apart(
     stage: int, precision: str, accumulation: int, ranks: int, zero: dict[str, Any]
 ) -> None:
-    facts = gather(world_size=ranks, model="gpt2")
+    facts = gather(world_size=ranks, model=SMALL)
     chosen = config(stage, precision, accumulation)
     chosen["zero_optimization"] = {"stage": stage, **zero}
     resolution = dsconfig.resolve(chosen, facts)
-    result = dsengine.simulate(dsconfig.plan(resolution, facts), "gpt2")
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     option = dsconfig.estimate(resolution, facts).options[0]
     for phase in ("init", "forward", "backward", "step"):
         expected = option.device.phase_bytes[phase]
@@ -178,11 +230,11 @@ def test_a_large_model_fits_one_card_of_32_gb_in_every_phase(
 
 @pytest.mark.parametrize(("stage", "precision"), [(1, "fp32"), (2, "bf16"), (3, "bf16")])
 def test_a_dry_run_holds_device_and_host_together(stage: int, precision: str) -> None:
-    facts = gather(world_size=2, model="gpt2", device="cpu")
+    facts = gather(world_size=2, model=SMALL, device="cpu")
     chosen = config(stage, precision)
     chosen["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
     resolution = dsconfig.resolve(chosen, facts)
-    result = dsengine.simulate(dsconfig.plan(resolution, facts), "gpt2", device="cpu")
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL, device="cpu")
     option = dsconfig.estimate(resolution, facts).options[0]
     for phase in ("forward", "backward", "step"):
         expected = option.device.phase_bytes[phase] + option.host.bytes // 2
@@ -251,11 +303,11 @@ FILED = {"device": "nvme", "nvme_path": "/nowhere"}
 def test_a_dry_run_tells_what_is_in_files_and_writes_none(
     precision: str, ranks: int, zero: dict[str, Any]
 ) -> None:
-    facts = gather(world_size=ranks, model="gpt2")
+    facts = gather(world_size=ranks, model=SMALL)
     chosen = config(3, precision)
     chosen["zero_optimization"] = {"stage": 3, **zero}
     resolution = dsconfig.resolve(chosen, facts)
-    result = dsengine.simulate(dsconfig.plan(resolution, facts), "gpt2")
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     option = dsconfig.estimate(resolution, facts).options[0]
     for phase in ("init", "forward", "backward", "step"):
         expected = option.device.phase_bytes[phase]
@@ -274,11 +326,10 @@ def test_a_dry_run_on_the_cpu_has_no_files() -> None:
 
 
 def test_a_model_built_in_main_memory_is_counted_there_only_where_that_is_the_device() -> None:
-    model = named_model.model("gpt2")
     peaks: dict[str, int] = {}
     for device in ("cpu", "h100"):
-        facts = gather(world_size=8, model="gpt2", device=device)
+        facts = gather(world_size=8, model=SMALL, device=device)
         plan = dsconfig.plan(dsconfig.resolve(config(3), facts), facts)
         kind = "cpu" if device == "cpu" else "cuda"
-        peaks[device] = dsengine.simulate(plan, "gpt2", device=kind)["phases"]["init"]
-    assert peaks["cpu"] > 4 * model.parameters > 2 * peaks["h100"]
+        peaks[device] = dsengine.simulate(plan, SMALL, device=kind)["phases"]["init"]
+    assert peaks["cpu"] > 4 * SMALL.parameters > 2 * peaks["h100"]

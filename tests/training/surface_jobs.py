@@ -172,12 +172,14 @@ def _loaded_in_place(module: nn.Module, master: Any) -> dict[str, bool]:
     before = local_part(master).clone()
     state = module.state_dict()
     state["tokens.weight"].to_local().mul_(2)
+    detached = state["tokens.weight"].detach().to_local()
+    kept = torch.equal(detached.float(), before.to(detached.dtype).float() * 2)
     untouched = torch.equal(local_part(master), before)
     module.load_state_dict(state)
     loaded = torch.equal(local_part(master), before.to(state["tokens.weight"].dtype).float() * 2)
     with torch.no_grad():
         local_part(master).copy_(before)
-    return {"read_apart": untouched, "loaded_in_place": loaded}
+    return {"read_apart": untouched, "loaded_in_place": loaded, "detached": kept}
 
 
 def _written_otherwise(module: nn.Module, weight: Any, master: Any) -> dict[str, bool]:

@@ -12,7 +12,7 @@ check_grad_overflow 0.19.3, immediate_grad_update 0.16.5 to 0.17.0) are the sche
 from dataclasses import dataclass
 
 from dsconfig.runtimes.effective import Numerics, Precision
-from dsconfig.schema.version import NEWEST, Version
+from dsconfig.schema.version import NEWEST, PUBLISHED, Version
 
 RUN = tuple(map(Version.parse, ("0.14.5", "0.16.9", "0.18.9", "0.19.6", "0.19.7", "0.19.8")))
 PLAIN_BUCKETS = Version(0, 4, 0)
@@ -27,6 +27,19 @@ MASTERS_PASS_WHOLE, MASTERS_PASS_NARROW = Version(0, 14, 1), Version(0, 17, 0)
 FLATTENS_ON_DEVICE = Version(0, 18, 7)
 GATHERS_IN_PLACE = Version(0, 18, 5)
 WRAPS_GIVEN_MODELS = Version(0, 19, 4)
+
+
+def _just_before(version: Version) -> Version:
+    """The release before it; where it opens a minor one, the last patch of the one before."""
+    if version.patch:
+        return version._replace(patch=version.patch - 1)
+    return max(each for each in PUBLISHED if each < version)
+
+
+BEFORE_CHANGES = tuple(
+    map(_just_before, (SCALAR_OVERFLOW, FLATTENS_ON_DEVICE, MASTERS_PASS_NARROW, MASKED_OVERFLOW))
+)
+"""Releases after which the memory of common configs changed, the last one first."""
 
 
 @dataclass(frozen=True, slots=True)

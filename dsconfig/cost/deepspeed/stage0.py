@@ -57,7 +57,7 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
         line.hold(parts.FLAT_GRADIENT, owned * width)
     line.hold(parts.MOMENTS, state)
     if not job.optimizer.fused:
-        line.blink(parts.TEMPORARIES, largest * 4 * (job.optimizer.temporaries + 1))
+        line.blink(parts.TEMPORARIES, largest * 4 * (job.optimizer.scratch.alone + 1))
     line.free(parts.FLAT_GRADIENT)
     line.free(parts.ZERO_GRADIENT)
 
@@ -65,7 +65,7 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
 def _step(job: Workload, line: Timeline, owned: int) -> None:
     largest = job.largest_trained
     if not job.mixed:
-        line.blink(parts.TEMPORARIES, largest * 4 * job.optimizer.temporaries)
+        line.blink(parts.TEMPORARIES, largest * 4 * job.optimizer.scratch.alone)
     elif job.optimizer.fused:
         # A list of fp32 copies is flattened while the 16-bit gradients are still there.
         line.hold(parts.STEP_GRADIENT, owned * 4)
@@ -74,6 +74,6 @@ def _step(job: Workload, line: Timeline, owned: int) -> None:
         line.free(parts.STEP_GRADIENT)
     else:
         line.hold(parts.STEP_GRADIENT, owned * 4)
-        line.blink(parts.TEMPORARIES, largest * 4 * (job.optimizer.temporaries + 1))
+        line.blink(parts.TEMPORARIES, largest * 4 * (job.optimizer.scratch.alone + 1))
         line.free(parts.STEP_GRADIENT)
     line.free(parts.GRADIENTS)

@@ -117,7 +117,7 @@ def _step(job: Workload, line: Timeline, partition: Partition) -> None:
     for part in gradients:
         line.free(part)
     free_buckets(line)
-    line.blink(parts.TEMPORARIES, own * job.master_width * job.optimizer.temporaries)
+    line.blink(parts.TEMPORARIES, own * job.master_width * job.optimizer.scratch.alone)
     line.free(parts.STEP_GRADIENT)
     line.free(parts.FLAT_GRADIENT)
 
@@ -151,6 +151,6 @@ def simulate_fp32_sums(job: Workload) -> Trace:
     run_backward(job, line, differentiate)
     line.blink(parts.STAGING, total * job.communication_width)
     line.enter(Phase.STEP)
-    line.blink(parts.TEMPORARIES, own * 4 * job.optimizer.temporaries)
+    line.blink(parts.TEMPORARIES, own * 4 * job.optimizer.scratch.alone)
     line.free(parts.GRADIENTS)
     return line.trace()

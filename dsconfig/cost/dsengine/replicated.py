@@ -48,7 +48,7 @@ def simulate(job: Workload) -> Trace:
         line.hold(parts.STEP_GRADIENT, trained * MASTER_WIDTH)
         line.free(parts.KEPT_GRADIENTS)
         line.free(parts.SUMS)
-    line.blink(parts.TEMPORARIES, temporary_bytes(job, trained, job.largest_trained))
+    line.blink(parts.TEMPORARIES, temporary_bytes(job, trained, lambda whole: whole))
     line.free(parts.STEP_GRADIENT)
     line.free(parts.SUMS)
     line.free(parts.KEPT_GRADIENTS)

@@ -273,7 +273,7 @@ class _Run:
         """Update the shards, let the gradients go, bring what is whole up to date in place."""
         line, job = self._line, self._job
         here = self._tiles_here if self._leaves else job.owned
-        line.blink(parts.TEMPORARIES, temporary_bytes(job, here, job.shard(job.largest_trained)))
+        line.blink(parts.TEMPORARIES, temporary_bytes(job, here, job.shard))
         line.free(parts.SHARDED_GRADIENTS)
         line.free(parts.KEPT_GRADIENTS)
         if job.ranks > 1:

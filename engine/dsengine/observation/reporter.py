@@ -1,6 +1,5 @@
 """Everything a plan wants to see of a run: lines, times, profiles, monitors."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from torch import Tensor
 from dsconfig import Plan
 from dsengine.observation.events import StepEvents
 from dsengine.observation.memory import memory_line
-from dsengine.observation.printing import logger, say, step_line
+from dsengine.observation.printing import logger, say, script_logger, step_line
 from dsengine.observation.timers import Throughput, Timers
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Reporter:
             say(f"the plan of this run\n{plan.to_json()}")
         level = plan.effective.config.get("log_level")
         if isinstance(level, str):
-            for each in (logger, logging.getLogger("dsengine.script")):
+            for each in (logger, script_logger):
                 each.setLevel(level.upper())
 
     def _flops_profile(self) -> Any:

@@ -382,6 +382,8 @@ class FullySharded(Sharding):
             foreach_copy_(sums, [each.to(self.policy.accumulation) for each in sums])
 
     def unreduced(self) -> Mapping[str, Tensor] | None:
+        if self._reduces:
+            return None
         names = {master: name for name, master in self.masters.items()}
         sums = {
             names[each.shard]: held[0]
@@ -390,8 +392,6 @@ class FullySharded(Sharding):
             for each in collect(self._units())
             if (held := list(each.unreduced()))
         }
-        if not sums:
-            return None
         whole = {names[e]: e.grad for e in self._indivisible if e.grad is not None}
         return sums | whole
 

@@ -14,15 +14,16 @@ from dsengine.torch_private import READ_OF_A_VALUE, is_fake
 class Values(TorchDispatchMode):
     """Answers where a program reads the value of a fake tensor, which has none.
 
-    1.0: norms are finite, and no step is skipped. Whole numbers are 0, with which the reducer
-    of DistributedDataParallel takes what has no gradient here for unused everywhere.
+    0.5: norms are finite, no step is skipped, and one less it can divide. Whole numbers are 0,
+    with which the reducer of DistributedDataParallel takes what has no gradient here for unused
+    everywhere.
     """
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func is READ_OF_A_VALUE and is_fake(args[0]):
-            return 1.0 if args[0].dtype.is_floating_point else 0
+            return 0.5 if args[0].dtype.is_floating_point else 0
         return func(*args, **(kwargs or {}))
 
 

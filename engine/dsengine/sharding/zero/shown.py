@@ -52,7 +52,7 @@ class ShownShard(DTensor):
     """Made by ``shown``."""
 
     _shard: DTensor
-    _own: DTensor | None = None
+    _loaded: DTensor | None = None
     """The values of its own that what was detached has, once its local part was asked for."""
 
     @classmethod
@@ -75,6 +75,8 @@ class ShownShard(DTensor):
             if func in _OF_THE_SHARD:
                 return func(self._shard, *args[1:], **kwargs)
             if func in _ALIASES:
+                if self._loaded is not None:
+                    return func(self._loaded)
                 return _stand_in(cast(DTensor, self._shard.detach()), self.dtype)
             if func in _REPLACES:
                 write(self, _read(args[1]))
@@ -90,8 +92,8 @@ class ShownShard(DTensor):
     @property
     def computed(self) -> DTensor:
         """The shard in the dtype that is shown."""
-        if self._own is not None:
-            return self._own
+        if self._loaded is not None:
+            return self._loaded
         return cast(DTensor, self._shard.to(self.dtype))
 
     def _copy(self) -> Tensor:
@@ -106,7 +108,7 @@ class ShownShard(DTensor):
         """Return a copy of this rank's part. What is written to it is seen in this object alone,
         and for a parameter nowhere."""
         if not isinstance(self, nn.Parameter):
-            self._own = self.computed
+            self._loaded = self.computed
         return self.computed.to_local(**kwargs)
 
     def full_tensor(self, **kwargs: Any) -> Tensor:
@@ -153,7 +155,7 @@ def write(parameter: Tensor, value: Tensor) -> None:
     """
     shard = cast(DTensor, shard_of(parameter))
     if isinstance(parameter, ShownShard):
-        parameter._own = None
+        parameter._loaded = None
     local = local_part(shard)  # its version tells others of the change
     given = local_part(value if isinstance(value, DTensor) else part_of(value, shard))
     given = given.to(local.device)
@@ -182,7 +184,7 @@ def _write_to(place: Any, func: Callable[..., Any], args: Any, kwargs: dict[str,
     """
     told = [each for each in tree_leaves(place) if isinstance(each, ShownShard)]
     for each in told:
-        each._own = None
+        each._loaded = None
     dtypes = {each.dtype: each._shard.dtype for each in told}
 
     def operand(each: Any) -> Any:

@@ -34,7 +34,7 @@ class ConfigBlock:
         content: dict[str, Any] = values
         for name in reversed(below):
             content = {"stage": 3, name: content}  # at which all of it counts
-        _check(type(self).__name__, self.path, top, content)
+        _check(type(self).__name__, self.path, content)
         found: dict[str, Any] = dsconfig.block_values(top, content)
         for name in below:
             found = found[name]
@@ -92,10 +92,10 @@ class DeepSpeedZeroConfig(ConfigBlock):
         self.leaf_module = self.leaf_module or DeepSpeedZeroLeafModuleConfig()
 
 
-def _check(title: str, path: tuple[str, ...], top: str, content: dict[str, Any]) -> None:
+def _check(title: str, path: tuple[str, ...], content: dict[str, Any]) -> None:
     from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
-    report = dsconfig.validate({"train_batch_size": 1, top: content}, runtime="deepspeed")
+    report = dsconfig.validate({"train_batch_size": 1, path[0]: content}, runtime="deepspeed")
     prefix = "/" + "/".join(path)
     of_block = [d for d in report.diagnostics if (d.pointer or "").startswith(prefix)]
     refused = [each for each in of_block if each.effect == "refused"]

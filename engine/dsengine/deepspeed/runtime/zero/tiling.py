@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dsengine.deepspeed.runtime.utils import partition_uniform
 from dsengine.sharding.zero.gathered import GatheredParameters
 
 
@@ -80,8 +81,7 @@ def _parts(features: int, splits: int, name: str) -> list[int]:
     """Where the parts begin and the last one ends; the first ones are larger by one."""
     if not 1 <= splits <= features:
         raise RuntimeError(f"{name} is {splits}, and must be from 1 to {features}")
-    size, more = divmod(features, splits)
-    return [index * size + min(index, more) for index in range(splits + 1)]
+    return partition_uniform(features, splits)
 
 
 __all__ = ["TiledLinear"]
