@@ -164,7 +164,7 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
 
 def _first(config: Mapping[str, Any], name: str) -> int | None:
     for key in _NAMES[name]:
-        value = config.get(key)
+        value = mixtures.repeated(config.get(key))
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -15,7 +15,12 @@ _SHARED_WIDTH = (
     "shared_intermediate_size",
     "moe_shared_expert_intermediate_size",
 )
-_SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+_SHARED_EXPERTS = (
+    "n_shared_experts",
+    "num_shared_experts",
+    "num_shared_expert",
+    "moe_num_shared_experts",
+)
 _DENSE_WIDTH = ("intermediate_size_mlp", "prefix_dense_intermediate_size")
 _DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 _EVERY = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
@@ -98,5 +103,11 @@ def _is_mixed(config: Mapping[str, Any], place: int) -> bool:
 
 def _count(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     """The first that is a number above zero; what else stands there is left to its own judge."""
-    found = (config.get(name) for name in names)
+    found = (repeated(config.get(name)) for name in names)
     return next((each for each in found if type(each) is int and each > 0), None)
+
+
+def repeated(value: object) -> object:
+    """What a list has for every block, where that is the same for all; anything else as it is."""
+    held = cast("list[object]", value) if isinstance(value, list) else []
+    return held[0] if held and all(each == held[0] for each in held) else cast("object", value)

@@ -104,6 +104,10 @@ def test_main_memory_that_lacks_is_told_where_no_card_is_known(config: str) -> N
     told = run("estimate", config, *flags, *memory, *stage2).stdout.split("\n\n")[1]
     assert "Does not fit: needs 239 GiB of main memory per node" in told
     assert "on each GPU" in told and "59 are usable" in " ".join(told.split())
+    data = json.loads(
+        run("estimate", config, *flags, *memory, *stage2, "--output-format", "json").stdout
+    )
+    assert data["options"][0]["lacks"].startswith("needs 239 GiB of main memory per node")
     planned = run("plan", config, *flags, *memory, *stage2)
     assert "59 are usable" in " ".join(planned.stdout.split())
     leanest = run("estimate", *flags, *memory).stdout.split("\n\n")[1]

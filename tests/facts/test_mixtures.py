@@ -45,6 +45,18 @@ def test_experts_for_every_token_are_told_by_number_or_by_width() -> None:
     assert (by_number.shared, by_width.shared, untold.shared) == (60, 60, 100)
 
 
+def test_a_size_may_be_written_for_every_block() -> None:
+    """Gemma 3n and Hunyuan do; where blocks differ, the size is refused as before."""
+    told = mixture_of({**BASE, "num_experts": [8] * 6, "moe_topk": [2] * 6}, 6)
+    assert told == mixture_of(BASE, 6)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+    config = {**sizes, "model_type": "llama", "intermediate_size": [96, 96]}
+    one = hf_config.model({**config, "intermediate_size": 96})
+    assert hf_config.model(config).architecture == one.architecture
+    with pytest.raises(ValueError, match="intermediate_size"):
+        hf_config.model({**config, "intermediate_size": [96, 64]})
+
+
 def test_one_expert_or_none_is_no_mixture() -> None:
     assert mixture_of({"num_experts": 1}, 6) is None
     assert mixture_of({"intermediate_size": 100}, 6) is None
