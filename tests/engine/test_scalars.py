@@ -61,3 +61,15 @@ def test_a_run_with_them_goes_on_from_a_checkpoint(
 def test_they_go_to_the_host_with_the_optimizer(ranks: Ranks) -> None:
     settings = config(3, zero={"offload_optimizer": {"device": "cpu"}})
     agree(ranks.run(JOB, settings=settings), ranks.once(JOB, settings=config(3)), close=1e-5)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_run_with_them_goes_on_from_deepspeeds_files(
+    ranks: Ranks, tmp_path: Path, stage: int
+) -> None:
+    """Their moments have no dimension either; nor has a group of no weights a place there."""
+    job = "training.scalar_jobs:in_deepspeeds_files"
+    settings = {key: value for key, value in config(stage).items() if key != "optimizer"}
+    for told in ranks.run(job, settings=settings, folder=str(tmp_path)):
+        assert told["scalars"] == pytest.approx(told["expected"], rel=1e-6)
+        assert told["from the start"] == pytest.approx(told["expected"], rel=1e-6)

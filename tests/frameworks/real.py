@@ -4,6 +4,8 @@ import runpy
 import sys
 from typing import Any
 
+import torch
+
 from training.live_jobs import real_deepspeed
 
 
@@ -13,15 +15,18 @@ def on_the_host() -> None:
     accelerator.is_fp16_supported = lambda: True
 
 
-def without_broadcast() -> None:
-    """Let one process train parameters without a dimension in 16 bits.
+def show_scalars_as_bytes() -> None:
+    """Let DeepSpeed train parameters without a dimension in 16 bits.
 
-    DeepSpeed 0.19.8 broadcasts a model as bytes, as which torch shows no such parameter; a process
-    that is alone has nobody to broadcast to.
+    Release 0.19.8 broadcasts parameters as bytes, as which torch shows none without a dimension.
     """
-    from deepspeed.runtime.engine import DeepSpeedEngine  # type: ignore[import-untyped]
+    view: Any = torch.Tensor.view
 
-    DeepSpeedEngine._broadcast_model = lambda self: None
+    def shown(tensor: torch.Tensor, *shape: Any, **named: Any) -> torch.Tensor:
+        is_scalar = tensor.dim() == 0 and shape == (torch.uint8,)
+        return view(tensor.reshape(1) if is_scalar else tensor, *shape, **named)
+
+    torch.Tensor.view = shown  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -67,3 +67,34 @@ def trained(settings: dict[str, Any], folder: str | None = None) -> dict[str, An
     scalars = {n: p for n, p in engine.module.named_parameters() if p.dim() == 0}
     told["scalars"] = {name: parameter.item() for name, parameter in scalars.items()}
     return told
+
+
+def in_deepspeeds_files(settings: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Scalars of a run, and of one that goes on from DeepSpeed's files; a group is empty."""
+
+    def engine_of(seed: int) -> Any:
+        torch.manual_seed(seed)
+        model = Scaled()
+        groups = [{"params": []}, {"params": [p for p in model.parameters() if p.requires_grad]}]
+        optimizer = torch.optim.AdamW(groups, lr=0.01)
+        return dsengine.initialize(model=model, optimizer=optimizer, config=settings)[0]
+
+    def stepped(engine: Any, *steps: int) -> list[float]:
+        for step in steps:
+            inputs = torch.randn(4, 1, 6, generator=torch.Generator().manual_seed(step))
+            engine.backward(engine(inputs.to(engine.module.blocks[0].linear.weight.dtype)))
+            engine.step()
+        return [p.item() for p in engine.module.parameters() if p.dim() == 0]
+
+    engine = engine_of(0)
+    engine.checkpointer().for_deepspeed = True
+    engine.save_checkpoint(folder, tag="begun")
+    stepped(engine, 0, 1)
+    engine.save_checkpoint(folder, tag="on the way")
+    expected = stepped(engine, 2, 3)
+    engine.destroy()
+    engine = engine_of(7)
+    engine.load_checkpoint(folder, tag="begun")
+    told = stepped(engine, 0, 1, 2, 3)
+    engine.load_checkpoint(folder, tag="on the way")
+    return {"expected": expected, "from the start": told, "scalars": stepped(engine, 2, 3)}

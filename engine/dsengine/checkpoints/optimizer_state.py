@@ -133,21 +133,22 @@ def restore_optimizer_values(
         on_device = group.get("fused") or group.get("capturable")
         for parameter, name in zip(group["params"], members, strict=True):
             for entry, value in values["scalars"].get(name, {}).items():
-                if isinstance(value, Tensor):
-                    value = value.to(parameter.device if on_device else "cpu", copy=True)
+                if isinstance(value, Tensor):  # a moment too, of what has no dimension
+                    is_count = entry == "step" and not on_device
+                    value = value.to("cpu" if is_count else parameter.device, copy=True)
                 optimizer.state[parameter][entry] = value
 
 
 def check_same_family(optimizer: Optimizer, values: Mapping[str, Any]) -> None:
     """Raise when the saved state lacks what this optimizer needs to go on."""
-    offered = _moments(values["type"])
+    offered = moments_of(values["type"])
     if values["scalars"] and offered is not None:
         check_offered(optimizer, offered, values["type"])
 
 
 def check_offered(optimizer: Optimizer, offered: AbstractSet[str], whose: str) -> None:
     """Raise when ``offered``, what the state of ``whose`` holds of a parameter, is too little."""
-    needed = _moments(type(optimizer).__name__)
+    needed = moments_of(type(optimizer).__name__)
     if needed is None or needed <= offered:
         return
     raise CheckpointMismatchError(
@@ -157,7 +158,8 @@ def check_offered(optimizer: Optimizer, offered: AbstractSet[str], whose: str) -
     )
 
 
-def _moments(type_name: str) -> set[str] | None:
+def moments_of(type_name: str) -> set[str] | None:
+    """Return what an optimizer of this name keeps for each element; None of an unknown one."""
     lowered = type_name.lower()
     # "adagrad" does not contain "adam"; longest names are tried first all the same.
     for family in sorted(_MOMENTS, key=len, reverse=True):

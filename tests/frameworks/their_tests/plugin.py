@@ -11,10 +11,10 @@ import pytest
 if os.environ["DEEPSPEED_TESTS"] == "dsengine":
     import dsengine.as_deepspeed  # noqa: F401
 else:
-    from frameworks.real import on_the_host, without_broadcast
+    from frameworks.real import on_the_host, show_scalars_as_bytes
 
     on_the_host()
-    without_broadcast()
+    show_scalars_as_bytes()
 
 import accelerate.test_utils.testing
 import transformers.testing_utils

@@ -13,6 +13,7 @@ from dsengine.checkpoints.deepspeed_layout import divide
 from dsengine.checkpoints.deepspeed_layout.pickling import foreign
 from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint
 from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.optimizer_state import moments_of
 
 SUB_GROUP_ELEMENTS = 10**9
 """``zero_optimization.sub_group_size`` where a config leaves it out."""
@@ -39,7 +40,7 @@ def whole_optimizer(saved: WholeCheckpoint) -> dict[str, Any]:
     states = saved.optimizer_states
     return {
         "state": {
-            number[name]: {**_buffers(state), **_scalars(saved, state)}
+            number[name]: {**_buffers(saved, state), **_scalars(saved, state)}
             for name, state in states.items()
             if name in number
         },
@@ -88,7 +89,7 @@ class Divided:
     def _entries(self, names: Sequence[str]) -> dict[str, list[Tensor]]:
         """The states with one element for each of a weight; zeros where none was made yet."""
         weights, states = self.saved.weights, self.saved.optimizer_states
-        found = {name: _buffers(states.get(name, {})) for name in names}
+        found = {name: _buffers(self.saved, states.get(name, {})) for name in names}
         kinds = {entry: value.dtype for each in found.values() for entry, value in each.items()}
         for name, each in found.items():
             for entry, value in each.items():
@@ -186,13 +187,21 @@ def _options(saved: WholeCheckpoint, number: int) -> dict[str, Any]:
     return ({} if _is_of_torch(saved) else {"bias_correction": True}) | saved.groups[number]
 
 
-def _buffers(state: dict[str, Any]) -> dict[str, Tensor]:
-    return {entry: v for entry, v in state.items() if isinstance(v, Tensor) and v.dim()}
+def _buffers(saved: WholeCheckpoint, state: dict[str, Any]) -> dict[str, Tensor]:
+    """The states with an element for each of a weight, one without a dimension too."""
+    named = (saved.config.get("optimizer") or {}).get("type")
+    moments = moments_of(saved.optimizer_type or named or "") or set()
+    return {
+        entry: value
+        for entry, value in state.items()
+        if isinstance(value, Tensor) and (value.dim() or entry in moments)
+    }
 
 
 def _scalars(saved: WholeCheckpoint, state: dict[str, Any]) -> dict[str, Any]:
     """The states that are one number; DeepSpeed's own classes count steps in integers."""
-    found = {entry: value for entry, value in state.items() if entry not in _buffers(state)}
+    buffers = _buffers(saved, state)
+    found = {entry: value for entry, value in state.items() if entry not in buffers}
     if "step" in found:
         step = float(found["step"])
         found["step"] = torch.tensor(step) if _is_of_torch(saved) else int(step)

@@ -129,10 +129,13 @@ def _flat_stages(
     if not isinstance(bases[0], Mapping):
         raise CheckpointError(f"{common['path']} was saved with elastic_checkpoint: not supported")
     states: dict[str, dict[str, Tensor]] = {}
+    stepped = sorted(bases[0]["state"])  # none before the first step
+    of_stepped = [shapes[i] for i in stepped]
+    gaps = [paddings[i] for i in stepped] if paddings else []
     for entry in _flat_entries(bases[0]["state"]):
-        flats = [[base["state"][i][entry] for i in range(len(shapes))] for base in bases]
-        _collect(states, entry, merge_flat_groups(shapes, flats, paddings))
-    _collect_scalars(states, shapes, [bases[0]["state"][i] for i in range(len(shapes))])
+        flats = [[base["state"][i][entry] for i in stepped] for base in bases]
+        _collect(states, entry, merge_flat_groups(of_stepped, flats, gaps))
+    _collect_scalars(states, of_stepped, [bases[0]["state"][i] for i in stepped])
     return WholeCheckpoint(
         stage=_stage_number(ranks[0]["zero_stage"]),
         weights=_weights([model], merge_flat_groups(shapes, masters, paddings)),

@@ -1,6 +1,7 @@
 """A checkpoint in DeepSpeed's own files, for a stage and a number of ranks."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,25 @@ def write_files(saved: WholeCheckpoint, folder: Path, stage: int, ranks: int) ->
     Raises CheckpointError for what its files have no place for.
     """
     _check(saved, stage)
+    saved = _without_empty_groups(saved)
     for name, content in _files(saved, stage, ranks):
         write_file(content | _written_by(saved, stage), folder / name)
+
+
+def _without_empty_groups(saved: WholeCheckpoint) -> WholeCheckpoint:
+    """DeepSpeed leaves groups without a weight out of the optimizer."""
+    numbers = [
+        number
+        for number, group in enumerate(saved.group_names)
+        if any(saved.weights[name].numel() for name in group)
+    ]
+    if len(numbers) == len(saved.group_names):
+        return saved
+    return replace(
+        saved,
+        groups=[saved.groups[number] for number in numbers],
+        group_names=[saved.group_names[number] for number in numbers],
+    )
 
 
 def _check(saved: WholeCheckpoint, stage: int) -> None:
