@@ -57,6 +57,7 @@ def test_each_is_put_to_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "| accelerate | 3 | 2 | 4 |" in written
     assert "test_of_itself | failed | passed | AssertionError: another release" in written
     assert "run transformers CHECKOUT" in written
+    assert page([], written) == written
 
 
 @pytest.mark.deep

@@ -30,6 +30,8 @@ SUITES = {
 }
 """By framework, which of its tests are about DeepSpeed, as pytest is told."""
 
+CHECKPOINTS = {"accelerate": "dsengine", "transformers": "deepspeed"}
+"""Whose files dsengine saves: tests of transformers look for DeepSpeed's."""
 ON_PURPOSE = {
     "test_mixed_precision_model_and_optimizer_dtypes": "on purpose, a parameter without a "
     "dimension stays of fp32, and the model of the test has no others",
@@ -55,7 +57,7 @@ def run(framework: str, checkout: Path, package: str, *options: str) -> None:
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_CACHE": str(RUNS / "hub"),
-        "DSENGINE_CHECKPOINTS": "deepspeed",  # some look for its files
+        "DSENGINE_CHECKPOINTS": CHECKPOINTS[framework],
         "DEEPSPEED_TESTS": package,
         "DEEPSPEED_TESTS_TOLD": str(told_of(framework, package)),
     }
@@ -86,7 +88,9 @@ def _purpose_of(name: str) -> str | None:
     return next((why for each, why in ON_PURPOSE.items() if test.startswith(each)), None)
 
 
-def page(frameworks: list[str]) -> str:
+def page(frameworks: list[str], before: str = "") -> str:
+    """The page of those that were run; of the others it has what it had ``before``."""
+    kept = {each: found for each in SUITES if (found := _section(before, each))}
     lines = [
         "# The frameworks' own tests of DeepSpeed",
         "",
@@ -94,10 +98,10 @@ def page(frameworks: list[str]) -> str:
             "accelerate's tests/deepspeed and the one-process part of transformers' "
             "test_trainer_distributed_deepspeed, from checkouts of their repositories, on a CPU "
             "with tiny models in the place of the hub's, with dsengine as their deepspeed and "
-            "with DeepSpeed 0.19.8. dsengine saves in DeepSpeed's files, which some look for "
-            "(DSENGINE_CHECKPOINTS=deepspeed). DeepSpeed is helped where it "
-            "broadcasts parameters without a dimension as bytes, which fails in 16 bits: without "
-            "that it passes 21 of transformers' tests. Made in tests/ by `python -m "
+            "with DeepSpeed 0.19.8. For transformers' tests, some of which look for them, dsengine "
+            "saves DeepSpeed's files (DSENGINE_CHECKPOINTS=deepspeed). DeepSpeed is helped where "
+            "it broadcasts parameters without a dimension as bytes, which fails in 16 bits: "
+            "without that it passes 21 of transformers' tests. Made in tests/ by `python -m "
             "frameworks.their_tests`; no test of theirs is here. Skipped are those that are slow "
             "by their mark or ask for more than one accelerator.",
             100,
@@ -106,21 +110,32 @@ def page(frameworks: list[str]) -> str:
         "| tests of | DeepSpeed passes | dsengine passes | of |",
         "|---|---|---|---|",
     ]
-    for framework in frameworks:
-        mine, theirs = (_passed(framework, package) for package in PACKAGES)
-        count = len(read(told_of(framework, "deepspeed")))
-        lines.append(f"| {framework} | {theirs} | {mine} | {count} |")
+    for framework in SUITES:
+        if framework in frameworks:
+            mine, theirs = (_passed(framework, package) for package in PACKAGES)
+            count = len(read(told_of(framework, "deepspeed")))
+            lines.append(f"| {framework} | {theirs} | {mine} | {count} |")
+        elif framework in kept:
+            lines += [line for line in before.splitlines() if line.startswith(f"| {framework} |")]
     for framework in SUITES:
         lines += ["", f"## {framework}", ""]
         if framework in frameworks:
             lines += ["| test | dsengine | DeepSpeed | why |", "|---|---|---|---|"]
             lines += _rows(framework)
+        elif framework in kept:
+            lines += kept[framework]
         else:
             run = f"python -m frameworks.their_tests run {framework} CHECKOUT"
             lines += wrap(
                 f"Not run. Where there is a checkout: `{run}` in tests/, then `page`.", 100
             )
     return "\n".join(lines) + "\n"
+
+
+def _section(text: str, framework: str) -> list[str]:
+    """The lines of a framework's table in ``text``, if it has one."""
+    _, _, rest = text.partition(f"\n## {framework}\n")
+    return [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("|")]
 
 
 def _rows(framework: str) -> list[str]:
@@ -148,6 +163,6 @@ if __name__ == "__main__":
                 run(framework, Path(checkout).resolve(), package, *options)
         case ["page"]:
             run_already = [each for each in SUITES if told_of(each, "dsengine").exists()]
-            PAGE.write_text(page(run_already), "utf-8")
+            PAGE.write_text(page(run_already, PAGE.read_text("utf-8")), "utf-8")
         case _:
             raise SystemExit(__doc__)
