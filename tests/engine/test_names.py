@@ -787,3 +787,12 @@ def test_a_level_is_given_by_name() -> None:
         set_log_level_from_string("loud")
     set_log_level_from_string("info")
     assert logger.level == before
+
+
+def test_zero_is_one_room_under_both_names() -> None:
+    from dsengine.deepspeed import zero
+    from dsengine.deepspeed.runtime import zero as of_runtime
+
+    names = of_runtime.__all__
+    assert {n: getattr(zero, n) for n in names} == {n: getattr(of_runtime, n) for n in names}
+    assert zero.tiling.TiledLinear is zero.TiledLinear

@@ -1,24 +1,4 @@
-"""ZeRO's own names: ``Init``, ``GatheredParameters``, ``register_external_parameter`` ..."""
+"""A second name of ``dsengine.deepspeed.runtime.zero``, with all that it has."""
 
-from dsengine.deepspeed.runtime.zero.generation import unwrap_model_for_generation
-from dsengine.deepspeed.runtime.zero.tiling import TiledLinear
-from dsengine.sharding.zero.external import (
-    register_external_parameter,
-    unregister_external_parameter,
-)
-from dsengine.sharding.zero.gathered import GatheredParameters
-from dsengine.sharding.zero.init import Init
-from dsengine.sharding.zero.status import ZeroParamStatus
-from dsengine.tiers.offloaded_states import OffloadDeviceEnum, OffloadStateTypeEnum
-
-__all__ = [
-    "GatheredParameters",
-    "Init",
-    "OffloadDeviceEnum",
-    "OffloadStateTypeEnum",
-    "TiledLinear",
-    "ZeroParamStatus",
-    "register_external_parameter",
-    "unregister_external_parameter",
-    "unwrap_model_for_generation",
-]
+from dsengine.deepspeed.runtime.zero import *  # noqa: F403
+from dsengine.deepspeed.runtime.zero import __all__  # noqa: F401
