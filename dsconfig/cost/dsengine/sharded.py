@@ -14,8 +14,8 @@ from dsconfig.cost.dsengine.sharding import (
 )
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import temporary_bytes
-from dsconfig.cost.timeline import ActivationParts, Part, Timeline, Trace
-from dsconfig.cost.workload import OUTSIDE, Workload
+from dsconfig.cost.timeline import ActivationParts, Part, Recorder, Stretch, Timeline, Trace
+from dsconfig.cost.workload import OUTSIDE, Weight, Workload
 from dsconfig.runtimes.effective import Precision, Tier
 
 PACKED_BELOW = 2**20
@@ -74,21 +74,11 @@ class _Run:
         whole_model = job.on_cpu and not job.builds_in_pieces
         if whole_model:
             line.hold(parts.BUILT, job.elements * 4)
+        made: dict[int, Stretch] = {}
         for group in self._groups:
-            frozen = (group.whole - group.trainable) * job.width
-            if not whole_model:
-                line.hold(parts.BUILT, group.trainable * 4 + frozen)
-            elif job.mixed:
-                line.hold(parts.NARROWED, frozen)
-            if job.ranks > 1:
-                weights = (job.weights[index] for index in group.weights)
-                line.blink(parts.BROADCAST, broadcast_bytes(job, weights))
-            if not self._has_masters:
-                self._narrow(group, stays=whole_model)
-            self._cut(group)
-            if not whole_model:
-                line.free(parts.BUILT)
-            line.free(parts.NARROWED)
+            if group.alike not in made:
+                made[group.alike] = self._unit_made(group, whole_model)
+            line.replay(made[group.alike])
         for place, group in enumerate(self._groups):
             if not group.gathered:
                 self._travel.gather_to_stay(group, self._whole_part)
@@ -104,22 +94,36 @@ class _Run:
         state = self._job.optimizer.state_bytes(trained // self._job.ranks)
         self._line.hold(parts.MOMENTS, state)
 
-    def _narrow(self, group: Group, *, stays: bool) -> None:
-        """Masters go to the host from the whole unit, and leave weights of the compute dtype."""
-        for weight in (self._job.weights[index] for index in group.weights):
-            if weight.trainable:
-                elements = padded(weight, self._job.ranks)
-                self._line.hold(parts.NARROWED, elements * self._shard_width)
-                self._line.free(parts.BUILT, 0 if stays else elements * 4)
-
-    def _cut(self, group: Group) -> None:
-        job, line = self._job, self._line
+    def _unit_made(self, group: Group, whole_model: bool) -> Stretch:
+        """A unit comes and is cut, as all that are like it."""
+        job, line = self._job, Recorder()
+        weights = [job.weights[index] for index in group.weights]
+        frozen = (group.whole - group.trainable) * job.width
+        if not whole_model:
+            line.hold(parts.BUILT, group.trainable * 4 + frozen)
+        elif job.mixed:
+            line.hold(parts.NARROWED, frozen)
+        if job.ranks > 1:
+            line.blink(parts.BROADCAST, broadcast_bytes(job, weights))
+        if not self._has_masters:
+            self._narrow(line, weights, stays=whole_model)
         if not self._rests_on_device:  # shards leave one by one
-            weights = (job.weights[index] for index in group.weights)
             each = (job.shard(weight.elements) * shard_width(job, weight) for weight in weights)
             line.blink(parts.SHARDS, max(each))
         for part, amount in self._divided(group).items():
             line.hold(part, amount)
+        if not whole_model:
+            line.free(parts.BUILT)
+        line.free(parts.NARROWED)
+        return line.cut()
+
+    def _narrow(self, line: Timeline, weights: Sequence[Weight], *, stays: bool) -> None:
+        """Masters go to the host from the whole unit, and leave weights of the compute dtype."""
+        for weight in weights:
+            if weight.trainable:
+                elements = padded(weight, self._job.ranks)
+                line.hold(parts.NARROWED, elements * self._shard_width)
+                line.free(parts.BUILT, 0 if stays else elements * 4)
 
     def _divided(self, group: Group) -> dict[Part, int]:
         """Bytes of this rank's part of a unit."""

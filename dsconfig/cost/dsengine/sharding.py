@@ -28,6 +28,8 @@ class Group:
     """Elements that its largest copy of one parameter adds to what is gathered by then."""
     copied_trained: int
     """The same where only trained parameters are copied."""
+    alike: int
+    """Index of the first unit whose weights have these sizes."""
     gathered: bool = False
     """Gathered around its use; else whole at rest."""
     freed_after_forward: bool = False
@@ -100,7 +102,11 @@ def _laid_out(job: Workload, cap: int) -> _Layout:
         for unit, (indices, _) in zip(divided, made, strict=True)
         for name, index in zip(unit.parameters, indices, strict=True)
     }
-    groups = tuple(_group(job, indices, block) for indices, block in made)
+    first: dict[tuple[tuple[int, int, bool], ...], int] = {}
+    groups = tuple(
+        _group(job, indices, block, first.setdefault(_sizes(job, indices), index))
+        for index, (indices, block) in enumerate(made)
+    )
     return _Layout(divided, used, sizes, groups)
 
 
@@ -109,7 +115,12 @@ def padded(weight: Weight, ranks: int) -> int:
     return -(-weight.rows // ranks) * ranks * (weight.elements // max(1, weight.rows))
 
 
-def _group(job: Workload, indices: tuple[int, ...], block: int) -> Group:
+def _sizes(job: Workload, indices: tuple[int, ...]) -> tuple[tuple[int, int, bool], ...]:
+    weights = (job.weights[index] for index in indices)
+    return tuple((weight.elements, weight.rows, weight.trainable) for weight in weights)
+
+
+def _group(job: Workload, indices: tuple[int, ...], block: int, alike: int) -> Group:
     weights = [job.weights[index] for index in indices]
     trained = [weight for weight in weights if weight.trainable]
     return Group(
@@ -120,6 +131,7 @@ def _group(job: Workload, indices: tuple[int, ...], block: int) -> Group:
         last_gradient=trained[-1].elements if trained else 0,
         copied=_largest_copy(weights, weights),
         copied_trained=_largest_copy(weights, trained),
+        alike=alike,
     )
 
 
