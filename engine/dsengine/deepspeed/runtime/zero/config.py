@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any, ClassVar
 
 import dsconfig
-from dsengine.deepspeed.utils.logging import logger
+from dsengine.observation.printing import script_logger
 
 
 class ZeroStageEnum(IntEnum):
@@ -111,7 +111,7 @@ def _check(title: str, path: tuple[str, ...], content: dict[str, Any]) -> None:
         raise ValidationError.from_exception_data(title, errors)
     for each in of_block:
         if each.effect == "deprecated":
-            logger.warning(each.message)
+            script_logger.warning(each.message)
 
 
 __all__ = [
