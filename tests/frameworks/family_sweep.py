@@ -10,6 +10,7 @@ of it is a line of runs/families.jsonl.
 
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -121,7 +122,8 @@ def _guesses(model: Any) -> Iterator[dict[str, Any]]:
 
 def _said(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160]
+    first = re.sub(r" from '/[^']*'", "", lines[0]) if lines else ""  # of this machine alone
+    return f"{type(error).__name__}: {first}"[:160]
 
 
 def run(names: Iterable[str]) -> None:
