@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dsconfig
 from dsengine.deepspeed.importing import install, module_of
 from dsengine.deepspeed.refusals import missing
+from dsengine.loading import uncollected
 
 if TYPE_CHECKING:
     from dsengine.checkpoints import CheckpointError
@@ -81,7 +82,8 @@ _OTHER_NAMES = {"DeepSpeedEngine": "Engine"}
 def __getattr__(name: str) -> Any:
     own = _OTHER_NAMES.get(name, name)
     if own in _HOMES:
-        value = getattr(import_module(f"dsengine.{_HOMES[own]}"), own)
+        with uncollected():
+            value = getattr(import_module(f"dsengine.{_HOMES[own]}"), own)
     elif name in __all__ and module_of(name):
         value = import_module(f"dsengine.{name}")
     else:

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 _torch = cast(Any, torch)
 
 
+def load_compiler() -> None:
+    """Import what every optimizer of torch imports when it is first used (``torch._dynamo``)."""
+    import torch._dynamo as _  # noqa: F401
+
+
 # Units of fully_shard
 #
 # Public: how a unit is made, and when it is gathered and reduced. Not public: which parameters a

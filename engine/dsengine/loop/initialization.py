@@ -16,6 +16,7 @@ from dsengine.communication.agreement import check_agreement
 from dsengine.communication.devices import settle_device
 from dsengine.communication.ending import end_in_order
 from dsengine.communication.peers import in_phase, taking_part
+from dsengine.loading import uncollected
 from dsengine.loop.engine import Engine, living
 from dsengine.loop.misuse import ArgumentError
 from dsengine.loop.planning import (
@@ -42,6 +43,7 @@ from dsengine.optimizers.schedules import build_schedule
 from dsengine.parameters.model_tree import describe
 from dsengine.sharding import Sharding, distribute
 from dsengine.sharding.mesh import device_of_rank
+from dsengine.torch_private import load_compiler
 
 
 @in_phase("initialize")
@@ -80,6 +82,8 @@ def initialize(
         from dsengine.communication.start import init_distributed
 
         init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
+    with uncollected():
+        load_compiler()
     end_in_order()
     settle_device()
     refuse_divided_layers(model, mpu, mesh_param)
