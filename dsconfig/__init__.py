@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dsconfig.report import Diagnostic, Effect, Report, Severity
     from dsconfig.resolver.resolution import LedgerEntry, Resolution
     from dsconfig.runtimes.effective import Effective
-    from dsconfig.runtimes.typed_block import block_values
+    from dsconfig.runtimes.typed_block import block_values, config_values
     from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, OPTIMIZERS, optimizer_type
     from dsconfig.source import Document
 
@@ -62,7 +62,7 @@ __getattr__ = names_of(
         "report": ("Diagnostic", "Effect", "Report", "Severity"),
         "resolver.resolution": ("LedgerEntry", "Resolution"),
         "runtimes.effective": ("Effective",),
-        "runtimes.typed_block": ("block_values",),
+        "runtimes.typed_block": ("block_values", "config_values"),
         "schema.optimizers": ("OPTIMIZERS", "OPTIMIZER_CLASSES", "optimizer_type"),
         "source": ("Document",),
     },
@@ -96,6 +96,7 @@ __all__ = [
     "architecture_of",
     "block_values",
     "complete",
+    "config_values",
     "estimate",
     "gather",
     "launched",

@@ -188,7 +188,7 @@ def sum_not_supported(config: ReadConfig) -> Iterator[Breach]:
     }
     for reason, holds in reasons.items():
         if holds:
-            said = f'gradient_allreduce_op "sum" does not go with {reason}'
+            said = f'gradient_allreduce_op "sum" is not supported with {reason}'
             yield Breach(_path("gradient_allreduce_op"), said, "ValueError")
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dsengine.deepspeed.accelerator import get_accelerator
     from dsengine.deepspeed.arguments import add_config_arguments
     from dsengine.deepspeed.runtime.base_optimizer import DeepSpeedOptimizer
+    from dsengine.deepspeed.runtime.config import DeepSpeedConfig
     from dsengine.deepspeed.utils.init_on_device import OnDevice
     from dsengine.deepspeed.utils.logging import log_dist, logger
     from dsengine.loop import activation_checkpointing as checkpointing
@@ -56,6 +57,7 @@ __git_hash__ = __git_branch__ = None
 
 _HOMES = {
     "CheckpointError": "checkpoints",
+    "DeepSpeedConfig": "deepspeed.runtime.config",
     "DeepSpeedConfigError": "loop.planning",
     "DeepSpeedOptimizer": "deepspeed.runtime.base_optimizer",
     "Engine": "loop.engine",
@@ -96,6 +98,7 @@ install()
 
 __all__ = [
     "CheckpointError",
+    "DeepSpeedConfig",
     "DeepSpeedConfigError",
     "DeepSpeedEngine",
     "DeepSpeedOptimizer",

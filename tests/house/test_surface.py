@@ -34,6 +34,7 @@ SURFACE = {
     "architecture_of",
     "block_values",
     "complete",
+    "config_values",
     "replan",
     "estimate",
     "gather",
@@ -152,6 +153,7 @@ def test_no_plugin_of_pydantic_is_looked_for_and_programs_started_later_look_aga
 
 ENGINE = {
     "CheckpointError",
+    "DeepSpeedConfig",
     "DeepSpeedConfigError",
     "DeepSpeedEngine",
     "DeepSpeedOptimizer",

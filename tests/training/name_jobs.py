@@ -397,3 +397,11 @@ def _known(tensor: torch.Tensor | None) -> torch.Tensor:
     if tensor is None:
         raise AssertionError("nothing was told")
     return tensor
+
+
+def settled_batch(config: dict[str, Any]) -> tuple[int, int]:
+    """Of a config as an object: the micro batch, and the ranks that it was settled for."""
+    from dsengine.runtime.config import DeepSpeedConfig
+
+    held = DeepSpeedConfig(config)
+    return held.train_micro_batch_size_per_gpu, held.world_size

@@ -15,12 +15,10 @@ _SEQUENCES = "a sequence is not divided among ranks: use activation_checkpointin
 KERNELS = "there are no kernels to build: use torch's modules and scaled_dot_product_attention"
 _COMPRESSION = "use torch.ao.quantization, or prune before training"
 _CURRICULUM = "batches are what your loader makes of them: pass training_data or your own loader"
-_CONFIG = "dsconfig.read, dsconfig.validate and dsconfig.resolve are for reading a config"
 _ESTIMATE = "ask dsconfig estimate, with --compat deepspeed for the same figures"
 _HYBRID = "generate with engine.module.generate() in engine.eval(), on all ranks at stage 3"
 
 INSTEAD = {
-    "DeepSpeedConfig": _CONFIG,
     "DeepSpeedHybridEngine": _HYBRID,
     "DeepSpeedTransformerConfig": KERNELS,
     "DeepSpeedTransformerLayer": KERNELS,
@@ -45,7 +43,6 @@ INSTEAD = {
     "ops.transformer": KERNELS,
     "pipe": _PIPELINE,
     "replace_transformer_layer": _INFERENCE,
-    "runtime.config": _CONFIG,
     "runtime.data_pipeline": _CURRICULUM,
     "runtime.domino": _TENSORS,
     "runtime.fp16": "the config sets the loss scale; 1-bit optimizers are not built: use FusedAdam",

@@ -6,7 +6,7 @@ ValidationError, and a key on its way out is a line of the log, as there.
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import dsconfig
 from dsengine.observation.printing import script_logger
@@ -40,14 +40,19 @@ class ConfigBlock:
             found = found[name]
         self._take(found)
 
+    @classmethod
+    def holding(cls, values: Mapping[str, Any]) -> Self:
+        """Return the block of these values, which are judged and complete."""
+        block = object.__new__(cls)
+        block._take(values)
+        return block
+
     def _take(self, found: Mapping[str, Any]) -> None:
         for name, value in found.items():
             setattr(self, name, self._inner(name, value) if isinstance(value, dict) else value)
 
     def _inner(self, name: str, values: dict[str, Any]) -> "ConfigBlock":
-        block = object.__new__(self.inner.get(name, ConfigBlock))
-        block._take(values)
-        return block
+        return self.inner.get(name, ConfigBlock).holding(values)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())

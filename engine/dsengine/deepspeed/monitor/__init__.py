@@ -1,0 +1,1 @@
+"""The monitors by themselves, for scripts that write curves beside an engine."""

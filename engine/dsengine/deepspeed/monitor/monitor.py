@@ -1,0 +1,51 @@
+"""Monitors that a script builds and feeds itself: what an engine's monitors are built of.
+
+monitor = MonitorMaster(DeepSpeedConfig("ds.json").monitor_config)
+monitor.write_events([("Train/accuracy", 0.7, samples)])
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from dsengine.deepspeed.monitor.config import DeepSpeedMonitorConfig
+from dsengine.deepspeed.runtime.zero.config import ConfigBlock
+from dsengine.observation.monitors import BLOCKS, Event, build_monitors
+
+
+class Monitor:
+    """One place for curves, which rank 0 writes while its block is on.
+
+    The fields of the block are attributes. Raises MissingPackageError (an ImportError) when it is
+    on and needs a package that is not installed.
+    """
+
+    enabled: bool
+
+    def __init__(self, monitor_config: ConfigBlock) -> None:
+        (block,) = monitor_config.path
+        self.monitor_config = monitor_config
+        values: dict[str, Any] = vars(monitor_config)
+        vars(self).update(values)
+        self._open = build_monitors({block: values} if self.enabled else {})
+
+    def write_events(self, event_list: Iterable[Event], flush: bool = True) -> None:
+        """Write (tag, value, step) of each event; ``step`` counts samples."""
+        del flush
+        self._open.write_events(event_list)
+
+
+class MonitorMaster:
+    """All monitors of a config that are on."""
+
+    def __init__(self, monitor_config: DeepSpeedMonitorConfig) -> None:
+        self.monitor_config = monitor_config
+        self.enabled = monitor_config.enabled
+        blocks = {name: vars(getattr(monitor_config, name)) for name in BLOCKS}
+        self._open = build_monitors({n: block for n, block in blocks.items() if block["enabled"]})
+
+    def write_events(self, event_list: Iterable[Event]) -> None:
+        """Write (tag, value, step) of each event to every monitor."""
+        self._open.write_events(event_list)
+
+
+__all__ = ["Monitor", "MonitorMaster"]
