@@ -11,7 +11,7 @@ Names are loaded on first use, so that a program pays only for what it calls.
 
 from typing import TYPE_CHECKING
 
-from dsconfig import launched, tiles
+from dsconfig import hostfile, launched, tiles
 from dsconfig.lazily import names_of
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ __all__ = [
     "config_values",
     "estimate",
     "gather",
+    "hostfile",
     "launched",
     "optimizer_type",
     "plan",

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsconfig.commands.errors import UsageError
-from dsconfig.commands.hostfile import Hosts, address
 from dsconfig.commands.nodes import PORT
+from dsconfig.hostfile import Hosts, address
 
 SECONDS_TO_END = 30
 """What is left to a job beside its ranks' own time when Slurm says that its time is over."""

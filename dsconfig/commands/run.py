@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dsconfig
+from dsconfig import hostfile as hostfiles
 from dsconfig import launched
 from dsconfig.commands import options, prepare
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazily import lazily
 from dsconfig.report.sizes import size
 
 with lazily():
-    from dsconfig.commands import hostfile as hostfiles
     from dsconfig.commands import jobs, stopping, text_table, watching
     from dsconfig.commands import nodes as places
     from dsconfig.cost import step_time
@@ -297,8 +297,10 @@ def _hosts(
         if include or exclude:
             raise UsageError("--include and --exclude choose among the hosts of --hostfile")
         return None
-    hosts = hostfiles.hosts(hostfile, include, exclude)
-    for flag, asked, there in (("nnodes", nodes, len(hosts.names)), ("gpus", gpus, hosts.ranks)):
+    with usage():
+        hosts = hostfiles.hosts(hostfile, include, exclude)
+        ranks = hosts.ranks
+    for flag, asked, there in (("nnodes", nodes, len(hosts.names)), ("gpus", gpus, ranks)):
         if asked is not None and asked != there:
             raise UsageError(
                 f"--{flag} {asked}: the hosts chosen have {there}; leave the flag out, or choose "

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsconfig.commands.errors import UsageError
-from dsconfig.commands.hostfile import hosts, read
+from dsconfig.hostfile import hosts, read
 from ports import reserved_port
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +88,7 @@ def test_they_choose_what_deepspeed_chooses(
 def test_what_no_host_has_is_refused(
     hostfile: Path, filters: tuple[str | None, str | None], words: str
 ) -> None:
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(ValueError, match=words):
         hosts(hostfile, *filters)
 
 
@@ -104,12 +103,12 @@ def test_what_no_host_has_is_refused(
 def test_a_line_that_is_no_host_is_named(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "hosts"
     path.write_text(text)
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(ValueError, match=words):
         read(path)
 
 
 def test_unequal_hosts_say_what_to_choose(hostfile: Path) -> None:
-    with pytest.raises(UsageError, match=r"w0 has 4 slots, others have 2.*@w0:0,1"):
+    with pytest.raises(ValueError, match=r"w0 has 4 slots, others have 2.*@w0:0,1"):
         _ = hosts(hostfile).ranks
     assert hosts(hostfile, "w0:0,1@w1:2,3@w2").ranks == 2
 
@@ -226,7 +225,7 @@ def test_the_commands_over_ssh_start_every_node(home: Path) -> None:
 def test_a_host_is_no_option_and_has_a_number_of_slots(tmp_path: Path, line: str) -> None:
     path = tmp_path / "hosts"
     path.write_text(line)
-    with pytest.raises(UsageError, match="HOST slots=N"):
+    with pytest.raises(ValueError, match="HOST slots=N"):
         read(path)
 
 

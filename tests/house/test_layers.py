@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = [
-    ("lazily", "generated", "launched"),
+    ("lazily", "generated", "launched", "hostfile"),
     ("mesh", "batch", "tiles"),
     ("report",),
     ("schema",),
@@ -26,6 +26,7 @@ LAYERS = [
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 ENGINE = [
+    "loading",
     "torch_private",
     "parameters",
     "communication",

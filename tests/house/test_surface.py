@@ -38,6 +38,7 @@ SURFACE = {
     "replan",
     "estimate",
     "gather",
+    "hostfile",
     "launched",
     "optimizer_type",
     "plan",

@@ -32,7 +32,7 @@ INSTEAD = {
     "inference": _INFERENCE,
     "init_inference": _INFERENCE,
     "io": "engine.save_checkpoint writes a checkpoint, torch.save any other file",
-    "launcher": "start with torchrun, mpirun, srun, or dsconfig run",
+    "launcher.multinode_runner": "dsconfig run --emit slurm, or ssh, prints a job of several hosts",
     "linear": "use a LoRA library; frozen weights are divided like all others",
     "model_implementations": _INFERENCE,
     "module_inject": _INFERENCE,

@@ -1,1 +1,1 @@
-"""What launchers of other programs read; jobs start with torchrun, srun or ``dsconfig run``."""
+"""What other programs read of DeepSpeed's launcher, and that launcher for the ranks of one host."""

@@ -1,7 +1,186 @@
-"""Where accelerate's launcher for several nodes leaves the environment of their processes."""
+"""DeepSpeed's launcher: ``python -m dsengine.launcher.runner --num_gpus 2 train.py``.
 
+Its flags choose hosts and devices, by the hostfile that ``dsconfig run`` reads too, and torchrun
+starts the ranks, in which dsengine stands in for deepspeed. Several hosts are started by ``dsconfig
+run --emit ssh``, or one by one with ``--no_ssh --node_rank``.
+"""
+
+import argparse
+import base64
+import json
 import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
+from dsconfig import hostfile
+from dsengine.deepspeed.accelerator import get_accelerator
+from dsengine.deepspeed.constants import TORCH_DISTRIBUTED_DEFAULT_PORT
+from dsengine.deepspeed.utils.logging import logger, set_log_level_from_string
+
+_ABOUT = "Start a script on the devices of one host, with dsengine as its deepspeed."
+DLTS_HOSTFILE = "/job/hostfile"
 DEEPSPEED_ENVIRONMENT_NAME = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
+"""Where accelerate's launcher for several nodes leaves the environment of their processes."""
+_ON_ONE_HOST = ("launcher", "launcher_args", "ssh_port", "no_ssh_check")
+"""Flags of DeepSpeed's for how hosts are reached, which say nothing where there is one."""
+_INSTEAD = {
+    "force_multi": "the ranks of one host are started on it",
+    "autotuning": "dsconfig tune finds a config that fits",
+    "bind_cores_to_rank": "start this under numactl or taskset",
+    "bind_core_list": "start this under numactl or taskset",
+    "enable_each_rank_log": "torchrun --redirects 3 --log-dir DIR writes a log of each rank",
+    "save_pid": "its process is the launcher",
+    "venv_script": "start it by the Python of that environment",
+}
+"""Flags of DeepSpeed's that are refused, and what to do."""
+_SWITCHES = ("no_ssh_check", "force_multi", "bind_cores_to_rank", "save_pid")
+_RANK = "dsengine.deepspeed.launcher.launch"
 
-__all__ = ["DEEPSPEED_ENVIRONMENT_NAME"]
+
+def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the flags that this launcher has, with DeepSpeed's names and defaults."""
+    parser = argparse.ArgumentParser(prog="python -m dsengine.launcher.runner", description=_ABOUT)
+    parser.add_argument("-H", "--hostfile", default=DLTS_HOSTFILE)
+    parser.add_argument("-i", "--include", default="", metavar="HOST[:SLOT,...][@...]")
+    parser.add_argument("-e", "--exclude", default="", metavar="HOST[:SLOT,...][@...]")
+    parser.add_argument("--num_nodes", type=int, default=-1, help="the first so many hosts")
+    parser.add_argument("--num_gpus", "--num_accelerators", type=int, default=-1, help="of a host")
+    parser.add_argument("--master_addr", default="")
+    parser.add_argument("--master_port", type=int, default=TORCH_DISTRIBUTED_DEFAULT_PORT)
+    parser.add_argument("--no_ssh", action="store_true", help="start the ranks of one host only")
+    parser.add_argument("--node_rank", type=int, default=-1, help="of that host")
+    parser.add_argument("--module", action="store_true", help="the script is a module")
+    parser.add_argument("--no_python", action="store_true", help="the script is a program")
+    parser.add_argument("--no_local_rank", action="store_true", help="pass it no --local_rank")
+    parser.add_argument("--log_level", help="debug, info, warning, error or critical")
+    parser.add_argument("-q", "--quiet", action="store_true", help="log errors alone")
+    for name in (*_ON_ONE_HOST, *_INSTEAD):
+        kind = "store_true" if name in _SWITCHES else "store"
+        parser.add_argument(f"--{name}", action=kind, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("user_script")
+    parser.add_argument("user_args", nargs=argparse.REMAINDER)
+    return parser.parse_args(args)
+
+
+def fetch_hostfile(hostfile_path: str) -> dict[str, int] | None:
+    """Return the slots of each host, None where there is no such file.
+
+    Raises ValueError, with the line that is wrong.
+    """
+    path = Path(hostfile_path)
+    return _counted(hostfile.read(path)) if path.is_file() else None
+
+
+def _parse_hostfile(hostfile_lines: Iterable[str]) -> dict[str, int]:
+    return _counted(hostfile.parsed(hostfile_lines))
+
+
+def _counted(slots: hostfile.Slots) -> dict[str, int]:
+    if not slots:
+        raise ValueError("the hostfile names no host: write a line `HOST slots=N` for each")
+    return {name: len(each) for name, each in slots.items()}
+
+
+def parse_resource_filter(
+    host_info: Mapping[str, Sequence[int]], include_str: str = "", exclude_str: str = ""
+) -> dict[str, list[int]]:
+    """Return the slots that one of the filters leaves of each host.
+
+    Raises ValueError for both filters at once, and for hosts and slots that are not there.
+    """
+    left = hostfile.chosen(host_info, include_str, exclude_str)
+    return {name: list(slots) for name, slots in left.items()}
+
+
+def parse_inclusion_exclusion(
+    resource_pool: Mapping[str, int], inclusion: str, exclusion: str
+) -> dict[str, list[int]]:
+    """The same for hosts by their number of slots."""
+    slots = {name: list(range(count)) for name, count in resource_pool.items()}
+    return parse_resource_filter(slots, inclusion, exclusion)
+
+
+def encode_world_info(world_info: Mapping[str, object]) -> str:
+    """Return the slots of hosts as base64 of JSON."""
+    return base64.urlsafe_b64encode(json.dumps(world_info).encode()).decode()
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Start the ranks of this host and wait for them; exits as they do when one fails.
+
+    Raises ValueError for flags that contradict each other and for more than one host without
+    ``--no_ssh``.
+    """
+    given = parse_args(args)
+    for name, instead in _INSTEAD.items():
+        if vars(given)[name]:
+            raise ValueError(f"--{name} is not followed: {instead}")
+    if given.quiet or given.log_level:
+        set_log_level_from_string("error" if given.quiet else given.log_level)
+    counted = given.num_nodes >= 0 or given.num_gpus >= 0
+    if counted and (given.include or given.exclude):
+        raise ValueError("--num_nodes and --num_gpus do not go with --include and --exclude")
+    pool = fetch_hostfile(given.hostfile)
+    if pool is None and given.num_nodes > 1:
+        raise ValueError(f"--num_nodes {given.num_nodes}: no hostfile at {given.hostfile}")
+    here = {"localhost": max(get_accelerator().device_count(), given.num_gpus)}
+    slots = parse_inclusion_exclusion(pool or here, given.include, given.exclude)
+    names = list(slots)[: given.num_nodes if given.num_nodes > 0 else None]
+    if given.num_gpus > 0:
+        slots = {name: list(range(given.num_gpus)) for name in names}
+    chosen = hostfile.Hosts(
+        {name: tuple(slots[name]) for name in names}, ":" in given.include + given.exclude
+    )
+    done = subprocess.run(_torchrun(given, chosen), env=_environment(given, chosen))
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def _torchrun(given: argparse.Namespace, chosen: hostfile.Hosts) -> list[str]:
+    nodes = len(chosen.names)
+    if not nodes:
+        raise ValueError("no slot is left to train on")
+    if nodes > 1 and not given.no_ssh:
+        raise ValueError(
+            f"{nodes} hosts: `dsconfig run CONFIG --hostfile {given.hostfile} --emit ssh -- "
+            f"{given.user_script}` prints what starts them; or start each with --no_ssh --node_rank"
+        )
+    if given.no_ssh and not 0 <= given.node_rank < nodes:
+        raise ValueError(f"--no_ssh: the --node_rank of {nodes} hosts is 0 to {nodes - 1}")
+    if given.module and given.no_python:
+        raise ValueError("--module and --no_python: one of them")
+    first = hostfile.address(chosen.names[0])
+    flags = [f"--{name}" for name in ("module", "no_python", "no_local_rank") if vars(given)[name]]
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        f"--nnodes={nodes}",
+        f"--node-rank={max(given.node_rank, 0)}",
+        f"--nproc-per-node={chosen.ranks}",
+        f"--master-addr={given.master_addr or (first if nodes > 1 else '127.0.0.1')}",
+        f"--master-port={given.master_port}",
+        *("-m", _RANK, *flags, given.user_script, *given.user_args),
+    ]
+
+
+def _environment(given: argparse.Namespace, chosen: hostfile.Hosts) -> dict[str, str]:
+    devices = chosen.devices(max(given.node_rank, 0))
+    if devices is None:
+        return dict(os.environ)
+    logger.info(f"training on devices {devices}")
+    return os.environ | {"CUDA_VISIBLE_DEVICES": devices}
+
+
+__all__ = [
+    "DEEPSPEED_ENVIRONMENT_NAME",
+    "encode_world_info",
+    "fetch_hostfile",
+    "main",
+    "parse_args",
+    "parse_inclusion_exclusion",
+    "parse_resource_filter",
+]
+
+if __name__ == "__main__":
+    main()

@@ -5,16 +5,18 @@ One line a host, ``worker-0 slots=8``; ``#`` begins a comment. Filters are
 """
 
 import re
-import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dsconfig.commands.errors import UsageError
+from dsconfig.lazily import lazily
+
+with lazily():
+    import socket
 
 _LINE = re.compile(r"([^\s-]\S*)\s+slots=(\d{1,4})(?=\s|#|$)")
 """A name that began with a hyphen would be an option to ssh."""
-Slots = Mapping[str, tuple[int, ...]]
+Slots = Mapping[str, Sequence[int]]
 """Of each host, in the order of ranks."""
 
 
@@ -31,13 +33,13 @@ class Hosts(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """On each node. Raises UsageError where they differ: a plan divides ranks evenly."""
+        """On each node. Raises ValueError where they differ: a plan divides ranks evenly."""
         counts = {name: len(slots) for name, slots in self.slots.items()}
         fewest = min(counts.values())
         for name, count in counts.items():
             if count != fewest:
                 keep = ",".join(map(str, self.slots[name][:fewest]))
-                raise UsageError(
+                raise ValueError(
                     f"{name} has {count} slots, others have {fewest}, and a plan needs as many on "
                     f"every node: name {fewest} of them, --include ...@{name}:{keep}"
                 )
@@ -60,44 +62,56 @@ def address(name: str) -> str:
 
 
 def hosts(path: Path, include: str | None = None, exclude: str | None = None) -> Hosts:
-    """The hosts of a file that the filters leave. Raises UsageError."""
+    """The hosts of a file that the filters leave. Raises ValueError."""
+    found = chosen(read(path), include, exclude)
+    if not found:
+        raise ValueError(f"{path}: no slot is left to train on")
+    return Hosts(found, ":" in (include or exclude or ""))
+
+
+def chosen(found: Slots, include: str | None, exclude: str | None) -> dict[str, tuple[int, ...]]:
+    """Of all slots those that one of the filters leaves, hosts without any left out.
+
+    Raises ValueError for both filters at once, and for hosts and slots that are not there.
+    """
     if include and exclude:
-        raise UsageError("--include and --exclude: one of them")
-    found = read(path)
+        raise ValueError("--include and --exclude: one of them")
     if include:
         found = _included(found, _filter("--include", include, found))
     elif exclude:
         found = _without(found, _filter("--exclude", exclude, found))
-    found = {name: slots for name, slots in found.items() if slots}
-    if not found:
-        raise UsageError(f"{path}: no slot is left to train on")
-    return Hosts(found, ":" in (include or exclude or ""))
+    return {name: tuple(slots) for name, slots in found.items() if slots}
 
 
 def read(path: Path) -> dict[str, tuple[int, ...]]:
-    """All slots of every host. Raises UsageError, with the line that is wrong."""
+    """All slots of every host. Raises ValueError, with the line that is wrong."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        raise UsageError(f"--hostfile {path}: {error}") from None
+        raise ValueError(f"--hostfile {path}: {error}") from None
+    return parsed(lines, str(path))
+
+
+def parsed(lines: Iterable[str], name: str = "hostfile") -> dict[str, tuple[int, ...]]:
+    """All slots of every host of a file's lines. Raises ValueError with the line that is wrong."""
     found: dict[str, tuple[int, ...]] = {}
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
             continue
         match = _LINE.match(line)
         if match is None:
-            raise UsageError(f"{path}:{number}: {line!r} is not of the form HOST slots=N")
+            raise ValueError(f"{name}:{number}: {line!r} is not of the form HOST slots=N")
         if match[1] in found:
-            raise UsageError(f"{path}:{number}: {match[1]} stands there twice")
+            raise ValueError(f"{name}:{number}: {match[1]} stands there twice")
         found[match[1]] = tuple(range(int(match[2])))
     return found
 
 
-def _included(found: Slots, named: Slots) -> dict[str, tuple[int, ...]]:
+def _included(found: Slots, named: Slots) -> Slots:
     return {name: named[name] or found[name] for name in found if name in named}
 
 
-def _without(found: Slots, named: Slots) -> dict[str, tuple[int, ...]]:
+def _without(found: Slots, named: Slots) -> Slots:
     kept = {name: slots for name, slots in found.items() if named.get(name, (-1,))}
     return {
         name: tuple(slot for slot in slots if slot not in named.get(name, ()))
@@ -111,11 +125,11 @@ def _filter(flag: str, text: str, found: Slots) -> dict[str, tuple[int, ...]]:
     for part in text.split("@"):
         name, colon, listed = part.partition(":")
         if name not in found:
-            raise UsageError(f"{flag}: {name!r} is not in the hostfile ({', '.join(found)})")
+            raise ValueError(f"{flag}: {name!r} is not in the hostfile ({', '.join(found)})")
         slots = listed.split(",") if colon else []
         known = {f"{slot}" for slot in found[name]}
         wrong = [each for each in slots if each not in known]
         if wrong:
-            raise UsageError(f"{flag}: {name} has {len(found[name])} slots and no {wrong[0]!r}")
+            raise ValueError(f"{flag}: {name} has {len(found[name])} slots and no {wrong[0]!r}")
         named[name] = tuple(sorted({*named.get(name, ()), *map(int, slots)}))
     return named
