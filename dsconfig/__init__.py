@@ -16,6 +16,12 @@ from dsconfig.lazily import names_of
 
 if TYPE_CHECKING:
     from dsconfig.api import complete, estimate, plan, read, replan, resolve, validate
+    from dsconfig.cost.compat import (
+        zero2_model_states,
+        zero2_table,
+        zero3_model_states,
+        zero3_table,
+    )
     from dsconfig.cost.estimate import Estimate
     from dsconfig.cost.main_memory import ways_to_fit
     from dsconfig.facts import (
@@ -55,6 +61,12 @@ __getattr__ = names_of(
             "TrainingFacts",
             "architecture_of",
             "gather",
+        ),
+        "cost.compat": (
+            "zero2_model_states",
+            "zero2_table",
+            "zero3_model_states",
+            "zero3_table",
         ),
         "cost.estimate": ("Estimate",),
         "cost.main_memory": ("ways_to_fit",),
@@ -109,4 +121,8 @@ __all__ = [
     "tiles",
     "validate",
     "ways_to_fit",
+    "zero2_model_states",
+    "zero2_table",
+    "zero3_model_states",
+    "zero3_table",
 ]

@@ -22,8 +22,10 @@ from dsengine.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+import dsconfig
 import dsengine
 from dsengine.deepspeed.refusals import INSTEAD
+from dsengine.observation.printing import script_logger
 from dsengine.optimizers.binding import is_elementwise
 from dsengine.optimizers.lion import Lion
 from training.jobs import config
@@ -530,21 +532,91 @@ def test_a_leaf_outside_of_the_blocks_is_gathered_as_one(
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("stage", "name", "kinds"),
+    ("stage", "name", "precision", "kinds"),
     [
-        (0, "AdamW", ["FusedAdam", "Optimizer"]),
-        (2, "Lion", ["FusedLion", "Optimizer", "ZeROOptimizer"]),
-        (3, "Adam", ["DeepSpeedCPUAdam", "Optimizer", "ZeROOptimizer", "to be scaled"]),
+        (0, "AdamW", "fp32", ["FusedAdam", "Optimizer"]),
+        (0, "AdamW", "bf16", ["FusedAdam", "Optimizer", "FP16_Optimizer"]),
+        (0, "SGD", "bf16", ["Optimizer", "FP16_UnfusedOptimizer"]),
+        (2, "Lion", "fp32", ["FusedLion", "Optimizer", "ZeROOptimizer", "DeepSpeedZeroOptimizer"]),
+        (
+            3,
+            "Adam",
+            "fp16",
+            [
+                "DeepSpeedCPUAdam",
+                "Optimizer",
+                "ZeROOptimizer",
+                "DeepSpeedZeroOptimizer_Stage3",
+                "to be scaled",
+            ],
+        ),
     ],
 )
 def test_an_optimizer_is_of_the_class_that_deepspeed_builds(
-    ranks: Ranks, stage: int, name: str, kinds: list[str]
+    ranks: Ranks, stage: int, name: str, precision: str, kinds: list[str]
 ) -> None:
     offload = {"offload_optimizer": {"device": "cpu"}} if stage == 3 else {}
-    settings = config(stage, zero=offload, fp16={"enabled": stage == 3})
+    settings = config(stage, zero=offload)
+    if precision != "fp32":
+        settings[precision] = {"enabled": True}
     settings["optimizer"] = {"type": name, "params": {"lr": 1e-3}}
     told = ranks.run("training.name_jobs:kinds_of_optimizer", settings=settings)[0]
     assert told == kinds
+
+
+def test_estimates_of_deepspeeds_names_are_those_of_compat(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from dsengine.runtime.zero import stage3, stage_1_and_2
+
+    model = nn.Sequential(nn.Linear(1000, 3000), nn.Linear(3000, 1000))
+    total, largest = 6_004_000, 3_003_000
+    stage3.estimate_zero3_model_states_mem_needs_all_live(model, 2, 3)
+    assert capsys.readouterr().out == dsconfig.zero3_table(total, largest, 2, 3)
+    stage_1_and_2.estimate_zero2_model_states_mem_needs_all_live(model, 2, 3)
+    assert capsys.readouterr().out == dsconfig.zero2_table(total, 2, 3)
+    host, device, layer = stage3.estimate_zero3_model_states_mem_needs(total, largest, 2, 1)
+    assert (host, device, layer) == (int(total * 18 * 1.5), 4 * largest, 4 * largest)
+    assert stage_1_and_2.estimate_zero2_model_states_mem_needs(total, 2) == (
+        int(total * 16 * 1.5),
+        2 * total,
+    )
+
+
+def test_a_config_class_of_a_script_takes_former_names(caplog: pytest.LogCaptureFixture) -> None:
+    from dsengine.runtime.config_utils import DeepSpeedConfigModel
+    from pydantic import Field
+
+    about = {"deprecated": True, "new_param": "sizes", "new_param_fn": lambda one: [one]}
+
+    class Settings(DeepSpeedConfigModel):
+        size: int | None = Field(None, json_schema_extra=about)
+        sizes: list[int] | None = None
+        depth: int = Field(1, alias="layers")
+
+    assert Settings(layers=3).depth == Settings(depth=3).depth == 3
+    assert Settings(depth="auto").depth == 1
+    with caplog.at_level("WARNING", logger=script_logger.name):
+        script_logger.addHandler(caplog.handler)
+        assert Settings(size=4).sizes == [4]
+        script_logger.removeHandler(caplog.handler)
+    assert "size is deprecated: use sizes" in caplog.text
+    for wrong in ({"depth": "much"}, {"dept": 1}, {"size": 4, "sizes": [4]}):
+        with pytest.raises(ValueError, match=r"dept|size"):
+            Settings(**wrong)
+
+
+def test_a_trimmed_mean_leaves_out_both_ends() -> None:
+    from dsengine.utils.timer import SynchronizedWallClockTimer, trim_mean
+
+    values = [100.0, *range(1, 9), -50.0]
+    assert trim_mean(values, 0.1) == 4.5 and values[0] == 100.0
+    assert trim_mean([], 0.1) == 0 and trim_mean([1.0, 2.0, 9.0], 0.9) == 2.0
+    with pytest.raises(ValueError, match="share"):
+        trim_mean(values, 1.5)
+    timer = SynchronizedWallClockTimer()("step")
+    timer.records.extend(values)
+    assert timer.mean() == 4.5
 
 
 @pytest.mark.engine

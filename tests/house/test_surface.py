@@ -47,6 +47,10 @@ SURFACE = {
     "tiles",
     "validate",
     "ways_to_fit",
+    "zero2_model_states",
+    "zero2_table",
+    "zero3_model_states",
+    "zero3_table",
 }
 
 

@@ -271,14 +271,22 @@ def kinds_of_optimizer(settings: dict[str, Any]) -> list[str]:
     """Of which of DeepSpeed's classes an optimizer from the config is."""
     from dsengine.ops import adam, lion
     from dsengine.runtime.base_optimizer import DeepSpeedOptimizer, ZeROOptimizer
+    from dsengine.runtime.fp16.fused_optimizer import FP16_Optimizer
+    from dsengine.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+    from dsengine.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+    from dsengine.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
     engine, optimizer, *_ = deepspeed.initialize(model=models.tied(), config=settings)
     kinds = (adam.FusedAdam, adam.DeepSpeedCPUAdam, lion.FusedLion, lion.DeepSpeedCPULion)
-    told = [
-        each.__name__
-        for each in (*kinds, DeepSpeedOptimizer, ZeROOptimizer)
-        if isinstance(optimizer, each)
-    ]
+    wrappers = (
+        DeepSpeedOptimizer,
+        ZeROOptimizer,
+        DeepSpeedZeroOptimizer,
+        DeepSpeedZeroOptimizer_Stage3,
+        FP16_Optimizer,
+        FP16_UnfusedOptimizer,
+    )
+    told = [each.__name__ for each in (*kinds, *wrappers) if isinstance(optimizer, each)]
     told += ["to be scaled"] if optimizer.needs_scaler() else []
     engine.destroy()
     return told

@@ -15,7 +15,6 @@ _SEQUENCES = "a sequence is not divided among ranks: use activation_checkpointin
 KERNELS = "there are no kernels to build: use torch's modules and scaled_dot_product_attention"
 _COMPRESSION = "use torch.ao.quantization, or prune before training"
 _CURRICULUM = "batches are what your loader makes of them: pass training_data or your own loader"
-_ESTIMATE = "ask dsconfig estimate, with --compat deepspeed for the same figures"
 _HYBRID = "generate with engine.module.generate() in engine.eval(), on all ranks at stage 3"
 
 INSTEAD = {
@@ -45,13 +44,12 @@ INSTEAD = {
     "replace_transformer_layer": _INFERENCE,
     "runtime.data_pipeline": _CURRICULUM,
     "runtime.domino": _TENSORS,
-    "runtime.fp16": "the config sets the loss scale; 1-bit optimizers are not built: use FusedAdam",
+    "runtime.fp16.loss_scaler": "the config sets the loss scale",
+    "runtime.fp16.onebit": "1-bit optimizers are not built: use FusedAdam",
     "runtime.hybrid_engine": _HYBRID,
     "runtime.pipe": _PIPELINE,
     "runtime.sequence_parallel": _SEQUENCES,
     "runtime.tensor_parallel": _TENSORS,
-    "runtime.zero.stage3": _ESTIMATE,
-    "runtime.zero.stage_1_and_2": _ESTIMATE,
     "sequence": _SEQUENCES,
     "set_autotp_mode": _TENSORS,
     "tp_model_init": _TENSORS,

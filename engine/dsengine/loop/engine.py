@@ -261,8 +261,13 @@ class Engine(SavingEngine):
 
     def _tell_optimizer(self, *, overflow: bool) -> None:
         if self.optimizer is not None:
-            stage = self.zero_optimization_stage()
-            tell(self.optimizer, self.loss_scaler, overflow=overflow, stage=stage)
+            tell(
+                self.optimizer,
+                self.loss_scaler,
+                overflow=overflow,
+                stage=self.zero_optimization_stage(),
+                dtype=self._policy.compute,
+            )
 
     def allreduce_gradients(self, bucket_size: int | None = None) -> None:
         """Nothing: ``backward`` has reduced the gradients at the end of a window."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import proxy
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -111,17 +112,24 @@ def _flat(part: Tensor) -> Tensor:
 
 
 _MASTERS = {
+    0: "fp32_groups_flat",
     1: "single_partition_of_fp32_groups",
     2: "single_partition_of_fp32_groups",
     3: "fp32_partitioned_groups_flat",
 }
-"""By stage, what DeepSpeed calls them."""
+"""By stage, what DeepSpeed calls them; at stage 0 there are some beside weights of 16 bits."""
 
 
-def tell(optimizer: Optimizer, scaler: LossScaler, *, overflow: bool, stage: int) -> None:
-    """Let ``optimizer``, at this ``stage`` of ZeRO, say how its last step went."""
+def tell(
+    optimizer: Optimizer, scaler: LossScaler, *, overflow: bool, stage: int, dtype: torch.dtype
+) -> None:
+    """Let ``optimizer``, at this ``stage`` of ZeRO, say how its last step went.
+
+    ``dtype`` is that of the weights in forward and backward.
+    """
     told: Any = optimizer
     told.zero_stage = stage
+    told.low_precision_dtype = None if dtype is torch.float32 else dtype
     told.overflow = overflow
     told.cur_scale = told.loss_scale = scaler.scale
     known = getattr(told, "loss_scaler", None)
@@ -131,7 +139,8 @@ def tell(optimizer: Optimizer, scaler: LossScaler, *, overflow: bool, stage: int
         told.needs_scaler = told.loss_scaler.is_needed
     if not hasattr(told, "optimizer"):
         told.optimizer = proxy(optimizer)  # DeepSpeed's has torch's within; a cycle would stay
-    if stage in _MASTERS and not hasattr(told, _MASTERS[stage]):
+    has_masters = stage > 0 or told.low_precision_dtype is not None
+    if has_masters and not hasattr(told, _MASTERS[stage]):
         setattr(told, _MASTERS[stage], ToldMasters(optimizer))
     if stage == 3 and not hasattr(told, "parameter_offload"):
         told.parameter_offload = ParameterOffload()

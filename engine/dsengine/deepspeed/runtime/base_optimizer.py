@@ -6,13 +6,20 @@ from torch.optim import Optimizer
 from torch.optim import Optimizer as DeepSpeedOptimizer
 
 
-class _OfZero(type):
+class OfStages(type):
+    """The type of classes that what an engine steps is an instance of, by its stage of ZeRO."""
+
+    stages: tuple[int, ...]
+
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, Optimizer) and getattr(instance, "zero_stage", 0) > 0
+        is_optimizer = isinstance(instance, Optimizer)
+        return is_optimizer and getattr(instance, "zero_stage", None) in cls.stages
 
 
-class ZeROOptimizer(metaclass=_OfZero):
+class ZeROOptimizer(metaclass=OfStages):
     """An optimizer that an engine of stages 1 to 3 steps is an instance of this."""
 
+    stages = (1, 2, 3)
 
-__all__ = ["DeepSpeedOptimizer", "ZeROOptimizer"]
+
+__all__ = ["DeepSpeedOptimizer", "OfStages", "ZeROOptimizer"]

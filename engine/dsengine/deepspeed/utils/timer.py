@@ -1,11 +1,23 @@
 """Timers of scripts: seconds and milliseconds by name, with the device synchronised."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dsengine.deepspeed.accelerator import get_accelerator
 from dsengine.deepspeed.utils.logging import log_dist
+
+
+def trim_mean(data: Sequence[float], trim_percent: float) -> float:
+    """Return the mean without that share of the least and of the greatest values; 0 of nothing.
+
+    Raises ValueError for a share outside of 0 to 1; of a half and more the median is left.
+    """
+    if not 0.0 <= trim_percent <= 1.0:
+        raise ValueError(f"trim_percent={trim_percent}: write a share between 0 and 1")
+    cut = min(round(len(data) * trim_percent), max(len(data) - 1, 0) // 2)
+    kept = sorted(data)[cut : len(data) - cut]
+    return sum(kept) / len(kept) if kept else 0.0
 
 
 def _now() -> float:
@@ -51,8 +63,8 @@ class SynchronizedWallClockTimer:
             return passed
 
         def mean(self) -> float:
-            """Return the mean of what was recorded, 0 for nothing."""
-            return sum(self.records) / len(self.records) if self.records else 0.0
+            """Return the mean of what was recorded, the tenth at either end left out."""
+            return trim_mean(self.records, 0.1)
 
     def __init__(self) -> None:
         self.timers: dict[str, SynchronizedWallClockTimer.Timer] = {}
@@ -78,4 +90,4 @@ class SynchronizedWallClockTimer:
         log_dist("time (ms) | " + " | ".join(times), ranks=ranks or [0])
 
 
-__all__ = ["SynchronizedWallClockTimer"]
+__all__ = ["SynchronizedWallClockTimer", "trim_mean"]

@@ -1,0 +1,1 @@
+"""What an engine without ZeRO steps beside weights of 16 bits."""
