@@ -1,5 +1,8 @@
 """Where DeepSpeed's kernels are built for the tests."""
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,4 +19,19 @@ def built_here() -> Path:
     for lock in folder.glob("*/lock"):
         if time.time() - lock.stat().st_mtime > _LONGEST_BUILD:
             lock.unlink(missing_ok=True)
+    return folder
+
+
+def build_cpu_adam() -> Path:
+    """Have DeepSpeed build the one that its offloaded optimizers load, which takes a minute.
+
+    Done in a test it would be cut off with the test: others then wait for its lock, and fail too.
+    Returns the folder, for TORCH_EXTENSIONS_DIR; what is there is not built again.
+    """
+    folder = built_here()
+    program = "from deepspeed.ops.op_builder import CPUAdamBuilder; CPUAdamBuilder().load()"
+    path = os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)])  # to ninja
+    more = {"TORCH_EXTENSIONS_DIR": str(folder), "DS_ACCELERATOR": "cpu", "PATH": path}
+    command = [sys.executable, "-c", program]
+    subprocess.run(command, env=os.environ | more, check=True, capture_output=True)
     return folder

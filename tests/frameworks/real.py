@@ -16,7 +16,7 @@ def on_the_host() -> None:
 
 
 def show_scalars_as_bytes() -> None:
-    """Let DeepSpeed train parameters without a dimension in 16 bits.
+    """Let DeepSpeed train parameters without a dimension.
 
     Release 0.19.8 broadcasts parameters as bytes, as which torch shows none without a dimension.
     """

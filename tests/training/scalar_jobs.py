@@ -1,9 +1,11 @@
 """Jobs with parameters that nothing can divide: without a dimension, or without an element."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from dsengine.utils import safe_get_full_fp32_param
 from dsengine.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from torch import Tensor, nn
 
@@ -64,9 +66,80 @@ def trained(settings: dict[str, Any], folder: str | None = None) -> dict[str, An
         engine.save_16bit_model(folder)
         exported = get_fp32_state_dict_from_zero_checkpoint(folder)
         told["empty"] = [list(each.shape) for each in exported.values() if each.numel() == 0]
-    scalars = {n: p for n, p in engine.module.named_parameters() if p.dim() == 0}
-    told["scalars"] = {name: parameter.item() for name, parameter in scalars.items()}
+    told["scalars"] = _scalars(engine.module.named_parameters())
     return told
+
+
+def _scalars(named: Iterable[tuple[str, Tensor]]) -> dict[str, float]:
+    return {name: each.item() for name, each in named if each.dim() == 0}
+
+
+def in_16_bits(settings: dict[str, Any]) -> dict[str, Any]:
+    """Losses, the dtypes of the model, its scalars, and the masters of these after some windows."""
+    torch.manual_seed(0)
+    engine, *_ = dsengine.initialize(model=Scaled(), config=settings)
+    losses: list[float] = []
+    for step in range(4):
+        for micro in range(engine.gradient_accumulation_steps()):
+            generator = torch.Generator().manual_seed(100 * step + 10 * micro + dist.get_rank())
+            inputs = torch.randn(4, 1, 6, generator=generator)
+            loss = engine(inputs.to(next(engine.module.parameters()).dtype))
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+    return {
+        "losses": losses,
+        "dtypes": sorted({str(each.dtype) for each in engine.module.parameters()}),
+        "scalars": _scalars(engine.module.named_parameters()),
+        "masters": _masters(engine),
+    }
+
+
+def _masters(engine: Any) -> dict[str, float]:
+    scalars = {n: p for n, p in engine.module.named_parameters() if p.dim() == 0}
+    return {name: safe_get_full_fp32_param(each).item() for name, each in scalars.items()}
+
+
+def written_to(settings: dict[str, Any]) -> dict[str, Any]:
+    """The master of a scalar that is gathered, written to, loaded, and trained by another."""
+    model = Scaled()
+    with torch.no_grad():
+        model.temperature.fill_(1.2345678)
+    engine, *_ = dsengine.initialize(model=model, config=settings)
+    scalar = model.temperature
+
+    def both() -> list[float]:
+        return [_masters(engine)["temperature"], scalar.item()]
+
+    before, shown = both()
+    with dsengine.zero.GatheredParameters([scalar], modifier_rank=0):
+        pass
+    told: dict[str, Any] = {"before": before, "shown": shown, "left alone": both()[0]}
+    with dsengine.zero.GatheredParameters([scalar], modifier_rank=0):
+        scalar.data.fill_(0.25 + dist.get_rank())
+    told["gathered"] = both()
+    model.load_state_dict({"temperature": torch.tensor(0.375)}, strict=False, assign=True)
+    told["loaded"] = both() if model.temperature is scalar else None
+    del engine
+    again = {name: each for name, each in settings.items() if name != "bf16"}
+    engine, *_ = dsengine.initialize(model=model, config=again)
+    told["next engine"] = [model.temperature.item(), str(model.temperature.dtype)]
+    return told
+
+
+def built_in_pieces(settings: dict[str, Any]) -> dict[str, Any]:
+    """A model of zero.Init: its dtypes before the engine, and masters as exact as without it."""
+    with dsengine.zero.Init(config_dict_or_path=settings):
+        model = Scaled()
+        with torch.no_grad():
+            model.temperature.fill_(1.2345678)
+    dtypes = sorted({str(each.dtype) for each in model.parameters()})
+    with torch.no_grad():
+        model.sometimes.copy_(torch.tensor(2.3456789))
+    engine, *_ = dsengine.initialize(model=model, config=settings)
+    found = _masters(engine)
+    masters = [found[name] for name in ("temperature", "sometimes", "blocks.0.gain")]
+    return {"dtypes": dtypes, "masters": masters, "built": [1.2345678, 2.3456789, 0.7]}
 
 
 def in_deepspeeds_files(settings: dict[str, Any], folder: str) -> dict[str, Any]:

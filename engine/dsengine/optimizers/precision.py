@@ -55,8 +55,7 @@ class Policy:
     def at_rest(self, parameter: nn.Parameter) -> torch.dtype:
         """The dtype in which this rank keeps its part of ``parameter`` between steps.
 
-        In mixed precision what is trained has fp32 masters, and so have scalars, which do not
-        change the dtype of what they are multiplied with; what has no elements has the dtype of
+        In mixed precision what is trained has fp32 masters; what has no elements has the dtype of
         what it is joined to. A frozen weight is only computed with: it keeps its own dtype where
         that is the narrower one.
         """
@@ -65,7 +64,7 @@ class Policy:
             return own
         if parameter.numel() == 0:
             return self.compute
-        if parameter.requires_grad or parameter.dim() == 0:
+        if parameter.requires_grad:
             return torch.float32
         return own if own.itemsize < self.compute.itemsize else self.compute
 

@@ -14,6 +14,7 @@ from dsengine.sharding.replicated import Replicated
 from dsengine.sharding.to_device import broadcast_from_first_rank, move_and_agree, move_buffers
 from dsengine.sharding.whole import WholeAtRest
 from dsengine.sharding.zero.adoption import is_partitioned, restore_whole
+from dsengine.sharding.zero.rounded import show_exact
 
 __all__ = ["FullySharded", "Replicated", "Sharding", "WholeAtRest", "distribute"]
 
@@ -40,6 +41,8 @@ def distribute(module: nn.Module, plan: Plan, policy: Policy, device: torch.devi
 
 def _distributed(module: nn.Module, plan: Plan, policy: Policy, device: torch.device) -> Sharding:
     stage = plan.effective.zero.stage
+    for parameter in module.parameters():
+        show_exact(parameter)
     if is_partitioned(module) and stage < 3:
         restore_whole(module)
     if stage == 0:

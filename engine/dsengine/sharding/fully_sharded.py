@@ -43,7 +43,7 @@ from dsengine.parameters.shards import part_of
 from dsengine.sharding.at_rest import UnitsAtRest
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
-from dsengine.sharding.indivisible import WholeGradients, indivisible
+from dsengine.sharding.indivisible import Indivisible
 from dsengine.sharding.leaves import (
     leaves_in_parts,
     mark_configured,
@@ -52,7 +52,7 @@ from dsengine.sharding.leaves import (
 )
 from dsengine.sharding.mesh import SHARD
 from dsengine.sharding.reduction import Averaging, ScaledReduceScatter
-from dsengine.sharding.to_device import move_and_agree_on, on_device
+from dsengine.sharding.to_device import on_device
 from dsengine.sharding.zero.adoption import put_pieces, take_pieces
 from dsengine.sharding.zero.external import uses_external
 from dsengine.sharding.zero.registry import remember
@@ -115,8 +115,7 @@ class FullySharded(Sharding):
         self._reduces = True
         self._set_dtypes_of_meta(module)
         averaging = Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate)
-        self._indivisible = indivisible(module)
-        self._whole_gradients = WholeGradients(self._indivisible, averaging)
+        self._indivisible = Indivisible(module, averaging)
         self._reshard_meshes: dict[int, Any] = {}
         """By number of ranks: where units reshard to fewer than all."""
         self.whole: list[FSDPModule] = []
@@ -131,11 +130,12 @@ class FullySharded(Sharding):
         if zero.ignore_unused_parameters:
             reduce_unused_of_lists(module, self._units())
         put_pieces(module, built_in_pieces, device, self._masters)
-        move_and_agree_on(self._indivisible, device, policy.at_rest)
+        self._indivisible.settle(module, device, policy)
         if self._masters is not None:
             self.host_masters = self._masters.parts
         self._rest_in_files()
-        self.masters = dict(module.named_parameters())
+        apart = self._indivisible.masters
+        self.masters = {name: apart.get(p, p) for name, p in module.named_parameters()}
         remember(module, self.originals, self.masters)
         self._exchanges = can_exchange(self.norm_group, device)
         self._all_gather = UnitAllGather()
@@ -163,10 +163,9 @@ class FullySharded(Sharding):
 
     def _tell_whole(self, *, watches: bool) -> None:
         """Let what stays whole say so: scripts ask every parameter of stage 3."""
-        wholes = [each.whole for each in collect(self.whole)]
-        for each in (*self.masters.values(), *wholes) if watches else ():
+        for each in (*self.module.parameters(), *self.masters.values()) if watches else ():
             watch_writes(each)
-        for each in self._indivisible:
+        for each in self._indivisible.parameters:
             tell_whole_for_now(each, each, persists=True)
         for each in collect(self.whole):
             tell_whole_for_now(each.whole, each.shard, persists=True)
@@ -267,7 +266,7 @@ class FullySharded(Sharding):
                 reshard_after_forward=True if known else reshard_after_forward,
                 mp_policy=self._mixed_precision(cast_inputs),
                 offload_policy=self._offload_policy(),
-                ignored_params=set(self._indivisible),
+                ignored_params=set(self._indivisible.parameters),
             )
         for each in modules:
             _keep_class_name(type(each))
@@ -366,8 +365,9 @@ class FullySharded(Sharding):
         self._all_gather.release()
         if self._direct_use is not None:
             self._direct_use.after_backward(reduced=True)
+        self._indivisible.take_in()
         if self._reduces:
-            self._whole_gradients.reduce()
+            self._indivisible.reduce()
             if self.departed is not None:
                 self.departed.take_in()
         if self._reduces and self._rounds_sums and self.departed is None:
@@ -392,8 +392,8 @@ class FullySharded(Sharding):
             for each in collect(self._units())
             if (held := list(each.unreduced()))
         }
-        whole = {names[e]: e.grad for e in self._indivisible if e.grad is not None}
-        return sums | whole
+        whole = self._indivisible.unreduced()
+        return sums | {names[master]: total for master, total in whole.items()}
 
     def drop_reduced(self) -> None:
         super().drop_reduced()
@@ -401,17 +401,19 @@ class FullySharded(Sharding):
 
     def drop_gradients(self) -> None:
         super().drop_gradients()
+        self._indivisible.drop_unreduced()
         for each in collect(self._units()) if self.has_model else ():
             each.drop_unreduced()
 
     def counted_here(self, gradients: list[Tensor]) -> list[Tensor]:
         group = self.norm_group
-        if not self._indivisible or group is None or group.rank() == 0:
+        if not self._indivisible.parameters or group is None or group.rank() == 0:
             return gradients
         return [each for each in gradients if each.dim() > 0]
 
     def after_update(self, *, frozen: bool = True) -> None:
         self._at_rest.refresh(frozen=frozen)
+        self._indivisible.refresh()
 
     def before_move(self) -> None:
         for each in collect(self._units()):
@@ -421,6 +423,7 @@ class FullySharded(Sharding):
         for unit in self.whole:
             unit.reshard()
         self._gather()
+        self._indivisible.restore()
         if self._is_stage_3:
             self._show_compute_dtype()
 

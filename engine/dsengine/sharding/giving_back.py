@@ -19,7 +19,7 @@ from dsengine.parameters.names import own_parameters
 from dsengine.parameters.shards import whole_of
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.zero.partitioned import is_piece
-from dsengine.sharding.zero.registry import forget
+from dsengine.sharding.zero.registry import forget, master_of
 from dsengine.torch_private import (
     Hook,
     ShardedParameter,
@@ -122,6 +122,10 @@ def _give_back(
         parameter_table(module)[attribute] = parameter
     for module in root.modules():
         for name, parameter in own_parameters(module):  # what nothing has divided
+            master = master_of(parameter)
+            if master is not None and not isinstance(master, DTensor):
+                parameter.data = master.detach()
+                forget(parameter)
             dtype = before.dtypes.get((ref(module), name), parameter.dtype)
             parameter.data = parameter.data.to(dtype)
             parameter.grad = None

@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 import dsconfig
-from dsengine.sharding.zero.partitioned import partition, show_as
+from dsengine.sharding.zero.partitioned import is_piece, partition, show_as
+from dsengine.sharding.zero.rounded import show_rounded
 from dsengine.sharding.zero.status import watch_writes
 from dsengine.sharding.zero.trim import Trimmer
 
@@ -121,8 +122,12 @@ class Init:
         divided, self._divided = self._divided, []
         if self._shows is not None:
             for parameter in divided:
-                if (alive := parameter()) is not None:
+                if (alive := parameter()) is None:
+                    continue
+                if is_piece(alive):
                     show_as(alive, self._shows)
+                elif alive.is_floating_point() and not alive.is_meta:  # nothing divides it
+                    show_rounded(alive, self._shows)
 
 
 def _read(config: Any) -> Mapping[str, Any]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from dsengine.parameters.shards import copy_whole, whole_of
+from dsengine.parameters.shards import whole_of
+from dsengine.sharding.zero.shown import write
 from dsengine.sharding.zero.status import tell_divided
 from dsengine.torch_private import collect, units_of
 
@@ -39,7 +40,7 @@ class Held:
     @torch.no_grad()
     def write(self, whole: Tensor) -> None:
         """Take over what is now in ``whole``, alike on all ranks."""
-        copy_whole(self.master, whole)
+        write(self.master, whole)
         if self.gathered is not None:
             self.gathered.copy_(whole)
 

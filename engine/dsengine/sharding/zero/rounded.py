@@ -1,4 +1,4 @@
-"""A gathered parameter of 16 bits whose piece is finer.
+"""A whole parameter of 16 bits that has come finer: gathered, or one that nothing divides.
 
 Loading a model copies fp32 weights into gathered parameters, as transformers does at stage 3. What
 is copied is kept as it came, for masters to begin with; all else happens to the rounded values.
@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from dsengine.sharding.zero.partitioned import finer
 from dsengine.torch_private import plain_tensors
 
 
@@ -44,6 +45,7 @@ def show_rounded(parameter: nn.Parameter, dtype: torch.dtype) -> None:
 
     Its data until now are the exact ones, which stay those that the caller holds.
     """
+    show_exact(parameter)
     exact = parameter.data
     parameter.data = exact.to(dtype)
     cast(Any, parameter).__class__ = RoundedParameter
@@ -53,5 +55,14 @@ def show_rounded(parameter: nn.Parameter, dtype: torch.dtype) -> None:
 def show_whole(parameter: nn.Parameter) -> None:
     """Make it an ordinary Parameter again."""
     if isinstance(parameter, RoundedParameter):
-        del parameter._exact
+        parameter._exact = None
         cast(Any, parameter).__class__ = nn.Parameter
+
+
+def show_exact(parameter: nn.Parameter) -> None:
+    """Make it an ordinary Parameter again, as exact as it has come."""
+    if isinstance(parameter, RoundedParameter):
+        exact, rounded = parameter._exact, parameter.data
+        show_whole(parameter)
+        if exact is not None:
+            parameter.data = finer(exact, rounded)

@@ -148,17 +148,18 @@ def shard_of(parameter: Tensor) -> Tensor:
 
 @torch.no_grad()
 def write(parameter: Tensor, value: Tensor) -> None:
-    """Let ``value``, whole or divided alike, be that of a shard or of what is shown of one.
+    """Let ``value``, whole or divided alike, be that of a master or of what is shown of a shard.
 
     No communication. An element that is given the value it shows already keeps its own, which
     may be more exact.
     """
-    shard = cast(DTensor, shard_of(parameter))
+    shard = shard_of(parameter)
     if isinstance(parameter, ShownShard):
         parameter._loaded = None
     local = local_part(shard)  # its version tells others of the change
-    given = local_part(value if isinstance(value, DTensor) else part_of(value, shard))
-    given = given.to(local.device)
+    if isinstance(shard, DTensor) and not isinstance(value, DTensor):
+        value = part_of(value, shard)
+    given = local_part(value).to(local.device)
     changed = given != local.to(given.dtype)
     local.copy_(torch.where(changed, given.to(local.dtype), local))
 
