@@ -22,14 +22,18 @@ def built_here() -> Path:
     return folder
 
 
-def build_cpu_adam() -> Path:
-    """Have DeepSpeed build the one that its offloaded optimizers load, which takes a minute.
+def build_adams() -> Path:
+    """Have DeepSpeed build those of Adam, on the device and offloaded: minutes on a CPU.
 
-    Done in a test it would be cut off with the test: others then wait for its lock, and fail too.
+    Done in a test that would be cut off with the test: others then wait for its lock, and fail too.
     Returns the folder, for TORCH_EXTENSIONS_DIR; what is there is not built again.
     """
     folder = built_here()
-    program = "from deepspeed.ops.op_builder import CPUAdamBuilder; CPUAdamBuilder().load()"
+    program = (
+        "from deepspeed.accelerator import get_accelerator as device\n"
+        "for name in ('FusedAdamBuilder', 'CPUAdamBuilder'): "
+        "device().create_op_builder(name).load()"
+    )
     path = os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)])  # to ninja
     more = {"TORCH_EXTENSIONS_DIR": str(folder), "DS_ACCELERATOR": "cpu", "PATH": path}
     command = [sys.executable, "-c", program]

@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import wrap
 
 from deepspeed_tests.outcomes import Outcome, read
-from kernels import build_cpu_adam
+from kernels import build_adams
 
 ROOT = Path(__file__).parents[3]
 RUNS = Path(os.environ.get("THEIR_TESTS_RUNS", ROOT / "runs" / "their-tests"))
@@ -54,7 +54,7 @@ def run(framework: str, checkout: Path, package: str, *options: str) -> None:
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_CACHE": str(RUNS / "hub"),
         "DSENGINE_CHECKPOINTS": CHECKPOINTS[framework],
-        "TORCH_EXTENSIONS_DIR": str(build_cpu_adam()),
+        "TORCH_EXTENSIONS_DIR": str(build_adams()),
         "DEEPSPEED_TESTS": package,
         "DEEPSPEED_TESTS_TOLD": str(told_of(framework, package)),
     }
