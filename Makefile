@@ -31,7 +31,7 @@ run: $(STAMPS)/setup ## the main job, on real input
 # Tests that train wait for their ranks more than they compute: two files of them run side by side.
 test: $(STAMPS)/setup ## the test suite
 	$(BIN)/python -m pytest -n 2 -m "not engine and not live and not browser and not long and not deep"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "engine and not live and not browser and not long and not deep"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "engine and not live and not browser and not long and not deep"
 
 test-all: $(STAMPS)/interop ## the live oracles, whole jobs, and the browser where there is one
 	DS_ACCELERATOR=cpu $(BIN)/python -m pytest -m "(live or browser or long) and not deep"

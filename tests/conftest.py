@@ -1,5 +1,6 @@
 """For every test."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +19,11 @@ hide_cards()  # only ranks take one, where they are told to
 os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(kernels.built_here()))
 settings.register_profile("suite", deadline=None)  # tests do not look at the clock
 settings.load_profile("suite")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: no collection of garbage need look at it."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

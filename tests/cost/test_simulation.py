@@ -49,9 +49,9 @@ def config(stage: int, precision: str = "bf16", accumulation: int = 1) -> dict[s
 def test_a_dry_run_agrees_with_the_estimate(
     stage: int, precision: str, accumulation: int, ranks: int
 ) -> None:
-    facts = gather(world_size=ranks, model="gpt2")
+    facts = gather(world_size=ranks, model=SMALL)
     resolution = dsconfig.resolve(config(stage, precision, accumulation), facts)
-    result = dsengine.simulate(dsconfig.plan(resolution, facts), "gpt2")
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     device = dsconfig.estimate(resolution, facts).options[0].device
     for phase in ("init", "forward", "backward", "step"):
         assert agrees(device.phase_bytes[phase], result["phases"][phase]), phase
@@ -248,10 +248,10 @@ def test_a_dry_run_holds_device_and_host_together(stage: int, precision: str) ->
 def test_traffic_of_a_step_is_one_reduction_and_one_gather_of_the_model(
     stage: int, collectives: set[str]
 ) -> None:
-    facts = gather(world_size=8, model="qwen2.5-0.5b")
+    facts = gather(world_size=8, model="gpt2")
     plan = dsconfig.plan(dsconfig.resolve(config(stage), facts), facts)
-    traffic = dsengine.simulate(plan, "qwen2.5-0.5b")["traffic"]
-    model = named_model.model("qwen2.5-0.5b")
+    traffic = dsengine.simulate(plan, "gpt2")["traffic"]
+    model = named_model.model("gpt2")
     moved = {name: count for name, count in traffic.items() if count > 100}  # not the norm
     assert moved == {
         name: pytest.approx(2 * model.parameters, rel=0.01) for name in sorted(collectives)

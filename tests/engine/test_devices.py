@@ -28,7 +28,7 @@ from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding
 from dsengine.optimizers.gradients import global_norm, scale_gradients
 from dsengine.parameters.shards import copy_whole, part_of, whole_of
-from dsengine.simulation.fakes import Values
+from dsengine.simulation.fakes import Operations
 from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
 from dsengine.tiers.host import _to_part
 from dsengine.torch_private import as_shard, inputs_to
@@ -138,7 +138,7 @@ def test_the_norm_travels_on_the_device_wherever_gradients_are(
     monkeypatch.setattr("dsengine.optimizers.gradients.device_for", lambda _: home)
     sent: list[torch.device] = []
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, **_: sent.append(tensor.device))
-    with FakeTensorMode(), Values(), OneDevice():
+    with FakeTensorMode(), Operations(), OneDevice():
         gradients = [torch.ones(3, device=device) for device in on]
         global_norm(gradients, dist.group.WORLD)
         scale_gradients(gradients, 0.5)

@@ -561,9 +561,9 @@ class TestDryRuns:
         assert not private.is_fake(torch.ones(1))
 
     def test_a_read_of_a_value_is_one_operation(self) -> None:
-        from dsengine.simulation.fakes import Values
+        from dsengine.simulation.fakes import Operations
 
-        with private.fake_tensors(), Values():
+        with private.fake_tensors(), Operations():
             assert torch.ones(1).sum().item() == 0.5, (
                 "item() runs another operation than _local_scalar_dense: dry runs would stop"
             )

@@ -1,6 +1,5 @@
 """What an engine does with files: checkpoints, whole weights, weights read into shards."""
 
-import gc
 import os
 from collections.abc import Mapping
 from os import PathLike
@@ -190,7 +189,6 @@ class SavingEngine(OffloadingEngine):
         if self._checkpointer is not None:
             self._checkpointer.close()
             self._checkpointer = None
-        gc.collect()
 
 
 def asks_for_deepspeeds_files() -> bool:

@@ -9,13 +9,12 @@ is switched on for the steps that are measured only.
 import gc
 import resource
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from dsengine.torch_private import resizes, storage_key
 
@@ -24,7 +23,7 @@ class LiveBytes:
     """Peak and remaining bytes of each phase between ``start`` and ``stop``.
 
     ``existing`` False leaves out what was there before ``start``; ``counts``, not on CUDA, storages
-    that it denies.
+    that it denies. ``watches`` False is for who watches operations too, and calls ``see``.
     """
 
     def __init__(
@@ -33,6 +32,7 @@ class LiveBytes:
         *,
         existing: bool = True,
         counts: Callable[[torch.UntypedStorage], bool] | None = None,
+        watches: bool = True,
     ) -> None:
         self.device = device
         self.peaks: dict[str, int] = {}
@@ -43,19 +43,28 @@ class LiveBytes:
         self._existing = existing
         self._before = 0
         """On CUDA, the bytes that are left out."""
-        self._tracker = (
-            None
-            if device.type == "cuda"
-            else _StorageTracker(device, existing=existing, counts=counts)
-        )
+        self._tracker = None if device.type == "cuda" else _StorageTracker(device, counts)
+        self._watching = ExitStack()
+        self._watches = watches
 
-    def start(self, phase: str) -> None:
-        """Begin to measure."""
+    def start(self, phase: str, existing: Iterable[torch.Tensor] | None = None) -> None:
+        """Begin to measure. ``existing``: the tensors that there are, where the caller knows them;
+        not on CUDA."""
         if self._tracker is not None:
-            self._tracker.__enter__()
+            self._tracker.see(
+                _existing_tensors() if existing is None else existing, counted=self._existing
+            )
+            self._watching.enter_context(resizes(self._tracker.resized))
+            if self._watches:
+                self._watching.enter_context(_Watch(self._tracker))
         elif not self._existing:
             self._before = torch.cuda.memory_allocated(self.device)
         self._begin(phase)
+
+    def see(self, made: Iterable[torch.Tensor]) -> None:
+        """Take note of what an operation has returned."""
+        if self._tracker is not None and self._phase is not None:
+            self._tracker.see(made)
 
     def enter(self, phase: str) -> None:
         """End the current phase, begin the next."""
@@ -64,8 +73,7 @@ class LiveBytes:
 
     def stop(self) -> None:
         self._end()
-        if self._tracker is not None:
-            self._tracker.__exit__(None, None, None)
+        self._watching.close()
 
     @contextmanager
     def measure(self, phase: str) -> Iterator["LiveBytes"]:
@@ -95,63 +103,38 @@ class LiveBytes:
         self._phase = None
 
 
-class _StorageTracker(TorchDispatchMode):
+class _StorageTracker:
     """Counts each storage once, from the first tensor seen on it to its death.
 
     FSDP empties and refills storages in place, so ``UntypedStorage.resize_`` is watched too.
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        *,
-        existing: bool,
-        counts: Callable[[torch.UntypedStorage], bool] | None,
+        self, device: torch.device, counts: Callable[[torch.UntypedStorage], bool] | None
     ) -> None:
-        super().__init__()
         self.device = device
-        self._existing = existing
         self._counts = counts
         self.live = 0
         self.peak = 0
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._resizes = ExitStack()
 
-    def __enter__(self) -> "_StorageTracker":
-        for tensor in _existing_tensors():
-            self._see(tensor, counted=self._existing)
-        self._resizes.enter_context(resizes(self._resized))
-        super().__enter__()
-        return self
+    def see(self, tensors: Iterable[torch.Tensor], *, counted: bool = True) -> None:
+        for tensor in tensors:
+            for plain in _plain(tensor):
+                if plain.device.type == self.device.type:
+                    self._see(plain.untyped_storage(), counted=counted)
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._resizes.close()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._see(leaf)
-        return result
-
-    def _see(self, tensor: torch.Tensor, *, counted: bool = True) -> None:
-        for plain in _plain(tensor):
-            if plain.device.type != self.device.type:
-                continue
-            storage = plain.untyped_storage()
-            key = storage_key(storage)
-            if key in self._known and self._known[key][0]() is storage:
-                continue
-            self._forget(key)
-            if self._counts is not None and not self._counts(storage):
-                continue
-            size = storage.nbytes() if counted else 0
-            reference = weakref.ref(storage, lambda gone, key=key: self._died(key, gone))
-            self._known[key] = (reference, size)
-            self._add(size)
+    def _see(self, storage: torch.UntypedStorage, *, counted: bool) -> None:
+        key = storage_key(storage)
+        if key in self._known and self._known[key][0]() is storage:
+            return
+        self._forget(key)
+        if self._counts is not None and not self._counts(storage):
+            return
+        size = storage.nbytes() if counted else 0
+        reference = weakref.ref(storage, lambda gone, key=key: self._died(key, gone))
+        self._known[key] = (reference, size)
+        self._add(size)
 
     def _add(self, size: int) -> None:
         self.live += size
@@ -167,12 +150,38 @@ class _StorageTracker(TorchDispatchMode):
         if known is not None and known[0] is gone:
             self._forget(key)
 
-    def _resized(self, storage: torch.UntypedStorage, before: int) -> None:
+    def resized(self, storage: torch.UntypedStorage, before: int) -> None:
         key = storage_key(storage)
         reference, counted = self._known.get(key, (None, 0))
         if reference is not None and reference() is storage and counted == before:
             self._known[key] = (reference, storage.nbytes())
             self._add(storage.nbytes() - before)
+
+
+class _Watch(TorchDispatchMode):
+    """Shows a tracker what operations return."""
+
+    def __init__(self, tracker: _StorageTracker) -> None:
+        super().__init__()
+        self._tracker = tracker
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._tracker.see(tensors_in(result))
+        return result
+
+
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors that an operation was given or returns; of containers it has only torch's own."""
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from tensors_in(value)
+    elif isinstance(values, dict):
+        yield from tensors_in([*values.values()])
 
 
 def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -22,7 +22,7 @@ from dsconfig import ModelTree, Plan
 from dsengine.observation.communication import CommunicationLog
 from dsengine.observation.memory import LiveBytes
 from dsengine.optimizers import build as optimizer_building
-from dsengine.simulation.fakes import Values, stand_in
+from dsengine.simulation.fakes import Operations, stand_in
 from dsengine.simulation.places import Places
 from dsengine.tiers import memory
 from dsengine.torch_private import fake_process_group, fake_tensors, replaced
@@ -65,7 +65,7 @@ def simulate(
         warnings.catch_warnings(),
         _fake_world(plan, rank, device),
         fake_tensors(),
-        Values(),
+        Operations([places.mark, live.see] if apart else [live.see]),
         places.told_apart() if apart else replaced(memory, "empty_on_host", _plainly),
     ):
         # Nothing has an address here, so that what asks for one finds all in their places.
@@ -85,14 +85,19 @@ class _Live:
 
     def __init__(self, places: Places, *, files: bool) -> None:
         cpu = torch.device("cpu")
-        self.device = LiveBytes(cpu, existing=False, counts=places.is_on_device)
-        self.host = LiveBytes(cpu, counts=places.is_on_host)
-        self.files = LiveBytes(cpu, counts=places.is_in_file)
+        self.device = LiveBytes(cpu, existing=False, counts=places.is_on_device, watches=False)
+        self.host = LiveBytes(cpu, counts=places.is_on_host, watches=False)
+        self.files = LiveBytes(cpu, counts=places.is_in_file, watches=False)
         self._all = (self.device, self.host, self.files)[: 3 if files else 2]
 
-    def start(self, phase: str) -> None:
+    def start(self, phase: str, existing: Sequence[Tensor]) -> None:
         for each in self._all:
-            each.start(phase)
+            each.start(phase, existing)
+
+    def see(self, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+        del given
+        for each in self._all:
+            each.see(made)
 
     def enter(self, phase: str) -> None:
         for each in self._all:
@@ -115,12 +120,14 @@ def _initialized(
     from dsengine.loop.initialization import initialize
 
     if device == "cpu":
-        live.start("init")
+        live.start("init", existing=())
         engine, *_ = initialize(model=build(), plan=plan)
         return engine
     module = build()
-    places.put_on_host([*module.parameters(), *module.buffers()])
-    live.start("init")
+    built = [*module.parameters(), *module.buffers()]
+    places.put_on_host(built)
+    live.start("init", existing=built)
+    del built
     with replaced(optimizer_building, "device_types", lambda groups: {device}):
         engine, *_ = initialize(model=module, plan=plan)
     del module

@@ -1,6 +1,6 @@
 """What stands for the real thing in a dry run: the values of tensors, and a model's forward."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,23 +8,33 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsconfig import ModelTree, ModuleFact
+from dsengine.observation.memory import tensors_in
 from dsengine.torch_private import READ_OF_A_VALUE, is_fake
 
 
-class Values(TorchDispatchMode):
-    """Answers where a program reads the value of a fake tensor, which has none.
+class Operations(TorchDispatchMode):
+    """Every operation of a dry run: reads of values are answered, of the others all is told.
 
+    ``told`` take the tensors that an operation was given and those that it has made. A value is
     0.5: norms are finite, no step is skipped, and one less it can divide. Whole numbers are 0,
     with which the reducer of DistributedDataParallel takes what has no gradient here for unused
     everywhere.
     """
+
+    def __init__(self, told: Sequence[Callable[[list[Tensor], list[Tensor]], None]] = ()) -> None:
+        super().__init__()
+        self._told = told
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func is READ_OF_A_VALUE and is_fake(args[0]):
             return 0.5 if args[0].dtype.is_floating_point else 0
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        given, made = [*tensors_in((args, kwargs))], [*tensors_in(result)]
+        for tell in self._told:
+            tell(given, made)
+        return result
 
 
 def stand_in(tree: ModelTree) -> nn.Module:

@@ -9,7 +9,7 @@ marked as such; nothing is read or written, and what threads would do is done at
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,8 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from dsconfig import tiles
 from dsengine.tiers import mapped, memory, nvme, staging
@@ -59,7 +57,7 @@ class Places:
 
     @contextmanager
     def told_apart(self) -> Iterator[None]:
-        """Mark what is made inside, and let moves be copies."""
+        """Mark what the tiers make inside, and let moves be copies."""
         with ExitStack() as stack:
             for holder, name, other in (
                 (memory, "empty_on_host", self._empty_on_host),
@@ -76,7 +74,6 @@ class Places:
             ):
                 stack.enter_context(replaced(holder, name, other))
             stack.enter_context(_moves(self))
-            stack.enter_context(_Marks(self))
             yield
 
     def has(self, tensor: Tensor) -> bool:
@@ -89,6 +86,7 @@ class Places:
 
     def mark(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         """Take note of where the storages are that an operation has made."""
+        inputs, results = [*map(local_part, inputs)], [*map(local_part, results)]
         known = {storage_key(each) for each in inputs}
         table = self._made_at
         if table is None:
@@ -182,23 +180,6 @@ class _NoIO:
 
     def close(self) -> None:
         """There is no thread."""
-
-
-class _Marks(TorchDispatchMode):
-    def __init__(self, places: Places) -> None:
-        super().__init__()
-        self._places = places
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._places.mark(_plain((args, kwargs)), _plain(result))
-        return result
-
-
-def _plain(tree: Any) -> list[Tensor]:
-    return [local_part(leaf) for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 @contextmanager
