@@ -847,6 +847,17 @@ def test_one_cycle_tells_the_betas_of_each_group() -> None:
     assert optimizer.param_groups[0]["betas"] == schedule.get_mom()[0]
 
 
+@pytest.mark.parametrize(("fall", "share"), [(None, 0.5), (6, 0.25), (0, 1.0)])
+def test_one_cycle_tells_the_share_in_which_it_rises(fall: int | None, share: float) -> None:
+    from dsengine.runtime.lr_schedules import OneCycle
+
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    schedule = OneCycle(optimizer, 0.1, 0.2, cycle_first_step_size=2, cycle_second_step_size=fall)
+    assert schedule.step_ratio == share
+    schedule.step()
+    assert schedule.get_lr() == [pytest.approx(0.15)]
+
+
 def test_a_level_is_given_by_name() -> None:
     import logging
 

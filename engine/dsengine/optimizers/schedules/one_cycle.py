@@ -71,12 +71,17 @@ class OneCycle(Schedule):
     def is_cycling(self) -> bool:
         return self.last_batch_iteration < self.rise + self.fall
 
+    @property
+    def step_ratio(self) -> float:
+        """The share of a cycle in which the rate rises."""
+        return self.rise / (self.rise + self.fall)
+
     def height(self) -> float:
         """Where in the cycle we are: 0 at its foot, 1 at its top."""
         length = self.rise + self.fall
         iteration = self.last_batch_iteration + 1
         position = iteration / length - math.floor(iteration / length)
-        top = self.rise / length
+        top = self.step_ratio
         rising = position <= top
         stairs = self.rise_stairs if rising else self.fall_stairs
         if stairs > 0:
