@@ -38,6 +38,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("DEEPSPEED_TESTS_ROUNDED") == "1":
         round_first()
     DistributedExec._launch_procs = launch
+    kinds = {each for item in items for each in getattr(getattr(item, "cls", None), "__mro__", ())}
+    for kind in kinds - {DistributedExec}:
+        if "_launch_procs" in vars(kind):
+            del kind._launch_procs  # its own ranks would import what is not there, unseen
     DistributedExec._close_pool = lambda *_, **__: None
     variants: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
