@@ -5,14 +5,16 @@ width of the MLP, v vocabulary, w bytes of the model dtype. Everything is per ra
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from dsconfig.cost.families import Family, Norm, family_of
 from dsconfig.cost.loss import FORMULAS, Loss, loss_bytes, loss_of, upcasts_logits
+from dsconfig.cost.mixers import KERNELS, mixer_bytes
 from dsconfig.facts.adapters import Adapters, adapters_of
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.mixers import Block, Mixing
 from dsconfig.facts.model import Architecture
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.version import Version
@@ -98,18 +100,24 @@ class Style:
         return self.fused or self.compiled
 
 
-def block_bytes(shape: Architecture, style: Style, adapters: Adapters | None = None) -> BlockBytes:
-    """What one block keeps when nothing is recomputed.
+def block_bytes(
+    shape: Architecture,
+    style: Style,
+    adapters: Adapters | None = None,
+    block: Block | None = None,
+) -> BlockBytes:
+    """What one block keeps when nothing is recomputed: one of this kind, else of the commonest.
 
     With ``adapters`` it is frozen but for them: a frozen map does not keep what it reads.
     """
+    block = block or commonest(shape)
     family = family_of(shape)
     dropout = family.dropout and style.dropout is not False
     scores_dropout = family.attention_dropout and style.dropout is not False
     queries = shape.heads * shape.width_of_head / shape.hidden_size
     values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
     frozen = adapters is not None
-    norms = _norms(family, shape, style, queries, values, frozen=frozen)
+    norms = _norms(family, shape, style, block, frozen=frozen)
     attention = _attention(family, shape, style)
     attention -= _read_by_output(family, shape, style) if frozen else 0
     quadratic = 0.0
@@ -119,16 +127,30 @@ def block_bytes(shape: Architecture, style: Style, adapters: Adapters | None = N
         # The CPU has no fused attention with dropout: scaled q and k, and the scores.
         attention += style.width * (2 * queries + values)
         quadratic = 12.0
-    masks = 2 * style.mask_width if dropout else 0
+    masks = places_of(block) * style.mask_width if dropout else 0
+    others = (each for each in block.mixers if each.kind is not Mixing.ATTENTION)
     return BlockBytes(
         linear=norms
-        + attention
-        + _mlp(family, shape, style, frozen=frozen)
+        + attention * block.attentions
+        + sum(mixer_bytes(each, style.width) for each in others) / shape.hidden_size
+        + _mlp(family, shape, style, block, frozen=frozen)
         + masks
         + (_adapted(family, shape, style, adapters) if adapters else 0),
-        quadratic=quadratic,
+        quadratic=quadratic * block.attentions,
         whole=norms + masks,
     )
+
+
+def commonest(shape: Architecture) -> Block:
+    """The kind of block of which there are most."""
+    return max(shape.kinds, key=lambda block: shape.kinds[block])
+
+
+def places_of(block: Block) -> int:
+    """Norms ahead of a part of the block: one for mixers side by side, one for each in a row."""
+    in_a_row = block.attentions == len(block.mixers) > 1
+    mixing = len(block.mixers) if in_a_row else min(1, len(block.mixers))
+    return mixing + (block.dense or int(block.has_experts))
 
 
 def _attention(family: Family, shape: Architecture, style: Style) -> float:
@@ -168,44 +190,49 @@ def _norms(
     family: Family,
     shape: Architecture,
     style: Style,
-    queries: float,
-    values: float,
+    block: Block,
     *,
     frozen: bool,
 ) -> float:
-    """Norms with what they feed, and their fp32 scales (one or two per token)."""
+    """Norms with what they feed, and their fp32 scales (one per token and norm)."""
+    places = places_of(block)
     kind = Norm.LAYER if style.lean else family.norm
     full, narrow = kind.kept_frozen if frozen else kind.value
     kept = 4 * full + style.width * narrow
-    inputs = 1 if family.one_norm_input else 2
-    outputs = 0 if frozen else 1 if family.one_norm else 2
-    total = kept * inputs + style.width * outputs + 8 / shape.hidden_size
+    inputs = 1 if family.one_norm_input else places
+    outputs = 0 if frozen else 1 if family.one_norm else places
+    scales = 4 * places / shape.hidden_size
+    total = kept * inputs + style.width * outputs + scales
     if family.post_norms:
-        total += 2 * kept + 8 / shape.hidden_size
+        total += places * kept + scales
     if shape.query_key_norm:
-        total += kept * (queries + values)
+        heads = shape.heads + (shape.kv_heads or shape.heads)
+        total += kept * block.attentions * heads * shape.width_of_head / shape.hidden_size
     return total
 
 
-def _mlp(family: Family, shape: Architecture, style: Style, *, frozen: bool) -> float:
+def _mlp(family: Family, shape: Architecture, style: Style, block: Block, *, frozen: bool) -> float:
     copies = family.mlp_copies
     if style.lean and copies > 2:
         copies -= 1 if shape.gated_mlp else 3  # the activated gate is rebuilt in backward
     if frozen and copies > 1:
         copies -= 1  # what its last map reads; of a ReLU it is what the activation keeps
-    kept = style.width * copies * _inner_width(shape) / shape.hidden_size
-    if shape.experts and shape.experts_per_token:
+    kept = style.width * copies * _inner_width(shape, block) / shape.hidden_size
+    if block.has_experts and shape.experts_per_token:
         kept += style.width * 2 * experts_at_work(shape)  # their inputs and outputs, a row each
         kept += 4 if family.router_in_fp32 and style.width == 2 else 0
     return kept
 
 
-def _inner_width(shape: Architecture) -> int:
-    """Inner width of the MLP, or of all experts that work on a token."""
-    if not (shape.experts and shape.experts_per_token):
-        return shape.width_of_mlp
+def _inner_width(shape: Architecture, block: Block) -> int:
+    """Inner width of a block's MLPs and of all experts that work on a token, together."""
+    dense = (shape.experts and shape.dense_width) or shape.width_of_mlp
+    if not block.has_experts:
+        return block.dense * dense
     expert = shape.expert_size or shape.width_of_mlp
-    return expert * experts_at_work(shape) + shape.shared_width
+    # Where nobody says how many experts a token goes through: one, as an MLP.
+    working = experts_at_work(shape) or 1
+    return block.dense * dense + expert * working + shape.shared_width
 
 
 def experts_at_work(shape: Architecture) -> int:
@@ -222,7 +249,7 @@ def _scores(family: Family, style: Style, dropout: bool) -> float:
     return cast + style.width + capped + masked
 
 
-def operator_bytes(shape: Architecture, style: Style) -> float:
+def operator_bytes(shape: Architecture, style: Style, block: Block | None = None) -> float:
     """What is kept per s*b*h when attention and every other matrix product are.
 
     The policy of torchtitan's and PyTorch's selective checkpointing: of query, key, value,
@@ -230,9 +257,14 @@ def operator_bytes(shape: Architecture, style: Style) -> float:
     """
     queries = shape.heads * shape.width_of_head / shape.hidden_size
     values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
-    inner = _inner_width(shape) / shape.hidden_size
-    products = queries + values + inner + (1 if shape.gated_mlp else 0)
-    return style.width * (1 + queries + products) + 4 * shape.heads / shape.hidden_size
+    block = block or commonest(shape)
+    inner = _inner_width(shape, block) / shape.hidden_size
+    gated = 1 if shape.gated_mlp and inner else 0
+    others = (each for each in block.mixers if each.kind is not Mixing.ATTENTION)
+    mixed = sum(mixer_bytes(each, style.width) for each in others)
+    attention = style.width * (2 * queries + values) + 4 * shape.heads / shape.hidden_size
+    rest = style.width * (1 + inner + gated) + mixed / shape.hidden_size
+    return rest + attention * block.attentions
 
 
 def _arguments(facts: Facts) -> Mapping[str, Any]:
@@ -322,27 +354,39 @@ def _activations(
     size: tuple[int, int],
     recompute: Recompute,
 ) -> Activations:
-    tokens, length = size
+    tokens = size[0]
     tensor = facts.tensor_parallel
     hidden = shape.hidden_size
     adapters = adapters_of(facts.model) if facts.model else None
     block = block_bytes(shape, style, adapters)
-    linear = block.whole + (block.linear - block.whole) / tensor
-    scores = block.quadratic * shape.heads / tensor * length
-    full = int(tokens * (hidden * linear + scores))
-    inner = _inner_width(shape) / hidden * (1 if style.lean else 2)
+    kinds = shape.kinds
+    whole_blocks = {
+        kind: _whole(shape, block_bytes(shape, style, adapters, kind), tensor, size)
+        for kind in kinds
+    }
+    full = sum(whole_blocks[kind] * count for kind, count in kinds.items()) // shape.layers
+    largest = max(whole_blocks, key=lambda kind: whole_blocks[kind])
+    inner = _inner_width(shape, largest) / hidden * (1 if style.lean else 2)
     temporaries = int(tokens * hidden * style.width * (2 + inner / tensor))
     kept, again, on_host = full, 0, 0
     if recompute is Recompute.SELECTIVE:
-        by_operator = tokens * hidden * operator_bytes(shape, style) / tensor
-        kept = int(by_operator if style.flash else tokens * hidden * linear)
-        again = full - kept
+        left = {
+            kind: int(
+                tokens * hidden * operator_bytes(shape, style, kind) / tensor
+                if style.flash
+                else _whole(shape, _unscored(shape, style, adapters, kind), tensor, size)
+            )
+            for kind in kinds
+        }
+        kept = sum(left[kind] * count for kind, count in kinds.items()) // shape.layers
+        again = whole_blocks[largest] - left[largest]
     elif recompute is Recompute.FULL:
         settings = effective.activation_checkpointing
         split = tensor if settings.partition_activations else 1
         # Of so many blocks the input of the first is kept, and all are rebuilt together.
         together = min(_arguments(facts).get(CHECKPOINT_INTERVAL, 1), _blocks_of_stage(facts))
-        kept, again = style.width * tokens * hidden // split // together, full * together
+        kept = style.width * tokens * hidden // split // together
+        again = whole_blocks[largest] if together == 1 else full * together
         if settings.cpu_checkpointing:
             kept, on_host = 0, kept * shape.layers
     forward, backward = _loss(facts, shape, style, tokens)
@@ -356,9 +400,23 @@ def _activations(
         logits_backward=backward,
         on_host=on_host,
         tokens=tokens,
-        formula=_formula(block, recompute),
+        formula=_formula(shape, block, recompute),
         loss_formula=FORMULAS[style.loss],
     )
+
+
+def _whole(shape: Architecture, block: BlockBytes, tensor: int, size: tuple[int, int]) -> int:
+    """All that a block keeps of a micro batch, on one of ``tensor`` ranks that divide it."""
+    tokens, length = size
+    linear = block.whole + (block.linear - block.whole) / tensor
+    scores = block.quadratic * shape.heads / tensor * length
+    return int(tokens * (shape.hidden_size * linear + scores))
+
+
+def _unscored(
+    shape: Architecture, style: Style, adapters: Adapters | None, kind: Block
+) -> BlockBytes:
+    return replace(block_bytes(shape, style, adapters, kind), quadratic=0.0)
 
 
 def _blocks_of_stage(facts: Facts) -> int:
@@ -383,11 +441,21 @@ def _loss(facts: Facts, shape: Architecture, style: Style, tokens: int) -> tuple
     )
 
 
-def _formula(block: BlockBytes, recompute: Recompute) -> str:
+def _formula(shape: Architecture, block: BlockBytes, recompute: Recompute) -> str:
     if recompute is Recompute.FULL:
         return "2sbh per block, one block rebuilt"
     scores = f" + {block.quadratic:.0f}as/h" if block.quadratic else ""
-    return f"sbh({block.linear:.1f}{scores}) per block"
+    if len(shape.kinds) == 1:
+        said = f"sbh({block.linear:.1f}{scores}) per block"
+    else:
+        said = f"sbh({block.linear:.1f}{scores}) per block of the commonest kind"
+    kernels = dict.fromkeys(
+        KERNELS[mixer.kind]
+        for kind in shape.kinds
+        for mixer in kind.mixers
+        if mixer.kind in KERNELS
+    )
+    return f"{said}, with the kernels of {', '.join(kernels)}" if kernels else said
 
 
 def latent_attention(shape: Architecture, width: int, *, flash: bool) -> float:

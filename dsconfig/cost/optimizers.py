@@ -26,6 +26,9 @@ class OptimizerCost:
 
     states: float
     scratch: Scratch = NO_SCRATCH
+    lists: int | None = None
+    """Tensors beside gradients and states where torch updates all it is given at once, which it
+    does on CUDA unless told otherwise; None for classes that never do."""
     eager: bool = False
     other_bytes: float = 0.0
     fused: bool = True
@@ -34,6 +37,16 @@ class OptimizerCost:
     """Of the trainable elements, what Muon leaves to Adam."""
     matrices: frozenset[tuple[int, ...]] = frozenset()
     """Shapes that Muon orthogonalizes, where they are known."""
+
+    def temporaries(self, together: int, largest: int, *, on_cpu: bool) -> int:
+        """Elements that an update in DeepSpeed holds beside gradients and states.
+
+        ``together`` are those that one call of the optimizer updates, in a flat partition or a list
+        of tensors; ``largest`` those of the largest tensor among them.
+        """
+        if self.lists is None or on_cpu:
+            return largest * self.scratch.alone
+        return together * self.lists
 
     def state_bytes(self, elements: int, width: int = 4) -> int:
         """Bytes for ``elements`` with states of ``width`` bytes."""
@@ -55,13 +68,14 @@ def optimizer_cost(
     params = dict(optimizer.params) if optimizer else {}
     found = optimizer_type(name)
     kind = _class_named(name)
-    if found is not None:
+    if found is not None and (optimizer is not None or client is None):
         kind = OPTIMIZER_CLASSES[found.class_in_deepspeed(params, offloaded=offloaded)]
     ours = found.class_in_engine(params) if found is not None and in_engine else None
     keeps = OPTIMIZER_CLASSES[ours] if ours is not None else kind
     return OptimizerCost(
         states=len(keeps.states_for(params)),
-        scratch=kind.scratch,
+        scratch=NO_SCRATCH if kind.is_torch and params.get("fused") else kind.scratch,
+        lists=_at_once(kind, params),
         eager=kind.is_eager,
         other_bytes=kind.other_bytes,
         fused=kind.is_fused,
@@ -75,8 +89,12 @@ _BY_LOWER_NAME = {
 
 
 def _class_named(client: str) -> OptimizerClass:
-    """The class of an optimizer that a script passes, whatever its spelling; Adam if unknown."""
-    return _BY_LOWER_NAME.get(client.lower().replace("_", ""), OPTIMIZER_CLASSES["FusedAdam"])
+    """The class of an optimizer that a script passes, whatever its spelling; Adam if unknown.
+
+    One called as one of torch's is torch's.
+    """
+    bare = client.lower().replace("_", "").removeprefix("torch.").removeprefix("optim.")
+    return _BY_LOWER_NAME.get(bare, OPTIMIZER_CLASSES["FusedAdam"])
 
 
 def cost_in_force(
@@ -120,6 +138,19 @@ def _trained_shapes(
         seen.add(storage)
         is_table = any(part in name.lower() for part in tables)
         yield tensor.shape, len(tensor.shape) < 2 or is_table
+
+
+def _at_once(kind: OptimizerClass, params: Mapping[str, Any]) -> int | None:
+    """As ``torch.optim.optimizer._default_to_fused_or_foreach`` decides on CUDA: by lists, whatever
+    their length; mup's classes call torch's. Adafactor has to be asked (torch/optim/_adafactor.py),
+    and what is not elementwise has no lists otherwise."""
+    if not kind.is_elementwise and not params.get("foreach"):
+        return None
+    if not (kind.is_torch or kind.package == "mup") or params.get("fused"):
+        return None
+    if params.get("foreach") is False or params.get("differentiable"):
+        return None
+    return kind.scratch.of("lists", params)
 
 
 _CHOOSE_KERNELS = frozenset(("fused", "foreach", "differentiable"))

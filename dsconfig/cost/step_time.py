@@ -13,7 +13,7 @@ from dsconfig.cost import hardware
 from dsconfig.cost.activations import Recompute, experts_at_work, recompute_of, style_of
 from dsconfig.cost.hardware import Rates, rates
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.model import ModelTree
+from dsconfig.facts.model import Architecture, ModelTree
 from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.effective import Batch, Effective, Tier
 
@@ -186,13 +186,13 @@ class _Step:
         return self._tokens * (matrices + scores + again) / self._split
 
     def flops_per_token(self) -> tuple[float, float]:
-        """Of the matrices, and of the scores of attention.
+        """Of the matrices, and of what mixes tokens: scores of attention, scans without them.
 
         A frozen weight takes no gradient of its own: 4 instead of 6. Of a mixture of experts only
         those that work on a token count.
         """
         model, shape = self._model, self._model.architecture
-        scores = 12.0 * shape.layers * shape.hidden_size * self.length if shape else 0.0
+        scores = _mixing_flops(shape, self.length) if shape else 0.0
         working = _working_share(model)
         frozen = model.parameters - model.trainable
         return (6.0 * model.trainable + 4.0 * frozen) * working, scores
@@ -207,7 +207,7 @@ class _Step:
         if shape is None or style.flash:
             return 0.0
         passes = 4 if self._recompute is Recompute.FULL else 3
-        scores = self._tokens * self.length * shape.heads * shape.layers / self._split
+        scores = self._tokens * self.length * shape.heads * shape.attentions / self._split
         return passes * SCORE_ACCESSES * style.width * scores
 
     def _launches(self) -> float:
@@ -311,6 +311,26 @@ class _Step:
             return MASTER_WIDTH + 2 * width * steps + up
         sums = 2 * steps - 1 if steps > 1 else 0
         return MASTER_WIDTH + width * sums + up
+
+
+def _mixing_flops(shape: Architecture, length: int) -> float:
+    """Of one token, forward and backward, beside the matrices.
+
+    Two products with every token of the sample in forward, as wide as a query and as a value, and
+    twice as many in backward; of layers without scores what their scans take.
+    """
+    latent = shape.extras.get("kv_lora_rank")
+    widths = 2 * shape.width_of_head
+    if latent:
+        widths = sum(
+            int(shape.extras[name])
+            for name in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+        )
+    scores = 6.0 * shape.attentions * shape.heads * widths * length
+    scans = sum(
+        count * mixer.scan_flops for block, count in shape.kinds.items() for mixer in block.mixers
+    )
+    return scores + 3.0 * scans
 
 
 def _working_share(model: ModelTree) -> float:

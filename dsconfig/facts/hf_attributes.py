@@ -39,6 +39,16 @@ def _attributes(config: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     return found
 
 
+def is_listed(model_type: object) -> bool:
+    """Whether the transformers that the table was recorded from has this type."""
+    return model_type in _table()
+
+
+def ties_by_default(model_type: object) -> bool:
+    """Whether a config without ``tie_word_embeddings`` has one table for words and head."""
+    return bool(_table().get(str(model_type), {}).get("ties", False))
+
+
 def is_known(config: Mapping[str, Any]) -> bool:
     """Whether what the table does not say of a config is not there; else nobody knows."""
     model_type = config.get("model_type")

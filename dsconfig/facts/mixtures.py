@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "moe_top_k")
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k")
 _WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
 _SHARED_WIDTH = (
     "shared_expert_intermediate_size",
     "shared_intermediate_size",
     "moe_shared_expert_intermediate_size",
 )
-_SHARED_EXPERTS = (
+_SHAREDEXPERTS = (
     "n_shared_experts",
     "num_shared_experts",
     "num_shared_expert",
@@ -57,27 +57,32 @@ class Mixture:
 
 def mixture_of(config: Mapping[str, Any], layers: int) -> Mixture | None:
     """None where every token goes through one MLP in each block."""
-    experts = _count(config, _EXPERTS)
-    if experts is None or experts < 2:
+    experts = count(config, EXPERTS)
+    if experts is None or experts < 2 or config.get("is_moe") is False:
         return None
-    width = _count(config, _WIDTH) or _count(config, ("intermediate_size",))
+    width = count(config, _WIDTH) or count(config, ("intermediate_size",))
     return Mixture(
         experts=experts,
-        chosen=_count(config, _CHOSEN),
+        chosen=count(config, _CHOSEN),
         width=width,
         shared=_shared(config, width or 0),
         dense=tuple(each for each in range(layers) if not _is_mixed(config, each)),
-        dense_width=_count(config, _DENSE_WIDTH),
+        dense_width=count(config, _DENSE_WIDTH),
     )
 
 
 def _shared(config: Mapping[str, Any], width: int) -> int:
-    named = _count(config, _SHARED_WIDTH)
+    named = shared_width(config)
     if named is not None:
         return named
     if config.get("model_type") in _ONE_SHARED:
         return width
-    return (_count(config, _SHARED_EXPERTS) or 0) * width
+    return (count(config, _SHAREDEXPERTS) or 0) * width
+
+
+def shared_width(config: Mapping[str, Any]) -> int | None:
+    """Inner width of what every token goes through, where it is told as a width."""
+    return count(config, _SHARED_WIDTH)
 
 
 def _is_mixed(config: Mapping[str, Any], place: int) -> bool:
@@ -91,17 +96,17 @@ def _is_mixed(config: Mapping[str, Any], place: int) -> bool:
     dense = config.get("mlp_only_layers")
     if isinstance(dense, list) and place in dense:
         return False
-    period = _count(config, ("expert_layer_period",))
+    period = count(config, ("expert_layer_period",))
     if period is not None:
-        return place % period == (_count(config, ("expert_layer_offset",)) or 0)
+        return place % period == (count(config, ("expert_layer_offset",)) or 0)
     last = config.get("moe_layer_end_index")
     if type(last) is int and 0 <= last < place:
         return False
-    every = _count(config, _EVERY) or 1
-    return place >= (_count(config, _DENSE_FIRST) or 0) and (place + 1) % every == 0
+    every = count(config, _EVERY) or 1
+    return place >= (count(config, _DENSE_FIRST) or 0) and (place + 1) % every == 0
 
 
-def _count(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+def count(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     """The first that is a number above zero; what else stands there is left to its own judge."""
     found = (repeated(config.get(name)) for name in names)
     return next((each for each in found if type(each) is int and each > 0), None)

@@ -1,10 +1,13 @@
 """A model as plain data: names, shapes, dtypes, what is trainable, shared or repeated."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
+
+from dsconfig.facts.mixers import ATTENTION, Block
 
 BYTES_OF_DTYPE: Mapping[str, int] = {
     "float64": 8,
@@ -113,6 +116,8 @@ class Architecture:
     """Places of blocks that have an MLP where the others have experts."""
     dense_width: int | None = None
     """Inner width of that MLP, where it is not ``intermediate_size``."""
+    blocks: tuple[Block, ...] = ()
+    """What each block is made of; empty: attention in all, then experts or an MLP."""
     extras: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     """Sizes only one family has (``decoder_layers``, ``kv_lora_rank`` ...)."""
 
@@ -125,9 +130,26 @@ class Architecture:
         return self.intermediate_size or 4 * self.hidden_size
 
     @property
+    def kinds(self) -> Mapping[Block, int]:
+        """How many blocks there are of each kind."""
+        if self.blocks:
+            return Counter(self.blocks)
+        dense = len(self.dense_blocks) if self.experts else self.layers
+        counts = {
+            Block(dense=0, has_experts=True): self.layers - dense,
+            Block(mixers=(ATTENTION,)): dense,
+        }
+        return {block: count for block, count in counts.items() if count}
+
+    @property
     def mixed_blocks(self) -> int:
         """Blocks with experts."""
-        return self.layers - len(self.dense_blocks) if self.experts else 0
+        return sum(count for block, count in self.kinds.items() if block.has_experts)
+
+    @property
+    def attentions(self) -> int:
+        """Layers of attention, whose scores grow with the square of the length."""
+        return sum(block.attentions * count for block, count in self.kinds.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

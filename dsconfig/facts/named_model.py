@@ -7,7 +7,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from dsconfig.facts import architectures, catalogue
+from dsconfig.facts import architectures, catalogue, mixers
 from dsconfig.facts.model import Architecture, ModelTree
 
 FAMILY_OF_CLASS = {
@@ -37,6 +37,7 @@ FAMILY_OF_CLASS = {
     "Qwen3_5ForCausalLM": "qwen3_5_text",
     "Qwen3_5MoeForCausalLM": "qwen3_5_moe_text",
     "DeepseekV3ForCausalLM": "deepseek_v3",
+    "KimiLinearForCausalLM": "kimi_linear",
     "T5ForConditionalGeneration": "t5",
     "BertForMaskedLM": "bert",
 }
@@ -67,6 +68,7 @@ _TRAINED_IN_BF16 = {
     "qwen3_5_moe_text",
     "phi3",
     "deepseek_v3",
+    "kimi_linear",
     "bloom",
     "falcon",
     "t5",
@@ -114,8 +116,12 @@ def _tree(entry: Mapping[str, Any]) -> ModelTree:
 
 
 def architecture(entry: Mapping[str, Any]) -> Architecture:
-    """The sizes of a catalogue entry."""
+    """The sizes of a catalogue entry; ``blocks`` are its words for blocks that differ, as in its
+    config.json.
+    """
     family = FAMILY_OF_CLASS[entry["arch"]]
+    dense = range(entry.get("first_dense_blocks", 0))
+    words = {**entry.get("blocks", {}), "model_type": family}
     return Architecture(
         hidden_size=entry["hidden_size"],
         layers=entry["layers"],
@@ -133,6 +139,12 @@ def architecture(entry: Mapping[str, Any]) -> Architecture:
         experts_per_token=entry.get("experts_per_token"),
         expert_size=entry.get("moe_intermediate_size"),
         shared_width=entry.get("shared_expert_size", 0),
-        dense_blocks=tuple(range(entry.get("first_dense_blocks", 0))),
+        dense_blocks=tuple(dense),
+        blocks=mixers.blocks_of(
+            words,
+            entry["layers"],
+            entry["hidden_size"],
+            lambda place: "experts" in entry and place not in dense,
+        ),
         extras=MappingProxyType({key: entry[key] for key in _EXTRAS if key in entry}),
     )

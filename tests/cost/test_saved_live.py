@@ -179,6 +179,58 @@ def test_a_layer_of_other_families_is_within_five_percent(
     assert told == pytest.approx(measured, rel=0.05)
 
 
+DELTA: Mapping[str, Any] = {
+    "head_dim": 32,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+}
+MAMBA_2 = {"mamba_n_heads": 16, "mamba_d_head": 32, "mamba_d_state": 64}
+CONVOLVED = {"block_auto_adjust_ff_dim": False, "conv_L_cache": 3}
+HYBRIDS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, str]]] = {
+    "convolution": ("lfm2", CONVOLVED, {"layer_types": "conv"}),
+    "attention of LFM2": ("lfm2", CONVOLVED, {"layer_types": "full_attention"}),
+    "attention of Qwen3.5": ("qwen3_5_text", DELTA, {"layer_types": "full_attention"}),
+    "lightning": ("minimax", {"num_local_experts": 2}, {"layer_types": "linear_attention"}),
+    "attention of MiniMax": (
+        "minimax",
+        {"num_local_experts": 2},
+        {"layer_types": "full_attention"},
+    ),
+    "RG-LRU": (
+        "recurrent_gemma",
+        {"num_key_value_heads": 8, "lru_width": 256},
+        {"block_types": "recurrent"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_layer_of_a_hybrid_keeps_what_its_kind_keeps(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Those that transformers runs by its own code on every device; 256 tokens fill the block of
+    lightning attention."""
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setitem(globals(), "LENGTH", 256)
+    family, more, order = HYBRIDS[name]
+
+    def build(layers: int) -> Any:
+        kinds = {key: [word] * layers for key, word in order.items()}
+        sizes = {**SIZES, "intermediate_size": 512, "pad_token_id": 0, **more, **kinds}
+        sizes["num_experts_per_tok"] = 2
+        config = transformers.AutoConfig.for_model(family, **sizes, num_hidden_layers=layers)
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).train()
+
+    fewer, whole = build(2), build(4)
+    measured = (kept(whole) - kept(fewer)) / 2
+    shape = hf_config.model(whole.config.to_dict()).architecture
+    assert shape is not None
+    told = block_bytes(shape, Style()).linear * BATCH * LENGTH * shape.hidden_size
+    assert told == pytest.approx(measured, rel=0.02)
+
+
 class Adapter(torch.nn.Module):
     """A linear map with what PEFT puts beside it, under PEFT's names."""
 

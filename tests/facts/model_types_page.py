@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dsconfig.facts import FactError, gather
+from facts.causal_types import Counted, causal_types, counted
 from facts.test_hf_attributes import live_width, model_types, saved, width_of_file
 
 PAGE = Path(__file__).parents[2] / "docs" / "model-types.md"
@@ -65,7 +66,32 @@ def sweep() -> Iterator[Tried]:
                 yield tried(model_type, CONFIG_MAPPING[model_type], Path(folder))
 
 
-def page(found: list[Tried]) -> str:
+def causal_lines(found: dict[str, Counted]) -> list[str]:
+    """Of the causal language models those that are exact, near, and told to be a guess."""
+    exact = [name for name, each in found.items() if each.ours == each.live]
+    near = [name for name, each in found.items() if each.is_right and each.ours != each.live]
+    told = [name for name, each in found.items() if not each.is_right and each.is_told]
+    wrong = [name for name, each in found.items() if not each.is_right and not each.is_told]
+    lines = [
+        "## Causal language models",
+        "",
+        f"Parameters of {len(found)} types by their default config beside the class that",
+        "transformers builds of it on the meta device; the others need more than that config.",
+        "",
+        "| parameters | types |",
+        "| --- | --- |",
+        f"| exactly those of the live model | {len(exact)} |",
+        f"| within 3 % | {len(near)} |",
+        f"| not known, or further off: told with the answer | {len(told)} |",
+        f"| further off in silence | {len(wrong)} |",
+    ]
+    for title, names in (("Exact", exact), ("Not known, and told", told), ("Wrong", wrong)):
+        if names:
+            lines += ["", f"{title}: " + ", ".join(f"`{each}`" for each in names)]
+    return [*lines, ""]
+
+
+def page(found: list[Tried], causal: dict[str, Counted]) -> str:
     import transformers
 
     lines = [
@@ -83,6 +109,7 @@ def page(found: list[Tried]) -> str:
     lines += [f"| {each} | {sum(one.width is each for one in found)} |" for each in Width]
     lines += ["", "| parameters | types |", "| --- | --- |"]
     lines += [f"| {each} | {sum(one.sizes is each for one in found)} |" for each in Sizes]
+    lines += ["", *causal_lines(causal)[:-1]]
     for title, chosen in (
         ("Width unknown", [one for one in found if one.width is Width.UNKNOWN]),
         ("Parameters counted", [one for one in found if one.sizes is Sizes.COUNTED]),
@@ -97,5 +124,7 @@ def page(found: list[Tried]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(list(sweep())), "utf-8")
+    tried_types = list(sweep())
+    causal = {name: each for name in causal_types() if (each := counted(name)) is not None}
+    PAGE.write_text(page(tried_types, causal), "utf-8")
     print(PAGE.name)

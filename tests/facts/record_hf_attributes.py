@@ -50,6 +50,8 @@ def _entry(kind: Any, default: Any) -> dict[str, Any]:
     }
     if defaults:
         entry["defaults"] = defaults
+    if getattr(default, "tie_word_embeddings", False):
+        entry["ties"] = True
     text = getattr(default, TEXT, None)
     if text is not None and getattr(text, "model_type", ""):
         entry[TEXT] = text.model_type

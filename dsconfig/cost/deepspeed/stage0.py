@@ -52,20 +52,22 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
     line.hold(parts.MASTER, owned * 4)
     line.hold(parts.ZERO_GRADIENT, owned * 4)
     largest = job.largest_trained
+    temporaries = job.optimizer.temporaries(owned, largest, on_cpu=job.on_cpu)
     if not job.optimizer.fused:
         # Tensor by tensor: a 16-bit zero gradient beside the fp32 one.
         line.hold(parts.FLAT_GRADIENT, owned * width)
     line.hold(parts.MOMENTS, state)
     if not job.optimizer.fused:
-        line.blink(parts.TEMPORARIES, largest * 4 * (job.optimizer.scratch.alone + 1))
+        line.blink(parts.TEMPORARIES, 4 * (temporaries + largest))
     line.free(parts.FLAT_GRADIENT)
     line.free(parts.ZERO_GRADIENT)
 
 
 def _step(job: Workload, line: Timeline, owned: int) -> None:
     largest = job.largest_trained
+    temporaries = job.optimizer.temporaries(owned, largest, on_cpu=job.on_cpu)
     if not job.mixed:
-        line.blink(parts.TEMPORARIES, largest * 4 * job.optimizer.scratch.alone)
+        line.blink(parts.TEMPORARIES, temporaries * 4)
     elif job.optimizer.fused:
         # A list of fp32 copies is flattened while the 16-bit gradients are still there.
         line.hold(parts.STEP_GRADIENT, owned * 4)
@@ -74,6 +76,6 @@ def _step(job: Workload, line: Timeline, owned: int) -> None:
         line.free(parts.STEP_GRADIENT)
     else:
         line.hold(parts.STEP_GRADIENT, owned * 4)
-        line.blink(parts.TEMPORARIES, largest * 4 * (job.optimizer.scratch.alone + 1))
+        line.blink(parts.TEMPORARIES, 4 * (temporaries + largest))
         line.free(parts.STEP_GRADIENT)
     line.free(parts.GRADIENTS)

@@ -117,7 +117,8 @@ def _step(job: Workload, line: Timeline, partition: Partition) -> None:
     for part in gradients:
         line.free(part)
     free_buckets(line)
-    line.blink(parts.TEMPORARIES, own * job.master_width * job.optimizer.scratch.alone)
+    temporaries = job.optimizer.temporaries(own, own, on_cpu=job.on_cpu)
+    line.blink(parts.TEMPORARIES, temporaries * job.master_width)
     line.free(parts.STEP_GRADIENT)
     line.free(parts.FLAT_GRADIENT)
 
@@ -151,6 +152,7 @@ def simulate_fp32_sums(job: Workload) -> Trace:
     run_backward(job, line, differentiate)
     line.blink(parts.STAGING, total * job.communication_width)
     line.enter(Phase.STEP)
-    line.blink(parts.TEMPORARIES, own * 4 * job.optimizer.scratch.alone)
+    temporaries = job.optimizer.temporaries(own, own, on_cpu=job.on_cpu)
+    line.blink(parts.TEMPORARIES, temporaries * 4)
     line.free(parts.GRADIENTS)
     return line.trace()

@@ -300,7 +300,8 @@ def _step(job: Workload, line: Timeline, owned: int) -> None:
         if job.accumulation_width != job.master_width:
             line.hold(parts.STEP_GRADIENT, group * job.master_width)
             line.free(parts.FLAT_GRADIENT)
-        line.blink(parts.TEMPORARIES, group * job.master_width * job.optimizer.scratch.alone)
+        temporaries = job.optimizer.temporaries(group, group, on_cpu=job.on_cpu)
+        line.blink(parts.TEMPORARIES, temporaries * job.master_width)
         line.free(parts.STEP_GRADIENT)
         line.free(parts.FLAT_GRADIENT)
     line.free(parts.SECONDARY)

@@ -32,6 +32,30 @@ HOME_OF_FAMILY = {
     "deepseek_v3": "deepseek",
     "kimi_k2": "deepseek",
     "gpt_oss": "gpt_oss",
+    **dict.fromkeys(
+        (
+            "qwen3_next",
+            "qwen3_5_text",
+            "qwen3_5_moe_text",
+            "olmo_hybrid",
+            "nemotron_h",
+            "bamba",
+            "falcon_h1",
+            "jamba",
+            "granitemoehybrid",
+            "lfm2",
+            "lfm2_moe",
+            "lfm3",
+            "minimax",
+            "recurrent_gemma",
+            "mamba",
+            "falcon_mamba",
+            "mamba2",
+            "kimi_linear",
+            "longcat_flash",
+        ),
+        "hybrid",
+    ),
 }
 """Which module builds each ``model_type`` of Hugging Face (and our examples' ``gpt``)."""
 
@@ -54,6 +78,10 @@ _NORMALISING = frozenset(
         "minimax_m2",
         "apertus",
         "afmoe",
+        "lfm2",
+        "lfm2_moe",
+        "lfm3",
+        "olmo_hybrid",
     }
 )
 
@@ -61,7 +89,7 @@ _NORMALISING = frozenset(
 def tree(sizes: Architecture) -> ModuleFact | None:
     """The whole module tree, or None when the family is not known here."""
     home = HOME_OF_FAMILY.get(sizes.family or "")
-    if home is None:
+    if home is None or (home == "hybrid" and not sizes.blocks):
         return None
     return import_module(f"{__name__}.{home}").build(sizes).placed()
 

@@ -28,7 +28,9 @@ def build(sizes: Architecture) -> Part:
         stack_of("layers", blocks),
         rms_norm("norm", hidden),
     )
-    return group("", f"{PREFIX}ForCausalLM", body, linear("lm_head", hidden, sizes.vocab_size))
+    tied = "model.embed_tokens.weight" if sizes.tied_embeddings else ""
+    head = linear("lm_head", hidden, sizes.vocab_size, tied=tied)
+    return group("", f"{PREFIX}ForCausalLM", body, head)
 
 
 def block(sizes: Architecture, inner: Part) -> Part:

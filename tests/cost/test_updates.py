@@ -1,0 +1,84 @@
+"""What an update by torch's optimizers holds in DeepSpeed, beside torch's own code.
+
+DeepSpeed hands them one flat tensor, which torch on CUDA updates as a list of one.
+"""
+
+from typing import Any
+
+import pytest
+
+from dsconfig.cost.optimizers import optimizer_cost
+from dsconfig.runtimes.effective import Named
+
+torch = pytest.importorskip("torch")
+ELEMENTS = 4096
+
+CHOSEN: list[tuple[str, dict[str, Any]]] = [
+    ("AdamW", {}),
+    ("AdamW", {"weight_decay": 0.1}),
+    ("Adam", {"weight_decay": 0.1}),
+    ("AdamW", {"amsgrad": True}),
+    ("RMSprop", {}),
+    ("NAdam", {}),
+    ("RAdam", {}),
+    ("Adamax", {}),
+    ("Adadelta", {}),
+    ("SGD", {"momentum": 0.9}),
+]
+
+
+def held(name: str, given: dict[str, Any], *, foreach: bool) -> int:
+    """Elements that the second step holds for a moment, of one flat tensor."""
+    from dsengine.observation.memory import LiveBytes
+
+    flat = torch.zeros(ELEMENTS, requires_grad=True)
+    flat.grad = torch.ones(ELEMENTS)
+    chosen = getattr(torch.optim, name)([flat], lr=1e-3, foreach=foreach, **given)
+    chosen.step()
+    live = LiveBytes(torch.device("cpu"), existing=False)
+    with live.measure("step"):
+        chosen.step()
+    return round(live.peaks["step"] / 4 / ELEMENTS)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("name", "given"), CHOSEN)
+def test_a_flat_partition_is_a_list_of_one_on_a_card(name: str, given: dict[str, Any]) -> None:
+    kind = Named(type=name, params={**given, "torch_adam": True})
+    cost = optimizer_cost(kind)
+    told = cost.temporaries(ELEMENTS, ELEMENTS, on_cpu=False)
+    assert told == held(name, given, foreach=True) * ELEMENTS
+
+
+@pytest.mark.torch
+def test_torch_has_lists_on_cuda_and_none_on_a_cpu() -> None:
+    from torch.optim.optimizer import _default_to_fused_or_foreach
+    from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
+
+    flat = torch.zeros(8, requires_grad=True)
+    assert _default_to_fused_or_foreach([flat], differentiable=False) == (False, False)
+    assert "cuda" in _get_foreach_kernels_supported_devices()
+
+
+def test_lists_are_whole_at_stage_0_and_flat_partitions_above() -> None:
+    cost = optimizer_cost(Named(type="AdamW", params={"torch_adam": True}))
+    assert cost.temporaries(1000, 10, on_cpu=False) == 1000
+    assert cost.temporaries(1000, 10, on_cpu=True) == 2 * 10
+
+
+@pytest.mark.parametrize("given", [{"foreach": False}, {"differentiable": True}])
+def test_parameters_may_choose_one_tensor_after_the_other(given: dict[str, Any]) -> None:
+    cost = optimizer_cost(Named(type="AdamW", params={"torch_adam": True, **given}))
+    assert cost.temporaries(1000, 10, on_cpu=False) == 2 * 10
+
+
+@pytest.mark.parametrize("name", ["AdamW", "torch.optim.AdamW"])
+def test_an_adamw_that_a_script_passes_is_torchs(name: str) -> None:
+    cost = optimizer_cost(None, name)
+    assert not cost.fused
+    assert cost.temporaries(1000, 1000, on_cpu=False) == 1000
+
+
+def test_where_nobody_names_an_optimizer_it_is_deepspeeds() -> None:
+    cost = optimizer_cost(None)
+    assert cost.fused and cost.temporaries(1000, 1000, on_cpu=False) == 0
