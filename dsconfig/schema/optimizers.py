@@ -144,7 +144,6 @@ OPTIMIZER_CLASSES: Mapping[str, OptimizerClass] = {
         OptimizerClass(
             "MuonWithAuxAdam",
             ("momentum_buffer",),
-            scratch=_ONE,
             is_tested=True,
             is_elementwise=False,
             leaves_to_adam=_TABLES,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsconfig.cost.optimizers import optimizer_cost
+from dsconfig.cost.optimizers import newton_schulz_bytes, optimizer_cost
 from dsconfig.runtimes.effective import Named
 
 torch = pytest.importorskip("torch")
@@ -82,3 +82,34 @@ def test_an_adamw_that_a_script_passes_is_torchs(name: str) -> None:
 def test_where_nobody_names_an_optimizer_it_is_deepspeeds() -> None:
     cost = optimizer_cost(None)
     assert cost.fused and cost.temporaries(1000, 1000, on_cpu=False) == 0
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("shape", [(512, 512), (600, 512), (1024, 512), (512, 2048), (4096, 512)])
+def test_muons_iteration_holds_what_deepspeeds_holds(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], width: int
+) -> None:
+    """As it is written, without torch.compile around it."""
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    pytest.importorskip("deepspeed")
+    from deepspeed.runtime.zero.muon.original_muon import muon_update
+
+    from dsengine.observation.memory import LiveBytes
+
+    dtype = torch.bfloat16 if width == 2 else torch.float32
+    gradient, momentum = torch.randn(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
+    live = LiveBytes(torch.device("cpu"), existing=False)
+    with torch.compiler.set_stance("force_eager"), live.measure("update"):
+        muon_update(gradient, momentum)
+    assert live.peaks["update"] == pytest.approx(newton_schulz_bytes(shape, width), rel=1e-3)
+
+
+def test_muon_holds_its_updates_beside_the_gradients() -> None:
+    from cost.test_branches import held, priced
+
+    for stage in (1, 2, 3):
+        more = {"optimizer": {"type": "Muon", "params": {"lr": 1e-3}}}
+        option = priced({"stage": stage}, model="gpt2", more=more, device="a100-80gb")
+        assert held(option, "Muon's updates") > 0 or stage < 3
+        assert (held(option, "Muon's staged momentum") > 0) is (stage < 3)

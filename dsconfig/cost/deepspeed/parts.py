@@ -84,6 +84,16 @@ SENT_GRADIENT = Part(
     "one gradient as it goes to the host",
     stream="reduce",
 )
+ORTHOGONALIZED = Part(
+    "Muon's updates",
+    "/optimizer/type",
+    "w per element of the matrices of a partition, in full, and Newton-Schulz on the largest",
+)
+STAGED_MOMENTUM = Part(
+    "Muon's staged momentum",
+    "/optimizer/type",
+    "w per element of the matrices of a partition, in full: a copy that a step may discard",
+)
 STEP_GRADIENT = Part("fp32 gradient for the step", "", "4 per element being updated")
 FLAT_GRADIENT = Part("flattened gradient", "", "every element being updated, flattened")
 TEMPORARIES = Part("optimizer temporaries", "/optimizer/type", "unfused kernels only")

@@ -2,6 +2,7 @@
 
 from dsconfig.cost.deepspeed import parts
 from dsconfig.cost.estimate import Phase
+from dsconfig.cost.optimizers import muon_bytes
 from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, trained_backwards
 from dsconfig.cost.workload import Workload
 
@@ -66,6 +67,7 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
 def _step(job: Workload, line: Timeline, owned: int) -> None:
     largest = job.largest_trained
     temporaries = job.optimizer.temporaries(owned, largest, on_cpu=job.on_cpu)
+    line.blink(parts.ORTHOGONALIZED, muon_bytes(job, 4))
     if not job.mixed:
         line.blink(parts.TEMPORARIES, temporaries * 4)
     elif job.optimizer.fused:

@@ -10,6 +10,7 @@ from dsconfig.cost.deepspeed.buckets import (
 )
 from dsconfig.cost.deepspeed.releases import Release
 from dsconfig.cost.estimate import Phase
+from dsconfig.cost.optimizers import muon_bytes
 from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, trained_backwards
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier
@@ -33,9 +34,27 @@ def simulate(job: Workload) -> Trace:
 
     run_backward(job, line, differentiate)
     buckets.finish()
+    _orthogonalize(job, line, partition)
     line.enter(Phase.STEP)
     _step(job, line, partition)
     return line.trace()
+
+
+def _orthogonalize(job: Workload, line: Timeline, partition: Partition) -> None:
+    """Muon's updates of all matrices that this rank touches stand beside their gradients
+    (``get_flat_partition`` of 0.19.8)."""
+    cost = job.optimizer
+    if not cost.leaves_to_adam or job.effective.zero.optimizer_tier is not Tier.DEVICE:
+        return
+    width = gradient_width(job)
+    line.hold(parts.ORTHOGONALIZED, _muons(job, partition) * width)
+    line.blink(parts.ORTHOGONALIZED, muon_bytes(job, width))
+    line.free(parts.ORTHOGONALIZED)
+
+
+def _muons(job: Workload, partition: Partition) -> int:
+    """Elements of the matrices that this rank touches, each in full."""
+    return int(partition.touched * (1 - job.optimizer.share_of_adam))
 
 
 def _create(job: Workload, line: Timeline, partition: Partition) -> None:
@@ -56,6 +75,8 @@ def _create(job: Workload, line: Timeline, partition: Partition) -> None:
     if not job.optimizer.eager:
         line.enter(Phase.FORWARD)
     line.hold(parts.MOMENTS, state)
+    if job.optimizer.leaves_to_adam:
+        line.hold(parts.STAGED_MOMENTUM, _muons(job, partition) * gradient_width(job))
 
 
 def flattens_on_device(job: Workload) -> bool:

@@ -15,6 +15,7 @@ from dsconfig.cost.deepspeed.coordinator import (
 )
 from dsconfig.cost.deepspeed.releases import Release
 from dsconfig.cost.estimate import Phase
+from dsconfig.cost.optimizers import muon_bytes
 from dsconfig.cost.timeline import (
     Recorder,
     Stretch,
@@ -289,12 +290,23 @@ def _in_modules(weights: Weights, modules: list[list[int]]) -> list[tuple[int, l
     ]
 
 
+def _orthogonalize(job: Workload, line: Timeline) -> None:
+    """Gradients and momentum of as many matrices as a bucket takes, gathered whole
+    (``_apply_muon_to_accumulated_grads`` of 0.19.8)."""
+    width = job.communication_width
+    matrices = int(job.trained * (1 - job.optimizer.share_of_adam))
+    gathered = min(matrices, max(job.effective.zero.reduce_bucket_size, job.largest_trained))
+    line.blink(parts.ORTHOGONALIZED, 2 * gathered * width + muon_bytes(job, width))
+
+
 def _step(job: Workload, line: Timeline, owned: int) -> None:
     """One sub-group after the other; whole parameters are given up and gathered again."""
     zero = job.effective.zero
     persistent = line.held(parts.PERSISTENT)
     line.free(parts.PERSISTENT)
     if zero.optimizer_tier is Tier.DEVICE:
+        if job.optimizer.leaves_to_adam:
+            _orthogonalize(job, line)
         group = min(owned, zero.sub_group_size)
         line.hold(parts.FLAT_GRADIENT, group * job.accumulation_width)
         if job.accumulation_width != job.master_width:
