@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.optimizer import NOW, PARAMS, what_is_built
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.checks.optimizer import PARAMS, what_is_built
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import NOW, Finding
 from dsconfig.report import Effect
 
 
@@ -46,14 +46,7 @@ def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC610",
-    "amsgrad-not-supported",
-    Effect.REFUSED,
-    wakes="optimizer",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC610", "amsgrad-not-supported", wakes="optimizer", late=True)
 def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
     """DeepSpeed's own Adam and Lamb kernels have no AMSGrad; torch's Adam has it.
 
@@ -73,14 +66,7 @@ def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC611",
-    "lamb-with-fixed-scale",
-    Effect.REFUSED,
-    wakes="optimizer",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC611", "lamb-with-fixed-scale", wakes="optimizer", late=True)
 def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
     """Lamb works with dynamic loss scaling only.
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import NOW, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.torch_names import NN_CLASSES
@@ -77,14 +77,7 @@ def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC305",
-    "autocast-module-unknown",
-    Effect.REFUSED,
-    wakes="torch_autocast",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC305", "autocast-module-unknown", wakes="torch_autocast", late=True)
 def autocast_module_unknown(config: Context) -> Iterator[Finding]:
     """An entry of lower_precision_safe_modules names no class that can be imported.
 
@@ -144,7 +137,6 @@ def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:
     if config.switch("torch_autocast", "enabled") and quantized:
         yield Finding(
             path=(*ZERO, "zero_quantized_weights"),
-            message="zero_quantized_weights and torch_autocast exclude each other: DeepSpeed "
-            "stops when the engine is built",
+            message=f"zero_quantized_weights and torch_autocast exclude each other: {NOW}",
             help='use "bf16": {"enabled": true} in place of torch_autocast',
         )

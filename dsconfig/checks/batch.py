@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from dsconfig.batch import GLOBAL, KEYS, MICRO, Contradiction, Triple, ranks_sharing, solve
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 from dsconfig.schema.markers import whole
 
@@ -42,7 +42,7 @@ def _triple(config: Context) -> Triple | None:
     return Triple(*values)
 
 
-@rule("DSC201", "batch-missing", Effect.REFUSED, holds=in_deepspeed)
+@refusal("DSC201", "batch-missing")
 def batch_missing(config: Context) -> Iterator[Finding]:
     """Neither the global nor the micro batch is given.
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
+from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
@@ -49,13 +49,11 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
+@refusal(
     "DSC902",
     "pipeline-loading-below-stage-3",
-    Effect.REFUSED,
     wakes="zero_optimization.pipeline_loading_checkpoint",
     late=True,
-    holds=in_deepspeed,
 )
 def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
     """pipeline_loading_checkpoint is for stage 3; below, loading a checkpoint stops.
@@ -92,7 +90,7 @@ def universal_without_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC904", "gds-not-on-device", Effect.REFUSED, wakes="aio", holds=in_deepspeed)
+@refusal("DSC904", "gds-not-on-device", wakes="aio")
 def gds_not_on_device(config: Context) -> Iterator[Finding]:
     """aio.use_gds, reads past the CPU, is for NVIDIA cards (`--device`); others stop.
 
@@ -100,5 +98,4 @@ def gds_not_on_device(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "aio": {"use_gds": true}}
     good: {"train_batch_size": 8, "aio": {"use_gds": false}}
     """
-    for breach in config.unmet_condition("gds-not-on-device"):
-        yield Finding(path=breach.path, message=f"{breach.said}: DeepSpeed stops", help="delete it")
+    yield from config.breached("gds-not-on-device", "DeepSpeed stops", "delete it")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
+from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 
@@ -21,14 +21,7 @@ def _passes(config: Context) -> list[str]:
     return found
 
 
-@rule(
-    "DSC471",
-    "compile-offload-targets",
-    Effect.REFUSED,
-    wakes="compile",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC471", "compile-offload-targets", wakes="compile", late=True)
 def compile_offload_targets(config: Context) -> Iterator[Finding]:
     """DeepCompile offloads one thing per run, and not what ZeRO offloads already.
 
@@ -52,7 +45,7 @@ def compile_offload_targets(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC472", "compile-passes", Effect.REFUSED, wakes="compile", late=True, holds=in_deepspeed)
+@refusal("DSC472", "compile-passes", wakes="compile", late=True)
 def compile_passes(config: Context) -> Iterator[Finding]:
     """The pass autotp runs alone.
 
@@ -99,14 +92,7 @@ def _fallback(name: str, why: str) -> Finding:
     )
 
 
-@rule(
-    "DSC474",
-    "compile-around-experts",
-    Effect.REFUSED,
-    wakes="compile",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC474", "compile-around-experts", wakes="compile", late=True)
 def compile_around_experts(config: Context) -> Iterator[Finding]:
     """autoep_non_moe compiles with torch.compile around expert layers; it goes with neither
     DeepCompile, tensor or sequence parallelism, stage 3, nor offload.

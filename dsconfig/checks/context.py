@@ -6,6 +6,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.checks.registry import HOLDER, MODEL, NESTED, TRAINING
+from dsconfig.checks.rule import Finding
 from dsconfig.facts import Facts
 from dsconfig.lazily import lazily
 from dsconfig.runtimes import conditions
@@ -116,6 +117,11 @@ class Context(ReadConfig):
     def unmet_condition(self, rule: str) -> Iterator[conditions.Breach]:
         """Where the condition between keys that a rule tells about is not met."""
         return conditions.unmet(rule, self)
+
+    def breached(self, rule: str, then: str, help: str) -> Iterator[Finding]:
+        """A finding at each such place: what is said of it, what happens ``then``, what to do."""
+        for breach in self.unmet_condition(rule):
+            yield Finding(path=breach.path, message=f"{breach.said}: {then}", help=help)
 
     @cached_property
     def ends_in_deepspeed(self) -> bool:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import NOW, Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.conditions import BATCHING, CURRICULUM
 from dsconfig.runtimes.reading import is_block
@@ -22,13 +22,7 @@ NEEDED_BY_SCHEDULE = {
 }
 
 
-@rule(
-    "DSC911",
-    "curriculum-without-metrics",
-    Effect.REFUSED,
-    wakes="data_efficiency",
-    holds=in_deepspeed,
-)
+@refusal("DSC911", "curriculum-without-metrics", wakes="data_efficiency")
 def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     """Curriculum learning is enabled and curriculum_metrics is missing; DeepSpeed stops.
 
@@ -37,12 +31,11 @@ def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"curriculum_learning":
         {"enabled": false}}}}
     """
-    for breach in config.unmet_condition("curriculum-without-metrics"):
-        yield Finding(
-            path=breach.path,
-            message=f"{breach.said}: DeepSpeed stops while it reads the file",
-            help='add "curriculum_metrics": {...}',
-        )
+    yield from config.breached(
+        "curriculum-without-metrics",
+        "DeepSpeed stops while it reads the file",
+        'add "curriculum_metrics": {...}',
+    )
 
 
 @rule("DSC912", "switched-off-above", Effect.INERT, wakes="data_efficiency", holds=in_deepspeed)
@@ -73,13 +66,7 @@ def switched_off_above(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC913",
-    "dynamic-batching-without-tokens",
-    Effect.REFUSED,
-    wakes="data_efficiency",
-    holds=in_deepspeed,
-)
+@refusal("DSC913", "dynamic-batching-without-tokens", wakes="data_efficiency")
 def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     """dynamic_batching is enabled without max_tokens, or with one that is no number.
 
@@ -88,22 +75,14 @@ def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"dynamic_batching":
         {"enabled": true, "max_tokens": 4096}}}}
     """
-    for breach in config.unmet_condition("dynamic-batching-without-tokens"):
-        yield Finding(
-            path=breach.path,
-            message=f"{breach.said}: DeepSpeed stops while it reads the file",
-            help='add "max_tokens": the tokens of one micro batch',
-        )
+    yield from config.breached(
+        "dynamic-batching-without-tokens",
+        "DeepSpeed stops while it reads the file",
+        'add "max_tokens": the tokens of one micro batch',
+    )
 
 
-@rule(
-    "DSC915",
-    "random-ltd-incomplete",
-    Effect.REFUSED,
-    wakes="data_efficiency",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC915", "random-ltd-incomplete", wakes="data_efficiency", late=True)
 def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
     """random_ltd is enabled and lacks what its scheduler reads; the engine is not built.
 
@@ -120,26 +99,18 @@ def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
         if not config.has(*RANDOM_LTD, name):
             yield Finding(
                 path=(*RANDOM_LTD, name),
-                message=f"random_ltd needs {name}: DeepSpeed stops when the engine is built",
+                message=f"random_ltd needs {name}: {NOW}",
                 help=f'add "{name}"',
             )
     if config.switch(*RANDOM_LTD, "layer_token_lr_schedule", "enabled"):
         yield Finding(
             path=(*RANDOM_LTD, "layer_token_lr_schedule", "enabled"),
-            message="layer_token_lr_schedule was never finished: DeepSpeed stops when the engine "
-            "is built",
+            message=f"layer_token_lr_schedule was never finished: {NOW}",
             help='write "enabled": false',
         )
 
 
-@rule(
-    "DSC916",
-    "curriculum-metric-incomplete",
-    Effect.REFUSED,
-    wakes="data_efficiency",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC916", "curriculum-metric-incomplete", wakes="data_efficiency", late=True)
 def curriculum_metric_incomplete(config: Context) -> Iterator[Finding]:
     """A curriculum metric lacks its difficulties, its schedule, or what the schedule needs; the
     data loader stops when it is built.

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import NOW, Finding, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.schema.by_hand import DTYPE_OF_NAME
 
@@ -34,20 +34,12 @@ def param_dtype_conflict(config: Context) -> Iterator[Finding]:
     if wanted and dtype and wanted != dtype:
         yield Finding(
             path=("data_types", "param_dtype"),
-            message=f"param_dtype {wanted} contradicts the precision that is on ({dtype}): "
-            "DeepSpeed stops when the engine is built",
+            message=f"param_dtype {wanted} contradicts the precision that is on ({dtype}): {NOW}",
             help="delete it; fp16 and bf16 decide the format",
         )
 
 
-@rule(
-    "DSC332",
-    "grad-accum-dtype-needs-zero",
-    Effect.REFUSED,
-    wakes="data_types",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC332", "grad-accum-dtype-needs-zero", wakes="data_types", late=True)
 def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
     """Without ZeRO gradients are summed in the format of the weights, and in no other.
 
@@ -60,8 +52,7 @@ def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
     if config.stage == 0 and config.stage_is_known and wanted and dtype and wanted != dtype:
         yield Finding(
             path=("data_types", "grad_accum_dtype"),
-            message=f"grad_accum_dtype {wanted} with {dtype} weights needs ZeRO: DeepSpeed stops "
-            "when the engine is built",
+            message=f"grad_accum_dtype {wanted} with {dtype} weights needs ZeRO: {NOW}",
             help='add "zero_optimization": {"stage": 1}',
         )
 

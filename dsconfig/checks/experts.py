@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import MODEL, rule
-from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.checks.registry import MODEL, refusal, rule
+from dsconfig.checks.rule import NOW, Finding, Path, in_deepspeed
 from dsconfig.checks.values import VALUE_KINDS
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
@@ -13,17 +13,9 @@ from dsconfig.source.pointer import split
 
 TP: Path = ("tensor_parallel",)
 EP: Path = ("expert_parallel",)
-NOW = "DeepSpeed stops when the engine is built"
 
 
-@rule(
-    "DSC465",
-    "expert-parallel-values",
-    Effect.REFUSED,
-    wakes="expert_parallel",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC465", "expert-parallel-values", wakes="expert_parallel", late=True)
 def expert_parallel_values(config: Context) -> Iterator[Finding]:
     """What expert_parallel refuses when it is enabled: sizes and pairs that do not fit.
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Path, everywhere, in_deepspeed
+from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.checks.stray_names import NEVER_READ, called, is_of_scripts, of_another_place
 from dsconfig.lazily import lazily
 from dsconfig.report import Applicability, Edit, Effect, Fix
@@ -381,13 +381,7 @@ def key_under_two_names(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC026",
-    "deprecated-and-replacement",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    holds=everywhere,
-)
+@rule("DSC026", "deprecated-and-replacement", Effect.REFUSED, wakes="zero_optimization")
 def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
     """A deprecated key stands beside the key that replaced it; DeepSpeed stops.
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes import conditions
 
@@ -23,14 +23,7 @@ def _is_dynamic(config: Context) -> bool:
     return config.read(FP16, "loss_scale", 0.0) == 0
 
 
-@rule(
-    "DSC321",
-    "loss-scale-limits",
-    Effect.REFUSED,
-    also=(Effect.ALTERED,),
-    wakes="fp16",
-    holds=in_deepspeed,
-)
+@refusal("DSC321", "loss-scale-limits", also=(Effect.ALTERED,), wakes="fp16")
 def loss_scale_limits(config: Context) -> Iterator[Finding]:
     """Window or minimum of the dynamic loss scale is zero or negative.
 

@@ -3,21 +3,14 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import NOW, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
 
 
-@rule(
-    "DSC621",
-    "muon-with-reduce-scatter",
-    Effect.REFUSED,
-    wakes="optimizer",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC621", "muon-with-reduce-scatter", wakes="optimizer", late=True)
 def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Muon at stage 3 needs whole gradients: reduce_scatter, which is on by default, and
     quantised gradients must be off.
@@ -58,7 +51,6 @@ def muon_method(config: Context) -> Iterator[Finding]:
     if known and value not in (*known.choices, AUTO):
         yield Finding(
             path=path,
-            message=f"ns_method {value!r} is neither gram nor standard: DeepSpeed stops when the "
-            "engine is built",
+            message=f"ns_method {value!r} is neither gram nor standard: {NOW}",
             help='write "gram" or "standard"',
         )

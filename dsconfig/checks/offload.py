@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import NOW, Finding, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import is_block
@@ -59,8 +59,7 @@ def nvme_without_path(config: Context) -> Iterator[Finding]:
         if block.get("device") == "nvme" and block.get("nvme_path") is None:
             yield Finding(
                 path=(*ZERO, name, "device"),
-                message=f"{name} goes to nvme without an nvme_path: DeepSpeed stops when the "
-                "engine is built",
+                message=f"{name} goes to nvme without an nvme_path: {NOW}",
                 help='add "nvme_path": "/local_nvme" (a directory on a local NVMe disk)',
             )
 
@@ -133,22 +132,14 @@ def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device":
         "cpu", "ratio": 0.5}}}
     """
-    for breach in config.unmet_condition("partial-offload-needs-stage-3"):
-        yield Finding(
-            path=breach.path,
-            message=f"{breach.said}: DeepSpeed stops, partial offload is for stage 3",
-            help='delete it, or set "stage": 3',
-        )
+    yield from config.breached(
+        "partial-offload-needs-stage-3",
+        "DeepSpeed stops, partial offload is for stage 3",
+        'delete it, or set "stage": 3',
+    )
 
 
-@rule(
-    "DSC437",
-    "partial-offload-optimizer",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC437", "partial-offload-optimizer", wakes="zero_optimization", late=True)
 def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     """Partial offload works with DeepSpeed's CPU Adam only.
 
@@ -164,8 +155,7 @@ def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     if not config.builds_cpu_adam:
         yield Finding(
             path=(*ZERO, "offload_optimizer", "ratio"),
-            message=f"offload_optimizer.ratio {ratio:g} needs DeepSpeed's CPU Adam: DeepSpeed "
-            "stops when the engine is built",
+            message=f"offload_optimizer.ratio {ratio:g} needs DeepSpeed's CPU Adam: {NOW}",
             help="use AdamW without torch_adam",
         )
 
@@ -180,14 +170,7 @@ def _has_amsgrad(config: Context) -> bool:
     return "amsgrad" in built.states_with
 
 
-@rule(
-    "DSC438",
-    "super-offload-without-device",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC438", "super-offload-without-device", wakes="zero_optimization", late=True)
 def super_offload_without_device(config: Context) -> Iterator[Finding]:
     """super_offload at stage 3 is on and cannot work: no device is named to offload to, the
     optimizer is no Adam, or the card (`--device`) is not NVIDIA's.
@@ -208,22 +191,21 @@ def super_offload_without_device(config: Context) -> Iterator[Finding]:
     if device is not None and device.kind != "cuda":
         yield Finding(
             path=(*path, "super_offload"),
-            message=f"super_offload runs on NVIDIA cards only: on {device.name} DeepSpeed stops "
-            "when the engine is built",
+            message=f"super_offload runs on NVIDIA cards only: on {device.name} {NOW}",
             help="delete it",
         )
     elif config.offload("offload_optimizer") == "none":
         yield Finding(
             path=(*path, "super_offload"),
-            message="super_offload is on while offload_optimizer.device is none: DeepSpeed stops "
-            "when the engine is built, or with torch_adam at the first step",
+            message=f"super_offload is on while offload_optimizer.device is none: {NOW}, or with "
+            "torch_adam at the first step",
             help='write "device": "cpu"',
         )
     elif not _has_amsgrad(config):
         yield Finding(
             path=(*path, "super_offload"),
-            message=f"super_offload updates with a CPU Adam, and the optimizer is "
-            f"{config.optimizer}: DeepSpeed stops when the engine is built",
+            message="super_offload updates with a CPU Adam, and the optimizer is "
+            f"{config.optimizer}: {NOW}",
             help="use AdamW, or delete it",
         )
 
@@ -251,14 +233,7 @@ def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC440",
-    "client-optimizer-under-offload",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC440", "client-optimizer-under-offload", wakes="zero_optimization", late=True)
 def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     """The script passes an optimizer of its own while the states are offloaded.
 
@@ -279,8 +254,7 @@ def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     if forced is None or forced:
         yield Finding(
             path=(*ZERO, "offload_optimizer"),
-            message=f"the script's {client} is not made for optimizer offload: DeepSpeed stops "
-            "when the engine is built",
+            message=f"the script's {client} is not made for optimizer offload: {NOW}",
             help='pass DeepSpeedCPUAdam, or set "zero_force_ds_cpu_optimizer": false',
             on_key=True,
         )

@@ -6,7 +6,7 @@ from typing import Any
 from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, everywhere, in_deepspeed
+from dsconfig.checks.rule import NOW, Finding, in_deepspeed
 from dsconfig.checks.values import VALUE_KINDS, literal_of, shown, to_write
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
@@ -22,7 +22,6 @@ with lazily():
 
 
 PARAMS = ("optimizer", "params")
-NOW = "DeepSpeed stops when the engine is built"
 
 
 def what_is_built(config: Context) -> Built | None:
@@ -210,7 +209,6 @@ def params_not_a_block(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     wakes="optimizer zero_allow_untested_optimizer",
     late=True,
-    holds=everywhere,
 )
 def untested_optimizer(config: Context) -> Iterator[Finding]:
     """ZeRO takes a list of tested optimizers; others need `zero_allow_untested_optimizer`.

@@ -3,23 +3,20 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import NOW, Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.reading import is_block
 
 TP: Path = ("tensor_parallel",)
 EP: Path = ("expert_parallel",)
-NOW = "DeepSpeed stops when the engine is built"
 
 
-@rule(
+@refusal(
     "DSC461",
     "sequence-parallel-size",
-    Effect.REFUSED,
     also=(Effect.ALTERED,),
     wakes="sequence_parallel_size data_parallel_size",
-    holds=in_deepspeed,
 )
 def sequence_parallel_size(config: Context) -> Iterator[Finding]:
     """The number of ranks is divided by sequence_parallel_size, as a fraction where it does not
@@ -66,15 +63,7 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC462",
-    "autotp-size",
-    Effect.REFUSED,
-    also=(Effect.INERT,),
-    wakes="tensor_parallel",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC462", "autotp-size", also=(Effect.INERT,), wakes="tensor_parallel", late=True)
 def autotp_size(config: Context) -> Iterator[Finding]:
     """autotp_size must divide the number of ranks (`--world-size`) and agree with tp.tp_size.
 
@@ -110,14 +99,7 @@ def autotp_size(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC476",
-    "autotp-at-stage-3",
-    Effect.REFUSED,
-    wakes="tensor_parallel",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC476", "autotp-at-stage-3", wakes="tensor_parallel", late=True)
 def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
     """Releases from 0.16.4 to 0.19.3 do not split layers over ranks at stage 3.
 
@@ -138,14 +120,7 @@ def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC464",
-    "partition-config",
-    Effect.REFUSED,
-    wakes="tensor_parallel",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC464", "partition-config", wakes="tensor_parallel", late=True)
 def partition_config(config: Context) -> Iterator[Finding]:
     """A layer_spec of partition_config has an unknown type, a bad shape, or a dimension outside
     it.

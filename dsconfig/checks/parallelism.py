@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import HOLDER, TRAINING, rule
-from dsconfig.checks.rule import Finding, before_deepspeed, beside_arguments
+from dsconfig.checks.rule import NOW, Finding, before_deepspeed, beside_arguments
 from dsconfig.facts import distributed_config, parallelism
 from dsconfig.facts.held import is_of_accelerate
 from dsconfig.facts.parallelism import BLOCK
@@ -128,7 +128,7 @@ def distributed_config_of_the_model(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(),
             message=f"{config.argument(path)} divides the model among ranks before DeepSpeed has "
-            "it: DeepSpeed stops when the engine is built",
+            f"it: {NOW}",
             help='leave it out and let ZeRO divide the model, or set "tensor_parallel"',
             elsewhere=in_file,
             late=True,

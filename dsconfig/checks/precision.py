@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding
+from dsconfig.checks.rule import NOW, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
 from dsconfig.runtimes.conditions import MASTER_KEYS, keeps_masters, stages_with_masters
@@ -50,12 +50,11 @@ def master_weights_need_zero(config: Context) -> Iterator[Finding]:
     """
     stages = stages_with_masters(config)
     named = "1, 2 or 3" if len(stages) == 3 else "2"
-    for breach in config.unmet_condition("master-weights-need-zero"):
-        yield Finding(
-            path=breach.path,
-            message=f"{breach.said}: DeepSpeed stops, it needs stage {named}",
-            help=f'delete it, or set "stage" to {named}',
-        )
+    yield from config.breached(
+        "master-weights-need-zero",
+        f"DeepSpeed stops, it needs stage {named}",
+        f'delete it, or set "stage" to {named}',
+    )
 
 
 @rule("DSC308", "bf16-states-need-masters", Effect.REFUSED, wakes="bf16 bfloat16")
@@ -67,12 +66,9 @@ def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true,
         "bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}}
     """
-    for breach in config.unmet_condition("bf16-states-need-masters"):
-        yield Finding(
-            path=breach.path,
-            message=f"{breach.said}: DeepSpeed stops",
-            help='add "bf16_master_weights_and_grads": true',
-        )
+    yield from config.breached(
+        "bf16-states-need-masters", "DeepSpeed stops", 'add "bf16_master_weights_and_grads": true'
+    )
 
 
 @rule(
@@ -98,8 +94,7 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
         if keeps_masters(config, path) and not exempt and not (offloaded and on_host):
             yield Finding(
                 path=path,
-                message=f"{path[1]} needs offload_optimizer with DeepSpeed's CPU Adam: DeepSpeed "
-                "stops when the engine is built",
+                message=f"{path[1]} needs offload_optimizer with DeepSpeed's CPU Adam: {NOW}",
                 help='add "offload_optimizer": {"device": "cpu"} to zero_optimization and use '
                 "AdamW without torch_adam",
             )
@@ -118,8 +113,7 @@ def both_master_weights(config: Context) -> Iterator[Finding]:
     if config.stage and all(keeps_masters(config, path) for path in MASTER_KEYS[:2]):
         yield Finding(
             path=MASTER_KEYS[0],
-            message="fp16 and bf16 master weights exclude each other: DeepSpeed stops when the "
-            "engine is built",
+            message=f"fp16 and bf16 master weights exclude each other: {NOW}",
             help="delete the one whose precision is off",
         )
 
@@ -170,7 +164,7 @@ def precision_not_on_device(config: Context) -> Iterator[Finding]:
             other = "fp16" if block != "fp16" and device.fp16 else None
             yield Finding(
                 path=(block, "enabled"),
-                message=f"{device.name} has no {block}: DeepSpeed stops when the engine is built",
+                message=f"{device.name} has no {block}: {NOW}",
                 help=f'write "{other}": {{"enabled": true}} and switch {block} off'
                 if other
                 else "train in fp32 on this device",

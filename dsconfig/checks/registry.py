@@ -1,10 +1,10 @@
 """All rules, by code. Families are imported when the first config is judged."""
 
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib import import_module
 
-from dsconfig.checks.rule import Check, Holds, Rule, everywhere
+from dsconfig.checks.rule import Check, Holds, Rule, everywhere, in_deepspeed
 from dsconfig.report import Effect
 
 MODEL = "@model"
@@ -114,6 +114,10 @@ def rule(
         return check
 
     return register
+
+
+refusal = partial(rule, effect=Effect.REFUSED, holds=in_deepspeed)
+"""Register what DeepSpeed stops at, and no other program of itself."""
 
 
 @cache

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import Finding, Path
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.reading import is_block
@@ -19,7 +19,7 @@ def _removals(config: Context) -> Iterator[tuple[Path, Key, Version]]:
             yield path, key, key.refused_from
 
 
-@rule("DSC801", "removed-feature", Effect.REFUSED, holds=in_deepspeed, on_templates=True)
+@refusal("DSC801", "removed-feature", on_templates=True)
 def removed_feature(config: Context) -> Iterator[Finding]:
     """The release judged for refuses this key by name, whatever its value.
 

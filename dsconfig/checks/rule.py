@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from dsconfig.checks.context import Context
 
 Path = tuple[str, ...]
+NOW = "DeepSpeed stops when the engine is built"
+"""What most refusals come to that are late."""
 Holds = Callable[[Runtime], bool]
 
 

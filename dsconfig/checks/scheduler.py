@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import NOW, Finding
 from dsconfig.checks.values import literal_of, shown, to_write
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
@@ -23,7 +23,6 @@ with lazily():
 
 
 PARAMS = ("scheduler", "params")
-NOW = "DeepSpeed stops when the engine is built"
 POSITIVE_STEPS = {
     "warmup_num_steps": ("0.19.3", "it is raised to 2"),
     "lr_range_test_step_size": ("0.19.4", "it is used as it is, and 0 stops the first step"),
@@ -180,14 +179,7 @@ def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC635",
-    "torch-scheduler-with-wrapper",
-    Effect.REFUSED,
-    wakes="scheduler",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC635", "torch-scheduler-with-wrapper", wakes="scheduler", late=True)
 def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
     """torch's schedules want torch's optimizer; ZeRO, fp16 and bf16 put a wrapper in its place,
     which they refuse.

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dsconfig.checks.context import Context, key_at
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Path, everywhere, in_deepspeed
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.report import Effect, Fix
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
@@ -92,7 +92,7 @@ def _unmet(config: Context, path: Path) -> ByHand | None:
     return None
 
 
-@rule("DSC031", "refused-value", Effect.REFUSED, holds=in_deepspeed)
+@refusal("DSC031", "refused-value")
 def refused_value(config: Context) -> Iterator[Finding]:
     """DeepSpeed stops at this value, because it is of another type, outside its limits, or
     none of the words it knows.
@@ -261,7 +261,7 @@ def converted_value(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC034", "null-block", Effect.INERT, also=(Effect.NOTE,), wakes="bf16 aio", holds=everywhere)
+@rule("DSC034", "null-block", Effect.INERT, also=(Effect.NOTE,), wakes="bf16 aio")
 def null_block(config: Context) -> Iterator[Finding]:
     """A block is null, which counts as absent: null for bf16 trains in fp32.
 

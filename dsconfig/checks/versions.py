@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dsconfig.checks.context import Context, key_at
-from dsconfig.checks.registry import rule
+from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
@@ -79,14 +79,7 @@ def key_too_new(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC812",
-    "key-no-longer-read",
-    Effect.REFUSED,
-    also=(Effect.ALTERED,),
-    holds=in_deepspeed,
-    on_templates=True,
-)
+@refusal("DSC812", "key-no-longer-read", also=(Effect.ALTERED,), on_templates=True)
 def key_no_longer_read(config: Context) -> Iterator[Finding]:
     """An earlier release read this key; the one judged for does not.
 
@@ -112,7 +105,7 @@ def key_no_longer_read(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC813", "unknown-key-in-release", Effect.REFUSED, holds=in_deepspeed, on_templates=True)
+@refusal("DSC813", "unknown-key-in-release", on_templates=True)
 def removed_before_it_came(config: Context) -> Iterator[Finding]:
     """A feature that came and went: the release judged for is older than both.
 
@@ -132,7 +125,7 @@ def removed_before_it_came(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC814", "zero-needed-fp16", Effect.REFUSED, wakes="zero_optimization", holds=in_deepspeed)
+@refusal("DSC814", "zero-needed-fp16", wakes="zero_optimization")
 def zero_needed_fp16(config: Context) -> Iterator[Finding]:
     """Up to 0.3.15 ZeRO ran under fp16 only, up to 0.3.16 stage 1 did.
 
@@ -140,15 +133,14 @@ def zero_needed_fp16(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}
     """
-    for breach in config.unmet_condition("zero-needed-fp16"):
-        yield Finding(
-            path=breach.path,
-            message=f"{breach.said}: it stops",
-            help='add "fp16": {"enabled": true}, or use DeepSpeed 0.4.0 or later',
-        )
+    yield from config.breached(
+        "zero-needed-fp16",
+        "it stops",
+        'add "fp16": {"enabled": true}, or use DeepSpeed 0.4.0 or later',
+    )
 
 
-@rule("DSC815", "old-zero-limits", Effect.REFUSED, wakes="zero_optimization", holds=in_deepspeed)
+@refusal("DSC815", "old-zero-limits", wakes="zero_optimization")
 def old_zero_limits(config: Context) -> Iterator[Finding]:
     """What releases before 0.7.0 checked in zero_optimization: little, and by hand.
 
@@ -156,15 +148,14 @@ def old_zero_limits(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 4}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
     """
-    for breach in config.unmet_condition("old-zero-limits"):
-        yield Finding(
-            path=breach.path,
-            message=f"{breach.said}: DeepSpeed {config.release} stops",
-            help="write what the documentation of that release asks for",
-        )
+    yield from config.breached(
+        "old-zero-limits",
+        f"DeepSpeed {config.release} stops",
+        "write what the documentation of that release asks for",
+    )
 
 
-@rule("DSC816", "bf16-needed-zero", Effect.REFUSED, wakes="bf16 bfloat16", holds=in_deepspeed)
+@refusal("DSC816", "bf16-needed-zero", wakes="bf16 bfloat16")
 def bf16_needed_zero(config: Context) -> Iterator[Finding]:
     """DeepSpeed 0.6.0 and 0.6.1 ran bf16 with ZeRO 1 to 3 only.
 
@@ -172,15 +163,14 @@ def bf16_needed_zero(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}}
     good: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}
     """
-    for breach in config.unmet_condition("bf16-needed-zero"):
-        yield Finding(
-            path=breach.path,
-            message=f"{breach.said}: it stops otherwise",
-            help='add "zero_optimization": {"stage": 1}, or use DeepSpeed 0.6.2 or later',
-        )
+    yield from config.breached(
+        "bf16-needed-zero",
+        "it stops otherwise",
+        'add "zero_optimization": {"stage": 1}, or use DeepSpeed 0.6.2 or later',
+    )
 
 
-@rule("DSC819", "elasticity-with-batch", Effect.REFUSED, wakes="elasticity", holds=in_deepspeed)
+@refusal("DSC819", "elasticity-with-batch", wakes="elasticity")
 def elasticity_with_batch(config: Context) -> Iterator[Finding]:
     """Elasticity chooses the batch numbers itself; up to 0.19.7 it stops where the file has them
     too, unless `ignore_non_elastic_batch_info` is true.
@@ -190,21 +180,14 @@ def elasticity_with_batch(config: Context) -> Iterator[Finding]:
         "micro_batch_sizes": [1, 2]}}
     good: {"train_batch_size": 8, "elasticity": {"enabled": false}}
     """
-    for breach in config.unmet_condition("elasticity-with-batch"):
-        yield Finding(
-            path=breach.path,
-            message=f"{breach.said}: DeepSpeed {config.release} stops",
-            help='delete the batch numbers, or add "ignore_non_elastic_batch_info": true',
-        )
+    yield from config.breached(
+        "elasticity-with-batch",
+        f"DeepSpeed {config.release} stops",
+        'delete the batch numbers, or add "ignore_non_elastic_batch_info": true',
+    )
 
 
-@rule(
-    "DSC817",
-    "wrong-level-name-error",
-    Effect.REFUSED,
-    wakes="compression_training",
-    holds=in_deepspeed,
-)
+@refusal("DSC817", "wrong-level-name-error", wakes="compression_training")
 def compression_at_wrong_level(config: Context) -> Iterator[Finding]:
     """`shared_parameters` right below compression_training sends 0.7.0 to 0.19.2 into code
     that does not exist any more; they stop with a NameError.

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.checks.registry import refusal
+from dsconfig.checks.rule import NOW, Finding, Path
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 
 BLOCK: Path = (*ZERO, "zenflow")
-NOW = "DeepSpeed stops when the engine is built"
 OFFLOADED = '"offload_optimizer": {"device": "cpu"}'
 
 
@@ -17,14 +16,12 @@ def _is_on(config: Context) -> bool:
     return BLOCK in config.reading.values and config.get(*BLOCK) is not None
 
 
-@rule(
+@refusal(
     "DSC451",
     "zenflow-needs-offload",
-    Effect.REFUSED,
     also=(Effect.ALTERED,),
     wakes="zero_optimization.zenflow",
     late=True,
-    holds=in_deepspeed,
 )
 def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
     """ZenFlow hides the cost of optimizer offload, so it needs ZeRO and an offloaded optimizer.
@@ -53,14 +50,7 @@ def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC452",
-    "zenflow-selection",
-    Effect.REFUSED,
-    wakes="zero_optimization.zenflow",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC452", "zenflow-selection", wakes="zero_optimization.zenflow", late=True)
 def zenflow_selection(config: Context) -> Iterator[Finding]:
     """Strategy and interval of the selection contradict each other, or are unknown.
 
@@ -101,14 +91,7 @@ def _selection(name: str, message: str, *, late: bool = False) -> Finding:
     )
 
 
-@rule(
-    "DSC453",
-    "zenflow-offload-needs-overlap",
-    Effect.REFUSED,
-    wakes="zero_optimization.zenflow",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC453", "zenflow-offload-needs-overlap", wakes="zero_optimization.zenflow", late=True)
 def zenflow_offload_needs_overlap(config: Context) -> Iterator[Finding]:
     """zenflow.offload needs overlap_comm, which is off by default below stage 3.
 

@@ -4,17 +4,15 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.dtypes import model_dtype, named_dtype
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.checks.registry import refusal, rule
+from dsconfig.checks.rule import NOW, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.conditions import sums
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.source.edit import as_fix, replace_value
 
 
-@rule(
-    "DSC411", "grad-norm-needs-stage", Effect.REFUSED, wakes="zero_optimization", holds=in_deepspeed
-)
+@refusal("DSC411", "grad-norm-needs-stage", wakes="zero_optimization")
 def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     """compute_grad_norm can be switched off at ZeRO stages 1 and 2 only.
 
@@ -23,8 +21,7 @@ def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2,
         "compute_grad_norm": false}}
     """
-    for breach in config.unmet_condition("grad-norm-needs-stage"):
-        yield Finding(path=breach.path, message=f"{breach.said}: DeepSpeed stops", help="delete it")
+    yield from config.breached("grad-norm-needs-stage", "DeepSpeed stops", "delete it")
 
 
 @rule("DSC412", "grad-norm-needed", Effect.REFUSED, wakes="zero_optimization", late=True)
@@ -61,20 +58,12 @@ def grad_norm_needed(config: Context) -> Iterator[Finding]:
         if holds:
             yield Finding(
                 path=(*ZERO, "compute_grad_norm"),
-                message=f"compute_grad_norm is false although {reason}: DeepSpeed stops when the "
-                "engine is built",
+                message=f"compute_grad_norm is false although {reason}: {NOW}",
                 help=f"delete it, or write {remedy}",
             )
 
 
-@rule(
-    "DSC413",
-    "legacy-stage1",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC413", "legacy-stage1", wakes="zero_optimization", late=True)
 def legacy_stage1(config: Context) -> Iterator[Finding]:
     """legacy_stage1 asks for code that left with 0.5.9; the engine is not built.
 
@@ -84,19 +73,17 @@ def legacy_stage1(config: Context) -> Iterator[Finding]:
     if config.read(ZERO, "legacy_stage1", False) and config.stage and config.since("0.5.9"):
         yield Finding(
             path=(*ZERO, "legacy_stage1"),
-            message="legacy_stage1 was removed in 0.5.9: DeepSpeed stops when the engine is built",
+            message=f"legacy_stage1 was removed in 0.5.9: {NOW}",
             help="delete it",
             fix=as_fix(replace_value(config.document, "/zero_optimization/legacy_stage1", False)),
         )
 
 
-@rule(
+@refusal(
     "DSC414",
     "prescale-with-reduce-scatter",
-    Effect.REFUSED,
     wakes="prescale_gradients gradient_predivide_factor",
     late=True,
-    holds=in_deepspeed,
 )
 def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Stages 2 and 3 with reduce_scatter divide gradients after the reduction, all at once.
@@ -120,19 +107,12 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=(key,),
                 message=f"{key} does not go with reduce_scatter at ZeRO stage {config.stage}: "
-                "DeepSpeed stops when the engine is built",
+                f"{NOW}",
                 help=f'delete {key}, or set "reduce_scatter": false',
             )
 
 
-@rule(
-    "DSC415",
-    "odd-allgather-bucket",
-    Effect.REFUSED,
-    wakes="zero_optimization",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC415", "odd-allgather-bucket", wakes="zero_optimization", late=True)
 def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
     """Stages 1 and 2 align the all-gather to 4 bytes: an odd number of elements is refused.
 
@@ -146,36 +126,23 @@ def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
         edits = replace_value(config.document, "/zero_optimization/allgather_bucket_size", size - 1)
         yield Finding(
             path=(*ZERO, "allgather_bucket_size"),
-            message=f"allgather_bucket_size {size} is odd: DeepSpeed stops when the engine is "
-            "built",
+            message=f"allgather_bucket_size {size} is odd: {NOW}",
             help=f"write {size - 1}",
             fix=as_fix(edits),
         )
 
 
-@rule(
-    "DSC416", "sum-not-supported", Effect.REFUSED, wakes="gradient_allreduce_op", holds=in_deepspeed
-)
+@refusal("DSC416", "sum-not-supported", wakes="gradient_allreduce_op")
 def sum_not_supported(config: Context) -> Iterator[Finding]:
     """gradient_allreduce_op sum does not go with stage 3, ZenFlow or DeepCompile.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "gradient_allreduce_op": "sum"}
     """
-    for breach in config.unmet_condition("sum-not-supported"):
-        yield Finding(
-            path=breach.path, message=f"{breach.said}: DeepSpeed stops", help='write "mean"'
-        )
+    yield from config.breached("sum-not-supported", "DeepSpeed stops", 'write "mean"')
 
 
-@rule(
-    "DSC417",
-    "unmanaged-accumulation",
-    Effect.REFUSED,
-    wakes="managed_gradient_accumulation",
-    late=True,
-    holds=in_deepspeed,
-)
+@refusal("DSC417", "unmanaged-accumulation", wakes="managed_gradient_accumulation", late=True)
 def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
     """managed_gradient_accumulation false goes with overlap_comm from stage 2 on, and never with
     DeepCompile.
@@ -197,8 +164,7 @@ def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
         if holds:
             yield Finding(
                 path=("managed_gradient_accumulation",),
-                message=f"managed_gradient_accumulation false does not go with {reason}: "
-                "DeepSpeed stops when the engine is built",
+                message=f"managed_gradient_accumulation false does not go with {reason}: {NOW}",
                 help='delete it, or set "overlap_comm": false',
             )
 
@@ -257,8 +223,7 @@ def hpz_group(config: Context) -> Iterator[Finding]:
     elif world % size:
         yield Finding(
             path=(*ZERO, "zero_hpz_partition_size"),
-            message=f"zero_hpz_partition_size {size} does not divide {world} ranks: DeepSpeed "
-            "stops when the engine is built",
+            message=f"zero_hpz_partition_size {size} does not divide {world} ranks: {NOW}",
             help=f"write one of {', '.join(str(n) for n in range(1, world + 1) if world % n == 0)}",
         )
 
@@ -277,8 +242,7 @@ def quantized_gradients_group(config: Context) -> Iterator[Finding]:
     if config.stage == 3 and quantized and not config.read(ZERO, "reduce_scatter", True):
         yield Finding(
             path=(*ZERO, "zero_quantized_gradients"),
-            message="zero_quantized_gradients needs reduce_scatter, which is off: DeepSpeed stops "
-            "when the engine is built",
+            message=f"zero_quantized_gradients needs reduce_scatter, which is off: {NOW}",
             help='set "reduce_scatter": true',
         )
 
