@@ -5,7 +5,7 @@ knows names and homes, and asks for a command when it is wanted.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import cleandoc
 from typing import Any
@@ -20,26 +20,8 @@ from dsconfig.lazily import lazily
 with lazily():
     from dsconfig.checks import spelling
 
-HOMES = {
-    "validate": "dsconfig.commands.validate",
-    "resolve": "dsconfig.commands.resolve",
-    "estimate": "dsconfig.commands.estimate",
-    "plan": "dsconfig.commands.plan",
-    "tune": "dsconfig.commands.tune",
-    "init": "dsconfig.commands.init",
-    "explain": "dsconfig.commands.explain",
-    "schema": "dsconfig.commands.schema",
-    "diff": "dsconfig.commands.diff",
-    "convert": "dsconfig.commands.convert",
-    "run": "dsconfig.commands.run",
-    "checkpoint": "dsconfig.commands.checkpoint",
-    "doctor": "dsconfig.commands.doctor",
-    "models": "dsconfig.commands.models",
-    "devices": "dsconfig.commands.devices",
-}
-"""Where each command lives; the function bears the command's name."""
-
-EXAMPLES = {
+HOME = "dsconfig.commands"
+COMMANDS: Mapping[str, tuple[str, ...]] = {
     "validate": ("ds.json", "configs --fix --diff"),
     "resolve": ("ds.json --gpus 8 --device h100", "ds.json --runtime transformers"),
     "estimate": (
@@ -57,9 +39,12 @@ EXAMPLES = {
     "diff": ("old.json new.json", "ds.json --from-version 0.14.4"),
     "convert": ("ds.json --to json", "ds.json --to accelerate --gpus 8"),
     "run": ("ds.json --gpus 2 -- train.py", "ds.json --engine dsengine -- theirs.py --lr 1e-4"),
+    "checkpoint": (),
     "doctor": ("", "--help"),
+    "models": (),
+    "devices": (),
 }
-"""Two requests of each command, for its help, where its own text has none."""
+"""Each in a module of its name; with two requests for its help, where its own text has none."""
 
 FORWARDING = {"run"}
 """Commands that hand the arguments after ``--`` to another program."""
@@ -67,14 +52,14 @@ FORWARDING = {"run"}
 
 def build(name: str) -> Any:
     """The ready command, or None when there is no such name."""
-    if name not in HOMES:
+    if name not in COMMANDS:
         return None
-    function: Callable[..., Any] = getattr(import_module(HOMES[name]), name)
+    function: Callable[..., Any] = getattr(import_module(f"{HOME}.{name}"), name)
     settings = {"help_option_names": ["-h", "--help"]}
     if name in FORWARDING:
         settings |= {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[dict-item]
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    asked = [f"dsconfig {name} {each}".rstrip() for each in EXAMPLES.get(name, ())]
+    asked = [f"dsconfig {name} {each}".rstrip() for each in COMMANDS[name]]
     examples = "\n\n".join(("Examples:", *asked)) if asked else None
     said = prose(function.__doc__ or "")
     single.command(name, context_settings=settings, help=said, epilog=examples)(function)
@@ -91,14 +76,14 @@ class LazyGroup(TyperGroup):
     """A group whose commands are built on demand."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(HOMES)
+        return list(COMMANDS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As usual; a name that nobody has is told with the nearest."""
-        unknown = bool(args) and args[0] not in HOMES and not args[0].startswith("-")
+        unknown = bool(args) and args[0] not in COMMANDS and not args[0].startswith("-")
         if unknown and not ctx.resilient_parsing:
-            near = spelling.closest(args[0], HOMES)
-            hint = f'did you mean "{near}"?' if near else f"it knows {', '.join(HOMES)}"
+            near = spelling.closest(args[0], COMMANDS)
+            hint = f'did you mean "{near}"?' if near else f"it knows {', '.join(COMMANDS)}"
             raise UsageError(f'there is no command "{args[0]}"; {hint}')
         return super().resolve_command(ctx, args)
 

@@ -77,9 +77,6 @@ Plot = Annotated[
 Html = Annotated[
     Path | None, typer.Option("--html", metavar="OUT.html", help="Write one self-contained page.")
 ]
-FailIfOom = Annotated[
-    bool, typer.Option("--fail-if-oom", help="Exit 1 when it does not fit the card.")
-]
 
 
 @options.with_facts()
@@ -106,7 +103,7 @@ def estimate(
     log: Log = None,
     plot: Plot = None,
     html: Html = None,
-    fail_if_oom: FailIfOom = False,
+    fail_if_oom: options.FailIfOom = False,
     output_format: options.FullOrJson = "full",
 ) -> None:
     """How many bytes on each GPU, on the host and on NVMe, and which key causes them.

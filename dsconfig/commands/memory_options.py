@@ -3,10 +3,8 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from dsconfig.commands.errors import UsageError, usage
-from dsconfig.commands.options import FACTS
+from dsconfig.commands.options import fact
 from dsconfig.lazily import lazily
 
 with lazily():
@@ -18,57 +16,35 @@ with lazily():
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
 
-Recompute = Annotated[
-    str | None,
-    typer.Option("--recompute", help="none, selective or full.", rich_help_panel=FACTS),
-]
+Recompute = Annotated[str | None, fact("--recompute", help="none, selective or full.")]
 Attention = Annotated[
-    str | None,
-    typer.Option(
-        "--attention", help="flash or eager; else as transformers does.", rich_help_panel=FACTS
-    ),
+    str | None, fact("--attention", help="flash or eager; else as transformers does.")
 ]
-FusedKernels = Annotated[
-    bool,
-    typer.Option(
-        "--fused-kernels", help="Fused norm, MLP and loss (Liger).", rich_help_panel=FACTS
-    ),
-]
+FusedKernels = Annotated[bool, fact("--fused-kernels", help="Fused norm, MLP and loss (Liger).")]
 LossKernel = Annotated[
     str | None,
-    typer.Option(
+    fact(
         "--loss",
         metavar="KERNEL",
         help="plain (default), 16bit, fused, chunked, or fused-linear (with --fused-kernels).",
-        rich_help_panel=FACTS,
     ),
 ]
 Trainable = Annotated[
-    str | None,
-    typer.Option(
-        "--trainable", help="Trainable parameters of a frozen model: 20M.", rich_help_panel=FACTS
-    ),
+    str | None, fact("--trainable", help="Trainable parameters of a frozen model: 20M.")
 ]
 LoraRank = Annotated[
-    int | None,
-    typer.Option(
-        "--lora-rank", min=1, help="Rank of adapters beside a frozen model.", rich_help_panel=FACTS
-    ),
+    int | None, fact("--lora-rank", min=1, help="Rank of adapters beside a frozen model.")
 ]
 LoraTargets = Annotated[
     str | None,
-    typer.Option(
+    fact(
         "--lora-targets",
         metavar="NAMES",
         help="What they stand beside: q_proj,v_proj; else every linear map.",
-        rich_help_panel=FACTS,
     ),
 ]
 LoraDropout = Annotated[
-    float,
-    typer.Option(
-        "--lora-dropout", min=0.0, max=1.0, help="Dropout of adapters.", rich_help_panel=FACTS
-    ),
+    float, fact("--lora-dropout", min=0.0, max=1.0, help="Dropout of adapters.")
 ]
 
 

@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     from dsconfig.schema import Version
     from dsconfig.source import Document
 
-FACTS = "Facts"
+
+def fact(*names: str, help: str, **more: Any) -> Any:
+    """A flag about facts, which help lists among its like."""
+    return typer.Option(*names, help=help, rich_help_panel="Facts", **more)
+
 
 ConfigFile = Annotated[str, typer.Argument(metavar="FILE", help="The config; - reads stdin.")]
 Overrides = Annotated[
@@ -50,6 +54,9 @@ DeepSpeedVersion = Annotated[
         metavar="X.Y.Z",
         help="Judge for this release; default: the installed one, else the newest known.",
     ),
+]
+FailIfOom = Annotated[
+    bool, typer.Option("--fail-if-oom", help="Exit 1 when it does not fit the card.")
 ]
 OutputFormat = Annotated[
     str,
@@ -73,123 +80,53 @@ FullOrJson = Annotated[
         callback=full_or_json,
     ),
 ]
-WorldSize = Annotated[
-    int | None,
-    typer.Option("--gpus", "--world-size", help="Number of ranks.", rich_help_panel=FACTS),
-]
-Nodes = Annotated[
-    int | None, typer.Option("--nodes", help="Number of nodes.", rich_help_panel=FACTS)
-]
-Device = Annotated[
-    str | None,
-    typer.Option("--device", help="A card (`dsconfig devices`), or cpu.", rich_help_panel=FACTS),
-]
+WorldSize = Annotated[int | None, fact("--gpus", "--world-size", help="Number of ranks.")]
+Nodes = Annotated[int | None, fact("--nodes", help="Number of nodes.")]
+Device = Annotated[str | None, fact("--device", help="A card (`dsconfig devices`), or cpu.")]
 Model = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        help="A name (`dsconfig models`), a Hugging Face id or a config.json.",
-        rich_help_panel=FACTS,
-    ),
+    fact("--model", help="A name (`dsconfig models`), a Hugging Face id or a config.json."),
 ]
-Params = Annotated[
-    str | None,
-    typer.Option("--params", help="Parameter count: 13e9, 13B, 700M.", rich_help_panel=FACTS),
-]
+Params = Annotated[str | None, fact("--params", help="Parameter count: 13e9, 13B, 700M.")]
 TrainingArgs = Annotated[
-    Path | None,
-    typer.Option(
-        "--training-args",
-        help="TrainingArguments as JSON or YAML.",
-        rich_help_panel=FACTS,
-    ),
+    Path | None, fact("--training-args", help="TrainingArguments as JSON or YAML.")
 ]
-AccelerateConfig = Annotated[
-    Path | None,
-    typer.Option("--accelerate-config", help="An accelerate YAML.", rich_help_panel=FACTS),
-]
-MicroBatch = Annotated[
-    int | None,
-    typer.Option("--micro-batch", help="Samples per GPU per pass.", rich_help_panel=FACTS),
-]
-GlobalBatch = Annotated[
-    int | None,
-    typer.Option("--global-batch", help="Samples per optimizer step.", rich_help_panel=FACTS),
-]
-SequenceLength = Annotated[
-    int | None,
-    typer.Option("--seq-len", help="Tokens per sample.", rich_help_panel=FACTS),
-]
-HostMemory = Annotated[
-    str | None,
-    typer.Option("--host-memory", help="Main memory per node: 512GiB.", rich_help_panel=FACTS),
-]
+AccelerateConfig = Annotated[Path | None, fact("--accelerate-config", help="An accelerate YAML.")]
+MicroBatch = Annotated[int | None, fact("--micro-batch", help="Samples per GPU per pass.")]
+GlobalBatch = Annotated[int | None, fact("--global-batch", help="Samples per optimizer step.")]
+SequenceLength = Annotated[int | None, fact("--seq-len", help="Tokens per sample.")]
+HostMemory = Annotated[str | None, fact("--host-memory", help="Main memory per node: 512GiB.")]
 
-DeviceMemory = Annotated[
-    str | None,
-    typer.Option("--device-memory", help="Memory of one card: 80GiB.", rich_help_panel=FACTS),
-]
-Accumulation = Annotated[
-    int | None,
-    typer.Option("--accumulation", help="Passes per optimizer step.", rich_help_panel=FACTS),
-]
-PrecisionName = Annotated[
-    str | None, typer.Option("--precision", help="fp32, fp16 or bf16.", rich_help_panel=FACTS)
-]
-LearningRate = Annotated[
-    float | None, typer.Option("--learning-rate", help="Peak rate.", rich_help_panel=FACTS)
-]
-TotalSteps = Annotated[
-    int | None,
-    typer.Option("--total-steps", help="Optimizer steps of the run.", rich_help_panel=FACTS),
-]
-WarmupSteps = Annotated[
-    float | None,
-    typer.Option("--warmup-steps", help="Steps, or a share below 1.", rich_help_panel=FACTS),
-]
-Nvme = Annotated[
-    str | None,
-    typer.Option("--nvme", help="Directory on NVMe for offloading.", rich_help_panel=FACTS),
-]
-NvmeSize = Annotated[
-    str | None,
-    typer.Option("--nvme-size", help="Free space there per node: 2TB.", rich_help_panel=FACTS),
-]
+DeviceMemory = Annotated[str | None, fact("--device-memory", help="Memory of one card: 80GiB.")]
+Accumulation = Annotated[int | None, fact("--accumulation", help="Passes per optimizer step.")]
+PrecisionName = Annotated[str | None, fact("--precision", help="fp32, fp16 or bf16.")]
+LearningRate = Annotated[float | None, fact("--learning-rate", help="Peak rate.")]
+TotalSteps = Annotated[int | None, fact("--total-steps", help="Optimizer steps of the run.")]
+WarmupSteps = Annotated[float | None, fact("--warmup-steps", help="Steps, or a share below 1.")]
+Nvme = Annotated[str | None, fact("--nvme", help="Directory on NVMe for offloading.")]
+NvmeSize = Annotated[str | None, fact("--nvme-size", help="Free space there per node: 2TB.")]
 With = Annotated[
     list[str] | None,
-    typer.Option(
+    fact(
         "--with",
         metavar="NAME==RELEASE",
         help="Release of transformers, accelerate, torch or cuda that runs it: faults, memory.",
-        rich_help_panel=FACTS,
     ),
 ]
 ClientOptimizer = Annotated[
     str | None,
-    typer.Option(
+    fact(
         "--client-optimizer",
         metavar="CLASS",
         help="Optimizer that the script passes: AdamW, DeepSpeedCPUAdam ...",
-        rich_help_panel=FACTS,
     ),
 ]
-TensorParallel = Annotated[
-    int, typer.Option("--tensor-parallel", help="Degree.", rich_help_panel=FACTS)
-]
-SequenceParallel = Annotated[
-    int, typer.Option("--sequence-parallel", help="Degree.", rich_help_panel=FACTS)
-]
-PipelineParallel = Annotated[
-    int, typer.Option("--pipeline-parallel", help="Degree.", rich_help_panel=FACTS)
-]
+TensorParallel = Annotated[int, fact("--tensor-parallel", help="Degree.")]
+SequenceParallel = Annotated[int, fact("--sequence-parallel", help="Degree.")]
+PipelineParallel = Annotated[int, fact("--pipeline-parallel", help="Degree.")]
 NodeLink = Annotated[
     str | None,
-    typer.Option(
-        "--node-link",
-        metavar="RATE",
-        help="Between nodes, per GPU: 25 (GB/s) or 200Gbit.",
-        rich_help_panel=FACTS,
-    ),
+    fact("--node-link", metavar="RATE", help="Between nodes, per GPU: 25 (GB/s) or 200Gbit."),
 ]
 
 

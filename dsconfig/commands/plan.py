@@ -26,11 +26,6 @@ Simulate = Annotated[
 ]
 
 
-FailIfOom = Annotated[
-    bool, typer.Option("--fail-if-oom", help="Exit 1 when it does not fit the card.")
-]
-
-
 @options.with_facts()
 def plan(
     file: prepare.ConfigOrPlan,
@@ -40,7 +35,7 @@ def plan(
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
     simulate: Simulate = False,
-    fail_if_oom: FailIfOom = False,
+    fail_if_oom: options.FailIfOom = False,
     output: Out = None,
     output_format: options.FullOrJson = "full",
 ) -> None:

@@ -12,7 +12,6 @@ from typing import Any, cast
 from dsconfig.facts import Facts
 from dsconfig.facts.training import NAMES_OF
 from dsconfig.lazily import lazily
-from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops
@@ -166,8 +165,6 @@ _SHARED = {
 def _report(draft: Draft, found: Disagreement, original: Mapping[str, Any]) -> None:
     draft.report(
         "DSC758",
-        "files-disagree",
-        Effect.INERT,
         found.path,
         said(draft.document.name, found, original, draft.facts, holder(found, draft.runtime)),
         'say it in one place: write "auto" in the config and keep the value in the other file',

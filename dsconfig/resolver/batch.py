@@ -4,7 +4,6 @@ from typing import Any
 
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS, Contradiction, Triple, solve
 from dsconfig.lazily import lazily
-from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 from dsconfig.resolver.triple import Known, known_members
@@ -42,9 +41,7 @@ def _well_typed(draft: Draft) -> bool:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             shown = f"{value!r} is not a count of samples: {path} must be an integer above zero"
-            draft.report(
-                "DSC250", "batch-type", Effect.REFUSED, path, shown, "write a bare integer"
-            )
+            draft.report("DSC250", path, shown, "write a bare integer")
             sound = False
     return sound
 
@@ -139,8 +136,6 @@ def _report(draft: Draft, found: Contradiction) -> None:
     must = "be" if len(given.given) == 3 else "be a multiple of"
     draft.report(
         "DSC251",
-        "batch-contradiction",
-        Effect.REFUSED,
         next(iter(given.given)),
         f"{shown} do not multiply out over {world}: the global batch must {must} "
         f"{given.unit(found.ranks)}",

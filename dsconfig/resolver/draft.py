@@ -13,6 +13,7 @@ from dsconfig.source import Document
 from dsconfig.source.pointer import ABSENT, copied, join, value_at
 
 with lazily():
+    from dsconfig.resolver import codes
     from dsconfig.source import strict
 
 
@@ -89,21 +90,21 @@ class Draft:
     def report(
         self,
         code: str,
-        name: str,
-        effect: Effect,
         path: str,
         message: str,
-        help: str | None = None,
+        help: str,
         *,
+        effect: Effect | None = None,
         late: bool = False,
     ) -> None:
-        """A finding at a path (dotted; empty for the whole file)."""
+        """A finding at a path (dotted; empty for the whole file), as ``codes`` has it."""
+        found = codes.CODES[code]
         pointer = join(*path.split(".")) if path else ""
         self.findings.append(
             Diagnostic(
                 code=code,
-                name=name,
-                effect=effect,
+                name=found.name,
+                effect=effect or found.effect,
                 pointer=pointer,
                 range=self.document.range(pointer) if self.document.spans else None,
                 runtimes=(self.runtime.name,),
@@ -115,7 +116,7 @@ class Draft:
 
     def missing(self, path: str, message: str, remedy: str) -> None:
         """A value that cannot be settled because a fact is missing; ``remedy`` names the flag."""
-        self.report("DSC150", "missing-fact", Effect.REFUSED, path, message, remedy)
+        self.report("DSC150", path, message, remedy)
 
 
 def auto_paths(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

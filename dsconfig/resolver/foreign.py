@@ -27,9 +27,7 @@ def fill(draft: Draft) -> None:
         _report(draft, replay.failure)
     _note_changes(draft, before, replay)
     for remark in replay.remarks:
-        draft.report(
-            remark.code, remark.name, Effect.ALTERED, remark.path, remark.message, remark.help
-        )
+        draft.report(remark.code, remark.path, remark.message, remark.help)
     if replay.failure is None:
         _left_over(draft)
     if replay.failure_after is not None:
@@ -42,8 +40,6 @@ def _report_after(draft: Draft, failure: Failure) -> None:
         if not path or join(*path.split(".")) not in told:
             draft.report(
                 "DSC761",
-                "deepspeed-stops",
-                Effect.REFUSED,
                 path,
                 f"{draft.runtime.name} hands this to DeepSpeed, which raises "
                 f"{failure.exception}: {failure.message}",
@@ -58,8 +54,6 @@ def _report(draft: Draft, failure: Failure) -> None:
     for path in failure.paths or ("",):
         draft.report(
             "DSC760",
-            "program-stops",
-            Effect.REFUSED,
             path,
             f"{program} raises {failure.exception}: {failure.message}",
             "mend the key, or resolve the file with dsconfig resolve and train with the result",
@@ -96,11 +90,10 @@ def _left_over(draft: Draft) -> None:
         stops = fate in (AutoFate.REFUSED, AutoFate.REFUSED_LATE)
         draft.report(
             "DSC757",
-            "auto-left-in",
-            Effect.REFUSED if stops else Effect.ALTERED,
             path,
             f'{draft.runtime.name} leaves "auto" at {path} ({_WORDS[fate]})',
             "write the value, or train with the output of dsconfig resolve",
+            effect=Effect.REFUSED if stops else None,
             late=fate is AutoFate.REFUSED_LATE,
         )
 

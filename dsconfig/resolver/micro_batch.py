@@ -2,7 +2,6 @@
 
 from dsconfig.cost import search
 from dsconfig.cost.search import Space
-from dsconfig.report import Effect
 from dsconfig.report.sizes import gib
 from dsconfig.resolver import sizing, zero
 from dsconfig.resolver.draft import Draft
@@ -35,8 +34,6 @@ def largest(draft: Draft, path: str) -> int | None:
         left = device.memory_bytes - found.device_bytes
         draft.report(
             "DSC155",
-            "tight-fit",
-            Effect.NOTE,
             path,
             f"a micro batch of {found.choice.micro_batch} leaves {gib(left, 2)} of the "
             "device by the estimate",
@@ -50,8 +47,6 @@ def _not_even_one(draft: Draft, path: str, space: Space, capacity: int) -> None:
     micro = smallest.choice.micro_batch
     draft.report(
         "DSC252",
-        "micro-batch-does-not-fit",
-        Effect.REFUSED,
         path,
         f"a micro batch of {micro} needs {gib(smallest.device_bytes)} on a device of "
         f"{gib(capacity)}",

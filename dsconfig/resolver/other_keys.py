@@ -4,7 +4,6 @@ from typing import Any
 
 from dsconfig import batch
 from dsconfig.lazily import lazily
-from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoFate
@@ -81,8 +80,6 @@ def _default(draft: Draft, path: str) -> None:
             return
     draft.report(
         "DSC152",
-        "no-rule-for-auto",
-        Effect.REFUSED,
         path,
         'nothing says what "auto" should become here: the key has no default and no rule',
         "write the value you want, or remove the key",

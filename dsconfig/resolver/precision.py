@@ -3,7 +3,6 @@
 from typing import Any
 
 from dsconfig.facts import DeviceFacts, Facts
-from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 
@@ -73,8 +72,6 @@ def _warn(draft: Draft, chosen: str) -> None:
         return
     draft.report(
         "DSC350",
-        "bf16-model-in-fp16",
-        Effect.NOTE,
         FP16,
         f"{facts.model.name} was trained in bf16; in fp16 its activations may overflow, which "
         "shows as skipped steps while the loss scale falls",

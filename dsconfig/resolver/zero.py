@@ -8,7 +8,6 @@ from dsconfig.cost import search
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import NAMES, Choice, choice_of, recomputation_edits
 from dsconfig.cost.search import Candidate, Space
-from dsconfig.report import Effect
 from dsconfig.report.sizes import gib
 from dsconfig.resolver import sizing
 from dsconfig.resolver.draft import Draft
@@ -106,8 +105,6 @@ def _warn_about_host(draft: Draft, found: Candidate) -> None:
     if found.option.host.bytes and (host is None or host.memory_bytes is None):
         draft.report(
             "DSC153",
-            "host-memory-unknown",
-            Effect.NOTE,
             OPTIMIZER,
             f"offloading needs {gib(found.host_bytes)} of main memory on each node, and "
             "how much there is was not said",
@@ -131,4 +128,4 @@ def _nothing_fits(
             f"{in_words(nearest.choice)}: {nearest.verdict.lacks}"
         )
         remedy = f'{way_out(space)}; write "auto" for what the config fixes, or give --nvme'
-    draft.report("DSC154", "nothing-fits", Effect.REFUSED, open_paths[0], message, remedy)
+    draft.report("DSC154", open_paths[0], message, remedy)

@@ -197,7 +197,7 @@ def test_no_python_escapes_reach_a_message() -> None:
     assert any('"it\'s,"' in message for message in said), said
 
 
-@pytest.mark.parametrize("name", app.HOMES)
+@pytest.mark.parametrize("name", app.COMMANDS)
 def test_every_help_has_two_examples(name: str) -> None:
     shown = " ".join(run(name, "--help").stdout.split())
     assert "Examples:" in shown

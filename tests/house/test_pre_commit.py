@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsconfig.commands.app import HOMES
+from dsconfig.commands.app import COMMANDS
 from dsconfig.commands.validation import search
 
 yaml: Any = pytest.importorskip("yaml")
@@ -26,7 +26,7 @@ LEFT = ("package.json", "config.json", "zero.json", "mkdocs.yml", "ds_config.py"
 @pytest.mark.parametrize("hook", HOOKS, ids=[hook["id"] for hook in HOOKS])
 def test_a_hook_names_a_command_and_takes_configs(hook: dict[str, Any]) -> None:
     program, command, *_ = hook["entry"].split()
-    assert program == "dsconfig" and command in HOMES
+    assert program == "dsconfig" and command in COMMANDS
     pattern = re.compile(hook["files"])
     assert all(pattern.search(name) for name in TAKEN)
     assert not any(pattern.search(name) for name in LEFT)

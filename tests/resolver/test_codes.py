@@ -20,16 +20,19 @@ PLACES = [
 ]
 
 
-def used():
-    pattern = re.compile(r'"(DSC\d{3})",\s+"([a-z0-9-]+)"')
+def texts():
+    return [path.read_text() for path in PLACES if path.name != "codes.py"]
+
+
+def test_every_code_in_use_is_listed_and_every_listed_one_in_use():
+    used = {code for text in texts() for code in re.findall(r'"(DSC\d{3})"', text)}
+    assert used == CODES.keys()
+
+
+def test_a_name_that_stands_beside_a_code_is_the_listed_one():
     named = re.compile(r'code="(DSC\d{3})",\s+name="([a-z0-9-]+)"')
-    for path in PLACES:
-        if path.name != "codes.py":
-            yield from pattern.findall(path.read_text()) + named.findall(path.read_text())
-
-
-def test_every_code_in_use_is_listed_under_its_name():
-    assert dict(used()) == {code: entry.name for code, entry in CODES.items()}
+    pairs = [pair for text in texts() for pair in named.findall(text)]
+    assert pairs and all(CODES[code].name == name for code, name in pairs)
 
 
 def test_no_code_is_also_a_rule_of_validate():

@@ -144,7 +144,6 @@ def _drop(outcome: Replay, path: tuple[str, ...]) -> None:
     _delete(outcome.config, path)
     outcome.remark(
         "DSC750",
-        "auto-dropped",
         dotted,
         f'DeepSpeed drops "auto" at {dotted} without a word and goes on with its default',
         "write the value, or resolve the file with dsconfig resolve first",

@@ -102,7 +102,6 @@ def _micro_batch(replay: Replay, script: Script) -> Any:
         rule += f" (the {'smallest' if script.smallest_batch else 'largest'} of {sizes})"
         replay.remark(
             "DSC751",
-            "micro-batch-from-eval-loader",
             MICRO,
             f"the data loaders have batches of {sizes}; accelerate trains with {chosen}, also "
             "where that is the evaluation loader's",

@@ -21,7 +21,6 @@ def after_accelerate(replay: Replay, facts: Facts) -> None:
         written = value(config, TOTAL)
         replay.remark(
             "DSC752",
-            "total-steps-divided",
             TOTAL,
             f"accelerate divides the {training.total_steps} steps by {processes} processes and "
             f"schedules {written}, but leaves the warmup whole",
@@ -31,7 +30,6 @@ def after_accelerate(replay: Replay, facts: Facts) -> None:
     if asked in ("fp16", "bf16") and value(config, f"{asked}.enabled") is False:
         replay.remark(
             "DSC753",
-            "precision-switched-off",
             f"{asked}.enabled",
             f"mixed_precision is {asked}, the config says {asked}.enabled false, and the config "
             "wins: this trains in fp32",
@@ -50,7 +48,6 @@ def after_trainer(replay: Replay, args: "Arguments") -> None:
         if args[dtype] and path in replay.reasons and replay.reasons[path].block_was_absent:
             replay.remark(
                 "DSC754",
-                "trainer-dtype-split",
                 path,
                 f"the config has no {dtype} block: accelerate adds it after the Trainer has "
                 f"recorded fp32, so float inputs reach a {dtype} model in fp32",
@@ -59,7 +56,6 @@ def after_trainer(replay: Replay, args: "Arguments") -> None:
     if "gradient_clipping" not in config and args["max_grad_norm"] != 1.0:
         replay.remark(
             "DSC755",
-            "clipping-not-carried",
             "gradient_clipping",
             f"max_grad_norm is {args['max_grad_norm']} and the config has no gradient_clipping: "
             "DeepSpeed clips at its default of 1.0",
@@ -73,7 +69,6 @@ def _overruled(replay: Replay, given: int) -> None:
     written = value(replay.config, STEPS)
     replay.remark(
         "DSC756",
-        "accumulation-overruled",
         STEPS,
         f"the run asks for {given} accumulation steps and DeepSpeed is told {written}",
         'write "gradient_accumulation_steps": "auto"',

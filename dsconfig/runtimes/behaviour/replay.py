@@ -24,7 +24,6 @@ class Remark:
     """Something the program does that the user surely does not want. ``code`` is DSC7xx."""
 
     code: str
-    name: str
     path: str
     message: str
     help: str
@@ -52,8 +51,8 @@ class Replay:
     reasons: dict[str, Reason] = field(default_factory=dict[str, Reason])
     """Of each value written, by dotted path."""
 
-    def remark(self, code: str, name: str, path: str, message: str, help: str) -> None:
-        said = Remark(code, name, path, message, help)
+    def remark(self, code: str, path: str, message: str, help: str) -> None:
+        said = Remark(code, path, message, help)
         if said not in self.remarks:
             self.remarks.append(said)
 
