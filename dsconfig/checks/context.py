@@ -12,12 +12,12 @@ from dsconfig.lazily import lazily
 from dsconfig.runtimes import conditions
 from dsconfig.runtimes.base import ARGUMENTS, AUTO, AutoFate, Runtime
 from dsconfig.runtimes.read_config import ReadConfig
-from dsconfig.runtimes.reading import is_block, read
+from dsconfig.runtimes.reading import read
 from dsconfig.schema import ErrorKind, SchemaError, errors
 from dsconfig.schema.key_index import lives
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.document import Document
-from dsconfig.source.pointer import join
+from dsconfig.source.pointer import is_block, join
 
 with lazily():
     from dsconfig.checks import spelling

@@ -9,7 +9,7 @@ from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import NOW, Finding, Path, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.conditions import BATCHING, CURRICULUM
-from dsconfig.runtimes.reading import is_block
+from dsconfig.source.pointer import is_block
 
 SAMPLING: Path = ("data_efficiency", "data_sampling")
 RANDOM_LTD: Path = ("data_efficiency", "data_routing", "random_ltd")

@@ -7,8 +7,8 @@ from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import NOW, Finding, in_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
-from dsconfig.runtimes.reading import is_block
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES
+from dsconfig.source.pointer import is_block
 
 BLOCKS = ("offload_param", "offload_optimizer")
 

@@ -6,7 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import NOW, Finding, Path, in_deepspeed
 from dsconfig.report import Effect
-from dsconfig.runtimes.reading import is_block
+from dsconfig.source.pointer import is_block
 
 TP: Path = ("tensor_parallel",)
 EP: Path = ("expert_parallel",)

@@ -7,10 +7,9 @@ from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import Finding, Path
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
-from dsconfig.runtimes.reading import is_block
 from dsconfig.schema import Key, Version
 from dsconfig.source.edit import as_fix, delete_entry
-from dsconfig.source.pointer import join
+from dsconfig.source.pointer import is_block, join
 
 
 def _removals(config: Context) -> Iterator[tuple[Path, Key, Version]]:

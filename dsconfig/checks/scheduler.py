@@ -11,11 +11,10 @@ from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.built import Schedule, schedule_built
-from dsconfig.runtimes.reading import is_block
 from dsconfig.schema import ErrorKind
 from dsconfig.schema.schedules import OWN, SCHEDULES
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
-from dsconfig.source.pointer import join, split
+from dsconfig.source.pointer import is_block, join, split
 
 with lazily():
     from dsconfig.checks import spelling

@@ -7,8 +7,8 @@ from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
-from dsconfig.runtimes.reading import is_block
 from dsconfig.schema import find
+from dsconfig.source.pointer import is_block
 
 
 @rule("DSC401", "stage-missing", Effect.ALTERED, also=(Effect.INERT,), wakes="zero_optimization")

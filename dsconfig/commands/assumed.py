@@ -1,13 +1,14 @@
 """What is taken where nobody said anything, and told on standard error each time."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import typer
 
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS
 from dsconfig.lazily import lazily
 from dsconfig.runtimes.base import AUTO, SCRIPT
+from dsconfig.source.pointer import is_block
 
 with lazily():
     from dsconfig.commands import inference, text_table
@@ -32,9 +33,9 @@ def say(text: str) -> None:
 def stages_of_file(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
     """The facts with the stages of a pipeline that the file names and DeepSpeed does not read."""
     config: object = document.value
-    if not program.ends_in_deepspeed or facts.pipeline_parallel > 1 or not isinstance(config, dict):
+    if not program.ends_in_deepspeed or facts.pipeline_parallel > 1 or not is_block(config):
         return facts
-    stages = degrees.stages_of(cast("dict[str, Any]", config))
+    stages = degrees.stages_of(config)
     group = stages * facts.tensor_parallel * facts.sequence_parallel
     if stages == 1 or facts.world_size is None:
         return facts
@@ -87,13 +88,13 @@ def as_in_the_file(document: "Document", facts: "Facts", program: "Runtime") -> 
     of an estimate, and is taken in silence.
     """
     config: object = document.value
-    if facts.origins.keys() & {"training", "launch"} or not isinstance(config, dict):
+    if facts.origins.keys() & {"training", "launch"} or not is_block(config):
         return facts
     training = _training(facts)
     if training.total_steps is None and TOTAL in inference.filled_by(program, config):
         training = replace(training, total_steps=1000)
     if program.compares_arguments:
-        asked = runs.asked_by(cast("dict[str, Any]", config), facts.data_parallel or 1)
+        asked = runs.asked_by(config, facts.data_parallel or 1)
         said = {name: value for name, value in asked.items() if name not in _flags(training)}
         if said:
             text = ", ".join(f"{name}={value!r}" for name, value in said.items())
@@ -123,12 +124,11 @@ def one_pass(document: "Document", facts: "Facts", program: "Runtime") -> "Facts
     gave: a global batch of micro batch x GPUs.
     """
     config: object = document.value
-    if program.fills_by_itself or not isinstance(config, dict):
+    if program.fills_by_itself or not is_block(config):
         return facts
-    held = cast("dict[str, Any]", config)
     training = _training(facts)
-    is_open = any(held.get(key) == AUTO for key in KEYS)
-    in_file = any(held.get(key, AUTO) != AUTO for key in (GLOBAL, STEPS))
+    is_open = any(config.get(key) == AUTO for key in KEYS)
+    in_file = any(config.get(key, AUTO) != AUTO for key in (GLOBAL, STEPS))
     if not is_open or in_file or training.global_batch_size or training.gradient_accumulation_steps:
         return facts
     say("assumed: a global batch of micro batch x GPUs, which nobody gave (--global-batch)")
@@ -138,13 +138,12 @@ def one_pass(document: "Document", facts: "Facts", program: "Runtime") -> "Facts
 def say_fp32(effective: "Effective", document: "Document", program: "Runtime") -> None:
     """One line where training in fp32 is nobody's decision."""
     config: object = document.value
-    if str(effective.numerics.precision) != "fp32" or not isinstance(config, dict):
+    if str(effective.numerics.precision) != "fp32" or not is_block(config):
         return
-    held = cast("dict[str, Any]", config)
-    blocks = [held.get(name) for name in ("bf16", "fp16", "torch_autocast")]
-    said = [block.get("enabled") for block in blocks if isinstance(block, dict)]  # type: ignore[union-attr]
+    blocks = [config.get(name) for name in ("bf16", "fp16", "torch_autocast")]
+    said = [block.get("enabled") for block in blocks if is_block(block)]
     if AUTO in said:
-        step = program.steps({"/bf16/enabled": True}, held)[0]
+        step = program.steps({"/bf16/enabled": True}, config)[0]
         say(f"note: this trains in fp32, since nobody gave a precision: set {step}")
     elif not said:
         say('note: this trains in fp32: the config has neither "bf16" nor "fp16"')

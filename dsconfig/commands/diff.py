@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.writing import write
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
+from dsconfig.source.pointer import is_block
 
 with lazily():
     from dsconfig.commands import differences, moves, pinning, text_table
@@ -104,10 +105,10 @@ def _pin(
 def _mapping(document: "Document") -> dict[str, Any]:
     value: object = document.value
     broken = [found for found in document.diagnostics if found.effect is Effect.REFUSED]
-    if not isinstance(value, dict) or broken:
+    if not is_block(value) or broken:
         what = broken[0].message if broken else "it is not a mapping"
         raise UsageError(f"{document.name} cannot be compared: {what}")
-    return cast(dict[str, Any], value)
+    return value
 
 
 def as_text(changes: Iterable["Change | Move"]) -> str:

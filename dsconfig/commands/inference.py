@@ -9,7 +9,7 @@ nothing: there a program says who asks.
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsconfig.batch import KEYS, Triple
 from dsconfig.commands.errors import usage
@@ -18,7 +18,7 @@ from dsconfig.mesh import MOST_RANKS
 from dsconfig.report.report import Reader
 from dsconfig.runtimes.base import AUTO, AutoFate, runtime_of
 from dsconfig.schema.markers import whole
-from dsconfig.source.pointer import value_at
+from dsconfig.source.pointer import is_block, value_at
 
 with lazily():
     from dsconfig.checks.rule import before_deepspeed
@@ -194,14 +194,13 @@ def _text(path: Path) -> str:
 
 def stops_alone(config: object) -> bool:
     """Whether a config has an "auto" that the Trainer fills and DeepSpeed by itself stops at."""
-    if not isinstance(config, dict):
+    if not is_block(config):
         return False
-    values = cast("dict[str, Any]", config)
     alone = runtime_of(ALONE)
     stops = (AutoFate.REFUSED, AutoFate.REFUSED_LATE)
     return any(
-        alone.on_auto(tuple(path.split(".")), values) in stops
-        for path in filled_by(runtime_of(TRAINER), values)
+        alone.on_auto(tuple(path.split(".")), config) in stops
+        for path in filled_by(runtime_of(TRAINER), config)
     )
 
 

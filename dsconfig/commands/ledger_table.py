@@ -4,12 +4,12 @@ Laid out here rather than by rich, whose import alone takes a third of the whole
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from dsconfig.report.render.terminal import one_line
-from dsconfig.source.pointer import dotted
+from dsconfig.source.pointer import dotted, is_block
 
 if TYPE_CHECKING:
     from dsconfig.resolver.resolution import LedgerEntry, Resolution
@@ -80,10 +80,9 @@ def explained(entry: "LedgerEntry") -> str:
         f"  rule:   {entry.rule}",
     ]
     for name, value in entry.inputs.items():
-        if isinstance(value, dict):
+        if is_block(value):
             lines.append(f"  {name}:")
-            record = cast(Mapping[str, Any], value)
-            lines += [f"    {key}: {shown(child)}" for key, child in record.items()]
+            lines += [f"    {key}: {shown(child)}" for key, child in value.items()]
         else:
             lines.append(f"  {name}: {shown(value)}")
     return "\n".join(map(one_line, lines))

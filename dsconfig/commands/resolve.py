@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from math import isinf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,7 @@ from dsconfig.lazily import lazily
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render.terminal import one_line
 from dsconfig.report.report import in_order
-from dsconfig.source.pointer import dotted, from_dotted, lookup
+from dsconfig.source.pointer import dotted, from_dotted, is_block, is_list, lookup
 
 with lazily():
     from dsconfig.commands import assumed, key_words, ledger_table
@@ -162,11 +162,10 @@ def as_json(config: dict[str, Any]) -> str:
 
 def finite(value: Any, infinity: str | None = "inf") -> Any:
     """The value with every infinity replaced, which JSON has no way to write."""
-    if isinstance(value, dict):
-        items = cast(dict[str, Any], value)
-        return {key: finite(child, infinity) for key, child in items.items()}
-    if isinstance(value, list):
-        return [finite(child, infinity) for child in cast(list[Any], value)]
+    if is_block(value):
+        return {key: finite(child, infinity) for key, child in value.items()}
+    if is_list(value):
+        return [finite(child, infinity) for child in value]
     return infinity if isinstance(value, float) and isinf(value) else value
 
 

@@ -7,7 +7,7 @@ every disagreement is told, with both values and both places, before any model i
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from dsconfig.facts import Facts
 from dsconfig.facts.training import NAMES_OF
@@ -16,7 +16,7 @@ from dsconfig.resolver.draft import Draft
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops
 from dsconfig.runtimes.behaviour.trainer import TrainerFill, arguments
-from dsconfig.source.plugin_settings import PATH_OF_SETTING
+from dsconfig.source.plugin_settings import PATH_OF_SETTING, block_of
 from dsconfig.source.pointer import ABSENT, copied, value_at
 
 with lazily():
@@ -117,8 +117,7 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
 
 
 def _with_launch(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
-    block = facts.launch.get("deepspeed_config")
-    settings = cast(dict[str, Any], block) if isinstance(block, dict) else {}
+    settings = block_of(facts.launch)
     for name, path in PATH_OF_SETTING.items():
         written = value_at(original, path)
         if name in settings and written not in (ABSENT, None, "auto", settings[name]):
@@ -147,8 +146,7 @@ def _between_both(facts: Facts) -> Iterator[Disagreement]:
             left = Side(ARGUMENTS, dtype, given[dtype])
             right = Side(LAUNCH, "mixed_precision", "no" if mixed is False else mixed)
             yield Disagreement(f"{dtype}.enabled", left, right)
-    block = facts.launch.get("deepspeed_config")
-    settings = cast(dict[str, Any], block) if isinstance(block, dict) else {}
+    settings = block_of(facts.launch)
     for name, argument in _SHARED.items():
         if name in settings and argument in given and settings[name] != given[argument]:
             left = Side(ARGUMENTS, argument, given[argument])

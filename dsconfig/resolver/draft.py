@@ -1,7 +1,7 @@
 """The config while it is being resolved: values, ledger and findings together."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from dsconfig.facts import Facts
 from dsconfig.lazily import lazily
@@ -10,7 +10,7 @@ from dsconfig.resolver.resolution import LedgerEntry, Source
 from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.schema.key_index import written_as
 from dsconfig.source import Document
-from dsconfig.source.pointer import ABSENT, copied, join, value_at
+from dsconfig.source.pointer import ABSENT, copied, is_block, join, value_at
 
 with lazily():
     from dsconfig.resolver import codes
@@ -43,10 +43,7 @@ class Draft:
         """What stands at a path, by any of the names of its key, or ABSENT."""
         *blocks, _ = path.split(".")
         block = value_at(self.config, blocks)
-        if not isinstance(block, dict):
-            return ABSENT
-        held = cast(dict[str, Any], block)
-        return held.get(written_as(path, held), ABSENT)
+        return block.get(written_as(path, block), ABSENT) if is_block(block) else ABSENT
 
     def is_auto(self, path: str) -> bool:
         found = self.value(path)
@@ -64,10 +61,7 @@ class Draft:
     def takes(self, path: str) -> bool:
         """False where something other than a block stands on the way to a path."""
         outer = path.rpartition(".")[0]
-        return not outer or self.value(outer) in (ABSENT, None) or self._is_block(outer)
-
-    def _is_block(self, path: str) -> bool:
-        return isinstance(self.value(path), dict)
+        return not outer or self.value(outer) in (ABSENT, None) or is_block(self.value(outer))
 
     def fill(self, path: str, value: Any, source: Source, rule: str, **inputs: Any) -> None:
         """Write a value and the reason for it. Blocks on the way are made where absent."""
@@ -126,5 +120,5 @@ def auto_paths(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         if isinstance(value, str):
             if value == AUTO:
                 yield path
-        elif isinstance(value, dict):
-            yield from auto_paths(cast(Mapping[str, Any], value), f"{path}.")
+        elif is_block(value):
+            yield from auto_paths(value, f"{path}.")

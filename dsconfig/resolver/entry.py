@@ -1,7 +1,7 @@
 """One question, two kinds of answer: our own policy, or another program's behaviour."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from dsconfig.facts import Facts
 from dsconfig.lazily import lazily
@@ -11,6 +11,7 @@ from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Resolution
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.source import Document
+from dsconfig.source.pointer import is_block
 
 with lazily():
     from dsconfig.resolver import agreement, foreign, policy
@@ -32,12 +33,12 @@ def resolve(
     runtime = runtime_of(runtime)
     facts = facts or Facts()
     value: object = document.value
-    if document.is_unreadable or document.is_broken or not isinstance(value, dict):
+    if document.is_unreadable or document.is_broken or not is_block(value):
         return _unreadable(document, runtime)
     draft = Draft(document, facts, runtime)
     (foreign if runtime.fills_by_itself else policy).fill(draft)
     if facts.launch or (facts.training is not None and facts.training.arguments):
-        agreement.check(draft, cast(dict[str, Any], value))
+        agreement.check(draft, value)
     return _finished(draft)
 
 

@@ -1,13 +1,13 @@
 """Other programs: what they put in place of "auto", or how they stop."""
 
-from typing import Any, cast
+from typing import Any
 
 from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoFate
 from dsconfig.runtimes.behaviour.replay import Failure, MissingFact, Reason, Replay
-from dsconfig.source.pointer import copied, join
+from dsconfig.source.pointer import copied, is_block, join
 
 
 def fill(draft: Draft) -> None:
@@ -68,13 +68,13 @@ def _note_changes(draft: Draft, before: dict[str, Any], replay: Replay) -> None:
         draft.note(path, new, why.source, why.rule, **why.inputs)
 
 
-def changes(before: Any, after: Any, prefix: str = "") -> list[tuple[str, Any]]:
+def changes(before: Any, after: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """Dotted path and new value of every leaf that differs or was added."""
     found: list[tuple[str, Any]] = []
-    olds = cast(dict[str, Any], before) if isinstance(before, dict) else {}
-    for key, new in cast(dict[str, Any], after).items():
+    olds = before if is_block(before) else {}
+    for key, new in after.items():
         path, old = f"{prefix}{key}", olds.get(key)
-        if isinstance(new, dict):
+        if is_block(new):
             found += changes(old, new, f"{path}.")
         elif old != new or type(old) is not type(new):
             found.append((path, new))

@@ -1,7 +1,7 @@
 """What a draft leaves to the search: the resolver's one door to memory and time."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from dsconfig.batch import GLOBAL, MICRO, STEPS
 from dsconfig.cost import buckets, search
@@ -10,6 +10,7 @@ from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.triple import known_members
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.effective import effective
+from dsconfig.source.pointer import is_block
 
 BLOCK = "zero_optimization"
 STAGE = f"{BLOCK}.stage"
@@ -74,8 +75,8 @@ def missing_flags(facts: Facts) -> tuple[str, ...]:
 def _without_auto(value: Mapping[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for key, child in value.items():
-        if isinstance(child, dict):
-            kept[key] = _without_auto(cast(Mapping[str, Any], child))
+        if is_block(child):
+            kept[key] = _without_auto(child)
         elif not (isinstance(child, str) and child == AUTO):
             kept[key] = child
     return kept

@@ -54,8 +54,8 @@ class Accelerate(Runtime):
 
     def __init__(
         self,
-        *,
         version: Version = NEWEST,
+        *,
         config_file: bool = True,
         plugin: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
@@ -93,6 +93,4 @@ class Accelerate(Runtime):
         )
 
 
-def accelerate(version: Version = NEWEST, **settings: Any) -> Accelerate:
-    """accelerate on a DeepSpeed release; ``settings`` are the fields of :class:`Accelerate`."""
-    return Accelerate(version=version, **settings)
+accelerate = Accelerate  # by the name of the program

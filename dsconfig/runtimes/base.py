@@ -116,7 +116,7 @@ class Runtime:
     ends_in_deepspeed: ClassVar[bool] = True
     """True where DeepSpeed itself has the last word about the config."""
 
-    def __init__(self, *, version: Version = NEWEST) -> None:
+    def __init__(self, version: Version = NEWEST) -> None:
         self.version = version
 
     def __eq__(self, other: object) -> bool:

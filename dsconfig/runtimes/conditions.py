@@ -8,11 +8,12 @@ replay of the parser stops at them: both ask here.
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from dsconfig.batch import KEYS
 from dsconfig.runtimes.read_config import ZERO, ReadConfig
-from dsconfig.runtimes.reading import is_block
 from dsconfig.schema import former
 from dsconfig.schema.catalogue import find
 from dsconfig.schema.version import Version
+from dsconfig.source.pointer import is_block
 
 Path = tuple[str, ...]
 
@@ -305,19 +306,12 @@ def gds_not_on_device(config: ReadConfig) -> Iterator[Breach]:
         yield Breach(_path("aio.use_gds"), said, "AssertionError")
 
 
-BATCH_KEYS = (
-    "gradient_accumulation_steps",
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-)
-
-
 @_condition("elasticity-with-batch", "elasticity")
 def elasticity_with_batch(config: ReadConfig) -> Iterator[Breach]:
     if not config.since("0.3.9") or config.since("0.19.8"):
         return
     ignores = config.switch("elasticity", "ignore_non_elastic_batch_info")
-    written = [key for key in BATCH_KEYS if key in config.config]
+    written = [key for key in sorted(KEYS) if key in config.config]
     if config.switch("elasticity", "enabled") and written and not ignores:
         said = f"elasticity is enabled beside {' and '.join(written)}"
         yield Breach(_path("elasticity.enabled"), said, "ElasticityConfigError")

@@ -36,14 +36,17 @@ _STOPS_LATER = frozenset(
 class DeepSpeed(Runtime):
     """``until`` is how far it is taken: "parse", or "step" for building and stepping too.
 
-    ``mpu`` is true where the script passes a model-parallel unit.
+    ``mpu`` is true where the script passes a model-parallel unit. Raises ValueError for another
+    ``until``.
     """
 
     name = "deepspeed"
 
     def __init__(
-        self, *, version: Version = NEWEST, until: str = "step", mpu: bool = False
+        self, version: Version = NEWEST, *, until: str = "step", mpu: bool = False
     ) -> None:
+        if until not in ("parse", "step"):
+            raise ValueError(f'until={until!r}: write "parse" or "step"')
         super().__init__(version=version)
         self.until = until
         self.mpu = mpu
@@ -86,8 +89,4 @@ def fate_of_auto(path: tuple[str, ...], config: Mapping[str, Any], version: Vers
     return AutoFate.KEPT
 
 
-def deepspeed(version: Version = NEWEST, *, until: str = "step", mpu: bool = False) -> DeepSpeed:
-    """DeepSpeed at a release. Raises ValueError when ``until`` is neither parse nor step."""
-    if until not in ("parse", "step"):
-        raise ValueError(f'until={until!r}: write "parse" or "step"')
-    return DeepSpeed(version=version, until=until, mpu=mpu)
+deepspeed = DeepSpeed  # by the name of the program

@@ -7,9 +7,10 @@ which goes with ZeRO up to stage 1. So a question about memory takes it, and say
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from dsconfig.facts import Facts
+from dsconfig.source.pointer import is_block
 
 
 def passes_an_mpu(facts: Facts) -> bool:
@@ -53,7 +54,7 @@ def recomputed_blocks(config: Mapping[str, Any]) -> int:
 
 def _block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     block = config.get(name)
-    return cast(Mapping[str, Any], block) if isinstance(block, Mapping) else {}
+    return block if is_block(block) else {}
 
 
 def _degree(value: object) -> int:

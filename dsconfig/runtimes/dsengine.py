@@ -11,10 +11,11 @@ from dsconfig.runtimes.base import (
     Step,
 )
 from dsconfig.schema import catalogue
-from dsconfig.schema.version import NEWEST, Version
 
 
 class DsEngine(Runtime):
+    """The engine. Its key set does not depend on the DeepSpeed release given."""
+
     name = "dsengine"
     fills_by_itself: ClassVar[bool] = False
     must_fit_on: ClassVar[tuple[str, ...]] = ("dsengine", "deepspeed")
@@ -34,6 +35,4 @@ class DsEngine(Runtime):
         return AutoFate.NATIVE if native else AutoFate.FILLED
 
 
-def dsengine(version: Version = NEWEST) -> DsEngine:
-    """The engine. Its key set does not depend on the DeepSpeed release given."""
-    return DsEngine(version=version)
+dsengine = DsEngine  # by the name of the program

@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 from dsconfig.facts import Facts
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.reading import Reading, is_block, read
+from dsconfig.runtimes.reading import Reading, read
 from dsconfig.schema import former
 from dsconfig.schema.by_hand import ByHand
 from dsconfig.schema.catalogue import Key, keys_in
 from dsconfig.schema.version import Version
-from dsconfig.source.pointer import ABSENT, value_at
+from dsconfig.source.pointer import ABSENT, is_block, is_list, value_at
 
 T = TypeVar("T")
 ZERO = ("zero_optimization",)
@@ -62,7 +62,7 @@ class ReadConfig:
     def items(self, *path: str) -> list[Any]:
         """The items of a list; none where there is no list."""
         value = self.get(*path)
-        return list(value) if isinstance(value, list) else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return list(value) if is_list(value) else []
 
     def number(self, *path: str) -> float | None:
         """A number as written; None for anything else (a bool is no number)."""

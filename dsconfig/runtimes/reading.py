@@ -3,20 +3,16 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from dsconfig.runtimes.coercion import OWN_LIMITS, Refused, convert
 from dsconfig.schema import former
 from dsconfig.schema.catalogue import BlockKey, Key, block_at, blocks_in, field_of
 from dsconfig.schema.declare import Kind
 from dsconfig.schema.version import Version
+from dsconfig.source.pointer import is_block
 
 AUTO = "auto"
-
-
-def is_block(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a value is a mapping; the keys of a config are texts."""
-    return isinstance(value, dict)
 
 
 class Outcome(StrEnum):
@@ -79,21 +75,14 @@ class TypedBlock:
     """A block that some releases check with a model of their own."""
 
     def __init__(self, declared: BlockKey) -> None:
-        life = declared.owner.life
         self.declared = declared
         self.path = declared.path
         self.nested = declared.nested
-        self.spans = tuple(
-            (Version.parse(first), Version.parse(last) if last else None)
-            for first, last in life.closed
-        )
-        self._drops_auto = Version.parse(life.drops_auto)
+        self._drops_auto = Version.parse(declared.owner.life.drops_auto)
 
     def is_strict(self, version: Version) -> bool:
         """Whether that release checks the block."""
-        return any(
-            first <= version and (last is None or version <= last) for first, last in self.spans
-        )
+        return self.declared.owner.life.is_closed_at(version)
 
     def drops_auto(self, version: Version) -> bool:
         """Whether keys with the value "auto" are removed before the block is checked."""

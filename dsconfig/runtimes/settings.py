@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from functools import cache, partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsconfig.lazily import lazily
 from dsconfig.runtimes import coercion
 from dsconfig.schema.key_index import written_as
 from dsconfig.schema.version import NEWEST, Version
-from dsconfig.source.pointer import ABSENT, value_at
+from dsconfig.source.pointer import ABSENT, is_block, value_at
 
 with lazily():
     from dsconfig.schema import catalogue
@@ -104,10 +104,7 @@ class Settings:
     def _written(self, path: str) -> Any:
         *blocks, _ = path.split(".")
         block = value_at(self.config, blocks)
-        if not isinstance(block, Mapping):
-            return ABSENT
-        held = cast("Mapping[str, Any]", block)
-        return held.get(written_as(path, held), ABSENT)
+        return block.get(written_as(path, block), ABSENT) if is_block(block) else ABSENT
 
     def has(self, path: str) -> bool:
         """True when the file sets it to something other than null."""

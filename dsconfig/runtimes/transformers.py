@@ -38,7 +38,7 @@ class Transformers(Runtime):
 
     ``through_accelerate`` is true where the config comes through ``accelerate launch`` instead of
     ``TrainingArguments.deepspeed``; ``environment`` holds the variables it sets, and
-    ``config_file`` is false where it names no file.
+    ``config_file`` is false where it names no file. Raises ValueError for an unknown ``entry``.
     """
 
     name = "transformers"
@@ -60,13 +60,15 @@ class Transformers(Runtime):
 
     def __init__(
         self,
-        *,
         version: Version = NEWEST,
+        *,
         entry: str = "trainer",
         through_accelerate: bool = False,
         config_file: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        if entry not in ("config", "trainer"):
+            raise ValueError(f'entry={entry!r}: write "config" or "trainer"')
         super().__init__(version=version)
         self.entry = entry
         self.through_accelerate = through_accelerate
@@ -95,21 +97,4 @@ class Transformers(Runtime):
         return alone.handed_on(filled, facts, self.version)
 
 
-def transformers(
-    version: Version = NEWEST,
-    *,
-    entry: str = "trainer",
-    through_accelerate: bool = False,
-    config_file: bool = True,
-    environment: Mapping[str, str] | None = None,
-) -> Transformers:
-    """The Trainer on a DeepSpeed release. Raises ValueError for an unknown ``entry``."""
-    if entry not in ("config", "trainer"):
-        raise ValueError(f'entry={entry!r}: write "config" or "trainer"')
-    return Transformers(
-        version=version,
-        entry=entry,
-        through_accelerate=through_accelerate,
-        config_file=config_file,
-        environment=environment,
-    )
+transformers = Transformers  # by the name of the program

@@ -404,15 +404,12 @@ def strict_since(path: str) -> tuple[tuple[Version, Version | None], ...]:
     The end of a span is its last release, None where it lasts. The root is ``""``.
     Raises KeyError when there is no such block.
     """
-    owner = _owner(path)
-    return tuple((Version.parse(start), _version(end)) for start, end in owner.life.closed)
+    return _owner(path).life.spans
 
 
 def strict_at(path: str, version: Version) -> bool:
     """Whether that release of DeepSpeed refuses unknown keys in the block."""
-    return any(
-        start <= version and (end is None or version <= end) for start, end in strict_since(path)
-    )
+    return _owner(path).life.is_closed_at(version)
 
 
 def _owner(path: str) -> type[Block]:

@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 
 from dsconfig.schema.by_hand import ByHand
 from dsconfig.schema.markers import Bounds
+from dsconfig.schema.version import Version
 
 REQUIRED: Any = ...
 """The default of a key that its block cannot do without."""
@@ -142,6 +143,20 @@ class Life(NamedTuple):
     """Whether the block is a field of another model of DeepSpeed's: "auto" is no block there."""
     drops_auto: str = "0.3.0"
     """From which release on keys with the value "auto" are dropped before they are checked."""
+
+    @property
+    def spans(self) -> tuple[tuple[Version, Version | None], ...]:
+        """``closed``, as releases."""
+        return tuple(
+            (Version.parse(start), Version.parse(end) if end else None)
+            for start, end in self.closed
+        )
+
+    def is_closed_at(self, version: Version) -> bool:
+        """Whether that release refuses unknown keys in the block."""
+        return any(
+            start <= version and (end is None or version <= end) for start, end in self.spans
+        )
 
 
 def _mark_life(schema: dict[str, Any], block: type["Block"]) -> None:

@@ -142,7 +142,7 @@ class Release:
         required = [name for name in schema.pop("required", []) if name in properties]
         if required:
             schema["required"] = required
-        if not (life.arguments or self.closed(life)):
+        if not (life.arguments or life.is_closed_at(self.version)):
             schema["patternProperties"] = {COMMENT_KEYS: {}}
         conditions = twins + self.branches(properties)
         if conditions:
@@ -202,12 +202,6 @@ class Release:
             return False
         return declared.gap is None or not (
             Version.parse(declared.gap[0]) <= self.version <= Version.parse(declared.gap[1])
-        )
-
-    def closed(self, life: Life) -> bool:
-        return any(
-            Version.parse(start) <= self.version and not self.after(end)
-            for start, end in life.closed
         )
 
     def after(self, release: str | None) -> bool:

@@ -9,12 +9,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from dsconfig.report import Diagnostic, Effect, Position, Range
 from dsconfig.source.document import REMARKS, SECTION, Document
 from dsconfig.source.findings import NEVER_IGNORED, matches
-from dsconfig.source.pointer import lookup
+from dsconfig.source.pointer import is_block, is_list, lookup
 from dsconfig.source.positions import line_index
 
 DIRECTIVE = re.compile(r"(?://|#|/\*)[ \t]*dsconfig:[ \t]*ignore(?:\[([^\]\r\n]*)\])?")
@@ -75,9 +75,8 @@ def requests(document: Document) -> tuple[Ignores, list[Diagnostic]]:
     ignores: list[Ignore] = []
     malformed: list[Diagnostic] = []
     value = document.value
-    if isinstance(value, dict) and SECTION in value:
-        section = cast("dict[str, Any]", value)[SECTION]
-        ignores, malformed = _from_section(document, section)
+    if is_block(value) and SECTION in value:
+        ignores, malformed = _from_section(document, value[SECTION])
     if document.text is not None and "dsconfig:" in document.text:
         ignores += _from_comments(document)
     return Ignores(ignores), malformed
@@ -85,24 +84,23 @@ def requests(document: Document) -> tuple[Ignores, list[Diagnostic]]:
 
 def _from_section(document: Document, section: Any) -> tuple[list[Ignore], list[Diagnostic]]:
     pointer = f"/{SECTION}"
-    if not isinstance(section, dict):
+    if not is_block(section):
         return [], [
             _malformed(document, pointer, f'{SECTION} must be an object like {{"ignore": []}}')
         ]
-    entries = cast("dict[str, Any]", section)
     malformed = [
         _malformed(
             document, f"{pointer}/{key}", f"{SECTION}.{key} is not known; ignore and remarks are"
         )
-        for key in entries
+        for key in section
         if key not in ("ignore", REMARKS)
     ]
-    listed = entries.get("ignore", [])
-    if not isinstance(listed, list):
+    listed = section.get("ignore", [])
+    if not is_list(listed):
         message = f"{SECTION}.ignore must be a list of codes"
         return [], [*malformed, _malformed(document, f"{pointer}/ignore", message)]
     ignores: list[Ignore] = []
-    for index, selector in enumerate(cast("list[Any]", listed)):
+    for index, selector in enumerate(listed):
         here = f"{pointer}/ignore/{index}"
         if isinstance(selector, str) and selector.strip():
             ignores.append(Ignore(selector, here, document.range(here)))

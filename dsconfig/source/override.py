@@ -3,10 +3,10 @@
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 from dsconfig.source.document import Document, Span
-from dsconfig.source.pointer import DEEPEST, from_dotted, is_too_deep, split
+from dsconfig.source.pointer import DEEPEST, from_dotted, is_block, is_list, is_too_deep, split
 
 
 def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
@@ -48,15 +48,15 @@ def _put(root: Any, pointer: str, new: Any, override: str) -> None:
     *way, last = split(pointer)
     here = root
     for index, part in enumerate(way):
-        if isinstance(here, list) and part.isdigit() and int(part) < len(cast("list[Any]", here)):
-            here = cast("list[Any]", here)[int(part)]
-        elif isinstance(here, dict):
-            here = cast("dict[str, Any]", here).setdefault(part, {})
+        if is_list(here) and part.isdigit() and int(part) < len(here):
+            here = here[int(part)]
+        elif is_block(here):
+            here = here.setdefault(part, {})
         else:
             raise ValueError(f"--set {override}: {'.'.join(way[:index])} is no object")
-    if isinstance(here, list) and last.isdigit() and int(last) < len(cast("list[Any]", here)):
+    if is_list(here) and last.isdigit() and int(last) < len(here):
         here[int(last)] = new
-    elif isinstance(here, dict):
+    elif is_block(here):
         here[last] = new
     else:
         raise ValueError(f"--set {override}: {'.'.join(way) or 'the config'} is no object")

@@ -1,10 +1,20 @@
 """Paths in plain data: JSON Pointers (RFC 6901), the dotted paths people type, and depth."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 ABSENT: Any = object()
 """What :func:`value_at` answers where nothing is."""
+
+
+def is_block(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a value is a mapping; the keys of a config are texts."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Whether a value is a list, of whatever."""
+    return isinstance(value, list)
 
 
 def join(*parts: str | int) -> str:
@@ -60,12 +70,9 @@ def value_at(value: Any, path: str | Iterable[str], default: Any = ABSENT) -> An
 
 def copied(value: Any) -> Any:
     """Plain data, copied deep: dicts and lists anew, scalars shared."""
-    if isinstance(value, dict):
-        items = cast("dict[str, Any]", value)
-        return {key: copied(child) for key, child in items.items()}
-    if isinstance(value, list):
-        return [copied(child) for child in cast("list[Any]", value)]
-    return value
+    if is_block(value):
+        return {key: copied(child) for key, child in value.items()}
+    return [copied(child) for child in value] if is_list(value) else value
 
 
 DEEPEST = 400

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from dsconfig.lazily import lazily
 from dsconfig.report import Diagnostic
@@ -15,7 +15,14 @@ from dsconfig.source import findings
 from dsconfig.source.document import Document, Format, unreadable
 from dsconfig.source.from_text import document_from_text
 from dsconfig.source.kinds import ARGUMENTS, LAUNCH, another_kind
-from dsconfig.source.pointer import DEEPEST, MOST_PARTS, is_too_deep, is_too_large, plainly
+from dsconfig.source.pointer import (
+    DEEPEST,
+    MOST_PARTS,
+    is_block,
+    is_too_deep,
+    is_too_large,
+    plainly,
+)
 
 with lazily():
     from dsconfig.source import from_python, from_yaml
@@ -138,8 +145,7 @@ def _from_origin(found: Text | Diagnostic, name: str, wanted: Format | None) -> 
 
 def _names_a_config(document: Document) -> bool:
     """Whether this is the JSON of a trainer or of accelerate that says where a config is."""
-    value: object = document.value
-    held = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    held = document.value if is_block(document.value) else {}
     kind = another_kind(held)
     return kind is LAUNCH or (kind is ARGUMENTS and any(key in held for key in from_yaml.HOLDERS))
 

@@ -4,12 +4,12 @@ import json
 import re
 from difflib import SequenceMatcher
 from itertools import zip_longest
-from typing import Any, cast
+from typing import Any
 
 from dsconfig.report import Applicability, Edit, Fix
 from dsconfig.source import tokens
 from dsconfig.source.document import Document
-from dsconfig.source.pointer import copied
+from dsconfig.source.pointer import copied, is_block, is_list
 from dsconfig.source.positions import LineIndex
 
 MOST_STEPS = 400
@@ -30,14 +30,12 @@ def as_json_reads(document: Document) -> Any:
 
 def _numbers_of(value: Any, read: Any) -> Any:
     """A copy of ``value``, which an override may have changed, with the numbers of ``read``."""
-    if isinstance(value, dict):
-        held = cast("dict[str, Any]", value)
-        other = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
-        return {name: _numbers_of(each, other.get(name)) for name, each in held.items()}
-    if isinstance(value, list):
-        items = cast("list[Any]", value)
-        others = cast("list[Any]", read) if isinstance(read, list) else []
-        return [_numbers_of(*pair) for pair in zip_longest(items, others[: len(items)])]
+    if is_block(value):
+        other = read if is_block(read) else {}
+        return {name: _numbers_of(each, other.get(name)) for name, each in value.items()}
+    if is_list(value):
+        others = read if is_list(read) else []
+        return [_numbers_of(*pair) for pair in zip_longest(value, others[: len(value)])]
     return read if isinstance(read, float) and type(value) is int else value
 
 

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 from dsconfig.source.cursor import Parsed
 from dsconfig.source.hjson import read_hjson
-from dsconfig.source.pointer import escape
+from dsconfig.source.pointer import escape, is_block, is_list
 
 MARKED = re.compile(
     r"\$\{[^}\n]+\}|\$\([^)\n]+\)|\{\{.*?\}\}|\{%.*?%\}|<%.*?%>"
@@ -56,12 +56,10 @@ def strings(value: Any) -> Iterator[tuple[str, str]]:
         pointer, item = waiting.pop()
         if isinstance(item, str):
             yield pointer, item
-        elif isinstance(item, dict):
-            entries = cast("dict[Any, Any]", item).items()
-            waiting.extend((f"{pointer}/{escape(str(key))}", part) for key, part in entries)
-        elif isinstance(item, list):
-            parts = enumerate(cast("list[Any]", item))
-            waiting.extend((f"{pointer}/{index}", part) for index, part in parts)
+        elif is_block(item):
+            waiting.extend((f"{pointer}/{escape(str(key))}", part) for key, part in item.items())
+        elif is_list(item):
+            waiting.extend((f"{pointer}/{index}", part) for index, part in enumerate(item))
 
 
 def placeholders(source: str, parsed: Parsed) -> frozenset[str]:

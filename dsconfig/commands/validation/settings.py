@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from dsconfig.commands.errors import UsageError
+from dsconfig.source.pointer import is_block, is_list
 
 SECTION = "[tool.dsconfig]"
 LISTS = ("select", "ignore", "exclude")
@@ -103,40 +104,38 @@ def _read(path: Path) -> Settings | None:
         tools = tomllib.loads(text).get("tool")
     except (ValueError, RecursionError) as error:  # no TOML; thousands of digits, or of brackets
         raise UsageError(f"{path}: {error}") from None
-    table = cast("dict[str, Any]", tools).get("dsconfig") if isinstance(tools, dict) else None
+    table = tools.get("dsconfig") if is_block(tools) else None
     return None if table is None else _settings(path, table)
 
 
 def _settings(path: Path, table: Any) -> Settings:
-    if not isinstance(table, dict):
+    if not is_block(table):
         raise UsageError(f"{path}: {SECTION} must be a table")
-    entries = cast("dict[str, Any]", table)
-    for key in entries:
+    for key in table:
         if key not in (*LISTS, *TEXTS, PER_FILE):
             known = ", ".join((*LISTS, *TEXTS, PER_FILE))
             raise UsageError(f"{path}: {SECTION} has no key {key!r}; it knows {known}")
-    per_file = entries.get(PER_FILE, {})
-    if not isinstance(per_file, dict):
+    per_file = table.get(PER_FILE, {})
+    if not is_block(per_file):
         raise UsageError(f"{path}: {PER_FILE} must map patterns to lists of codes")
-    patterns = cast("dict[str, Any]", per_file)
-    gpus, device = _devices(path, _text(path, "devices", entries.get("devices")))
+    gpus, device = _devices(path, _text(path, "devices", table.get("devices")))
     return Settings(
-        model=_text(path, "model", entries.get("model")),
+        model=_text(path, "model", table.get("model")),
         gpus=gpus,
         device=device,
         root=path.parent,
-        select=_texts(path, "select", entries.get("select", [])),
-        ignore=_texts(path, "ignore", entries.get("ignore", [])),
-        exclude=_texts(path, "exclude", entries.get("exclude", [])),
-        per_file_ignores={name: _texts(path, name, codes) for name, codes in patterns.items()},
-        runtime=_text(path, "runtime", entries.get("runtime")),
-        version=_text(path, "deepspeed-version", entries.get("deepspeed-version")),
+        select=_texts(path, "select", table.get("select", [])),
+        ignore=_texts(path, "ignore", table.get("ignore", [])),
+        exclude=_texts(path, "exclude", table.get("exclude", [])),
+        per_file_ignores={name: _texts(path, name, codes) for name, codes in per_file.items()},
+        runtime=_text(path, "runtime", table.get("runtime")),
+        version=_text(path, "deepspeed-version", table.get("deepspeed-version")),
     )
 
 
 def _texts(path: Path, key: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, list) and all(isinstance(item, str) for item in cast("list[Any]", value)):
-        return tuple(cast("list[str]", value))
+    if is_list(value) and all(isinstance(item, str) for item in value):
+        return tuple(value)
     raise UsageError(f"{path}: {key} in {SECTION} must be a list of texts")
 
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from dsconfig.planner.coverage import optimizer, other_engines, reporting, training, zero
 from dsconfig.planner.coverage.rules import OFF, Rule, decide, inert
 from dsconfig.planner.plan import Coverage, Status
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.key_index import lives, own_path
-from dsconfig.source.pointer import lookup, split
+from dsconfig.source.pointer import escape, is_block, lookup, split
 
 RULES: Mapping[str, Rule] = {
     **training.RULES,
@@ -64,9 +64,8 @@ def _may_refuse(path: tuple[str, ...], value: Any) -> bool:
 def leaf_pointers(value: Any, pointer: str = "") -> Iterator[str]:
     """Pointers of everything set in a config: scalars, lists, and empty blocks."""
     if isinstance(value, Mapping) and value:
-        for key, child in value.items():  # pyright: ignore[reportUnknownVariableType]
-            escaped = str(key).replace("~", "~0").replace("/", "~1")  # pyright: ignore[reportUnknownArgumentType]
-            yield from leaf_pointers(child, f"{pointer}/{escaped}")
+        for key, child in cast("Mapping[str, Any]", value).items():
+            yield from leaf_pointers(child, f"{pointer}/{escape(str(key))}")
     else:
         yield pointer
 
@@ -91,7 +90,7 @@ def _fate(pointer: str, value: Any, effective: Effective) -> tuple[Status, str]:
 
 def _enabled(config: Mapping[str, Any], block: str) -> bool:
     written = config.get(block)
-    return isinstance(written, Mapping) and bool(written.get("enabled"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    return is_block(written) and bool(written.get("enabled"))
 
 
 @lru_cache(maxsize=1024)

@@ -1,7 +1,6 @@
 """The optimizer and scheduler blocks."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable
 
 from dsconfig.planner.coverage.rules import (
     OFF,
@@ -22,6 +21,7 @@ from dsconfig.schema.optimizers import (
     OptimizerType,
     optimizer_type,
 )
+from dsconfig.source.pointer import is_block
 
 
 def _where(test: Callable[[OptimizerType], bool], words: str) -> Condition:
@@ -136,20 +136,16 @@ def argument(name: str) -> Rule:
 def is_taken(block: object) -> bool:
     """Whether every config of this block alone is honoured: an element-wise optimizer that the
     engine builds, with arguments that it takes."""
-    if not isinstance(block, Mapping):
+    if not is_block(block):
         return False
-    given = cast("Mapping[str, Any]", block)
-    kind, arguments = optimizer_type(str(given.get("type"))), given.get("params", {})
-    if kind is None or kind.in_engine is None or kind.until is not None:
+    kind, params = optimizer_type(str(block.get("type"))), block.get("params", {})
+    if kind is None or kind.in_engine is None or kind.until is not None or not is_block(params):
         return False
-    if not isinstance(arguments, Mapping):
-        return False
-    params = cast("Mapping[str, Any]", arguments)
     built = OPTIMIZER_CLASSES[kind.in_engine]
     return (
-        given.keys() <= {"type", "params"}
+        block.keys() <= {"type", "params"}
         and built.is_elementwise
         and not (built.needs_closure or built.needs_sparse)
         and not any(f"optimizer.params.{name}" in RULES for name in params)
-        and all(engine_takes(str(given["type"]), params, name) for name in params)
+        and all(engine_takes(str(block["type"]), params, name) for name in params)
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from dsconfig import batch
 from dsconfig.facts import Facts
@@ -15,7 +15,7 @@ from dsconfig.runtimes.read_config import ReadConfig
 from dsconfig.schema.catalogue import blocks_in
 from dsconfig.schema.optimizers import optimizer_type
 from dsconfig.schema.version import NEWEST, Version
-from dsconfig.source.pointer import ABSENT, value_at
+from dsconfig.source.pointer import ABSENT, is_block, value_at
 
 MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
@@ -125,16 +125,15 @@ def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | Non
 def _convert(outcome: Replay, path: tuple[str, ...], values: Mapping[str, Any]) -> None:
     """Put in place what the models of a block made of the values: ``"2"`` and 2.0 become 2."""
     block, place = reading.typed_block(path), value_at(outcome.config, path)
-    if not isinstance(place, dict) or block is None or not block.is_strict(NEWEST):
+    if not is_block(place) or block is None or not block.is_strict(NEWEST):
         return
-    held = cast(dict[str, Any], place)
-    for key, written in list(held.items()):
+    for key, written in list(place.items()):
         known = block.field(key)
         if known is None or known.model_name not in values:
             continue
         value = values[known.model_name]
         if type(value) is not type(written):
-            held[key] = value
+            place[key] = value
             rule = "converted by DeepSpeed's model of the block"
             outcome.wrote(".".join((*path, key)), rule, Source.CONFIG)
 
@@ -159,8 +158,8 @@ def _absent_blocks(config: dict[str, Any], roots: tuple[str, ...] | None) -> Ite
 def _delete(config: dict[str, Any], path: tuple[str, ...]) -> None:
     *outer, name = path
     place = value_at(config, tuple(outer))
-    if isinstance(place, dict):
-        cast(dict[str, Any], place).pop(name, None)
+    if is_block(place):
+        place.pop(name, None)
 
 
 def _optimizer_and_scheduler(outcome: Replay, version: Version) -> None:

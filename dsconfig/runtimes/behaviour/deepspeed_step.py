@@ -1,6 +1,6 @@
 """Building the engine and stepping twice: what a config that parses still runs into."""
 
-from typing import Any, cast
+from typing import Any
 
 from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
 from dsconfig.runtimes.built import optimizer_built
@@ -9,7 +9,7 @@ from dsconfig.schema.catalogue import find
 from dsconfig.schema.former import bf16_block
 from dsconfig.schema.schedules import SCHEDULES
 from dsconfig.schema.version import Version
-from dsconfig.source.pointer import ABSENT, value_at
+from dsconfig.source.pointer import ABSENT, is_block, is_list, value_at
 
 STEPS_CHECKED = Version(0, 19, 3)
 """The first release that refuses a warmup of no steps; before, it was raised to two."""
@@ -82,17 +82,16 @@ def _build_adam(config: dict[str, Any]) -> None:
     """The range checks of Adam, in their order; another type is not built here."""
     name = value_at(config, ("optimizer", "type"))
     params = value_at(config, ("optimizer", "params"))
-    if name not in ("adam", "adamw") or not isinstance(params, dict):
+    if name not in ("adam", "adamw") or not is_block(params):
         return
-    held = cast(dict[str, Any], params)
-    if "max_grad_norm" in held:
+    if "max_grad_norm" in params:
         said = "max_grad_norm is not a parameter of the optimizer; use gradient_clipping"
         raise Stops("ValueError", said, "optimizer.params.max_grad_norm", late=True)
     for key in ("lr", "eps", "betas", "weight_decay"):
         path = f"optimizer.params.{key}"
-        if key not in held:
+        if key not in params:
             continue
-        value = held[key]
+        value = params[key]
         with about(path, late=True):
             numbers: list[Any] = _two(value, path) if key == "betas" else [value]
             for number in numbers:
@@ -143,7 +142,7 @@ def _are_rates(value: Any, key: str, version: Version) -> bool:
     """One number, or one for each group; null is the optimizer's rate, once it may be."""
     if value is None:
         return key == "warmup_max_lr" and version >= RATE_OF_THE_OPTIMIZER
-    each = cast(list[Any], value) if isinstance(value, list) else [value]
+    each = value if is_list(value) else [value]
     return all(isinstance(rate, int | float) for rate in each)
 
 
