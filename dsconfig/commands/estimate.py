@@ -26,6 +26,7 @@ with lazily():
         log_comparison,
         pictures,
         pricing,
+        remedies,
         rendering,
         search,
         unsaid,
@@ -79,11 +80,10 @@ Html = Annotated[
 ]
 
 
-@options.with_facts()
+@options.with_facts
 def estimate(
     file: File = None,
     *,
-    facts: "Facts",
     recompute: memory_options.Recompute = None,
     attention: memory_options.Attention = None,
     fused_kernels: memory_options.FusedKernels = False,
@@ -105,6 +105,7 @@ def estimate(
     html: Html = None,
     fail_if_oom: options.FailIfOom = False,
     output_format: options.FullOrJson = "full",
+    facts: "Facts",
 ) -> None:
     """How many bytes on each GPU, on the host and on NVMe, and which key causes them.
 
@@ -152,8 +153,8 @@ def estimate(
     others = () if measured is not None else _deciding(found, facts, effective, program)
     if plot is not None or html is not None:
         said = tables.overall(found, facts, effective is not None)
-        remedies = verdict.remedy_data(changes, program.runtime, written)
-        _write(found, plot, html, said, remedies)
+        told = verdict.remedy_data(changes, program.runtime, written)
+        _write(found, plot, html, said, told)
     _show(found, facts, effective, program, written, output_format, read, changes, others)
     if fail_if_oom and not _any_fits(found, facts):
         raise typer.Exit(1)
@@ -228,7 +229,7 @@ def _changes(
     if effective is None or not (lacked or tables.not_fitting(option, facts)):
         return ()
     where = smaller_card(facts, option, log) if log is not None else facts
-    return verdict.remedies_for(effective, where, program.runtime)
+    return remedies.cheapest_changes(effective, where, runtime=program.runtime)
 
 
 def _deciding(

@@ -3,10 +3,11 @@
 Every annotated type here is one flag with one meaning everywhere.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, signature
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -202,27 +203,45 @@ def every_fact(
     return facts_from(**locals())
 
 
-def with_facts(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the named flags about facts, or all, in the place of its ``facts``."""
-    flags = signature(every_fact).parameters
-    taken = {name: flags[name] for name in names or flags}
+Command = Callable[..., None]
 
-    def around(command: Callable[..., None]) -> Callable[..., None]:
-        own = signature(command)
 
-        @wraps(command)
-        def called(**given: Any) -> None:
-            flags = of_project({name: given.pop(name) for name in taken}, given.get("file"))
-            facts = facts_from(**flags)
-            command(**given, facts=facts)
+def with_facts(command: Command) -> Command:
+    """Give a command every flag about facts in the place of its ``facts``, which they make."""
 
-        rest = [each for each in own.parameters.values() if each.name != "facts"]
-        keywords = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (*rest, *taken.values())]
-        called.__signature__ = own.replace(parameters=keywords)  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in keywords}
-        return called
+    def made(flags: dict[str, Any], file: str | None) -> "Facts":
+        return facts_from(**of_project(flags, file))
 
-    return around
+    return _with(signature(every_fact).parameters, "facts", made, command)
+
+
+def with_flags(names: str) -> Callable[[Command], Command]:
+    """Give a command the named flags about facts in the place of its ``flags``, a dict of them."""
+    known = signature(every_fact).parameters
+    taken = {name: known[name] for name in names.split()}
+    return partial(_with, taken, "flags", lambda flags, _: flags)
+
+
+def _with(
+    taken: Mapping[str, Parameter],
+    place: str,
+    made: Callable[[dict[str, Any], str | None], Any],
+    command: Command,
+) -> Command:
+    """The command with the flags ``taken`` in the place of a parameter, which is made of them."""
+    own = signature(command)
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        flags = {name: given.pop(name) for name in taken}
+        command(**given, **{place: made(flags, given.get("file"))})
+
+    each = own.parameters.values()
+    both = chain.from_iterable(taken.values() if one.name == place else [one] for one in each)
+    keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in both]
+    called.__signature__ = own.replace(parameters=keywords)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in keywords}
+    return called
 
 
 def with_this_machine(facts: "Facts", *, ranks: bool = True) -> "Facts":

@@ -26,11 +26,10 @@ Simulate = Annotated[
 ]
 
 
-@options.with_facts()
+@options.with_facts
 def plan(
     file: prepare.ConfigOrPlan,
     *,
-    facts: "Facts",
     overrides: options.Overrides = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
@@ -38,6 +37,7 @@ def plan(
     fail_if_oom: options.FailIfOom = False,
     output: Out = None,
     output_format: options.FullOrJson = "full",
+    facts: "Facts",
 ) -> None:
     """Show the whole plan: mesh, units, precision, tiers, memory, traffic, every key's fate.
 

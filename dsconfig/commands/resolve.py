@@ -48,17 +48,17 @@ PIPED_WIDTH = 120
 """Columns when nobody looks at a screen; COLUMNS overrides it."""
 
 
-@options.with_facts()
+@options.with_facts
 def resolve(
     file: options.ConfigFile,
     *,
-    facts: "Facts",
     overrides: options.Overrides = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
     explain: Explain = None,
     output: Out = None,
     output_format: options.FullOrJson = "full",
+    facts: "Facts",
 ) -> None:
     """Replace every "auto" by a value and say why; or show what another program would do.
 

@@ -124,6 +124,10 @@ Emit = Annotated[
 ]
 
 
+@options.with_flags(
+    "device model params training_args accelerate_config micro_batch global_batch accumulation "
+    "sequence_length precision learning_rate total_steps warmup_steps host_memory"
+)
 def run(
     context: typer.Context,
     file: prepare.ConfigOrPlan,
@@ -145,20 +149,8 @@ def run(
     include: Include = None,
     exclude: Exclude = None,
     emit: Emit = None,
-    device: options.Device = None,
-    model: options.Model = None,
-    params: options.Params = None,
-    training_args: options.TrainingArgs = None,
-    accelerate_config: options.AccelerateConfig = None,
-    micro_batch: options.MicroBatch = None,
-    global_batch: options.GlobalBatch = None,
-    accumulation: options.Accumulation = None,
-    seq_len: options.SequenceLength = None,
-    precision: options.PrecisionName = None,
-    learning_rate: options.LearningRate = None,
-    total_steps: options.TotalSteps = None,
-    warmup_steps: options.WarmupSteps = None,
-    host_memory: options.HostMemory = None,
+    *,
+    flags: Mapping[str, object],
     overrides: options.Overrides = None,
     grace: Annotated[
         int,
@@ -185,22 +177,6 @@ def run(
     executor = Engine.DSENGINE if engine is None else engine
     if emit is None and executor is Engine.DEEPSPEED and find_spec("deepspeed") is None:
         raise UsageError("--engine deepspeed: it is not installed: pip install deepspeed")
-    about_the_world = {
-        "device": device,
-        "model": model,
-        "params": params,
-        "training_args": training_args,
-        "accelerate_config": accelerate_config,
-        "micro_batch": micro_batch,
-        "global_batch": global_batch,
-        "accumulation": accumulation,
-        "sequence_length": seq_len,
-        "precision": precision,
-        "learning_rate": learning_rate,
-        "total_steps": total_steps,
-        "warmup_steps": warmup_steps,
-        "host_memory": host_memory,
-    }
     program = [*script, *context.args]
     least, nodes = _span(nnodes or places.told_span(os.environ), max_restarts)
     hosts = _hosts(hostfile, include, exclude, nodes, gpus)
@@ -208,15 +184,15 @@ def run(
         nodes, gpus = len(hosts.names), hosts.ranks
     if emit is not None:
         _insist_on_every_node(node_rank, local_addr)
-        made, facts = plan_of(file, gpus, nodes or 1, about_the_world, overrides, executor)
-        flags = {_FLAGS.get(name, name): value for name, value in about_the_world.items()}
-        flags |= {"set": overrides, "engine": engine, "gpus": gpus, "grace": grace}
-        flags |= {"max_restarts": max_restarts, "join_timeout": join_timeout}
+        made, facts = plan_of(file, gpus, nodes or 1, flags, overrides, executor)
+        again = {_FLAGS.get(name, name): value for name, value in flags.items()}
+        again |= {"set": overrides, "engine": engine, "gpus": gpus, "grace": grace}
+        again |= {"max_restarts": max_restarts, "join_timeout": join_timeout}
         job = jobs.Job(
             name=Path(script[0]).stem,
             nodes=made.nodes,
             ranks=made.mesh.world_size // made.nodes,
-            command=jobs.command(_of_a_file(file), flags, program),
+            command=jobs.command(_of_a_file(file), again, program),
             notes=[banner(made), *_room(made, facts), *_unshared(made, least)],
             on_cards=facts.device is None or facts.device.kind != "cpu",
             restarts=max_restarts,
@@ -231,7 +207,7 @@ def run(
     made, facts = None, empty.Facts()
     if where is None or where.rank == 0:
         of = 1 if where is None else where.nodes
-        made, facts = plan_of(file, gpus, of, about_the_world, overrides, executor)
+        made, facts = plan_of(file, gpus, of, flags, overrides, executor)
         insist_on_cards(made.mesh.world_size // made.nodes)
         said = "\n".join([banner(made), *_unshared(made, least)])
     else:

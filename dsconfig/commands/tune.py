@@ -31,10 +31,9 @@ Out = Annotated[
 ShowAll = Annotated[bool, typer.Option("--all", help="List every candidate.")]
 
 
-@options.with_facts()
+@options.with_facts
 def tune(
     *,
-    facts: "Facts",
     attention: memory_options.Attention = None,
     fused_kernels: memory_options.FusedKernels = False,
     loss_kernel: memory_options.LossKernel = None,
@@ -47,6 +46,7 @@ def tune(
     show_all: ShowAll = False,
     output: Out = None,
     output_format: options.FullOrJson = "full",
+    facts: "Facts",
 ) -> None:
     """Rank stage, offload and recomputation by expected time, with the largest batch that fits.
 

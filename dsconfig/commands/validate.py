@@ -77,20 +77,16 @@ Diff = Annotated[
 ]
 
 
+@options.with_flags(
+    "world_size nodes device model params training_args accelerate_config host_memory "
+    "client_optimizer releases"
+)
 def validate(
     files: Files = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
-    world_size: options.WorldSize = None,
-    nodes: options.Nodes = None,
-    device: options.Device = None,
-    model: options.Model = None,
-    params: options.Params = None,
-    training_args: options.TrainingArgs = None,
-    accelerate_config: options.AccelerateConfig = None,
-    host_memory: options.HostMemory = None,
-    client_optimizer: options.ClientOptimizer = None,
-    releases: options.With = None,
+    *,
+    flags: dict[str, object],
     overrides: options.Overrides = None,
     output_format: options.OutputFormat = "full",
     select: Select = None,
@@ -107,19 +103,7 @@ def validate(
     """Judge configs. Exit code 0: clean; 1: errors; 2: wrong usage or unreadable input."""
     output = Output(output_format, quiet=quiet)
     judge = Judge(
-        facts=_facts(
-            files,
-            world_size=world_size,
-            nodes=nodes,
-            device=device,
-            model=model,
-            params=params,
-            training_args=training_args,
-            accelerate_config=accelerate_config,
-            host_memory=host_memory,
-            client_optimizer=client_optimizer,
-            releases=releases,
-        ),
+        facts=_facts(files, flags),
         runtime=runtime,
         version=deepspeed_version,
         overrides=overrides or (),
@@ -139,7 +123,7 @@ def validate(
     raise typer.Exit(_exit_code(reports, changed and diff, exit_zero, error_on_warning))
 
 
-def _facts(files: Sequence[str] | None, **flags: object) -> "Facts | None":
+def _facts(files: Sequence[str] | None, flags: dict[str, object]) -> "Facts | None":
     """The facts of flags and project; None where there are none, so that nothing is imported."""
     own = {name: flag for name, flag in flags.items() if flag is not None}
     given = options.of_project(own, files[0] if files else None)

@@ -6,12 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsconfig.commands.text_table import wrapped
 from dsconfig.cost.search import TO_SPARE, known_cards, misfit_below
-from dsconfig.lazily import lazily
 from dsconfig.report.sizes import GIB, size
 from dsconfig.runtimes.base import in_words
-
-with lazily():
-    from dsconfig.cost import remedies
 
 if TYPE_CHECKING:
     from dsconfig.cost.estimate import Option
@@ -19,7 +15,6 @@ if TYPE_CHECKING:
     from dsconfig.cost.unsaid import Unsaid
     from dsconfig.facts import Facts
     from dsconfig.runtimes.base import Runtime
-    from dsconfig.runtimes.effective import Effective
 
 
 def verdict(option: "Option", facts: "Facts", precision: str = "") -> str:
@@ -111,13 +106,6 @@ def unsaid_data(others: "tuple[Unsaid, ...]") -> list[dict[str, Any]]:
         }
         for other in others
     ]
-
-
-def remedies_for(
-    effective: "Effective", facts: "Facts", runtime: "Runtime"
-) -> "tuple[Change, ...]":
-    """What would make a config fit, the cheapest first."""
-    return remedies.cheapest_changes(effective, facts, runtime=runtime)
 
 
 def remedy_lines(
