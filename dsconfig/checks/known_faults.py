@@ -40,8 +40,7 @@ Fault = Callable[[Context], Iterator[Told]]
 def fault(
     code: str,
     name: str,
-    first: str,
-    last: str,
+    span: str,
     thread: str,
     remedy: str,
     *,
@@ -50,11 +49,11 @@ def fault(
     program: str = DEEPSPEED,
     holds: Holds = in_deepspeed,
 ) -> Callable[[Fault], Fault]:
-    """Make a rule of what a range of releases does; ``last`` is the last that does it.
+    """Make a rule of what the releases of a ``span`` do, from the first to the last that does it.
 
     Those of another ``program`` than DeepSpeed are told where the facts name its release.
     """
-    start, end = Version.parse(first), Version.parse(last)
+    start, end = map(Version.parse, span.split(" to "))
 
     def declare(find: Fault) -> Fault:
         def check(config: Context) -> Iterator[Finding]:
@@ -67,7 +66,7 @@ def fault(
             for told in find(config):
                 yield Finding(
                     path=told.path,
-                    message=f"{program} {first} to {last} {told.said} ({thread})",
+                    message=f"{program} {span} {told.said} ({thread})",
                     help=remedy,
                     effect=None if told.sure else Effect.NOTE,
                 )
@@ -137,8 +136,7 @@ def _clips(config: Context) -> bool:
 @fault(
     "DSC830",
     "accumulation-lost-at-stage-2",
-    "0.17.6",
-    "0.18.2",
+    "0.17.6 to 0.18.2",
     "deepspeedai/DeepSpeed#7718",
     "use DeepSpeed 0.18.3 or later",
 )
@@ -163,8 +161,7 @@ def accumulation_lost_at_stage_2(config: Context) -> Iterator[Told]:
 @fault(
     "DSC831",
     "offloaded-accumulation-wrong",
-    "0.8.0",
-    "0.15.1",
+    "0.8.0 to 0.15.1",
     "deepspeedai/DeepSpeed#6550",
     "use DeepSpeed 0.19.0 or later, or offload nothing while accumulating",
 )
@@ -188,8 +185,7 @@ def offloaded_accumulation_wrong(config: Context) -> Iterator[Told]:
 @fault(
     "DSC832",
     "offloaded-micro-steps-dropped",
-    "0.15.2",
-    "0.18.9",
+    "0.15.2 to 0.18.9",
     "deepspeedai/DeepSpeed#7967",
     "use DeepSpeed 0.19.0 or later, or accumulate over two micro steps at most",
 )
@@ -213,8 +209,7 @@ def offloaded_micro_steps_dropped(config: Context) -> Iterator[Told]:
 @fault(
     "DSC833",
     "overlap-overwrites-bucket",
-    "0.8.1",
-    "0.14.2",
+    "0.8.1 to 0.14.2",
     "deepspeedai/DeepSpeed#5606, deepspeedai/DeepSpeed#5545",
     'use DeepSpeed 0.14.3 or later, or "overlap_comm": false',
     effect=Effect.NOTE,
@@ -237,8 +232,7 @@ def overlap_overwrites_bucket(config: Context) -> Iterator[Told]:
 @fault(
     "DSC834",
     "overlap-recycles-buffer",
-    "0.12.4",
-    "0.18.9",
+    "0.12.4 to 0.18.9",
     "deepspeedai/DeepSpeed#7965",
     'use DeepSpeed 0.19.0 or later, or "overlap_comm": false',
     effect=Effect.NOTE,
@@ -261,8 +255,7 @@ def overlap_recycles_buffer(config: Context) -> Iterator[Told]:
 @fault(
     "DSC835",
     "stage-3-waits-for-wrong-stream",
-    "0.9.0",
-    "0.18.7",
+    "0.9.0 to 0.18.7",
     "deepspeedai/DeepSpeed#7898",
     "use DeepSpeed 0.18.8 or later, or a torch before 2.10",
     effect=Effect.NOTE,
@@ -284,8 +277,7 @@ def stage_3_waits_for_wrong_stream(config: Context) -> Iterator[Told]:
 @fault(
     "DSC836",
     "last-micro-step-not-reduced",
-    "0.18.3",
-    "0.18.9",
+    "0.18.3 to 0.18.9",
     "deepspeedai/DeepSpeed#7985",
     'use DeepSpeed 0.19.0 or later, or "immediate_grad_update": true in bf16',
     wakes="data_types",
@@ -312,8 +304,7 @@ def last_micro_step_not_reduced(config: Context) -> Iterator[Told]:
 @fault(
     "DSC837",
     "bf16-divided-at-stage-0",
-    "0.18.5",
-    "0.18.5",
+    "0.18.5 to 0.18.5",
     "deepspeedai/DeepSpeed#7839",
     "use DeepSpeed 0.18.6 or later, or stage 1",
     wakes="bf16 bfloat16",
@@ -335,8 +326,7 @@ def bf16_divided_at_stage_0(config: Context) -> Iterator[Told]:
 @fault(
     "DSC838",
     "bf16-not-reduced-at-stage-0",
-    "0.8.0",
-    "0.13.2",
+    "0.8.0 to 0.13.2",
     "deepspeedai/DeepSpeed#5170",
     "use DeepSpeed 0.13.3 or later, or stage 1",
     wakes="bf16 bfloat16",
@@ -360,8 +350,7 @@ def bf16_not_reduced_at_stage_0(config: Context) -> Iterator[Told]:
 @fault(
     "DSC839",
     "clipping-inverted",
-    "0.13.2",
-    "0.13.2",
+    "0.13.2 to 0.13.2",
     "deepspeedai/DeepSpeed#5150",
     "use DeepSpeed 0.13.3 or later",
     wakes="gradient_clipping",
@@ -384,8 +373,7 @@ def clipping_inverted(config: Context) -> Iterator[Told]:
 @fault(
     "DSC840",
     "overflow-makes-norm-nan",
-    "0.13.2",
-    "0.16.5",
+    "0.13.2 to 0.16.5",
     "deepspeedai/DeepSpeed#7171",
     "use DeepSpeed 0.16.6 or later",
     effect=Effect.NOTE,
@@ -409,8 +397,7 @@ def overflow_makes_norm_nan(config: Context) -> Iterator[Told]:
 @fault(
     "DSC841",
     "full-bucket-not-reduced",
-    "0.9.0",
-    "0.10.3",
+    "0.9.0 to 0.10.3",
     "deepspeedai/DeepSpeed#4321",
     'use DeepSpeed 0.11.0 or later, or "reduce_scatter": true',
     effect=Effect.NOTE,
@@ -433,8 +420,7 @@ def full_bucket_not_reduced(config: Context) -> Iterator[Told]:
 @fault(
     "DSC842",
     "stairs-without-effect",
-    "0.8.0",
-    "0.19.3",
+    "0.8.0 to 0.19.3",
     "deepspeedai/DeepSpeed#8179",
     "use DeepSpeed 0.19.4 or later, or delete it",
     wakes="scheduler",
@@ -457,8 +443,7 @@ def stairs_without_effect(config: Context) -> Iterator[Told]:
 @fault(
     "DSC843",
     "groups-warm-up-alike",
-    "0.17.2",
-    "0.19.3",
+    "0.17.2 to 0.19.3",
     "deepspeedai/DeepSpeed#8171",
     'use DeepSpeed 0.19.4 or later, or write "warmup_max_lr" as a list, one rate for each group',
     effect=Effect.NOTE,
@@ -486,8 +471,7 @@ def groups_warm_up_alike(config: Context) -> Iterator[Told]:
 @fault(
     "DSC844",
     "one-backward-loses-a-subgraph",
-    "0.18.3",
-    "0.19.5",
+    "0.18.3 to 0.19.5",
     "deepspeedai/DeepSpeed#8224",
     "use DeepSpeed 0.19.6 or later, which have deepspeedai/DeepSpeed#8245, or stage 1 or 3",
     effect=Effect.NOTE,
@@ -511,8 +495,7 @@ def one_backward_loses_a_subgraph(config: Context) -> Iterator[Told]:
 @fault(
     "DSC845",
     "fp16-unscaled-at-stage-0",
-    "0.18.3",
-    "0.19.8",
+    "0.18.3 to 0.19.8",
     "deepspeedai/DeepSpeed#8393",
     "use stage 1, which is scaled, or bf16",
     effect=Effect.NOTE,
