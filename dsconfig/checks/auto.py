@@ -46,10 +46,6 @@ def _fills(runtime: Runtime) -> bool:
     return before_deepspeed(runtime) or not runtime.fills_by_itself
 
 
-def _spoken(names: list[str]) -> str:
-    return " and ".join(names)
-
-
 @rule("DSC101", "auto-unresolved", Effect.ALTERED, also=(Effect.REFUSED,), holds=in_deepspeed)
 def auto_unresolved(config: Context) -> Iterator[Finding]:
     """No program that is going to read this file puts a value in place of "auto".
@@ -132,7 +128,7 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
         told = "; ".join(_consequence(config, path, fate, each.name) for each, fate in left)
         yield Finding(
             path=path,
-            message=f'"auto" in {".".join(path)} is filled by {_spoken(filling)}; {told}',
+            message=f'"auto" in {".".join(path)} is filled by {" and ".join(filling)}; {told}',
             help=f"for a plain DeepSpeed script run `dsconfig resolve {config.document.name}`",
             holds=_where(fates, AutoFate.FILLED),
         )
@@ -165,7 +161,7 @@ def auto_native_refused(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=path,
             message=f'"auto" in {".".join(path)} is a setting of DeepSpeed, at which '
-            f"{_spoken(stopping)} stops",
+            f"{' and '.join(stopping)} stops",
             help="leave the key out: auto is its default",
             effect=None if alone else Effect.NOTE,
             holds=_where(fates, *REFUSALS),

@@ -17,6 +17,7 @@ WIDTH = 96
 def page(rule: Rule) -> str:
     """The page of a rule, in Markdown."""
     effect = rule.effect
+    judged = [runtime.name for runtime in every_runtime() if rule.holds(runtime)]
     when = ", after the file was read" if rule.late and effect is Effect.REFUSED else ""
     lines = [
         f"# {rule.code} {rule.name}",
@@ -26,7 +27,7 @@ def page(rule: Rule) -> str:
         f"- Effect: `{effect}`, {effect.meaning}{when}",
         *(f"- Or: `{other}`, {other.meaning}" for other in rule.also),
         f"- Severity: {' or '.join(dict.fromkeys(each.severity for each in (effect, *rule.also)))}",
-        f"- Judged for: {', '.join(_runtimes(rule))}",
+        f"- Judged for: {', '.join(judged)}",
         "",
         "## Bad",
         "",
@@ -39,10 +40,6 @@ def page(rule: Rule) -> str:
         *_shown(rule.good),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _runtimes(rule: Rule) -> list[str]:
-    return [runtime.name for runtime in every_runtime() if rule.holds(runtime)]
 
 
 def _shown(example: Example) -> Iterator[str]:

@@ -204,10 +204,6 @@ def compression_at_wrong_level(config: Context) -> Iterator[Finding]:
         )
 
 
-def _changed_default(config: Context, path: Path) -> bool:
-    return not config.has(*path)
-
-
 def _says_nothing_of_clipping(runtime: Runtime) -> bool:
     """The Trainer's own max_grad_norm is 1.0, whoever clips."""
     return runtime.ends_in_deepspeed and not runtime.compares_arguments
@@ -226,7 +222,7 @@ def clipping_by_default(config: Context) -> Iterator[Finding]:
     if (
         len(config.runtimes) == 1
         and config.since("0.19.3")
-        and _changed_default(config, ("gradient_clipping",))
+        and not config.has("gradient_clipping")
         and not config.is_unscaled
     ):
         yield Finding(

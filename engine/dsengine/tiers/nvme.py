@@ -97,14 +97,9 @@ class NvmeBinding(HostBinding):
         return self._file.part(tuple(starts), _bytes_of(self.host_tiles[number]))
 
     def _to_update(self) -> Iterator[Tile]:
+        """Those of the device; then the others one by one, each in hand until the next is asked
+        for, and written behind."""
         yield from self.device_tiles
-        yield from self._visited(writing=True)
-
-    def _visited(self, *, writing: bool) -> Iterator[Tile]:
-        """Yield tiles one after the other, each in hand until the next is asked for.
-
-        ``writing``: what was done to a tile is written behind.
-        """
         count = len(self._buffers)
         for number in range(count):
             self._move(number, read=number)
@@ -112,7 +107,7 @@ class NvmeBinding(HostBinding):
             self._take_in_hand(tile, number % count)
             yield tile
             self._in_hand = {}
-            self._move(number % count, write=number if writing else None, read=number + count)
+            self._move(number % count, write=number, read=number + count)
         self._settle()
 
     def _move(self, buffer: int, *, write: int | None = None, read: int | None = None) -> None:
