@@ -147,14 +147,19 @@ def estimate(
     if measured is not None:
         found = _calibrated(found, measured, measured_as)
     written: dict[str, Any] = document.value if document is not None else {}
-    read = None if log is None else read_log(log)
+    with usage():
+        read = None if log is None else run_log.from_path(log)
     changes = _changes(found, facts, effective, program, read)
     # A run that was measured has answered what nobody said.
     others = () if measured is not None else _deciding(found, facts, effective, program)
-    if plot is not None or html is not None:
+    if plot is not None:
+        with usage():
+            pictures.write_chart(found, plot)
+    if html is not None:
         said = tables.overall(found, facts, effective is not None)
         told = verdict.remedy_data(changes, program.runtime, written)
-        _write(found, plot, html, said, told)
+        with usage():
+            writing.write(html, pictures.page(found, said, told), option="--html")
     _show(found, facts, effective, program, written, output_format, read, changes, others)
     if fail_if_oom and not _any_fits(found, facts):
         raise typer.Exit(1)
@@ -246,20 +251,6 @@ def _deciding(
     return unsaid.deciding(option, effective, facts, runtime, release_is_known=known)
 
 
-def _write(
-    found: "Estimate",
-    plot: Path | None,
-    html: Path | None,
-    said: str,
-    remedies: list[dict[str, Any]],
-) -> None:
-    with usage():
-        if plot is not None:
-            pictures.write_chart(found, plot)
-        if html is not None:
-            writing.write(html, pictures.page(found, said, remedies), option="--html")
-
-
 def _show(
     found: "Estimate",
     facts: "Facts",
@@ -297,12 +288,6 @@ def _show(
             if lacked and not tables.not_fitting(option, facts):
                 for line in verdict.remedy_lines(changes, program.runtime, written):
                     typer.echo(line)
-
-
-def read_log(path: Path) -> "RunLog":
-    """What a run printed. Raises UsageError where it holds nothing that is known."""
-    with usage():
-        return run_log.from_path(path)
 
 
 def _compared(

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.planner.plan import Plan
     from dsconfig.report import Diagnostic
-    from dsconfig.resolver.resolution import Resolution
     from dsconfig.source import Document
 
 FOUND = 1
@@ -31,25 +30,6 @@ STOPS = ("program-stops", "deepspeed-stops")
 ConfigOrPlan = Annotated[
     str, typer.Argument(metavar="FILE", help="A config, or a plan; - reads a config from stdin.")
 ]
-
-
-def resolved(
-    document: "Document",
-    facts: "Facts",
-    runtime: str,
-    version: str | None = None,
-    *,
-    strict: bool = False,
-) -> "Resolution":
-    """Validate and resolve. Prints the errors; exits 1 when one of them is a refusal.
-
-    ``strict``: at any of them, for training would be another than the file says.
-    """
-    report = dsconfig.validate(document, facts, runtime=runtime, version=version)
-    show_errors(document, report.diagnostics, strict)
-    resolution = dsconfig.resolve(document, facts, runtime=runtime, version=version)
-    show_errors(document, not_told(resolution.diagnostics, report), strict)
-    return resolution
 
 
 def not_told(found: tuple["Diagnostic", ...], report: Report) -> tuple["Diagnostic", ...]:
@@ -75,11 +55,18 @@ def planned(
     *,
     strict: bool = False,
 ) -> "Plan":
-    """Go all the way. Exits 1 with the reason when the config cannot be planned."""
+    """Go all the way. Prints the errors; exits 1 when one of them is a refusal, or when the config
+    cannot be planned.
+
+    ``strict``: at any error, for training would be another than the file says.
+    """
     program = options.program(runtime, version)
     facts = options.completed(facts, document)
     facts = assumed.one_pass(document, facts, program)
-    resolution = resolved(document, facts, runtime, version, strict=strict)
+    report = dsconfig.validate(document, facts, runtime=runtime, version=version)
+    show_errors(document, report.diagnostics, strict)
+    resolution = dsconfig.resolve(document, facts, runtime=runtime, version=version)
+    show_errors(document, not_told(resolution.diagnostics, report), strict)
     if resolution.effective is not None:
         assumed.say_fp32(resolution.effective, document, program)
     try:

@@ -68,7 +68,9 @@ def resolve(
     program = options.program(runtime, deepspeed_version)
     facts = options.completed(facts, document)
     facts = assumed.one_pass(document, facts, program)
-    result = resolved(document, facts, runtime, deepspeed_version)
+    with usage():
+        asker = runtime or "dsengine"
+        result = dsconfig.resolve(document, facts, runtime=asker, version=deepspeed_version)
     if result.effective is not None:
         say_idle_flags(result.effective, facts)
         assumed.say_fp32(result.effective, document, program)
@@ -86,14 +88,6 @@ def resolve(
         show(result, document.name, document.text)
     if not result.ok:
         raise typer.Exit(1)
-
-
-def resolved(
-    document: "Document", facts: "Facts", runtime: str | None, version: str | None
-) -> "Resolution":
-    """Resolve. Raises UsageError for an unknown runtime or version."""
-    with usage():
-        return dsconfig.resolve(document, facts, runtime=runtime or "dsengine", version=version)
 
 
 def with_what_is_not_built(
