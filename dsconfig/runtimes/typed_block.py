@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsconfig.runtimes.effective import overlaps
-from dsconfig.runtimes.reading import Reading, is_block, read
+from dsconfig.runtimes.reading import Reading, read
 from dsconfig.runtimes.settings import Settings
 from dsconfig.schema import former
 from dsconfig.schema.catalogue import block_at, field_of, key
 from dsconfig.schema.config import DSConfig
 from dsconfig.schema.version import NEWEST, Version
+from dsconfig.source.pointer import is_block
 
 
 def block_values(name: str, values: Mapping[str, Any], version: Version = NEWEST) -> dict[str, Any]:
