@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from dsconfig import batch
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import Finding, Path, in_deepspeed
@@ -19,16 +20,6 @@ from dsconfig.source.edit import as_fix, delete_entry, replace_value
 from dsconfig.source.pointer import join, split
 
 VALUE_KINDS = (ErrorKind.TYPE, ErrorKind.BOUND, ErrorKind.CHOICE)
-BATCH = frozenset(
-    {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
-)
-REMOVED_BLOCKS = frozenset(
-    {
-        *("amp", "sparse_attention", "quantize_training", "compression_training", "nebula"),
-        *("elasticity", "eigenvalue", "graph_harvesting", "curriculum_learning"),
-        *("progressive_layer_drop", "sparse_gradients"),
-    }
-)
 
 
 TOLD_ELSEWHERE = frozenset(
@@ -71,9 +62,15 @@ def _is_ours(config: Context, path: Path) -> bool:
     """Whether these rules speak of a path: not of batch numbers, optimizer and scheduler."""
     if path in (("optimizer",), ("scheduler",), ("optimizer", "type")):
         return True
-    if path[0] in ("optimizer", "scheduler") or path[0] in REMOVED_BLOCKS:
+    if path[0] in ("optimizer", "scheduler") or _is_removed(path):
         return False
-    return not (path[0] in BATCH and isinstance(config.get(*path), (int, float)))
+    return not (path[0] in batch.KEYS and isinstance(config.get(*path), (int, float)))
+
+
+def _is_removed(path: Path) -> bool:
+    """Whether it is a feature that DeepSpeed dropped, or lies in one."""
+    feature = key_at(path[:1])
+    return feature is not None and feature.refused_from is not None
 
 
 def _faults(config: Context) -> Iterator[tuple[Path, SchemaError]]:
@@ -111,7 +108,7 @@ def refused_value(config: Context) -> Iterator[Finding]:
             wanted = _wanted(entry, config) or expected.get(path, BLOCK)
             yield _refusal(config, path, wanted, late=False)
     for path, wanted in config.unmet.items():
-        ours = _is_ours(config, path) or path[0] in REMOVED_BLOCKS
+        ours = _is_ours(config, path) or _is_removed(path)
         if path not in told and config.get(*path) != AUTO and ours:
             yield _refusal(config, path, wanted.expected, late=wanted.late)
 

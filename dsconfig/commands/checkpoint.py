@@ -1,6 +1,7 @@
 """``dsconfig checkpoint``: what can be said of a saved training state, and made of it, unloaded."""
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,7 @@ class Form(StrEnum):
     SAFETENSORS = "safetensors"
 
 
-CONVERT = "Of convert"
+_of_convert = partial(typer.Option, rich_help_panel="Of convert")
 
 
 def checkpoint(
@@ -37,35 +38,25 @@ def checkpoint(
     tag: Annotated[str | None, typer.Option(help="Which one; else what 'latest' names.")] = None,
     to: Annotated[
         Form | None,
-        typer.Option(
-            help="deepspeed: all that its engine goes on with. safetensors: the weights.",
-            rich_help_panel=CONVERT,
-        ),
+        _of_convert(help="deepspeed: all that its engine goes on with. safetensors: the weights."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The folder to write.", rich_help_panel=CONVERT),
+        _of_convert("--output", "-o", help="The folder to write."),
     ] = None,
     stage: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=3,
-            help="Of the run in DeepSpeed; else as saved.",
-            rich_help_panel=CONVERT,
-        ),
+        _of_convert(min=0, max=3, help="Of the run in DeepSpeed; else as saved."),
     ] = None,
     ranks: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Of the run in DeepSpeed, which loads at no other number; else as saved.",
-            rich_help_panel=CONVERT,
+        _of_convert(
+            min=1, help="Of the run in DeepSpeed, which loads at no other number; else as saved."
         ),
     ] = None,
     precision: Annotated[
         Precision | None,
-        typer.Option(help="Of the safetensors; else fp32.", rich_help_panel=CONVERT),
+        _of_convert(help="Of the safetensors; else fp32."),
     ] = None,
 ) -> None:
     """Say whether a checkpoint of dsengine is what was written, or write it in other files.

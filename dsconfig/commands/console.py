@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,11 +12,10 @@ PIPED_WIDTH = 120
 """Columns when nobody looks at a screen; COLUMNS overrides it."""
 
 
-@lru_cache(maxsize=2)
-def console(*, stderr: bool = False) -> "Console":
+@cache
+def console() -> "Console":
     """A rich console that keeps to NO_COLOR, FORCE_COLOR and COLUMNS."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+    width = None if sys.stdout.isatty() else shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
+    return Console(width=width, highlight=False, soft_wrap=False)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkstemp
@@ -69,58 +70,32 @@ Ranks = Annotated[
     typer.Option("--gpus", "--nproc", help="Processes on this node, one per device.", min=1),
 ]
 
-ON_NODES = "Several nodes"
+_on_nodes = partial(typer.Option, rich_help_panel="Several nodes")
 Nodes = Annotated[
     str | None,
-    typer.Option(
+    _on_nodes(
         "--nnodes",
         "--nodes",
         metavar="N|MIN:MAX",
         help="Number of nodes; with MIN, and --max-restarts, a run goes on when nodes are lost.",
-        rich_help_panel=ON_NODES,
     ),
 ]
-NodeRank = Annotated[
-    int | None,
-    typer.Option(help="Which of the nodes this is, from 0.", min=0, rich_help_panel=ON_NODES),
-]
-Endpoint = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="Where node 0 is.", rich_help_panel=ON_NODES),
-]
+NodeRank = Annotated[int | None, _on_nodes(help="Which of the nodes this is, from 0.", min=0)]
+Endpoint = Annotated[str | None, _on_nodes(metavar="HOST:PORT", help="Where node 0 is.")]
 Restarts = Annotated[
     int,
     typer.Option(
         envvar="PET_MAX_RESTARTS", help="How often all ranks start again after one fails.", min=0
     ),
 ]
-LocalAddress = Annotated[
-    str | None,
-    typer.Option(help="What the others call this node.", rich_help_panel=ON_NODES),
-]
-JoinTimeout = Annotated[
-    int,
-    typer.Option(help="Seconds to wait for the other nodes.", min=1, rich_help_panel=ON_NODES),
-]
-Hostfile = Annotated[
-    Path | None,
-    typer.Option(help="The nodes, in DeepSpeed's form.", rich_help_panel=ON_NODES),
-]
+LocalAddress = Annotated[str | None, _on_nodes(help="What the others call this node.")]
+JoinTimeout = Annotated[int, _on_nodes(help="Seconds to wait for the other nodes.", min=1)]
+Hostfile = Annotated[Path | None, _on_nodes(help="The nodes, in DeepSpeed's form.")]
 SLOTS = "HOST[:SLOT,...][@...]"
-Include = Annotated[
-    str | None,
-    typer.Option(metavar=SLOTS, help="Of the hostfile, these.", rich_help_panel=ON_NODES),
-]
-Exclude = Annotated[
-    str | None,
-    typer.Option(metavar=SLOTS, help="Of the hostfile, all but these.", rich_help_panel=ON_NODES),
-]
+Include = Annotated[str | None, _on_nodes(metavar=SLOTS, help="Of the hostfile, these.")]
+Exclude = Annotated[str | None, _on_nodes(metavar=SLOTS, help="Of the hostfile, all but these.")]
 Emit = Annotated[
-    Form | None,
-    typer.Option(
-        help="Print the job that starts this on a cluster, and start nothing.",
-        rich_help_panel=ON_NODES,
-    ),
+    Form | None, _on_nodes(help="Print the job that starts this on a cluster, and start nothing.")
 ]
 
 

@@ -1,6 +1,7 @@
 """``dsconfig validate``: every mistake in every config, with place, consequence and remedy."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.report import Diagnostic, FileReport
 
-FINDINGS = "Findings"
-FIXES = "Fixes"
+_about_findings = partial(typer.Option, rich_help_panel="Findings")
+_about_fixes = partial(typer.Option, rich_help_panel="Fixes")
 
 Files = Annotated[
     list[str] | None,
@@ -37,24 +38,20 @@ StdinName = Annotated[
 ]
 Select = Annotated[
     list[str] | None,
-    typer.Option(
-        "--select",
-        metavar="CODES",
-        help="Report only these (DSC412, DSC4, a rule's name).",
-        rich_help_panel=FINDINGS,
+    _about_findings(
+        "--select", metavar="CODES", help="Report only these (DSC412, DSC4, a rule's name)."
     ),
 ]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option("--ignore", metavar="CODES", help="Leave these out.", rich_help_panel=FINDINGS),
+    _about_findings("--ignore", metavar="CODES", help="Leave these out."),
 ]
 BaselineFile = Annotated[
     Path | None,
-    typer.Option(
+    _about_findings(
         "--baseline",
         metavar="FILE",
         help="A json report of an earlier run; only new findings count.",
-        rich_help_panel=FINDINGS,
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No summary; silence when clean.")]
@@ -62,18 +59,14 @@ ExitZero = Annotated[bool, typer.Option("--exit-zero", help="Exit 0 in spite of 
 ErrorOnWarning = Annotated[
     bool, typer.Option("--error-on-warning", help="Exit 1 for warnings, too.")
 ]
-Fix = Annotated[
-    bool, typer.Option("--fix", help="Apply safe fixes; layout stays.", rich_help_panel=FIXES)
-]
+Fix = Annotated[bool, _about_fixes("--fix", help="Apply safe fixes; layout stays.")]
 UnsafeFixes = Annotated[
     bool,
-    typer.Option(
-        "--unsafe-fixes", help="Apply fixes that change what is trained.", rich_help_panel=FIXES
-    ),
+    _about_fixes("--unsafe-fixes", help="Apply fixes that change what is trained."),
 ]
 Diff = Annotated[
     bool,
-    typer.Option("--diff", help="Show what fixing would change.", rich_help_panel=FIXES),
+    _about_fixes("--diff", help="Show what fixing would change."),
 ]
 
 

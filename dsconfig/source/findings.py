@@ -78,14 +78,14 @@ def duplicate_key(key: str, pointer: str, place: Range, *, in_file: bool) -> Dia
 START = Range(Position(1, 1), Position(1, 1))
 
 
-def empty_text(what: str) -> Diagnostic:
+def empty_text() -> Diagnostic:
     """The file holds nothing."""
     return Diagnostic(
         code="DSC004",
         name="empty-config",
         effect=Effect.REFUSED,
         range=START,
-        message=f"{what} is empty; DeepSpeed reads it as {{}} and stops for want of a batch size",
+        message="the file is empty; DeepSpeed reads it as {} and stops for want of a batch size",
         help='write at least {"train_batch_size": 8}, or run `dsconfig init`',
     )
 

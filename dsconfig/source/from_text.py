@@ -69,7 +69,7 @@ def _findings(
         key = split(pointer)[-1]
         yield findings.duplicate_key(key, pointer, place, in_file=in_file)
     if parsed.is_blank:
-        yield findings.empty_text("the file")
+        yield findings.empty_text()
     for pointer, start, end in parsed.bare_texts:
         if pointer and pointer not in told:
             yield from _bare_text(spans, pointer, start, end)

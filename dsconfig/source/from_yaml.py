@@ -57,7 +57,7 @@ def document_from_yaml(
         loader = make_loader(readable)
         root = loader.get_single_node()
         if root is None:
-            nothing = [findings.empty_text("the file")]
+            nothing = [findings.empty_text()]
             return finish(name, text, Format.YAML, {}, found=nothing, is_broken=True)
         if _holds_itself(root, set(), set()):
             message = "an alias in this file stands inside of what it names, which has no end"

@@ -100,7 +100,8 @@ def _read_string(source: str, name: str | None, wanted: Format | None) -> Docume
     mark = source.startswith("\ufeff")
     content = source.removeprefix("\ufeff")
     is_text = "\n" in content or not content.strip() or content.lstrip()[0] in "{["
-    if content.strip() and _exists(source):
+    # Path.exists raises for what is too long, or has a null character.
+    if content.strip() and os.path.exists(Path(source)):  # noqa: PTH110
         return _read_path(Path(source), name, wanted)
     if is_text:
         return _from_origin(Text(content, has_mark=mark), name or "<text>", wanted)
@@ -116,13 +117,6 @@ def _read_stdin(name: str, wanted: Format | None) -> Document:
         if decoded is not None:
             return decoded
     return _from_origin(found, name, wanted)
-
-
-def _exists(source: str) -> bool:
-    try:
-        return Path(source).exists()
-    except (OSError, ValueError):  # too long, or a null character
-        return False
 
 
 def _read_path(path: Path, name: str | None, wanted: Format | None) -> Document:

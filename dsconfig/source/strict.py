@@ -9,12 +9,12 @@ from typing import Any
 from dsconfig.report import Applicability, Edit, Fix
 from dsconfig.source import tokens
 from dsconfig.source.document import Document
+from dsconfig.source.from_text import PYTHON_WORDS
 from dsconfig.source.pointer import copied, is_block, is_list
 from dsconfig.source.positions import LineIndex
 
 MOST_STEPS = 400
 """Departures of one file that are mended."""
-PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _WORD = re.compile(r"[A-Za-z]+")
 
 

@@ -1,5 +1,6 @@
 """Files, directories, globs and ``-`` as a list of configs to judge."""
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -33,11 +34,12 @@ def targets(arguments: Iterable[str], stdin_name: str | None = None) -> list[Tar
 def _expand(argument: str, stdin_name: str | None) -> Iterator[Target]:
     if not argument.strip():
         raise UsageError(f"{argument!r} names no file; name a file, a directory, or - for stdin")
+    path = Path(argument)  # whose own methods raise for what is too long, or has a null character
     if argument == STDIN:
         yield Target(STDIN, stdin_name or "<stdin>")
-    elif _is_directory(argument):
+    elif os.path.isdir(path):  # noqa: PTH112
         yield from (Target(file, file) for file in search.configs_in(argument))
-    elif any(mark in argument for mark in "*?[") and not _exists(argument):
+    elif any(mark in argument for mark in "*?[") and not os.path.exists(path):  # noqa: PTH110
         from glob import glob
 
         # Path.glob takes no absolute pattern.
@@ -47,17 +49,3 @@ def _expand(argument: str, stdin_name: str | None) -> Iterator[Target]:
         yield from (Target(name, name) for name in matching or [argument])
     else:
         yield Target(argument, argument)
-
-
-def _is_directory(name: str) -> bool:
-    try:
-        return Path(name).is_dir()
-    except (OSError, ValueError):
-        return False
-
-
-def _exists(name: str) -> bool:
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):
-        return False
