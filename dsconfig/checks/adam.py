@@ -9,7 +9,7 @@ from dsconfig.checks.rule import NOW, Finding
 from dsconfig.report import Effect
 
 
-@rule("DSC608", "adam-is-adamw", Effect.INERT, wakes="optimizer")
+@rule("DSC608", Effect.INERT, wakes="optimizer")
 def adam_is_adamw(config: Context) -> Iterator[Finding]:
     """Type Adam makes no difference to AdamW, unless `adam_w_mode` is false: the decay is decoupled
     from the gradient.
@@ -29,7 +29,7 @@ def adam_is_adamw(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC609", "adam-w-mode-ignored", Effect.INERT, wakes="optimizer")
+@rule("DSC609", Effect.INERT, wakes="optimizer")
 def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
     """adam_w_mode false on type AdamW has no effect; type Adam reads it.
 
@@ -46,7 +46,7 @@ def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC610", "amsgrad-not-supported", wakes="optimizer", late=True)
+@refusal("DSC610", wakes="optimizer", late=True)
 def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
     """DeepSpeed's own Adam and Lamb kernels have no AMSGrad; torch's Adam has it.
 
@@ -66,7 +66,7 @@ def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC611", "lamb-with-fixed-scale", wakes="optimizer", late=True)
+@refusal("DSC611", wakes="optimizer", late=True)
 def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
     """Lamb works with dynamic loss scaling only.
 
@@ -94,9 +94,7 @@ LIMITS = {
 """The least value, and the one it must stay below."""
 
 
-@rule(
-    "DSC614", "optimizer-argument-range", Effect.ALTERED, also=(Effect.REFUSED,), wakes="optimizer"
-)
+@rule("DSC614", Effect.ALTERED, also=(Effect.REFUSED,), wakes="optimizer")
 def optimizer_argument_range(config: Context) -> Iterator[Finding]:
     """An argument outside the range it makes sense in.
 

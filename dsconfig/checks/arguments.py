@@ -22,7 +22,6 @@ MOST_NAMED = 3
 
 @rule(
     "DSC707",
-    "training-argument",
     Effect.REFUSED,
     also=(Effect.DEPRECATED, Effect.NOTE),
     wakes=TRAINING,

@@ -46,7 +46,7 @@ def _fills(runtime: Runtime) -> bool:
     return before_deepspeed(runtime) or not runtime.fills_by_itself
 
 
-@rule("DSC101", "auto-unresolved", Effect.ALTERED, also=(Effect.REFUSED,), holds=in_deepspeed)
+@rule("DSC101", Effect.ALTERED, also=(Effect.REFUSED,), holds=in_deepspeed)
 def auto_unresolved(config: Context) -> Iterator[Finding]:
     """No program that is going to read this file puts a value in place of "auto".
 
@@ -73,13 +73,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC102",
-    "auto-needs-resolve",
-    Effect.INERT,
-    also=(Effect.REFUSED, Effect.ALTERED),
-    holds=in_deepspeed,
-)
+@rule("DSC102", Effect.INERT, also=(Effect.REFUSED, Effect.ALTERED), holds=in_deepspeed)
 def auto_needs_resolve(config: Context) -> Iterator[Finding]:
     """Only `dsconfig resolve` (and so dsengine) puts a value in place of this "auto".
 
@@ -108,7 +102,7 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC103", "auto-filled-by-trainer", Effect.NOTE, holds=_fills)
+@rule("DSC103", Effect.NOTE, holds=_fills)
 def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
     """transformers or accelerate fill this "auto"; a plain DeepSpeed script does not.
 
@@ -134,14 +128,7 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC104",
-    "auto-native-refused",
-    Effect.REFUSED,
-    also=(Effect.NOTE,),
-    late=True,
-    holds=before_deepspeed,
-)
+@rule("DSC104", Effect.REFUSED, also=(Effect.NOTE,), late=True, holds=before_deepspeed)
 def auto_native_refused(config: Context) -> Iterator[Finding]:
     """ "auto" is a setting of DeepSpeed's own here, and accelerate stops at it.
 

@@ -42,7 +42,7 @@ def _triple(config: Context) -> Triple | None:
     return Triple(*values)
 
 
-@refusal("DSC201", "batch-missing")
+@refusal("DSC201")
 def batch_missing(config: Context) -> Iterator[Finding]:
     """Neither the global nor the micro batch is given.
 
@@ -61,7 +61,7 @@ def batch_missing(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC202", "batch-not-positive", Effect.REFUSED, wakes=" ".join(KEYS))
+@rule("DSC202", Effect.REFUSED, wakes=" ".join(KEYS))
 def batch_not_positive(config: Context) -> Iterator[Finding]:
     """A batch number is zero or negative. All three must be at least 1.
 
@@ -78,7 +78,7 @@ def batch_not_positive(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC203", "batch-mismatch", Effect.REFUSED, wakes=GLOBAL)
+@rule("DSC203", Effect.REFUSED, wakes=GLOBAL)
 def batch_mismatch(config: Context) -> Iterator[Finding]:
     """The batch numbers contradict each other.
 
@@ -131,7 +131,7 @@ def _impossible(given: Triple) -> Iterator[Finding]:
         )
 
 
-@rule("DSC204", "batch-not-whole", Effect.ALTERED, also=(Effect.REFUSED,), wakes=" ".join(KEYS))
+@rule("DSC204", Effect.ALTERED, also=(Effect.REFUSED,), wakes=" ".join(KEYS))
 def batch_not_whole(config: Context) -> Iterator[Finding]:
     """A batch number has a fraction, or is a bool.
 
@@ -157,7 +157,7 @@ def _shown(value: object) -> str:
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
 
 
-@rule("DSC205", "batch-huge", Effect.COSTLY, wakes=MICRO)
+@rule("DSC205", Effect.COSTLY, wakes=MICRO)
 def batch_huge(config: Context) -> Iterator[Finding]:
     """A micro batch so large that no device holds its activations.
 

@@ -11,13 +11,7 @@ from dsconfig.runtimes.read_config import ZERO
 ACTIVATIONS: Path = ("activation_checkpointing",)
 
 
-@rule(
-    "DSC901",
-    "contiguous-activations",
-    Effect.INERT,
-    wakes="activation_checkpointing",
-    holds=in_deepspeed,
-)
+@rule("DSC901", Effect.INERT, wakes="activation_checkpointing", holds=in_deepspeed)
 def contiguous_activations(config: Context) -> Iterator[Finding]:
     """contiguous_memory_optimization needs partition_activations and number_checkpoints.
 
@@ -49,12 +43,7 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal(
-    "DSC902",
-    "pipeline-loading-below-stage-3",
-    wakes="zero_optimization.pipeline_loading_checkpoint",
-    late=True,
-)
+@refusal("DSC902", wakes="zero_optimization.pipeline_loading_checkpoint", late=True)
 def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
     """pipeline_loading_checkpoint is for stage 3; below, loading a checkpoint stops.
 
@@ -72,7 +61,7 @@ def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC903", "universal-without-zero", Effect.NOTE, wakes="checkpoint")
+@rule("DSC903", Effect.NOTE, wakes="checkpoint")
 def universal_without_zero(config: Context) -> Iterator[Finding]:
     """load_universal reads converted checkpoints of ZeRO or pipeline runs; a plain run has
     nothing to convert.
@@ -90,7 +79,7 @@ def universal_without_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC904", "gds-not-on-device", wakes="aio")
+@refusal("DSC904", wakes="aio")
 def gds_not_on_device(config: Context) -> Iterator[Finding]:
     """aio.use_gds, reads past the CPU, is for NVIDIA cards (`--device`); others stop.
 

@@ -21,7 +21,7 @@ def _passes(config: Context) -> list[str]:
     return found
 
 
-@refusal("DSC471", "compile-offload-targets", wakes="compile", late=True)
+@refusal("DSC471", wakes="compile", late=True)
 def compile_offload_targets(config: Context) -> Iterator[Finding]:
     """DeepCompile offloads one thing per run, and not what ZeRO offloads already.
 
@@ -45,7 +45,7 @@ def compile_offload_targets(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC472", "compile-passes", wakes="compile", late=True)
+@refusal("DSC472", wakes="compile", late=True)
 def compile_passes(config: Context) -> Iterator[Finding]:
     """The pass autotp runs alone.
 
@@ -63,7 +63,7 @@ def compile_passes(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC473", "compile-falls-back", Effect.INERT, wakes="compile", holds=in_deepspeed)
+@rule("DSC473", Effect.INERT, wakes="compile", holds=in_deepspeed)
 def compile_falls_back(config: Context) -> Iterator[Finding]:
     """DeepCompile cannot work here, and engine.compile() uses plain torch.compile.
 
@@ -92,7 +92,7 @@ def _fallback(name: str, why: str) -> Finding:
     )
 
 
-@refusal("DSC474", "compile-around-experts", wakes="compile", late=True)
+@refusal("DSC474", wakes="compile", late=True)
 def compile_around_experts(config: Context) -> Iterator[Finding]:
     """autoep_non_moe compiles with torch.compile around expert layers; it goes with neither
     DeepCompile, tensor or sequence parallelism, stage 3, nor offload.
@@ -122,7 +122,7 @@ def compile_around_experts(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC475", "compile-only-on-call", Effect.NOTE, wakes="compile", holds=in_deepspeed)
+@rule("DSC475", Effect.NOTE, wakes="compile", holds=in_deepspeed)
 def compile_only_on_call(config: Context) -> Iterator[Finding]:
     """deepcompile does nothing until the script calls engine.compile().
 

@@ -22,7 +22,7 @@ NEEDED_BY_SCHEDULE = {
 }
 
 
-@refusal("DSC911", "curriculum-without-metrics", wakes="data_efficiency")
+@refusal("DSC911", wakes="data_efficiency")
 def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     """Curriculum learning is enabled and curriculum_metrics is missing; DeepSpeed stops.
 
@@ -38,7 +38,7 @@ def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC912", "switched-off-above", Effect.INERT, wakes="data_efficiency", holds=in_deepspeed)
+@rule("DSC912", Effect.INERT, wakes="data_efficiency", holds=in_deepspeed)
 def switched_off_above(config: Context) -> Iterator[Finding]:
     """A part is enabled inside a block that is not: the outer switches have no effect, and the
     part runs.
@@ -66,7 +66,7 @@ def switched_off_above(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC913", "dynamic-batching-without-tokens", wakes="data_efficiency")
+@refusal("DSC913", wakes="data_efficiency")
 def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     """dynamic_batching is enabled without max_tokens, or with one that is no number.
 
@@ -82,7 +82,7 @@ def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     )
 
 
-@refusal("DSC915", "random-ltd-incomplete", wakes="data_efficiency", late=True)
+@refusal("DSC915", wakes="data_efficiency", late=True)
 def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
     """random_ltd is enabled and lacks what its scheduler reads; the engine is not built.
 
@@ -110,7 +110,7 @@ def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC916", "curriculum-metric-incomplete", wakes="data_efficiency", late=True)
+@refusal("DSC916", wakes="data_efficiency", late=True)
 def curriculum_metric_incomplete(config: Context) -> Iterator[Finding]:
     """A curriculum metric lacks its difficulties, its schedule, or what the schedule needs; the
     data loader stops when it is built.
@@ -164,9 +164,7 @@ def _metric(path: Path, metric: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC917", "vocabulary-not-aligned", Effect.COSTLY, wakes="vocabulary_size", holds=in_deepspeed
-)
+@rule("DSC917", Effect.COSTLY, wakes="vocabulary_size", holds=in_deepspeed)
 def vocabulary_not_aligned(config: Context) -> Iterator[Finding]:
     """vocabulary_size is no multiple of 8, which tensor cores want; DeepSpeed warns and goes on.
 

@@ -23,7 +23,7 @@ def named_dtype(config: Context, name: str) -> str | None:
     return DTYPE_OF_NAME.get(value) if isinstance(value, str) else None
 
 
-@rule("DSC331", "param-dtype-conflict", Effect.REFUSED, wakes="data_types", late=True)
+@rule("DSC331", Effect.REFUSED, wakes="data_types", late=True)
 def param_dtype_conflict(config: Context) -> Iterator[Finding]:
     """data_types.param_dtype names another format than fp16 or bf16 switch on.
 
@@ -39,7 +39,7 @@ def param_dtype_conflict(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC332", "grad-accum-dtype-needs-zero", wakes="data_types", late=True)
+@refusal("DSC332", wakes="data_types", late=True)
 def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
     """Without ZeRO gradients are summed in the format of the weights, and in no other.
 
@@ -57,14 +57,7 @@ def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC333",
-    "integer-accumulation",
-    Effect.REFUSED,
-    also=(Effect.INERT,),
-    wakes="data_types",
-    late=True,
-)
+@rule("DSC333", Effect.REFUSED, also=(Effect.INERT,), wakes="data_types", late=True)
 def integer_accumulation(config: Context) -> Iterator[Finding]:
     """int8 is a name DeepSpeed knows, and no format for gradients: the first step stops.
 

@@ -15,7 +15,7 @@ TP: Path = ("tensor_parallel",)
 EP: Path = ("expert_parallel",)
 
 
-@refusal("DSC465", "expert-parallel-values", wakes="expert_parallel", late=True)
+@refusal("DSC465", wakes="expert_parallel", late=True)
 def expert_parallel_values(config: Context) -> Iterator[Finding]:
     """What expert_parallel refuses when it is enabled: sizes and pairs that do not fit.
 
@@ -133,7 +133,7 @@ LEAVES_KNOWN = ("mixtral", "qwen2_moe", "qwen3_moe")
 """Families whose blocks of experts are leaves by default, since 0.18.0."""
 
 
-@rule("DSC468", "moe-at-stage-3", Effect.NOTE, wakes=MODEL, holds=in_deepspeed)
+@rule("DSC468", Effect.NOTE, wakes=MODEL, holds=in_deepspeed)
 def moe_at_stage_3(config: Context) -> Iterator[Finding]:
     """A mixture of experts at stage 3 needs each block of experts to be one unit.
 
@@ -160,7 +160,7 @@ def moe_at_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC469", "leaf-module-matches-nothing", Effect.INERT, wakes=MODEL)
+@rule("DSC469", Effect.INERT, wakes=MODEL)
 def leaf_module_matches_nothing(config: Context) -> Iterator[Finding]:
     """No module of the model (`--model`) has a name that leaf_module lists.
 

@@ -25,14 +25,7 @@ def _wants_zero(runtime: Runtime) -> bool:
     return runtime.wants_zero_block
 
 
-@rule(
-    "DSC701",
-    "not-strict-json",
-    Effect.REFUSED,
-    also=(Effect.NOTE,),
-    holds=_reads_strict_json,
-    on_templates=True,
-)
+@rule("DSC701", Effect.REFUSED, also=(Effect.NOTE,), holds=_reads_strict_json, on_templates=True)
 def not_strict_json(config: Context) -> Iterator[Finding]:
     """transformers and accelerate read the file as strict JSON and stop at comments, unquoted
     keys, missing or trailing commas and a byte order mark; DeepSpeed reads HJSON.
@@ -56,14 +49,7 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC702",
-    "zero-block-missing",
-    Effect.REFUSED,
-    also=(Effect.NOTE,),
-    late=True,
-    holds=_wants_zero,
-)
+@rule("DSC702", Effect.REFUSED, also=(Effect.NOTE,), late=True, holds=_wants_zero)
 def zero_block_missing(config: Context) -> Iterator[Finding]:
     """accelerate, and so the Trainer, wants a zero_optimization block, if only with stage 0.
 
@@ -82,7 +68,7 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC703", "sources-disagree", Effect.REFUSED, also=(Effect.ALTERED,), late=True)
+@rule("DSC703", Effect.REFUSED, also=(Effect.ALTERED,), late=True)
 def sources_disagree(config: Context) -> Iterator[Finding]:
     """The config, TrainingArguments (`--training-args`) and the accelerate config say different
     things about one setting.
@@ -115,7 +101,7 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC704", "integration-stops", Effect.REFUSED, late=True, holds=before_deepspeed, last=True)
+@rule("DSC704", Effect.REFUSED, late=True, holds=before_deepspeed, last=True)
 def integration_stops(config: Context) -> Iterator[Finding]:
     """transformers or accelerate stops over what no other rule tells: its own code meets a value
     that it cannot handle, or a value of the run that differs.

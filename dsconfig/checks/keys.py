@@ -82,7 +82,7 @@ def _consequence(config: Context, path: Path, otherwise: str) -> str:
 UNKNOWN = "DSC021"
 
 
-@rule(UNKNOWN, "unknown-key", Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
+@rule(UNKNOWN, Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
 def unknown_key(config: Context) -> Iterator[Finding]:
     """No release of DeepSpeed, transformers or accelerate reads this key.
 
@@ -155,7 +155,7 @@ def homes(config: Context, path: Path) -> tuple[Path, ...]:
     )
 
 
-@rule("DSC029", "documented-and-unread", Effect.REFUSED, also=(Effect.INERT,), on_templates=True)
+@rule("DSC029", Effect.REFUSED, also=(Effect.INERT,), on_templates=True)
 def documented_and_unread(config: Context) -> Iterator[Finding]:
     """DeepSpeed's documentation has this key, and no release reads it.
 
@@ -178,7 +178,7 @@ def documented_and_unread(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC022", "misplaced-key", Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
+@rule("DSC022", Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
 def misplaced_key(config: Context) -> Iterator[Finding]:
     """The key exists, but in another block; here nothing reads it.
 
@@ -213,7 +213,7 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC023", "renamed-key", Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
+@rule("DSC023", Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
 def renamed_key(config: Context) -> Iterator[Finding]:
     """The key has a new name; the old one is ignored or refused.
 
@@ -319,7 +319,6 @@ DEPRECATED: Mapping[Path, Deprecated] = {
 
 @rule(
     "DSC024",
-    "deprecated-key",
     Effect.DEPRECATED,
     also=(Effect.INERT,),
     wakes="zero_optimization bfloat16",
@@ -353,13 +352,7 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC025",
-    "key-under-two-names",
-    Effect.REFUSED,
-    wakes="zero_optimization tensor_parallel",
-    on_templates=True,
-)
+@rule("DSC025", Effect.REFUSED, wakes="zero_optimization tensor_parallel", on_templates=True)
 def key_under_two_names(config: Context) -> Iterator[Finding]:
     """A key is given under both of its names; DeepSpeed calls the short one an extra input.
 
@@ -381,7 +374,7 @@ def key_under_two_names(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC026", "deprecated-and-replacement", Effect.REFUSED, wakes="zero_optimization")
+@rule("DSC026", Effect.REFUSED, wakes="zero_optimization")
 def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
     """A deprecated key stands beside the key that replaced it; DeepSpeed stops.
 
@@ -400,7 +393,7 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC027", "comment-key", Effect.REFUSED, also=(Effect.NOTE,), on_templates=True)
+@rule("DSC027", Effect.REFUSED, also=(Effect.NOTE,), on_templates=True)
 def comment_key(config: Context) -> Iterator[Finding]:
     """A key that is a remark.
 
@@ -436,7 +429,7 @@ def comment_key(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC028", "swallowed-key", Effect.INERT, holds=in_deepspeed)
+@rule("DSC028", Effect.INERT, holds=in_deepspeed)
 def swallowed_key(config: Context) -> Iterator[Finding]:
     """`strict` in a checked block is an argument of DeepSpeed's own model class.
 

@@ -7,6 +7,7 @@ What the config decides is ``altered``; what takes a script, a card or a race as
 """
 
 from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import NamedTuple
 
 from dsconfig.batch import GLOBAL, MICRO, STEPS, Triple
@@ -39,7 +40,6 @@ Fault = Callable[[Context], Iterator[Told]]
 
 def fault(
     code: str,
-    name: str,
     span: str,
     thread: str,
     remedy: str,
@@ -56,6 +56,7 @@ def fault(
     start, end = map(Version.parse, span.split(" to "))
 
     def declare(find: Fault) -> Fault:
+        @wraps(find)
         def check(config: Context) -> Iterator[Finding]:
             known = config.facts.releases.get(program)
             release = Version.parse(known) if known else None
@@ -71,9 +72,8 @@ def fault(
                     effect=None if told.sure else Effect.NOTE,
                 )
 
-        check.__doc__, check.__module__ = find.__doc__, find.__module__
         also = () if effect is Effect.NOTE else (Effect.NOTE,)
-        rule(code, name, effect, wakes=wakes, also=also, holds=holds)(check)
+        rule(code, effect, wakes=wakes, also=also, holds=holds)(check)
         if program == DEEPSPEED:
             RANGES[code] = (start, end)
         return find
@@ -133,13 +133,7 @@ def _clips(config: Context) -> bool:
     return (config.number("gradient_clipping") or 0) > 0
 
 
-@fault(
-    "DSC830",
-    "accumulation-lost-at-stage-2",
-    "0.17.6 to 0.18.2",
-    "deepspeedai/DeepSpeed#7718",
-    "use DeepSpeed 0.18.3 or later",
-)
+@fault("DSC830", "0.17.6 to 0.18.2", "deepspeedai/DeepSpeed#7718", "use DeepSpeed 0.18.3 or later")
 def accumulation_lost_at_stage_2(config: Context) -> Iterator[Told]:
     """0.17.6 to 0.18.2 keep the gradient of the last micro step alone at stage 2.
 
@@ -160,7 +154,6 @@ def accumulation_lost_at_stage_2(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC831",
-    "offloaded-accumulation-wrong",
     "0.8.0 to 0.15.1",
     "deepspeedai/DeepSpeed#6550",
     "use DeepSpeed 0.19.0 or later, or offload nothing while accumulating",
@@ -184,7 +177,6 @@ def offloaded_accumulation_wrong(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC832",
-    "offloaded-micro-steps-dropped",
     "0.15.2 to 0.18.9",
     "deepspeedai/DeepSpeed#7967",
     "use DeepSpeed 0.19.0 or later, or accumulate over two micro steps at most",
@@ -208,7 +200,6 @@ def offloaded_micro_steps_dropped(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC833",
-    "overlap-overwrites-bucket",
     "0.8.1 to 0.14.2",
     "deepspeedai/DeepSpeed#5606, deepspeedai/DeepSpeed#5545",
     'use DeepSpeed 0.14.3 or later, or "overlap_comm": false',
@@ -231,7 +222,6 @@ def overlap_overwrites_bucket(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC834",
-    "overlap-recycles-buffer",
     "0.12.4 to 0.18.9",
     "deepspeedai/DeepSpeed#7965",
     'use DeepSpeed 0.19.0 or later, or "overlap_comm": false',
@@ -254,7 +244,6 @@ def overlap_recycles_buffer(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC835",
-    "stage-3-waits-for-wrong-stream",
     "0.9.0 to 0.18.7",
     "deepspeedai/DeepSpeed#7898",
     "use DeepSpeed 0.18.8 or later, or a torch before 2.10",
@@ -276,7 +265,6 @@ def stage_3_waits_for_wrong_stream(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC836",
-    "last-micro-step-not-reduced",
     "0.18.3 to 0.18.9",
     "deepspeedai/DeepSpeed#7985",
     'use DeepSpeed 0.19.0 or later, or "immediate_grad_update": true in bf16',
@@ -303,7 +291,6 @@ def last_micro_step_not_reduced(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC837",
-    "bf16-divided-at-stage-0",
     "0.18.5 to 0.18.5",
     "deepspeedai/DeepSpeed#7839",
     "use DeepSpeed 0.18.6 or later, or stage 1",
@@ -325,7 +312,6 @@ def bf16_divided_at_stage_0(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC838",
-    "bf16-not-reduced-at-stage-0",
     "0.8.0 to 0.13.2",
     "deepspeedai/DeepSpeed#5170",
     "use DeepSpeed 0.13.3 or later, or stage 1",
@@ -349,7 +335,6 @@ def bf16_not_reduced_at_stage_0(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC839",
-    "clipping-inverted",
     "0.13.2 to 0.13.2",
     "deepspeedai/DeepSpeed#5150",
     "use DeepSpeed 0.13.3 or later",
@@ -372,7 +357,6 @@ def clipping_inverted(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC840",
-    "overflow-makes-norm-nan",
     "0.13.2 to 0.16.5",
     "deepspeedai/DeepSpeed#7171",
     "use DeepSpeed 0.16.6 or later",
@@ -396,7 +380,6 @@ def overflow_makes_norm_nan(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC841",
-    "full-bucket-not-reduced",
     "0.9.0 to 0.10.3",
     "deepspeedai/DeepSpeed#4321",
     'use DeepSpeed 0.11.0 or later, or "reduce_scatter": true',
@@ -419,7 +402,6 @@ def full_bucket_not_reduced(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC842",
-    "stairs-without-effect",
     "0.8.0 to 0.19.3",
     "deepspeedai/DeepSpeed#8179",
     "use DeepSpeed 0.19.4 or later, or delete it",
@@ -442,7 +424,6 @@ def stairs_without_effect(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC843",
-    "groups-warm-up-alike",
     "0.17.2 to 0.19.3",
     "deepspeedai/DeepSpeed#8171",
     'use DeepSpeed 0.19.4 or later, or write "warmup_max_lr" as a list, one rate for each group',
@@ -470,7 +451,6 @@ def groups_warm_up_alike(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC844",
-    "one-backward-loses-a-subgraph",
     "0.18.3 to 0.19.5",
     "deepspeedai/DeepSpeed#8224",
     "use DeepSpeed 0.19.6 or later, which have deepspeedai/DeepSpeed#8245, or stage 1 or 3",
@@ -494,7 +474,6 @@ def one_backward_loses_a_subgraph(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC845",
-    "fp16-unscaled-at-stage-0",
     "0.18.3 to 0.19.8",
     "deepspeedai/DeepSpeed#8393",
     "use stage 1, which is scaled, or bf16",

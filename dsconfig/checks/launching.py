@@ -21,7 +21,6 @@ BY_TORCHRUN = ", which torchrun takes for no number of processes"
 
 @rule(
     "DSC705",
-    "accelerate-setting",
     Effect.ALTERED,
     also=(Effect.REFUSED, Effect.INERT, Effect.NOTE),
     wakes=HOLDER,
@@ -184,7 +183,7 @@ def _names_hosts(launch: Mapping[str, Any]) -> bool:
     return not is_standard and any(block.get(name) is not None for name in filters)
 
 
-@rule("DSC706", "nvme-path-not-launched", Effect.ALTERED, wakes=HOLDER, holds=before_deepspeed)
+@rule("DSC706", Effect.ALTERED, wakes=HOLDER, holds=before_deepspeed)
 def nvme_path_not_launched(config: Context) -> Iterator[Finding]:
     """accelerate's launcher hands on where to offload to, and never the path on the disk.
 

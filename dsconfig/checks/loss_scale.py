@@ -23,7 +23,7 @@ def _is_dynamic(config: Context) -> bool:
     return config.read(FP16, "loss_scale", 0.0) == 0
 
 
-@refusal("DSC321", "loss-scale-limits", also=(Effect.ALTERED,), wakes="fp16")
+@refusal("DSC321", also=(Effect.ALTERED,), wakes="fp16")
 def loss_scale_limits(config: Context) -> Iterator[Finding]:
     """Window or minimum of the dynamic loss scale is zero or negative.
 
@@ -46,7 +46,7 @@ def loss_scale_limits(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC322", "fractional-min-loss-scale", Effect.NOTE, wakes="fp16")
+@rule("DSC322", Effect.NOTE, wakes="fp16")
 def fractional_min_loss_scale(config: Context) -> Iterator[Finding]:
     """The well-known `min_loss_scale: 1e-10`.
 
@@ -68,8 +68,8 @@ def fractional_min_loss_scale(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC323", "loss-scale-starts-below-minimum", Effect.NOTE, wakes="fp16")
-def starts_below_minimum(config: Context) -> Iterator[Finding]:
+@rule("DSC323", Effect.NOTE, wakes="fp16")
+def loss_scale_starts_below_minimum(config: Context) -> Iterator[Finding]:
     """The scale starts at or below its minimum, so overflows cannot lower it.
 
     Under ZeRO DeepSpeed raises it to the minimum at the first overflow that counts (see
@@ -94,7 +94,7 @@ def starts_below_minimum(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC324", "hysteresis-not-positive", Effect.ALTERED, wakes="fp16")
+@rule("DSC324", Effect.ALTERED, wakes="fp16")
 def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
     """hysteresis counts the overflows before the scale falls; below 1 it counts nothing.
 
@@ -111,14 +111,7 @@ def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC325",
-    "scale-power-out-of-range",
-    Effect.REFUSED,
-    also=(Effect.ALTERED,),
-    wakes="fp16",
-    late=True,
-)
+@rule("DSC325", Effect.REFUSED, also=(Effect.ALTERED,), wakes="fp16", late=True)
 def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
     """The scale starts at 2 to this power.
 
@@ -149,7 +142,7 @@ def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC326", "loss-scale-too-large", Effect.ALTERED, wakes="fp16")
+@rule("DSC326", Effect.ALTERED, wakes="fp16")
 def loss_scale_too_large(config: Context) -> Iterator[Finding]:
     """A fixed loss scale so large that every step overflows and is skipped.
 
@@ -166,7 +159,7 @@ def loss_scale_too_large(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC327", "fixed-loss-scale", Effect.NOTE, also=(Effect.INERT,), wakes="fp16")
+@rule("DSC327", Effect.NOTE, also=(Effect.INERT,), wakes="fp16")
 def fixed_loss_scale(config: Context) -> Iterator[Finding]:
     """A fixed loss scale does not adapt to overflows.
 

@@ -10,7 +10,7 @@ from dsconfig.report import Effect
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
 
 
-@rule("DSC921", "monitor-package", Effect.NOTE, wakes="tensorboard wandb comet")
+@rule("DSC921", Effect.NOTE, wakes="tensorboard wandb comet")
 def monitor_package(config: Context) -> Iterator[Finding]:
     """A monitor needs its package; without it the engine is not built.
 
@@ -26,7 +26,7 @@ def monitor_package(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC922", "datastates-block", Effect.INERT, wakes="datastates_ckpt", holds=in_deepspeed)
+@rule("DSC922", Effect.INERT, wakes="datastates_ckpt", holds=in_deepspeed)
 def datastates_block(config: Context) -> Iterator[Finding]:
     """datastates_ckpt asks for a checkpoint engine by its mere presence, unless it is false.
 
@@ -46,7 +46,7 @@ def datastates_block(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC923", "profiler-on", Effect.COSTLY, wakes="wall_clock_breakdown memory_breakdown")
+@rule("DSC923", Effect.COSTLY, wakes="wall_clock_breakdown memory_breakdown")
 def profiler_on(config: Context) -> Iterator[Finding]:
     """Breakdowns wait for the device at every timer, which costs speed.
 

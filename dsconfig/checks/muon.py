@@ -10,7 +10,7 @@ from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
 
 
-@refusal("DSC621", "muon-with-reduce-scatter", wakes="optimizer", late=True)
+@refusal("DSC621", wakes="optimizer", late=True)
 def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Muon at stage 3 needs whole gradients: reduce_scatter, which is on by default, and
     quantised gradients must be off.
@@ -35,7 +35,7 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC622", "muon-method", Effect.REFUSED, wakes="optimizer", late=True)
+@rule("DSC622", Effect.REFUSED, wakes="optimizer", late=True)
 def muon_method(config: Context) -> Iterator[Finding]:
     """ns_method, the way Muon orthogonalises, is gram or standard.
 

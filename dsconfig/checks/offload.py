@@ -13,13 +13,7 @@ from dsconfig.source.pointer import is_block
 BLOCKS = ("offload_param", "offload_optimizer")
 
 
-@rule(
-    "DSC431",
-    "offload-without-device",
-    Effect.ALTERED,
-    also=(Effect.INERT,),
-    wakes="zero_optimization",
-)
+@rule("DSC431", Effect.ALTERED, also=(Effect.INERT,), wakes="zero_optimization")
 def offload_without_device(config: Context) -> Iterator[Finding]:
     """An offload block without `device`: the default is none, and nothing is offloaded.
 
@@ -43,7 +37,7 @@ def offload_without_device(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC432", "nvme-without-path", Effect.REFUSED, wakes="zero_optimization", late=True)
+@rule("DSC432", Effect.REFUSED, wakes="zero_optimization", late=True)
 def nvme_without_path(config: Context) -> Iterator[Finding]:
     """device is nvme and there is no nvme_path; the engine is not built.
 
@@ -64,7 +58,7 @@ def nvme_without_path(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC433", "nvme-below-stage-3", Effect.ALTERED, wakes="zero_optimization", holds=in_deepspeed)
+@rule("DSC433", Effect.ALTERED, wakes="zero_optimization", holds=in_deepspeed)
 def nvme_below_stage_3(config: Context) -> Iterator[Finding]:
     """At stages 1 and 2 nvme is taken for cpu: the states fill host memory instead.
 
@@ -82,7 +76,7 @@ def nvme_below_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC434", "nvme-path-unused", Effect.INERT, wakes="zero_optimization")
+@rule("DSC434", Effect.INERT, wakes="zero_optimization")
 def nvme_path_unused(config: Context) -> Iterator[Finding]:
     """nvme_path is set and the device is another one.
 
@@ -104,7 +98,7 @@ def nvme_path_unused(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC435", "aio-without-nvme", Effect.INERT, wakes="aio")
+@rule("DSC435", Effect.INERT, wakes="aio")
 def aio_without_nvme(config: Context) -> Iterator[Finding]:
     """aio tunes reads and writes of NVMe offload, and nothing is offloaded to NVMe.
 
@@ -123,7 +117,7 @@ def aio_without_nvme(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC436", "partial-offload-needs-stage-3", Effect.REFUSED, wakes="zero_optimization")
+@rule("DSC436", Effect.REFUSED, wakes="zero_optimization")
 def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
     """offload_optimizer.ratio below 1 is for stage 3. Checked since 0.15.0.
 
@@ -139,7 +133,7 @@ def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
     )
 
 
-@refusal("DSC437", "partial-offload-optimizer", wakes="zero_optimization", late=True)
+@refusal("DSC437", wakes="zero_optimization", late=True)
 def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     """Partial offload works with DeepSpeed's CPU Adam only.
 
@@ -170,7 +164,7 @@ def _has_amsgrad(config: Context) -> bool:
     return "amsgrad" in built.states_with
 
 
-@refusal("DSC438", "super-offload-without-device", wakes="zero_optimization", late=True)
+@refusal("DSC438", wakes="zero_optimization", late=True)
 def super_offload_without_device(config: Context) -> Iterator[Finding]:
     """super_offload at stage 3 is on and cannot work: no device is named to offload to, the
     optimizer is no Adam, or the card (`--device`) is not NVIDIA's.
@@ -210,9 +204,7 @@ def super_offload_without_device(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC439", "slow-optimizer-under-offload", Effect.COSTLY, wakes="optimizer", holds=in_deepspeed
-)
+@rule("DSC439", Effect.COSTLY, wakes="optimizer", holds=in_deepspeed)
 def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     """The optimizer runs on the CPU, and torch_adam asks for torch's own loop there instead of
     DeepSpeed's vectorised kernel.
@@ -233,7 +225,7 @@ def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC440", "client-optimizer-under-offload", wakes="zero_optimization", late=True)
+@refusal("DSC440", wakes="zero_optimization", late=True)
 def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     """The script passes an optimizer of its own while the states are offloaded.
 

@@ -33,9 +33,7 @@ def what_is_built(config: Context) -> Built | None:
     return optimizer_built(config.optimizer, params, config.version, offloaded=offloaded)
 
 
-@rule(
-    "DSC601", "unknown-optimizer", Effect.REFUSED, wakes="optimizer", late=True, on_templates=True
-)
+@rule("DSC601", Effect.REFUSED, wakes="optimizer", late=True, on_templates=True)
 def unknown_optimizer(config: Context) -> Iterator[Finding]:
     """The type is neither DeepSpeed's own (any letter case) nor a class of torch.optim (exact
     case); the engine is not built.
@@ -66,7 +64,7 @@ def unknown_optimizer(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC602", "optimizer-without-type", Effect.ALTERED, wakes="optimizer")
+@rule("DSC602", Effect.ALTERED, wakes="optimizer")
 def optimizer_without_type(config: Context) -> Iterator[Finding]:
     """The optimizer block has no type: it counts as no optimizer at all.
 
@@ -90,7 +88,6 @@ def optimizer_without_type(config: Context) -> Iterator[Finding]:
 
 @rule(
     "DSC603",
-    "unknown-optimizer-argument",
     Effect.REFUSED,
     also=(Effect.ALTERED,),
     wakes="optimizer",
@@ -138,14 +135,7 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
 _SYNONYMS = {"learning_rate": "lr", "epsilon": "eps", "wd": "weight_decay", "beta": "betas"}
 
 
-@rule(
-    "DSC604",
-    "optimizer-argument-value",
-    Effect.REFUSED,
-    also=(Effect.ALTERED,),
-    wakes="optimizer",
-    late=True,
-)
+@rule("DSC604", Effect.REFUSED, also=(Effect.ALTERED,), wakes="optimizer", late=True)
 def optimizer_argument_value(config: Context) -> Iterator[Finding]:
     """An argument of a wrong type or outside its range; the constructor stops.
 
@@ -186,7 +176,7 @@ def _says_the_default(config: Context, path: tuple[str, ...]) -> bool:
     return config.get(*path) is None and path[2] in ("foreach", "fused")
 
 
-@rule("DSC605", "params-not-a-block", Effect.REFUSED, wakes="optimizer")
+@rule("DSC605", Effect.REFUSED, wakes="optimizer")
 def params_not_a_block(config: Context) -> Iterator[Finding]:
     """optimizer.params is no block of keys; DeepSpeed stops while it reads the file.
 
@@ -203,13 +193,7 @@ def params_not_a_block(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC606",
-    "untested-optimizer",
-    Effect.REFUSED,
-    wakes="optimizer zero_allow_untested_optimizer",
-    late=True,
-)
+@rule("DSC606", Effect.REFUSED, wakes="optimizer zero_allow_untested_optimizer", late=True)
 def untested_optimizer(config: Context) -> Iterator[Finding]:
     """ZeRO takes a list of tested optimizers; others need `zero_allow_untested_optimizer`.
 
@@ -258,7 +242,7 @@ def _is_tested(name: str) -> bool:
     return any(each.is_tested for each in classes if each.name.rpartition(".")[2] == name)
 
 
-@rule("DSC607", "max-grad-norm-in-params", Effect.REFUSED, wakes="optimizer", late=True)
+@rule("DSC607", Effect.REFUSED, wakes="optimizer", late=True)
 def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
     """max_grad_norm among the arguments of the optimizer; clipping is `gradient_clipping`.
 
@@ -286,7 +270,7 @@ def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC612", "package-needed", Effect.NOTE, wakes="optimizer", holds=in_deepspeed)
+@rule("DSC612", Effect.NOTE, wakes="optimizer", holds=in_deepspeed)
 def package_needed(config: Context) -> Iterator[Finding]:
     """The optimizer comes from a package of its own; without it DeepSpeed stops with an
     UnboundLocalError.
@@ -309,13 +293,7 @@ def _may_come_from_the_file(runtime: Runtime) -> bool:
     return not runtime.brings_optimizer
 
 
-@rule(
-    "DSC613",
-    "no-optimizer",
-    Effect.NOTE,
-    wakes="zero_optimization",
-    holds=_may_come_from_the_file,
-)
+@rule("DSC613", Effect.NOTE, wakes="zero_optimization", holds=_may_come_from_the_file)
 def no_optimizer(config: Context) -> Iterator[Finding]:
     """The file has no optimizer, so the script must pass one.
 

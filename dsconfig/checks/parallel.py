@@ -12,12 +12,7 @@ TP: Path = ("tensor_parallel",)
 EP: Path = ("expert_parallel",)
 
 
-@refusal(
-    "DSC461",
-    "sequence-parallel-size",
-    also=(Effect.ALTERED,),
-    wakes="sequence_parallel_size data_parallel_size",
-)
+@refusal("DSC461", also=(Effect.ALTERED,), wakes="sequence_parallel_size data_parallel_size")
 def sequence_parallel_size(config: Context) -> Iterator[Finding]:
     """The number of ranks is divided by sequence_parallel_size, as a fraction where it does not
     divide: 2 on one rank makes half a rank, and the batch shrinks without a word.
@@ -63,7 +58,7 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC462", "autotp-size", also=(Effect.INERT,), wakes="tensor_parallel", late=True)
+@refusal("DSC462", also=(Effect.INERT,), wakes="tensor_parallel", late=True)
 def autotp_size(config: Context) -> Iterator[Finding]:
     """autotp_size must divide the number of ranks (`--world-size`) and agree with tp.tp_size.
 
@@ -99,7 +94,7 @@ def autotp_size(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC476", "autotp-at-stage-3", wakes="tensor_parallel", late=True)
+@refusal("DSC476", wakes="tensor_parallel", late=True)
 def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
     """Releases from 0.16.4 to 0.19.3 do not split layers over ranks at stage 3.
 
@@ -120,7 +115,7 @@ def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC464", "partition-config", wakes="tensor_parallel", late=True)
+@refusal("DSC464", wakes="tensor_parallel", late=True)
 def partition_config(config: Context) -> Iterator[Finding]:
     """A layer_spec of partition_config has an unknown type, a bad shape, or a dimension outside
     it.
@@ -153,7 +148,7 @@ def partition_config(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC466", "pipeline-with-zero", Effect.NOTE, wakes="pipeline")
+@rule("DSC466", Effect.NOTE, wakes="pipeline")
 def pipeline_with_zero(config: Context) -> Iterator[Finding]:
     """A pipeline model (`PipelineModule`) goes with ZeRO stages 0 and 1; with 2 and 3 it stops.
 
@@ -172,7 +167,7 @@ def pipeline_with_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC467", "pipeline-key-unread", Effect.INERT, wakes="pipeline", holds=in_deepspeed)
+@rule("DSC467", Effect.INERT, wakes="pipeline", holds=in_deepspeed)
 def pipeline_key_unread(config: Context) -> Iterator[Finding]:
     """DeepSpeed keeps these keys and never reads them; PipelineModule takes them as arguments.
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import HOLDER, TRAINING, rule
 from dsconfig.checks.rule import NOW, Finding, before_deepspeed, beside_arguments
-from dsconfig.facts import distributed_config, parallelism
+from dsconfig.facts import distributed_config as division
+from dsconfig.facts import parallelism
 from dsconfig.facts.held import is_of_accelerate
 from dsconfig.facts.parallelism import BLOCK
 from dsconfig.report import Effect
@@ -13,7 +14,6 @@ from dsconfig.report import Effect
 
 @rule(
     "DSC708",
-    "parallelism-config",
     Effect.REFUSED,
     also=(Effect.ALTERED,),
     wakes=HOLDER,
@@ -76,15 +76,8 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC709",
-    "distributed-config",
-    Effect.REFUSED,
-    also=(Effect.ALTERED,),
-    wakes=TRAINING,
-    holds=beside_arguments,
-)
-def distributed_config_of_the_model(config: Context) -> Iterator[Finding]:
+@rule("DSC709", Effect.REFUSED, also=(Effect.ALTERED,), wakes=TRAINING, holds=beside_arguments)
+def distributed_config(config: Context) -> Iterator[Finding]:
     """The `distributed_config` with which transformers 5 divides a model while it is loaded, among
     the arguments or in their `model_init_kwargs`.
 
@@ -100,13 +93,13 @@ def distributed_config_of_the_model(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     """
     training = config.facts.training
-    path = ".".join(distributed_config.place_of(training.arguments)) if training else ""
+    path = ".".join(division.place_of(training.arguments)) if training else ""
     if training is None or not path:
         return
-    block = distributed_config.block_of(training.arguments)
+    block = division.block_of(training.arguments)
     in_file = "training" in config.facts.origins
-    for name in (each for each in block if each not in distributed_config.KNOWN):
-        alike = config.closest(f"{name}", sorted(distributed_config.KNOWN))
+    for name in (each for each in block if each not in division.KNOWN):
+        alike = config.closest(f"{name}", sorted(division.KNOWN))
         yield Finding(
             path=(),
             message=f"{config.argument(f'{path}.{name}')} is no setting of DistributedConfig: "
@@ -115,7 +108,7 @@ def distributed_config_of_the_model(config: Context) -> Iterator[Finding]:
             effect=Effect.ALTERED,
             elsewhere=in_file,
         )
-    breaches = list(distributed_config.breaches(block, config.facts.world_size))
+    breaches = list(division.breaches(block, config.facts.world_size))
     for breach in breaches:
         yield Finding(
             path=(),
@@ -124,7 +117,7 @@ def distributed_config_of_the_model(config: Context) -> Iterator[Finding]:
             help=breach.help,
             elsewhere=in_file,
         )
-    if not breaches and distributed_config.divides(block, config.facts.world_size):
+    if not breaches and division.divides(block, config.facts.world_size):
         yield Finding(
             path=(),
             message=f"{config.argument(path)} divides the model among ranks before DeepSpeed has "

@@ -11,7 +11,7 @@ from dsconfig.runtimes.conditions import MASTER_KEYS, keeps_masters, stages_with
 from dsconfig.source.edit import as_fix, replace_value
 
 
-@rule("DSC301", "fp16-with-bf16", Effect.REFUSED, wakes="fp16")
+@rule("DSC301", Effect.REFUSED, wakes="fp16")
 def fp16_with_bf16(config: Context) -> Iterator[Finding]:
     """fp16 and bf16 are both on. One model has one 16-bit format; DeepSpeed stops.
 
@@ -39,7 +39,7 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC307", "master-weights-need-zero", Effect.REFUSED, wakes="fp16 bf16 bfloat16")
+@rule("DSC307", Effect.REFUSED, wakes="fp16 bf16 bfloat16")
 def master_weights_need_zero(config: Context) -> Iterator[Finding]:
     """16-bit master weights or optimizer states are kept by the ZeRO optimizers only.
 
@@ -57,7 +57,7 @@ def master_weights_need_zero(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC308", "bf16-states-need-masters", Effect.REFUSED, wakes="bf16 bfloat16")
+@rule("DSC308", Effect.REFUSED, wakes="bf16 bfloat16")
 def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
     """bf16_optimizer_states is on and bf16_master_weights_and_grads is not; DeepSpeed stops.
 
@@ -71,9 +71,7 @@ def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC309", "master-weights-need-offload", Effect.REFUSED, wakes="fp16 bf16 bfloat16", late=True
-)
+@rule("DSC309", Effect.REFUSED, wakes="fp16 bf16 bfloat16", late=True)
 def master_weights_need_offload(config: Context) -> Iterator[Finding]:
     """16-bit master weights want the optimizer on the CPU, with DeepSpeed's own CPU Adam.
 
@@ -100,7 +98,7 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC310", "both-master-weights", Effect.REFUSED, wakes="fp16", late=True)
+@rule("DSC310", Effect.REFUSED, wakes="fp16", late=True)
 def both_master_weights(config: Context) -> Iterator[Finding]:
     """fp16 and bf16 master weights are both asked for; the engine is not built.
 
@@ -118,7 +116,7 @@ def both_master_weights(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC311", "auto-cast-without-fp16", Effect.REFUSED, wakes="fp16", late=True)
+@rule("DSC311", Effect.REFUSED, wakes="fp16", late=True)
 def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     """fp16.auto_cast casts the inputs to fp16 although fp16 is off.
 
@@ -141,13 +139,7 @@ def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC312",
-    "precision-not-on-device",
-    Effect.REFUSED,
-    wakes="fp16 bf16 bfloat16 torch_autocast",
-    late=True,
-)
+@rule("DSC312", Effect.REFUSED, wakes="fp16 bf16 bfloat16 torch_autocast", late=True)
 def precision_not_on_device(config: Context) -> Iterator[Finding]:
     """The card (`--device`) has no arithmetic in this format; the engine is not built.
 
@@ -171,7 +163,7 @@ def precision_not_on_device(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC313", "shadowed-bfloat16", Effect.ALTERED, also=(Effect.INERT,), wakes="bfloat16")
+@rule("DSC313", Effect.ALTERED, also=(Effect.INERT,), wakes="bfloat16")
 def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
     """The old block bfloat16 stands beside bf16 and says something else; only bf16 is read.
 
@@ -191,7 +183,7 @@ def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC314", "fp16-on-bf16-model", Effect.NOTE, wakes="fp16")
+@rule("DSC314", Effect.NOTE, wakes="fp16")
 def fp16_on_bf16_model(config: Context) -> Iterator[Finding]:
     """A model trained in bf16 (`--model`) is trained on in fp16.
 

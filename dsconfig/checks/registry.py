@@ -80,7 +80,6 @@ _RULES: dict[str, Rule] = {}
 
 def rule(
     code: str,
-    name: str,
     effect: Effect,
     *,
     wakes: str = "",
@@ -92,6 +91,7 @@ def rule(
 ) -> Callable[[Check], Check]:
     """Register a check under a code that is never used again for anything else.
 
+    The rule is called as the function is, with dashes: people write that name in what they ignore.
     ``effect``, ``late`` and ``holds`` are what its findings have unless they say otherwise;
     ``also`` lists the effects that they then may have. ``last``: it tells what no other does.
     """
@@ -101,7 +101,7 @@ def rule(
             raise ValueError(f"{code} is taken by {_RULES[code].name}")
         _RULES[code] = Rule(
             code=code,
-            name=name,
+            name=check.__name__.replace("_", "-"),
             effect=effect,
             also=also,
             check=check,

@@ -18,7 +18,7 @@ def _removals(config: Context) -> Iterator[tuple[Path, Key, Version]]:
             yield path, key, key.refused_from
 
 
-@refusal("DSC801", "removed-feature", on_templates=True)
+@refusal("DSC801", on_templates=True)
 def removed_feature(config: Context) -> Iterator[Finding]:
     """The release judged for refuses this key by name, whatever its value.
 
@@ -53,7 +53,7 @@ def _is_off(value: object) -> bool:
     return is_block(value) and value.get("enabled") is False
 
 
-@rule("DSC802", "will-be-removed", Effect.DEPRECATED)
+@rule("DSC802", Effect.DEPRECATED)
 def will_be_removed(config: Context) -> Iterator[Finding]:
     """The key works in the release judged for, and a later one refuses it by name.
 
@@ -79,7 +79,7 @@ def _outside_deepspeed(runtime: Runtime) -> bool:
     return not runtime.ends_in_deepspeed
 
 
-@rule("DSC803", "feature-not-in-engine", Effect.REFUSED, holds=_outside_deepspeed)
+@rule("DSC803", Effect.REFUSED, holds=_outside_deepspeed)
 def feature_not_in_engine(config: Context) -> Iterator[Finding]:
     """dsengine serves none of DeepSpeed's removed features, except a few it lists.
 

@@ -34,9 +34,7 @@ def what_is_built(config: Context) -> Schedule | None:
     return schedule_built(config.scheduler) if config.scheduler else None
 
 
-@rule(
-    "DSC631", "unknown-scheduler", Effect.REFUSED, wakes="scheduler", late=True, on_templates=True
-)
+@rule("DSC631", Effect.REFUSED, wakes="scheduler", late=True, on_templates=True)
 def unknown_scheduler(config: Context) -> Iterator[Finding]:
     """The type is neither one of DeepSpeed's schedules nor a class of
     torch.optim.lr_scheduler, letter by letter; the engine is not built.
@@ -67,7 +65,7 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC632", "scheduler-without-type", Effect.ALTERED, wakes="scheduler")
+@rule("DSC632", Effect.ALTERED, wakes="scheduler")
 def scheduler_without_type(config: Context) -> Iterator[Finding]:
     """The scheduler block has no type: no schedule is built, and the rate stays as it is.
 
@@ -89,14 +87,7 @@ def scheduler_without_type(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC633",
-    "unknown-scheduler-argument",
-    Effect.REFUSED,
-    wakes="scheduler",
-    late=True,
-    on_templates=True,
-)
+@rule("DSC633", Effect.REFUSED, wakes="scheduler", late=True, on_templates=True)
 def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
     """An argument this schedule does not take; it stops with a TypeError.
 
@@ -147,7 +138,7 @@ _SYNONYMS = {
 }
 
 
-@rule("DSC634", "scheduler-argument-missing", Effect.REFUSED, wakes="scheduler", late=True)
+@rule("DSC634", Effect.REFUSED, wakes="scheduler", late=True)
 def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
     """The schedule cannot do without an argument, or without `params` as a whole.
 
@@ -178,7 +169,7 @@ def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC635", "torch-scheduler-with-wrapper", wakes="scheduler", late=True)
+@refusal("DSC635", wakes="scheduler", late=True)
 def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
     """torch's schedules want torch's optimizer; ZeRO, fp16 and bf16 put a wrapper in its place,
     which they refuse.
@@ -209,14 +200,7 @@ def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC636",
-    "steps-not-positive",
-    Effect.REFUSED,
-    also=(Effect.ALTERED,),
-    wakes="scheduler",
-    late=True,
-)
+@rule("DSC636", Effect.REFUSED, also=(Effect.ALTERED,), wakes="scheduler", late=True)
 def steps_not_positive(config: Context) -> Iterator[Finding]:
     """Steps of warmup or of a range test must be a positive integer (no float, no text).
 
@@ -255,14 +239,7 @@ def _is_whole_in_file(config: Context, value: object) -> bool:
     return from_text and isinstance(value, float) and value.is_integer() and value > 0
 
 
-@rule(
-    "DSC637",
-    "scheduler-argument-value",
-    Effect.REFUSED,
-    also=(Effect.ALTERED,),
-    wakes="scheduler",
-    late=True,
-)
+@rule("DSC637", Effect.REFUSED, also=(Effect.ALTERED,), wakes="scheduler", late=True)
 def scheduler_argument_value(config: Context) -> Iterator[Finding]:
     """An argument of a wrong type; the schedule stops when it calculates with it.
 
@@ -301,7 +278,7 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC638", "one-cycle-steps", Effect.REFUSED, wakes="scheduler", late=True)
+@rule("DSC638", Effect.REFUSED, wakes="scheduler", late=True)
 def one_cycle_steps(config: Context) -> Iterator[Finding]:
     """The first half of a OneCycle must have steps, the second may not have less than none.
 

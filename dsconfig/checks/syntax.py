@@ -11,7 +11,7 @@ from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 
 
-@rule("DSC001", "unreadable-input", Effect.REFUSED)
+@rule("DSC001", Effect.REFUSED)
 def unreadable_input(config: Context) -> Iterator[Finding]:
     """There is nothing to judge.
 
@@ -26,7 +26,7 @@ def unreadable_input(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC002", "syntax-error", Effect.REFUSED)
+@rule("DSC002", Effect.REFUSED)
 def syntax_error(config: Context) -> Iterator[Finding]:
     """The text is neither JSON nor HJSON.
 
@@ -48,7 +48,7 @@ def syntax_error(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC003", "duplicate-key", Effect.REFUSED, also=(Effect.ALTERED,))
+@rule("DSC003", Effect.REFUSED, also=(Effect.ALTERED,))
 def duplicate_key(config: Context) -> Iterator[Finding]:
     """A key stands twice in one object.
 
@@ -62,7 +62,7 @@ def duplicate_key(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC004", "empty-config", Effect.REFUSED)
+@rule("DSC004", Effect.REFUSED)
 def empty_config(config: Context) -> Iterator[Finding]:
     """The file holds nothing but blanks and comments.
 
@@ -76,7 +76,7 @@ def empty_config(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC005", "not-an-object", Effect.REFUSED)
+@rule("DSC005", Effect.REFUSED)
 def not_an_object(config: Context) -> Iterator[Finding]:
     """The root of the config is a list or a single value, where every program wants an object.
 
@@ -87,7 +87,7 @@ def not_an_object(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC006", "swallowed-line", Effect.ALTERED)
+@rule("DSC006", Effect.ALTERED)
 def swallowed_line(config: Context) -> Iterator[Finding]:
     """Text without quotes took punctuation or a comment into the value.
 
@@ -110,7 +110,7 @@ def swallowed_line(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC007", "nan-or-infinity", Effect.ALTERED)
+@rule("DSC007", Effect.ALTERED)
 def nan_or_infinity(config: Context) -> Iterator[Finding]:
     """NaN or Infinity without quotes.
 
@@ -131,7 +131,7 @@ def nan_or_infinity(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC008", "template-file", Effect.NOTE)
+@rule("DSC008", Effect.NOTE)
 def template_file(config: Context) -> Iterator[Finding]:
     """The file holds placeholders such as `${BATCH}`, `{{ batch }}` or `BATCH_SIZE`.
 
@@ -147,7 +147,7 @@ def template_file(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC009", "no-config-inside", Effect.REFUSED, also=(Effect.NOTE,))
+@rule("DSC009", Effect.REFUSED, also=(Effect.NOTE,))
 def no_config_inside(config: Context) -> Iterator[Finding]:
     """A YAML or Python file neither holds nor names a ds_config.
 
@@ -166,7 +166,7 @@ def no_config_inside(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC012", "another-kind-of-file", Effect.REFUSED, also=tuple(Effect))
+@rule("DSC012", Effect.REFUSED, also=tuple(Effect))
 def another_kind_of_file(config: Context) -> Iterator[Finding]:
     """The file is of another program: a GPT-NeoX or Megatron config, TrainingArguments, the config
     of a model, an accelerate config or a JSON Schema.
@@ -180,7 +180,7 @@ def another_kind_of_file(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC010", "unused-ignore", Effect.INERT)
+@rule("DSC010", Effect.INERT)
 def unused_ignore(config: Context) -> Iterator[Finding]:
     """A request to ignore a rule that finds nothing here; it would hide a later finding.
 
@@ -195,7 +195,7 @@ def unused_ignore(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC011", "malformed-ignore", Effect.INERT)
+@rule("DSC011", Effect.INERT)
 def malformed_ignore(config: Context) -> Iterator[Finding]:
     """A `$dsconfig` section that is not understood, and so does nothing.
 

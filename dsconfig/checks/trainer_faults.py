@@ -20,7 +20,6 @@ ALL_MODELS = Version(4, 48, 0)
 
 @fault(
     "DSC846",
-    "loss-not-divided",
     "4.46.0 to 4.46.1",
     "huggingface/transformers#34263",
     "use transformers 4.49.0 or later",
@@ -47,7 +46,6 @@ def loss_not_divided(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC847",
-    "loss-divided-twice",
     "4.46.2 to 4.48.3",
     "huggingface/transformers#35808",
     "use transformers 4.49.0 or later",
@@ -77,7 +75,6 @@ def loss_divided_twice(config: Context) -> Iterator[Told]:
 
 @fault(
     "DSC848",
-    "schedule-too-slow",
     "0.23.0 to 0.25.0",
     "huggingface/accelerate#2304",
     "use accelerate 0.26.0 or later",

@@ -89,7 +89,7 @@ def _unmet(config: Context, path: Path) -> ByHand | None:
     return None
 
 
-@refusal("DSC031", "refused-value")
+@refusal("DSC031")
 def refused_value(config: Context) -> Iterator[Finding]:
     """DeepSpeed stops at this value, because it is of another type, outside its limits, or
     none of the words it knows.
@@ -162,7 +162,7 @@ def literal_of(value: Any) -> Any:
     return int(number) if number.is_integer() else number
 
 
-@rule("DSC032", "kept-wrong-value", Effect.ALTERED, also=(Effect.REFUSED,))
+@rule("DSC032", Effect.ALTERED, also=(Effect.REFUSED,))
 def kept_wrong_value(config: Context) -> Iterator[Finding]:
     """DeepSpeed does not check this value and goes on with it.
 
@@ -231,7 +231,7 @@ def _what_happens(error: SchemaError) -> str:
     return "it is not checked, and used as it is"
 
 
-@rule("DSC033", "converted-value", Effect.NOTE, also=(Effect.ALTERED,))
+@rule("DSC033", Effect.NOTE, also=(Effect.ALTERED,))
 def converted_value(config: Context) -> Iterator[Finding]:
     """The value is of another type, and DeepSpeed converts it.
 
@@ -258,7 +258,7 @@ def converted_value(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC034", "null-block", Effect.INERT, also=(Effect.NOTE,), wakes="bf16 aio")
+@rule("DSC034", Effect.INERT, also=(Effect.NOTE,), wakes="bf16 aio")
 def null_block(config: Context) -> Iterator[Finding]:
     """A block is null, which counts as absent: null for bf16 trains in fp32.
 
@@ -276,14 +276,8 @@ def null_block(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC035",
-    "unused-old-form",
-    Effect.DEPRECATED,
-    also=(Effect.INERT,),
-    wakes="zero_optimization allgather_size",
-)
-def bare_switch(config: Context) -> Iterator[Finding]:
+@rule("DSC035", Effect.DEPRECATED, also=(Effect.INERT,), wakes="zero_optimization allgather_size")
+def unused_old_form(config: Context) -> Iterator[Finding]:
     """`zero_optimization` is a bare true or false, the form of 2020.
 
     true is stage 1 with `allgather_size` as the bucket; nothing else can be set that way. Beside
@@ -312,14 +306,7 @@ def bare_switch(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC036",
-    "number-too-large",
-    Effect.REFUSED,
-    also=(Effect.NOTE,),
-    wakes="zero_optimization",
-    late=True,
-)
+@rule("DSC036", Effect.REFUSED, also=(Effect.NOTE,), wakes="zero_optimization", late=True)
 def number_too_large(config: Context) -> Iterator[Finding]:
     """A size above 2^63 - 1, which no tensor can have.
 

@@ -42,14 +42,7 @@ def _own(config: Context) -> Iterator[tuple[Path, "Key"]]:
             yield path, key
 
 
-@rule(
-    "DSC811",
-    "key-too-new",
-    Effect.ALTERED,
-    also=(Effect.REFUSED,),
-    holds=in_deepspeed,
-    on_templates=True,
-)
+@rule("DSC811", Effect.ALTERED, also=(Effect.REFUSED,), holds=in_deepspeed, on_templates=True)
 def key_too_new(config: Context) -> Iterator[Finding]:
     """The release judged for does not know this key yet.
 
@@ -79,7 +72,7 @@ def key_too_new(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC812", "key-no-longer-read", also=(Effect.ALTERED,), on_templates=True)
+@refusal("DSC812", also=(Effect.ALTERED,), on_templates=True)
 def key_no_longer_read(config: Context) -> Iterator[Finding]:
     """An earlier release read this key; the one judged for does not.
 
@@ -105,8 +98,8 @@ def key_no_longer_read(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC813", "unknown-key-in-release", on_templates=True)
-def removed_before_it_came(config: Context) -> Iterator[Finding]:
+@refusal("DSC813", on_templates=True)
+def unknown_key_in_release(config: Context) -> Iterator[Finding]:
     """A feature that came and went: the release judged for is older than both.
 
     with: version="0.9.1"
@@ -125,7 +118,7 @@ def removed_before_it_came(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC814", "zero-needed-fp16", wakes="zero_optimization")
+@refusal("DSC814", wakes="zero_optimization")
 def zero_needed_fp16(config: Context) -> Iterator[Finding]:
     """Up to 0.3.15 ZeRO ran under fp16 only, up to 0.3.16 stage 1 did.
 
@@ -140,7 +133,7 @@ def zero_needed_fp16(config: Context) -> Iterator[Finding]:
     )
 
 
-@refusal("DSC815", "old-zero-limits", wakes="zero_optimization")
+@refusal("DSC815", wakes="zero_optimization")
 def old_zero_limits(config: Context) -> Iterator[Finding]:
     """What releases before 0.7.0 checked in zero_optimization: little, and by hand.
 
@@ -155,7 +148,7 @@ def old_zero_limits(config: Context) -> Iterator[Finding]:
     )
 
 
-@refusal("DSC816", "bf16-needed-zero", wakes="bf16 bfloat16")
+@refusal("DSC816", wakes="bf16 bfloat16")
 def bf16_needed_zero(config: Context) -> Iterator[Finding]:
     """DeepSpeed 0.6.0 and 0.6.1 ran bf16 with ZeRO 1 to 3 only.
 
@@ -170,7 +163,7 @@ def bf16_needed_zero(config: Context) -> Iterator[Finding]:
     )
 
 
-@refusal("DSC819", "elasticity-with-batch", wakes="elasticity")
+@refusal("DSC819", wakes="elasticity")
 def elasticity_with_batch(config: Context) -> Iterator[Finding]:
     """Elasticity chooses the batch numbers itself; up to 0.19.7 it stops where the file has them
     too, unless `ignore_non_elastic_batch_info` is true.
@@ -187,8 +180,8 @@ def elasticity_with_batch(config: Context) -> Iterator[Finding]:
     )
 
 
-@refusal("DSC817", "wrong-level-name-error", wakes="compression_training")
-def compression_at_wrong_level(config: Context) -> Iterator[Finding]:
+@refusal("DSC817", wakes="compression_training")
+def wrong_level_name_error(config: Context) -> Iterator[Finding]:
     """`shared_parameters` right below compression_training sends 0.7.0 to 0.19.2 into code
     that does not exist any more; they stop with a NameError.
 
@@ -209,7 +202,7 @@ def _says_nothing_of_clipping(runtime: Runtime) -> bool:
     return runtime.ends_in_deepspeed and not runtime.compares_arguments
 
 
-@rule("DSC818", "clipping-by-default", Effect.NOTE, holds=_says_nothing_of_clipping)
+@rule("DSC818", Effect.NOTE, holds=_says_nothing_of_clipping)
 def clipping_by_default(config: Context) -> Iterator[Finding]:
     """Without `gradient_clipping`, releases since 0.19.3 clip at 1.0; earlier ones did not.
 

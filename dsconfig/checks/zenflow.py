@@ -16,13 +16,7 @@ def _is_on(config: Context) -> bool:
     return BLOCK in config.reading.values and config.get(*BLOCK) is not None
 
 
-@refusal(
-    "DSC451",
-    "zenflow-needs-offload",
-    also=(Effect.ALTERED,),
-    wakes="zero_optimization.zenflow",
-    late=True,
-)
+@refusal("DSC451", also=(Effect.ALTERED,), wakes="zero_optimization.zenflow", late=True)
 def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
     """ZenFlow hides the cost of optimizer offload, so it needs ZeRO and an offloaded optimizer.
 
@@ -50,7 +44,7 @@ def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC452", "zenflow-selection", wakes="zero_optimization.zenflow", late=True)
+@refusal("DSC452", wakes="zero_optimization.zenflow", late=True)
 def zenflow_selection(config: Context) -> Iterator[Finding]:
     """Strategy and interval of the selection contradict each other, or are unknown.
 
@@ -91,7 +85,7 @@ def _selection(name: str, message: str, *, late: bool = False) -> Finding:
     )
 
 
-@refusal("DSC453", "zenflow-offload-needs-overlap", wakes="zero_optimization.zenflow", late=True)
+@refusal("DSC453", wakes="zero_optimization.zenflow", late=True)
 def zenflow_offload_needs_overlap(config: Context) -> Iterator[Finding]:
     """zenflow.offload needs overlap_comm, which is off by default below stage 3.
 

@@ -12,7 +12,7 @@ from dsconfig.runtimes.read_config import ZERO
 from dsconfig.source.edit import as_fix, replace_value
 
 
-@refusal("DSC411", "grad-norm-needs-stage", wakes="zero_optimization")
+@refusal("DSC411", wakes="zero_optimization")
 def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     """compute_grad_norm can be switched off at ZeRO stages 1 and 2 only.
 
@@ -24,7 +24,7 @@ def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     yield from config.breached("grad-norm-needs-stage", "DeepSpeed stops", "delete it")
 
 
-@rule("DSC412", "grad-norm-needed", Effect.REFUSED, wakes="zero_optimization", late=True)
+@rule("DSC412", Effect.REFUSED, wakes="zero_optimization", late=True)
 def grad_norm_needed(config: Context) -> Iterator[Finding]:
     """compute_grad_norm is off, and something needs the norm.
 
@@ -63,7 +63,7 @@ def grad_norm_needed(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC413", "legacy-stage1", wakes="zero_optimization", late=True)
+@refusal("DSC413", wakes="zero_optimization", late=True)
 def legacy_stage1(config: Context) -> Iterator[Finding]:
     """legacy_stage1 asks for code that left with 0.5.9; the engine is not built.
 
@@ -79,12 +79,7 @@ def legacy_stage1(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal(
-    "DSC414",
-    "prescale-with-reduce-scatter",
-    wakes="prescale_gradients gradient_predivide_factor",
-    late=True,
-)
+@refusal("DSC414", wakes="prescale_gradients gradient_predivide_factor", late=True)
 def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Stages 2 and 3 with reduce_scatter divide gradients after the reduction, all at once.
 
@@ -112,7 +107,7 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC415", "odd-allgather-bucket", wakes="zero_optimization", late=True)
+@refusal("DSC415", wakes="zero_optimization", late=True)
 def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
     """Stages 1 and 2 align the all-gather to 4 bytes: an odd number of elements is refused.
 
@@ -132,7 +127,7 @@ def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC416", "sum-not-supported", wakes="gradient_allreduce_op")
+@refusal("DSC416", wakes="gradient_allreduce_op")
 def sum_not_supported(config: Context) -> Iterator[Finding]:
     """gradient_allreduce_op sum does not go with stage 3, ZenFlow or DeepCompile.
 
@@ -142,7 +137,7 @@ def sum_not_supported(config: Context) -> Iterator[Finding]:
     yield from config.breached("sum-not-supported", "DeepSpeed stops", 'write "mean"')
 
 
-@refusal("DSC417", "unmanaged-accumulation", wakes="managed_gradient_accumulation", late=True)
+@refusal("DSC417", wakes="managed_gradient_accumulation", late=True)
 def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
     """managed_gradient_accumulation false goes with overlap_comm from stage 2 on, and never with
     DeepCompile.
@@ -169,7 +164,7 @@ def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC418", "contiguous-gradients-forced", Effect.INERT, wakes="zero_optimization")
+@rule("DSC418", Effect.INERT, wakes="zero_optimization")
 def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
     """Optimizer offload at stages 1 and 2 copies gradients contiguously, whatever the key says.
 
@@ -188,14 +183,7 @@ def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC419",
-    "hpz-group",
-    Effect.REFUSED,
-    also=(Effect.INERT,),
-    wakes="zero_optimization",
-    late=True,
-)
+@rule("DSC419", Effect.REFUSED, also=(Effect.INERT,), wakes="zero_optimization", late=True)
 def hpz_group(config: Context) -> Iterator[Finding]:
     """The secondary partition must divide the number of ranks (`--world-size`).
 
@@ -228,7 +216,7 @@ def hpz_group(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC420", "quantized-gradients-group", Effect.REFUSED, wakes="zero_optimization", late=True)
+@rule("DSC420", Effect.REFUSED, wakes="zero_optimization", late=True)
 def quantized_gradients_group(config: Context) -> Iterator[Finding]:
     """Quantised gradients are exchanged in place of a reduce-scatter; without reduce_scatter the
     engine is not built.
@@ -251,7 +239,7 @@ NO_CLIPPING = 1e9
 """No gradient of a model that still trains has a norm like this."""
 
 
-@rule("DSC421", "clipping-without-effect", Effect.INERT, wakes="gradient_clipping")
+@rule("DSC421", Effect.INERT, wakes="gradient_clipping")
 def clipping_without_effect(config: Context) -> Iterator[Finding]:
     """The clipping norm is so large, infinite or no number at all, that nothing is ever clipped;
     0 says so plainly.
