@@ -21,7 +21,7 @@ def test_codes_have_a_family_and_names_are_kebab_and_unique():
 
 def test_a_code_is_taken_once():
     with pytest.raises(ValueError, match="DSC201 is taken by batch-missing"):
-        rule("DSC201", "again", Effect.NOTE)(lambda config: ())
+        rule("DSC201", Effect.NOTE)(lambda config: ())
 
 
 def test_a_rule_is_found_by_code_and_by_name():
