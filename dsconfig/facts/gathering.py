@@ -75,7 +75,7 @@ def _facts(given: Mapping[str, Any]) -> Facts:
     if ranks is not None and nodes is None:
         nodes = mesh.nodes_for(ranks)
         origins["nodes"] = f"assumed: {mesh.PER_NODE} GPUs a node; --nodes says otherwise"
-    own = {name: given[flag] for name, flag in _TRAINING.items()}
+    own = {name: given[argument] for name, argument in _TRAINING.items()}
     for name in _WHOLE:
         above_zero(own[name], _FLAG_OF[name])
     for name in ("learning_rate", "warmup_steps"):
@@ -332,13 +332,5 @@ def _training(
     return replace(held, **given)
 
 
-_FLAG_OF = {
-    "micro_batch_size": "--micro-batch",
-    "global_batch_size": "--global-batch",
-    "gradient_accumulation_steps": "--accumulation",
-    "sequence_length": "--seq-len",
-    "precision": "--precision",
-    "learning_rate": "--learning-rate",
-    "total_steps": "--total-steps",
-    "warmup_steps": "--warmup-steps",
-}
+_FLAG_OF = {name: f"--{argument.replace('_', '-')}" for name, argument in _TRAINING.items()}
+_FLAG_OF["sequence_length"] = "--seq-len"

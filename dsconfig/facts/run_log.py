@@ -60,7 +60,6 @@ class RunLog:
     """As the throughput lines have it."""
     visible: int | None = None
     """The most that nvidia-smi showed on one card."""
-    card_bytes: int | None = None
     out_of_memory: OutOfMemory | None = None
     found: tuple[str, ...] = field(default=())
     """What kinds of lines there were, in words."""
@@ -105,7 +104,7 @@ def from_text(text: str) -> RunLog:
     readings = tuple(_readings(lines))
     rates = list(_RATE.finditer(text))
     peaks = [float(each[1]) for each in _MAX_ALLOCATED.finditer(text)]
-    cards = [(int(each[1]) * MIB, int(each[2]) * MIB) for each in _NVIDIA_SMI.finditer(text)]
+    cards = [int(each[1]) * MIB for each in _NVIDIA_SMI.finditer(text)]
     lacking = _out_of_memory(lines)
     config = _config(text)
     iteration = list(_ITERATION.finditer(text))
@@ -124,8 +123,7 @@ def from_text(text: str) -> RunLog:
         samples_per_second=float(rates[-1][1]) if rates else None,
         seconds_per_iteration=_seconds(iteration[-1]) if iteration else None,
         peak_allocated=int(max(peaks) * GIB) if peaks else None,
-        visible=max((used for used, _ in cards), default=None),
-        card_bytes=cards[0][1] if cards else lacking.capacity if lacking else None,
+        visible=max(cards, default=None),
         out_of_memory=lacking,
         found=tuple(kind for kind, there in kinds.items() if there),
     )
@@ -140,7 +138,7 @@ _WORLD = re.compile(r"(?:dist_world_size|world_size ?\.*|[^_]world_size) ?= ?(\d
 _RATE = re.compile(rf"(?<!Curr)SamplesPerSec={_NUMBER}")
 _ITERATION = re.compile(rf"{_NUMBER} ?(s/it|it/s)\b")
 _MAX_ALLOCATED = re.compile(rf"MaxMemAllocated={_NUMBER} ?GB")
-_NVIDIA_SMI = re.compile(r"\|\s+(\d{1,12})MiB\s*/\s*(\d{1,12})MiB\s*\|")
+_NVIDIA_SMI = re.compile(r"\|\s+(\d{1,12})MiB\s*/\s*\d{1,12}MiB\s*\|")
 _JSON = re.compile(r"\bjson = (\{)")
 
 
