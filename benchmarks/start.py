@@ -1,10 +1,11 @@
 """What it takes to begin: imports and ``initialize`` of a small model, beside the alternatives.
 
-    python benchmarks/start.py [--rounds 7]
+    python benchmarks/start.py [--rounds 7] [--only transformers]
 
-Each case is a fresh process on the CPU, one rank, whose seconds of processor time are counted from
-after ``import torch`` (or transformers, where the case says so) until the model can train; rounds
-are interleaved, and figures are medians. ``by hand`` is torch's fully_shard and AdamW alone.
+Each case is a fresh process on the CPU, one rank, whose seconds, of processor time and by the
+clock, are counted from after ``import torch`` until the model can train; where the case names
+transformers, from the start until it and the package are imported. Rounds are interleaved, and
+figures are medians. ``by hand`` is torch's fully_shard and AdamW alone.
 Bytecode is compiled beforehand, as an installation does.
 """
 
@@ -60,15 +61,18 @@ MEASURE = """
 import os, sys, time
 port = sys.argv[1]
 {before}
-start = time.process_time()
+start, begun = time.process_time(), time.perf_counter()
 {timed}
-print("seconds", time.process_time() - start)
+print("seconds", time.process_time() - start, time.perf_counter() - begun)
 os._exit(0)
 """
 
 
-def seconds(case: str, port: int) -> float:
-    """Processor seconds of one fresh process; raises RuntimeError when it failed."""
+def seconds(case: str, port: int) -> tuple[float, float]:
+    """Seconds of one fresh process, of the processor and by the clock.
+
+    Raises RuntimeError when it failed.
+    """
     before, timed = CASES[case]
     code = MEASURE.format(before=before, timed=timed.replace("TRAINER", TRAINER))
     paths = os.pathsep.join([str(ROOT), str(ROOT / "engine")])
@@ -77,7 +81,8 @@ def seconds(case: str, port: int) -> float:
     done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True)
     for line in done.stdout.splitlines():
         if line.startswith("seconds "):
-            return float(line.split()[1])
+            _, processor, clock = line.split()
+            return float(processor), float(clock)
     raise RuntimeError(f"{case}: {done.stderr[-2000:]}")
 
 
@@ -85,19 +90,25 @@ def main() -> int:
     """Measure what is installed, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", default="", help="of the cases, those with this word")
+    given = parser.parse_args()
     for folder in (ROOT / "dsconfig", ROOT / "engine" / "dsengine"):
         compile_dir(folder, quiet=1)
     missing = [each for each in ("deepspeed", "transformers") if not importlib.util.find_spec(each)]
-    cases = [case for case in CASES if not any(each in case.split(", ") for each in missing)]
-    taken: dict[str, list[float]] = {case: [] for case in cases}
-    for index in range(rounds + 1):
+    cases = [
+        case
+        for case in CASES
+        if given.only in case and not any(each in case.split(", ") for each in missing)
+    ]
+    taken: dict[str, list[tuple[float, float]]] = {case: [] for case in cases}
+    for index in range(given.rounds + 1):
         for place, case in enumerate(cases):
             value = seconds(case, 29600 + (index * len(cases) + place) % 300)
             if index:  # the first fills the caches of the file system
                 taken[case].append(value)
     for case, values in taken.items():
-        print(f"{case:28} {statistics.median(values):6.2f} s of processor time")
+        processor, clock = map(statistics.median, zip(*values, strict=True))
+        print(f"{case:28} {processor:6.2f} s of processor time, {clock:6.2f} s by the clock")
     if missing:
         print(f"not installed: {', '.join(missing)}")
     return 0
