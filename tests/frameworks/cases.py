@@ -4,7 +4,8 @@ python -m frameworks.cases run [NAME]...    both packages; goes on where it was 
 python -m frameworks.cases record           keep how they compare, for the page
 python -m frameworks.cases page             write docs/frameworks-table.md
 
-What a run has told is in runs/frameworks. PYTHONPATH may lead to trl, peft and lightning; cases of
+What a run has told is in runs/frameworks. PYTHONPATH may lead to trl, peft and lightning, in a
+folder called site-packages: what datasets hashes it takes apart unless it lies in one. Cases of
 what is not there are left out.
 """
 

@@ -240,10 +240,16 @@ def refuse(refusals: Sequence[Diagnostic]) -> None:
         raise DeepSpeedConfigError("this config cannot be run:\n" + _listed(refusals))
 
 
+_SAID: set[tuple[str, str | None, str]] = set()
+"""What this process was told of configs, by code, place and words."""
+
+
 def say_findings(found: Sequence[Diagnostic]) -> None:
-    """What does not stop the run, in one message."""
-    if found:
-        say("about this config:\n" + _listed(found))
+    """What does not stop the run, in one message, and of several engines' configs each once."""
+    fresh = [each for each in found if (each.code, each.pointer, each.message) not in _SAID]
+    _SAID.update((each.code, each.pointer, each.message) for each in fresh)
+    if fresh:
+        say("about this config:\n" + _listed(fresh))
 
 
 def _listed(found: Sequence[Diagnostic]) -> str:

@@ -39,7 +39,9 @@ def dpo(model: str, settings: dict[str, Any], tokenizer: Any) -> Any:
 
 def grpo(model: str, settings: dict[str, Any], tokenizer: Any) -> Any:
     prompts = Dataset.from_list([{"prompt": each} for each in WORDS])
-    sampling = {"num_generations": 2, "max_completion_length": 8, "beta": 0.1}
+    # Advantages cancel out in the loss: what is left, the divergence, has to be more than rounding.
+    sampling = {"num_generations": 2, "max_completion_length": 8, "beta": 1.0}
+    settings = settings | {"learning_rate": 1e-2}
     return trl.GRPOTrainer(
         model=model,
         reward_funcs=length_of,
