@@ -443,3 +443,19 @@ def test_no_card_is_named_that_does_not_compute_in_the_dtype() -> None:
     option = dsconfig.estimate(resolution, facts).options[0]
     assert "from 11 GiB (RTX-2080-Ti) on" in verdict(option, facts, "fp16")
     assert "from 23 GiB (L4) on" in verdict(option, facts, "bf16")
+
+
+def test_a_rank_alone_gathers_nothing() -> None:
+    """Parameters are views of shards on the device, copies of shards in main memory; until 0.9.0
+    they went through a gather as anywhere."""
+    one: dict[str, Any] = {"world_size": 1, "model": "gpt2-large", "device": "a100-80gb"}
+    names = ("gathered parameters", "gather buffer", "gather of one parameter at creation")
+
+    def gathered(zero: dict[str, Any], version: str | None = None) -> tuple[bool, ...]:
+        option = priced({"stage": 3, **zero}, version=version, **one)
+        return tuple(held(option, name) > 0 for name in names)
+
+    host = {"offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
+    assert gathered({}) == (False, False, False)
+    assert gathered(host)[:2] == (True, False)
+    assert gathered({}, "0.8.3")[0]

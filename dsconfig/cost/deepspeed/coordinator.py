@@ -9,6 +9,7 @@ run, its parameters stay if they are needed again within stage3_max_reuse_distan
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from itertools import accumulate
 
 from dsconfig.cost.deepspeed import parts
@@ -16,6 +17,24 @@ from dsconfig.cost.deepspeed.releases import Release
 from dsconfig.cost.timeline import Timeline
 from dsconfig.cost.workload import Weight, Weights, Workload
 from dsconfig.runtimes.effective import Tier, Zero
+
+
+class Gather(Enum):
+    """Where a whole parameter comes from."""
+
+    RANKS = auto()
+    """The parts of several ranks, through a buffer."""
+    COPY = auto()
+    """One rank has all of it in main memory."""
+    VIEW = auto()
+    """One rank has all of it on the device: nothing is allocated (``_no_gather_coalesced``)."""
+
+    @classmethod
+    def of(cls, job: Workload) -> "Gather":
+        if job.ranks > 1 or not Release(job.version).skips_gathers_of_one:
+            return cls.RANKS
+        on_device = job.effective.zero.parameter_tier is Tier.DEVICE or job.on_cpu
+        return cls.VIEW if on_device else cls.COPY
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +49,7 @@ class Pass:
     bucket_width: int
     keeps_linear: bool
     recomputes: bool
+    gather: Gather
     on_cpu: bool
     sending: int
     """Ranks among which gradients are divided on their way to the host; 0 where they stay."""
@@ -46,6 +66,7 @@ class Pass:
             bucket_width=bucket_width(job),
             keeps_linear=keeps_linear(job),
             recomputes=job.activations.recomputed > 0,
+            gather=Gather.of(job),
             on_cpu=job.on_cpu,
             sending=0 if job.effective.zero.optimizer_tier is Tier.DEVICE else job.ranks,
             weights=job.weights,
@@ -60,7 +81,9 @@ class Coordinator:
     ) -> None:
         zero = job.zero
         self._line, self._modules, self._order = line, modules, order
-        self._bytes = [weight.elements * job.width for weight in job.weights]
+        self._is_buffered = job.gather is Gather.RANKS
+        width = 0 if job.gather is Gather.VIEW else job.width
+        self._bytes = [weight.elements * width for weight in job.weights]
         self._elements = [weight.elements for weight in job.weights]
         self._quantized = zero.quantized_weights
         self._group = max(1, zero.hpz_partition_size)
@@ -159,12 +182,15 @@ class Coordinator:
             self._state[index] = "flying"
             self._flying[index] = indices
             self._available += self._elements[index]
-        self._line.hold(parts.GATHER_COPY, self._on_the_wire(total))
+        if self._is_buffered:
+            self._line.hold(parts.GATHER_COPY, self._on_the_wire(total))
 
     def _arrive(self, indices: list[int]) -> None:
         """The gather is done: parameters are copied out, unless there is only one."""
         total = sum(self._bytes[index] for index in indices)
-        if len(indices) == 1:
+        if not self._is_buffered:
+            self._line.hold(parts.GATHERED, total)
+        elif len(indices) == 1:
             self._line.free(parts.GATHER_COPY, self._on_the_wire(total))
             self._line.hold(parts.GATHERED, total)
         else:

@@ -26,6 +26,7 @@ EXACT_FP32_SUMS = Version(0, 19, 8)
 MASTERS_PASS_WHOLE, MASTERS_PASS_NARROW = Version(0, 14, 1), Version(0, 17, 0)
 FLATTENS_ON_DEVICE = Version(0, 18, 7)
 GATHERS_IN_PLACE = Version(0, 18, 5)
+SKIPS_GATHERS_OF_ONE = Version(0, 9, 0)
 WRAPS_GIVEN_MODELS = Version(0, 19, 4)
 
 
@@ -85,6 +86,11 @@ class Release:
     def gathers_in_place(self) -> bool:
         """A gather of one parameter alone fills it; before #7661 through a buffer of its size."""
         return self.version >= GATHERS_IN_PLACE
+
+    @property
+    def skips_gathers_of_one(self) -> bool:
+        """A rank alone uses its shards where they are, and gathers nothing (#2953)."""
+        return self.version >= SKIPS_GATHERS_OF_ONE
 
     def wraps_linear(self, *, zero_init: bool, memory_efficient: bool) -> bool:
         """Whether stage 3's own linear function is in force, which keeps no gathered weight.

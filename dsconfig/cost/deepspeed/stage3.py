@@ -9,6 +9,7 @@ from dsconfig.cost.deepspeed import parts
 from dsconfig.cost.deepspeed.buckets import NORM_WIDTH
 from dsconfig.cost.deepspeed.coordinator import (
     Coordinator,
+    Gather,
     Pass,
     bucket_width,
     persistent_weights,
@@ -87,6 +88,9 @@ def _creation_gather(job: Workload) -> int:
     """
     release = Release(job.version)
     largest = job.largest_trained
+    alone = Gather.of(job)
+    if alone is not Gather.RANKS:
+        return 0 if alone is Gather.VIEW else largest * job.width
     if not release.gathers_in_place:
         return 2 * largest * job.width
     offloaded = job.effective.zero.parameter_tier is not Tier.DEVICE
@@ -98,7 +102,8 @@ def _hold_copies(job: Workload, line: Timeline) -> None:
     small = sum(
         job.weights[index].elements for index in persistent_weights(job.weights, job.effective.zero)
     )
-    line.hold(parts.PERSISTENT, small * job.width)
+    if Gather.of(job) is not Gather.VIEW:
+        line.hold(parts.PERSISTENT, small * job.width)
     line.free(parts.SECONDARY)  # given up at the end of each step
 
 
@@ -318,4 +323,5 @@ def _step(job: Workload, line: Timeline, owned: int) -> None:
         line.free(parts.FLAT_GRADIENT)
     line.free(parts.SECONDARY)
     line.hold(parts.PERSISTENT, persistent)
-    line.blink(parts.GATHER_COPY, persistent)
+    if Gather.of(job) is Gather.RANKS:
+        line.blink(parts.GATHER_COPY, persistent)
