@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ ORACLE = Path(__file__).parent.parent / "oracle"
 SCHEMA = json_schema()
 BLOCKS = sorted(SCHEMA["definitions"])
 ROOT = "the root"
+
+
+@cache
+def validator_of(block: str) -> jsonschema.Draft7Validator:
+    return jsonschema.Draft7Validator(schema_of(block))
 
 
 def schema_of(block: str) -> dict[str, Any]:
@@ -64,6 +70,7 @@ ATOMS = st.one_of(
 )
 
 
+@cache
 def mappings(block: str) -> st.SearchStrategy[dict[str, Any]]:
     """Mappings with names of the block and a few others, and values of any kind."""
     definition = SCHEMA["definitions"][block]
@@ -127,7 +134,7 @@ def _refused(model: type[Block], name: str, value: Any) -> bool:
 @given(data=st.data())
 def test_the_same_verdict_on_any_mapping(block: str, data: st.DataObject) -> None:
     value = data.draw(mappings(block))
-    verdict = jsonschema.Draft7Validator(schema_of(block)).is_valid(value)
+    verdict = validator_of(block).is_valid(value)
     assert accepted(model_of(block), value) == verdict
 
 
@@ -150,6 +157,7 @@ def made_from(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     return from_schema(schema)
 
 
+@cache
 def block_from(block: str) -> st.SearchStrategy[Any]:
     """Values of a block: its required keys, some of the others, arguments of its type."""
     definition = SCHEMA["definitions"][block]
@@ -197,7 +205,7 @@ PROGRAMS_ONLY = {"ChainedScheduler", "LambdaLR", "MultiplicativeLR", "Sequential
 @given(data=st.data())
 def test_the_models_take_what_the_schema_makes(block: str, data: st.DataObject) -> None:
     value = data.draw(block_from(block))
-    assert jsonschema.Draft7Validator(schema_of(block)).is_valid(value)
+    assert validator_of(block).is_valid(value)
     assert accepted(model_of(block), value)
 
 
