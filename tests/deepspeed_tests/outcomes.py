@@ -18,7 +18,7 @@ _NAMES = ("MissingNameError", "AttributeError", "ImportError", "ModuleNotFoundEr
 _NOT_BUILT = re.compile(r"not built|dsengine has no |a plan for it is refused")
 _NO_LAUNCHER = re.compile(r"deepspeed: No such file|No such file or directory: 'deepspeed'")
 _NO_COUNTERPART = re.compile(r"no counterpart of deepspeed\.(\S+): (.*)", re.DOTALL)
-_PLACEHOLDERS = ("deepspeed_tests.placeholders", "'_Placeholder'")
+_PLACEHOLDERS = ("deepspeed_tests.placeholders", "'_Placeholder'", "not _Placeholder")
 _ATTRIBUTE = re.compile(r"has no attribute '(\w+)'")
 
 
