@@ -45,6 +45,7 @@ _EXTRAS = (
     "moe_latent_size",
     "zero_expert_num",
 )
+_LATENT = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 _GATED_HOMES = ("llama", "deepseek", "gpt_oss", "hybrid")
 _GATED_FAMILIES = frozenset({"bitnet", "modernbert-decoder", "vaultgemma"})
 """Those whose MLP has a gate whatever the activation, of the others."""
@@ -110,6 +111,7 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
 
     Raises FactError when no part of it has a width and a depth, or it has no vocabulary.
     """
+    _refuse_odd_family(config)
     part = language_part(config)
     if part is None:
         remedy = "it needs hidden_size and num_hidden_layers; else give --params"
@@ -123,7 +125,7 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
         raise SizesUnknown("--model", f"{name} has no vocab_size: {remedy}")
     dtype = config.get("dtype") or config.get("torch_dtype") or part.get("torch_dtype")
     trained_in = dtype if dtype in ("bfloat16", "float16", "float32") else None
-    tree = architectures.model_of(name, shape, trained_in=trained_in)
+    tree = _counted(name, shape, trained_in)
     tree = tree or _estimated(name, shape, is_rotary=_is_rotary(part))
     missing = tuple(_left_out(part, shape))
     tree = replace(tree, assumed=(*tree.assumed, *missing)) if missing else tree
@@ -159,6 +161,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
 
 def _sizes(config: Mapping[str, Any]) -> Architecture:
     """Sizes by whichever of their names the config uses; width and depth it has."""
+    _refuse_odd_family(config)
     hidden = _first(config, "hidden_size") or 0
     layers = _depth(config) or 0
     if layers * (mixtures.count(config, mixtures.EXPERTS) or 1) > MOST_PARTS:
@@ -183,8 +186,29 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
         family=family if isinstance(family, str) else None,
         **({} if mixture is None else mixture.sizes),
         blocks=blocks,
-        extras=MappingProxyType({name: config[name] for name in _EXTRAS if config.get(name)}),
+        extras=_extras(config),
     )
+
+
+def _extras(config: Mapping[str, Any]) -> Mapping[str, int]:
+    """Sizes that few families have; those of latent attention together, or none of them."""
+    held = {name: config[name] for name in _EXTRAS if config.get(name) is not None}
+    for name, value in held.items():
+        if type(value) is not int or value < 0:
+            said = f"{name} is {value!r}; it must be an integer, zero or above"
+            raise FactError("--model", said)
+    if held.get("kv_lora_rank") or HOME_OF_FAMILY.get(str(config.get("model_type"))) == "deepseek":
+        missing = [name for name in _LATENT if name not in held]
+        if missing:
+            remedy = "latent attention has these sizes; add them, or give --params"
+            raise SizesUnknown("--model", f"{', '.join(missing)} not given: {remedy}")
+    return MappingProxyType(held)
+
+
+def _refuse_odd_family(config: Mapping[str, Any]) -> None:
+    for key in ("model_type", "architecture"):
+        if not isinstance(config.get(key) or "", str):
+            raise FactError("--model", f"{key} is {config[key]!r}; it must name a family")
 
 
 def _depth(config: Mapping[str, Any]) -> int | None:
@@ -211,6 +235,7 @@ def _inner_width(config: Mapping[str, Any]) -> int | None:
         if width and config.get("block_auto_adjust_ff_dim", True):
             step = mixtures.count(config, ("block_multiple_of",)) or 256
             factor = config.get("block_ffn_dim_multiplier") or 1.0
+            given.not_negative(factor, "--model: block_ffn_dim_multiplier")
             return -(-int(factor * int(2 * width / 3)) // step) * step
     return width
 
@@ -262,12 +287,24 @@ def _is_rotary(config: Mapping[str, Any]) -> bool:
     return _first(config, "kv_heads") is not None or any(key.startswith("rope") for key in config)
 
 
+def _counted(name: str, shape: Architecture, trained_in: str | None = None) -> ModelTree | None:
+    """The tree of a known family. Raises SizesUnknown where one of its tensors has no elements."""
+    tree = architectures.model_of(name, shape, trained_in=trained_in)
+    if tree is None or tree.root is None:
+        return None
+    for tensor, fact in tree.root.named_parameters():
+        if min(fact.shape, default=1) < 1:
+            said = f"{name} makes {tensor} of shape {fact.shape}; a size is missing or too small"
+            raise SizesUnknown("--model", f"{said}: mend it, or give --params")
+    return tree
+
+
 def _estimated(name: str, shape: Architecture, *, is_rotary: bool) -> ModelTree:
     """Counts of a family without a tree here: those of a relative of the same sizes."""
     twin = "llama" if shape.gated_mlp or is_rotary else "gpt2"
     if shape.extras.get("kv_lora_rank"):
         twin = "deepseek_v3"
-    tree = architectures.model_of(name, replace(shape, family=twin))
+    tree = _counted(name, replace(shape, family=twin))
     assert tree is not None  # the twins are known
     said = f"the layout of {shape.family or 'this family'} is not known; counted like {twin}"
     if shape.family in _UNLIKE or not hf_attributes.is_listed(shape.family):

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, cast
 
+from dsconfig.facts import mixtures
+
 
 class Mixing(StrEnum):
     """How tokens learn of each other."""
@@ -101,9 +103,9 @@ _EVERY_FOURTH = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"
 
 def depth_of(config: Mapping[str, Any]) -> int | None:
     """Blocks that an order names one by one, where a config has no number of layers."""
-    for key in ("layers_block_type", "hybrid_override_pattern"):
+    for key, kind in (("layers_block_type", list), ("hybrid_override_pattern", str)):
         order = config.get(key)
-        if isinstance(order, list | str) and order:
+        if isinstance(order, kind) and order:
             return len(cast("Sequence[object]", order))
     return None
 
@@ -304,6 +306,5 @@ def _first(config: Mapping[str, Any], keys: tuple[str, ...], *, default: bool) -
 
 
 def _size(config: Mapping[str, Any], *keys: str) -> int:
-    """The first that is a number above zero; 0 where none is."""
-    found = (config.get(key) for key in keys)
-    return next((each for each in found if type(each) is int and each > 0), 0)
+    """The first that is a number above zero; 0 where none is. Raises FactError as it does."""
+    return mixtures.count(config, keys) or 0

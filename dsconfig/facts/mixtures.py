@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from dsconfig.facts.given import FactError
+
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k")
 _WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
@@ -15,7 +17,7 @@ _SHARED_WIDTH = (
     "shared_intermediate_size",
     "moe_shared_expert_intermediate_size",
 )
-_SHAREDEXPERTS = (
+_SHARED_EXPERTS = (
     "n_shared_experts",
     "num_shared_experts",
     "num_shared_expert",
@@ -77,7 +79,7 @@ def _shared(config: Mapping[str, Any], width: int) -> int:
         return named
     if config.get("model_type") in _ONE_SHARED:
         return width
-    return (count(config, _SHAREDEXPERTS) or 0) * width
+    return (count(config, _SHARED_EXPERTS) or 0) * width
 
 
 def shared_width(config: Mapping[str, Any]) -> int | None:
@@ -107,9 +109,21 @@ def _is_mixed(config: Mapping[str, Any], place: int) -> bool:
 
 
 def count(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    """The first that is a number above zero; what else stands there is left to its own judge."""
-    found = (repeated(config.get(name)) for name in names)
-    return next((each for each in found if type(each) is int and each > 0), None)
+    """The first that is a number above zero.
+
+    Zero, null and ``auto`` say that there is none, and so does what differs from block to block.
+    Raises FactError for what is no size: a text, a fraction, a number below zero.
+    """
+    for name in names:
+        value = repeated(config.get(name))
+        if not value or value == "auto" or isinstance(value, list | dict):
+            continue
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is not int or value < 0:
+            raise FactError("--model", f"{name} is {value!r}; it must be an integer above zero")
+        return value
+    return None
 
 
 def repeated(value: object) -> object:

@@ -106,3 +106,35 @@ def test_a_config_without_a_vocabulary_is_refused_and_other_gaps_are_told():
     gaps = ("num_attention_heads", "intermediate_size")
     tree = hf_config.model({k: v for k, v in LLAMA.items() if k not in gaps})
     assert all(any(gap in said for said in tree.assumed) for gap in gaps)
+
+
+LATENT = {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model_type": ["llama"]}, "model_type is"),
+        ({"num_experts": "8"}, "num_experts is '8'"),
+        ({"num_experts": 8, "moe_intermediate_size": -1}, "moe_intermediate_size is -1"),
+        ({"num_attention_heads": 128}, "model.layers.0.self_attn.q_proj.weight of shape"),
+        ({"model_type": "deepseek_v3"}, "kv_lora_rank, qk_rope_head_dim"),
+        ({**LATENT, "v_head_dim": "8"}, "v_head_dim is '8'"),
+        ({**LATENT, "q_lora_rank": -8}, "q_lora_rank is -8"),
+        ({"model_type": "gpt_oss"}, "mlp.router.weight of shape (0, 64)"),
+        ({"model_type": "qwen3_next", "linear_num_value_heads": None}, "a size is missing"),
+        ({"model_type": "mamba", "state_size": 16, "expand": 1.5}, "expand is 1.5"),
+        ({"model_type": "lfm2", "block_ffn_dim_multiplier": "2"}, "block_ffn_dim_multiplier"),
+        ({"model_type": "recurrent_gemma", "lru_width": 2}, "of shape"),
+    ],
+)
+def test_sizes_that_are_none_are_refused_by_name(settings: dict[str, object], said: str):
+    with pytest.raises(ValueError, match=r"^--model") as refused:
+        hf_config.model({**LLAMA, **settings})
+    assert said in str(refused.value)
+
+
+def test_sizes_that_are_left_to_the_model_are_not_refused():
+    mamba = {**LLAMA, "model_type": "mamba", "state_size": 16}
+    written = {"time_step_rank": "auto", "expand": 2.0, "mamba_d_ssm": None, "num_experts": 0}
+    assert hf_config.model({**mamba, **written}).root == hf_config.model(mamba).root
