@@ -1,6 +1,7 @@
 """DeepSpeed's launcher by its names: filters of hosts, and the ranks of one host."""
 
 import json
+import os
 import subprocess
 import sys
 from base64 import urlsafe_b64decode
@@ -94,6 +95,21 @@ def test_a_script_runs_on_every_rank_with_its_arguments(tmp_path: Path) -> None:
 
 def test_a_rank_that_fails_fails_the_launcher(tmp_path: Path) -> None:
     assert started(tmp_path, "--no_local_rank", "train.py", "fail").returncode != 0
+
+
+def test_a_signal_to_the_launcher_ends_the_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+    flags = ["--master_port", str(reserved_port()), "--num_gpus", "1", "--no_local_rank"]
+    launcher = [sys.executable, "-m", "dsengine.launcher.runner", *flags, str(script)]
+    with subprocess.Popen(launcher, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        rank = int(started.stdout.readline())
+        started.terminate()
+        assert started.stdout.read() == "", "what is left would hold the pipe open"
+    assert started.returncode != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(rank, 0)
 
 
 def test_a_rank_is_a_script_a_module_or_a_program() -> None:

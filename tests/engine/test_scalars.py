@@ -63,6 +63,8 @@ def test_what_is_written_to_one_of_16_bits_reaches_its_master(ranks: Ranks, stag
         assert told["left alone"] == told["before"] != told["shown"]
         assert told["gathered"] == [0.25, 0.25]
         assert told["loaded"] == [0.375, 0.375]
+        given, masters = told["loaded at once"]
+        assert masters == given
         assert told["next engine"] == [0.375, "torch.float32"]
 
 

@@ -56,11 +56,11 @@ class Indivisible:
                     follow = partial(self._follow, owner, name, parameter)
                     owner.register_load_state_dict_post_hook(follow)
 
+    @torch.no_grad()
     def refresh(self) -> None:
         """Give the parameters the values of their masters."""
         if self._apart:
-            with torch.no_grad():
-                foreach_copy_([each for each, _ in self._apart], [m for _, m in self._apart])
+            foreach_copy_([each for each, _ in self._apart], [m for _, m in self._apart])
 
     def restore(self) -> None:
         """Bring the masters to where the parameters are, which were moved or cast; undo a cast."""
@@ -69,11 +69,15 @@ class Indivisible:
             parameter.data = parameter.data.to(self._compute)
         self.refresh()
 
+    @torch.no_grad()
     def _follow(self, owner: nn.Module, name: str, parameter: nn.Parameter, *_: object) -> None:
-        """Take into the master what ``load_state_dict`` has given, an object of its own perhaps."""
-        write(self.masters[parameter], parameter_table(owner)[name].detach())
+        """Take into the master what ``load_state_dict`` has given, an object of its own perhaps.
+
+        The others' turn may be to come: they keep what they were given until then.
+        """
+        write(self.masters[parameter], parameter_table(owner)[name])
         parameter_table(owner)[name] = parameter
-        self.refresh()
+        parameter.copy_(self.masters[parameter])
 
     @torch.no_grad()
     def take_in(self) -> None:

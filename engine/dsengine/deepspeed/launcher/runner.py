@@ -9,10 +9,10 @@ import argparse
 import base64
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from dsconfig import hostfile
 from dsengine.deepspeed.accelerator import get_accelerator
@@ -107,8 +107,9 @@ def encode_world_info(world_info: Mapping[str, object]) -> str:
     return base64.urlsafe_b64encode(json.dumps(world_info).encode()).decode()
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    """Start the ranks of this host and wait for them; exits as they do when one fails.
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Start the ranks of this host: the process becomes torchrun's, so that the signals it gets
+    reach them and its exit status is theirs. Does not return.
 
     Raises ValueError for flags that contradict each other and for more than one host without
     ``--no_ssh``.
@@ -133,9 +134,10 @@ def main(args: Sequence[str] | None = None) -> None:
     chosen = hostfile.Hosts(
         {name: tuple(slots[name]) for name in names}, ":" in given.include + given.exclude
     )
-    done = subprocess.run(_torchrun(given, chosen), env=_environment(given, chosen))
-    if done.returncode:
-        sys.exit(done.returncode)
+    words, environment = _torchrun(given, chosen), _environment(given, chosen)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(words[0], words, environment)
 
 
 def _torchrun(given: argparse.Namespace, chosen: hostfile.Hosts) -> list[str]:
