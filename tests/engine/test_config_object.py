@@ -110,6 +110,8 @@ def test_a_key_that_stands_twice_in_a_file_is_refused(tmp_path: Path) -> None:
 def test_what_only_a_step_would_stop_at_is_not() -> None:
     late = {"train_batch_size": 1, "zero_optimization": {"stage": 2, "zenflow": {}}}
     assert DeepSpeedConfig(late).zero_config.zenflow is not None
+    late = {"train_batch_size": 1, "gradient_clipping": "auto"}
+    assert DeepSpeedConfig(late).gradient_clipping == "auto"
 
 
 def test_batch_sizes_are_settled_for_the_ranks_that_share_no_sample() -> None:

@@ -122,7 +122,10 @@ def written_to(settings: dict[str, Any]) -> dict[str, Any]:
     told["loaded"] = both() if model.temperature is scalar else None
     given = {name: torch.full((), 0.5 + i) for i, name in enumerate(_masters(engine))}
     model.load_state_dict(given, strict=False)
-    told["loaded at once"] = [[each.item() for each in given.values()], [*_masters(engine).values()]]
+    told["loaded at once"] = [
+        [each.item() for each in given.values()],
+        [*_masters(engine).values()],
+    ]
     model.load_state_dict({"temperature": torch.tensor(0.375)}, strict=False)
     del engine
     again = {name: each for name, each in settings.items() if name != "bf16"}

@@ -61,8 +61,8 @@ class DeepSpeedConfig:
 
     ``config``: a path, a dict or base64. The batch is settled for the ranks of the process group,
     one where there is none, or those of ``mpu``. Plain keys are attributes of their own name with
-    the default of the release; blocks are objects (``zero_config.stage``, ``float16_config``,
-    ``monitor_config.csv_monitor``).
+    the default of the release, and "auto" where DeepSpeed stops at that later; blocks are objects
+    (``zero_config.stage``, ``float16_config``, ``monitor_config.csv_monitor``).
 
     Raises DeepSpeedConfigError (a ValueError) with everything at which DeepSpeed would stop while
     it reads the config.
@@ -73,15 +73,15 @@ class DeepSpeedConfig:
         document = dsconfig.read(source)
         self.global_rank = dist.get_rank() if dist.is_initialized() else 0
         ranks = _ranks(mpu)
-        settled = _settled(document, ranks)
-        found = dsconfig.config_values(settled.config)
+        settled = _settled(document, ranks).config
+        found = dsconfig.config_values({n: v for n, v in settled.items() if v != "auto"})
         self._param_dict: dict[str, Any] = document.value
         self.train_batch_size: int
         self.train_micro_batch_size_per_gpu: int
         self.gradient_accumulation_steps: int
         for name, value in found.items():
             if not isinstance(value, dict):
-                setattr(self, name, value)
+                setattr(self, name, "auto" if settled.get(name) == "auto" else value)
         for name, path in _INSIDE.items():
             block, _, key = path.partition(".")
             setattr(self, name, found[block].get(key))
