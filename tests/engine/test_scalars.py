@@ -65,6 +65,7 @@ def test_what_is_written_to_one_of_16_bits_reaches_its_master(ranks: Ranks, stag
         assert told["loaded"] == [0.375, 0.375]
         given, masters = told["loaded at once"]
         assert masters == given
+        assert told["clamped"] == pytest.approx(0.25, abs=0.05)
         assert told["next engine"] == [0.375, "torch.float32"]
 
 

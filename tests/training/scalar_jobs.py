@@ -126,6 +126,11 @@ def written_to(settings: dict[str, Any]) -> dict[str, Any]:
         [each.item() for each in given.values()],
         [*_masters(engine).values()],
     ]
+    scalar.data.clamp_(max=0.25)
+    inputs = torch.ones(4, 1, 6, dtype=scalar.dtype)
+    engine.backward(engine(inputs))
+    engine.step()
+    told["clamped"] = _masters(engine)["temperature"]
     model.load_state_dict({"temperature": torch.tensor(0.375)}, strict=False)
     del engine
     again = {name: each for name, each in settings.items() if name != "bf16"}

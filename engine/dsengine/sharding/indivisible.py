@@ -18,6 +18,7 @@ from dsengine.parameters.names import own_parameters
 from dsengine.parameters.shards import is_indivisible
 from dsengine.sharding.reduction import Averaging
 from dsengine.sharding.to_device import move_and_agree_on
+from dsengine.sharding.zero.partitioned import finer
 from dsengine.sharding.zero.shown import write
 from dsengine.torch_private import foreach_copy_, parameter_table
 
@@ -79,6 +80,12 @@ class Indivisible:
         parameter_table(owner)[name] = parameter
         parameter.copy_(self.masters[parameter])
 
+    def _take_writes(self) -> None:
+        """Take into the masters what a script has written to the parameters (CLIP clamps its)."""
+        if self._apart:
+            values, exact = (torch.stack(each) for each in zip(*self._apart, strict=True))
+            foreach_copy_([m for _, m in self._apart], [*finer(exact, values)])
+
     @torch.no_grad()
     def take_in(self) -> None:
         """Add what a backward has left to this rank's own sums, where these are apart."""
@@ -94,6 +101,7 @@ class Indivisible:
         if not self._trained:
             return
         self.take_in()
+        self._take_writes()
         fresh = [self._fresh(each).flatten() * self._factor for each in self._trained]
         used = torch.tensor([float(self._is_used(each)) for each in self._trained])
         both = torch.cat([*fresh, used.to(fresh[0].device)])
