@@ -65,4 +65,4 @@ def show_exact(parameter: nn.Parameter) -> None:
         exact, rounded = parameter._exact, parameter.data
         show_whole(parameter)
         if exact is not None:
-            parameter.data = finer(exact, rounded)
+            parameter.data = finer(exact.to(rounded.device), rounded)
