@@ -13,6 +13,7 @@ Changed on a model that comes under an engine: the table of parameters of a modu
 """
 
 import pickle
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -35,6 +36,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from dsengine.loading import uncollected
+
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -43,7 +46,9 @@ _torch = cast(Any, torch)
 
 def load_compiler() -> None:
     """Import what every optimizer of torch imports when it is first used (``torch._dynamo``)."""
-    import torch._dynamo as _  # noqa: F401
+    if "torch._dynamo" not in sys.modules:
+        with uncollected():
+            import torch._dynamo as _  # noqa: F401
 
 
 # Units of fully_shard

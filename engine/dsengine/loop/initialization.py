@@ -16,7 +16,6 @@ from dsengine.communication.agreement import check_agreement
 from dsengine.communication.devices import settle_device
 from dsengine.communication.ending import end_in_order
 from dsengine.communication.peers import in_phase, taking_part
-from dsengine.loading import uncollected
 from dsengine.loop.engine import Engine, living
 from dsengine.loop.misuse import ArgumentError
 from dsengine.loop.planning import (
@@ -82,8 +81,7 @@ def initialize(
         from dsengine.communication.start import init_distributed
 
         init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
-    with uncollected():
-        load_compiler()
+    load_compiler()
     end_in_order()
     settle_device()
     refuse_divided_layers(model, mpu, mesh_param)

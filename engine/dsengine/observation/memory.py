@@ -61,9 +61,10 @@ class LiveBytes:
             self._before = torch.cuda.memory_allocated(self.device)
         self._begin(phase)
 
-    def see(self, made: Iterable[torch.Tensor]) -> None:
-        """Take note of what an operation has returned."""
+    def see(self, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> None:
+        """Take note of what an operation has returned; what it was given was there before."""
         if self._tracker is not None and self._phase is not None:
+            self._tracker.see(given, counted=self._existing)
             self._tracker.see(made)
 
     def enter(self, phase: str) -> None:

@@ -95,9 +95,8 @@ class _Live:
             each.start(phase, existing)
 
     def see(self, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
-        del given
         for each in self._all:
-            each.see(made)
+            each.see(given, made)
 
     def enter(self, phase: str) -> None:
         for each in self._all:
