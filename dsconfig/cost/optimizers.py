@@ -48,6 +48,14 @@ class OptimizerCost:
             return largest * self.scratch.alone
         return together * self.lists
 
+    def temporaries_below(self, elements: int) -> int:
+        """Elements that an update of ``elements`` in main memory holds beside gradients and states.
+
+        What Muon leaves to Adam has four at once: both corrected moments, a root, and the sum or
+        quotient made of it (``adam_update`` of DeepSpeed 0.19.8, read).
+        """
+        return int(elements * (self.scratch.alone + 4 * self.share_of_adam))
+
     def state_bytes(self, elements: int, width: int = 4) -> int:
         """Bytes for ``elements`` with states of ``width`` bytes."""
         return int(elements * (self.states * width + self.other_bytes))

@@ -96,7 +96,7 @@ def _temporaries(job: Workload) -> Component:
     share = int(job.owned * offload.ratio) if offload is not None and on_host else 0
     return Component(
         name="optimizer temporaries",
-        bytes=share * 4 * job.optimizer.scratch.alone,
+        bytes=4 * job.optimizer.temporaries_below(share),
         pointer="/optimizer/type",
         phases=(Phase.STEP,),
         formula="unfused kernels only",

@@ -3,6 +3,7 @@
 DeepSpeed hands them one flat tensor, which torch on CUDA updates as a list of one.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,3 +114,32 @@ def test_muon_holds_its_updates_beside_the_gradients() -> None:
         option = priced({"stage": stage}, model="gpt2", more=more, device="a100-80gb")
         assert held(option, "Muon's updates") > 0 or stage < 3
         assert (held(option, "Muon's staged momentum") > 0) is (stage < 3)
+
+
+@pytest.mark.live
+def test_what_muon_leaves_to_adam_holds_four_tensors_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    pytest.importorskip("deepspeed")
+    from deepspeed.runtime.zero.muon.original_muon import adam_update
+
+    from dsengine.observation.memory import LiveBytes
+
+    gradient, first, second = (torch.ones(ELEMENTS) for _ in range(3))
+    live = LiveBytes(torch.device("cpu"), existing=False)
+    with live.measure("update"):
+        adam_update(gradient, first, second, 2, (0.9, 0.95), 1e-8)
+    cost = replace(optimizer_cost(Named(type="Muon", params={})), share_of_adam=1.0)
+    assert live.peaks["update"] == 4 * cost.temporaries_below(ELEMENTS)
+
+
+def test_offloaded_muon_needs_main_memory_for_its_adams_part() -> None:
+    from cost.test_branches import priced
+
+    more = {"optimizer": {"type": "Muon", "params": {"lr": 1e-3}}}
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    option = priced(zero, model="llama-3-8b", more=more, device="a100-80gb")
+    (found,) = [each for each in option.host.components if "temporaries" in each.name]
+    tables = 2 * 128_256 * 4096
+    assert found.bytes == pytest.approx(16 * tables, rel=1e-3)
