@@ -31,9 +31,11 @@ class Gather(Enum):
 
     @classmethod
     def of(cls, job: Workload) -> "Gather":
-        if job.ranks > 1 or not Release(job.version).skips_gathers_of_one:
+        zero = job.effective.zero
+        in_groups = zero.mics_shard_size > 0  # MiCS gathers by its own code, of one rank too
+        if job.ranks > 1 or in_groups or not Release(job.version).skips_gathers_of_one:
             return cls.RANKS
-        on_device = job.effective.zero.parameter_tier is Tier.DEVICE or job.on_cpu
+        on_device = zero.parameter_tier is Tier.DEVICE or job.on_cpu
         return cls.VIEW if on_device else cls.COPY
 
 
