@@ -459,4 +459,4 @@ def test_a_rank_alone_gathers_nothing() -> None:
     assert gathered({}) == (False, False, False)
     assert gathered(host)[:2] == (True, False)
     assert gathered({}, "0.8.3")[0]
-    assert gathered({"mics_shard_size": 1})[0], "MiCS gathers by code of its own"
+    assert gathered({"mics_shard_size": 1}, "0.16.9")[0], "MiCS gathers by code of its own"
