@@ -43,7 +43,8 @@ KNOWN = {
     "test_zero1_no_offload_uses_bf16_optimizer": _RUNS,
     "test_direct_backward_raises_without_functorch": _RUNS,
     "TestZeroToFP32": "on purpose, the weights that it loads into a model are of fp32",
-    "should decrease after offload": "on a CPU what leaves the device stays in the same memory",
+    "should decrease after offload": "on a CPU what leaves the device stays in the same memory "
+    "(DeepSpeed was still compiling after 150 s)",
     "DID NOT RAISE": "DeepSpeed refuses it, dsengine does not",
 }
 """By a pattern in a test's name or its failure, what is known of the cause; the first that fits."""
