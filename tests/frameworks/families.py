@@ -76,6 +76,8 @@ def shrink(config: Any) -> Any:
             setattr(config, name, TOKENS[name])
         elif type(value) is float and any(each in name for each in WITHOUT_DICE):
             setattr(config, name, 0.0)
+        elif name == "depths" and isinstance(value, list | tuple):  # of each stage, in layers
+            setattr(config, name, type(value)(1 for _ in value))
         elif isinstance(value, list) and len(value) == depth:  # a word for each layer
             setattr(config, name, value[: SMALL["num_hidden_layers"]])
         elif hasattr(value, "to_dict") and hasattr(value, "model_type"):

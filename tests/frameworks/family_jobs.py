@@ -18,26 +18,17 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def trained(
-    model_types: list[str], stage: int, folder: str = "", nudge: float = 0.0
-) -> dict[str, Any]:
-    """By family, three losses of rank 0's batches, or how it failed, as every rank has seen it.
-
-    ``nudge``: the part of itself by which each weight is another one, up or down.
-    """
+def trained(model_types: list[str], stage: int, folder: str = "") -> dict[str, Any]:
+    """By family, three losses of rank 0's batches, or how it failed, as every rank has seen it."""
     warnings.simplefilter("ignore")
-    return {each: _one(each, stage, folder, nudge) for each in model_types}
+    return {each: _one(each, stage, folder) for each in model_types}
 
 
-def _one(model_type: str, stage: int, folder: str, nudge: float) -> Any:
+def _one(model_type: str, stage: int, folder: str) -> Any:
     try:
         model = small_model(model_type)
     except Exception as error:
         return f"not built: {type(error).__name__}: {error}"[:200]
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for weight in model.parameters() if nudge else ():
-            weight.mul_(1 + nudge * torch.randn_like(weight).sign())
     zero = {"stage": stage} | ({"stage3_param_persistence_threshold": 0} if stage == 3 else {})
     engine = None
     try:
