@@ -276,6 +276,30 @@ def test_a_model_can_be_built_for_the_dry_run_with_its_activations() -> None:
     assert many["step"] == few["step"]
 
 
+class Tabled(torch.nn.Module):
+    """Looks up a part of a table that is neither a parameter nor a buffer."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.weigh = torch.nn.Linear(64, 1)
+        self.table = torch.zeros(rows, 64)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.weigh(hidden + self.table[:8]).square().mean()
+
+
+def test_a_view_of_what_a_model_was_built_with_is_nothing_new() -> None:
+    facts = replace(gather(world_size=4), model=dsengine.describe(Tabled(8)))
+    plan = dsconfig.plan(dsconfig.resolve(config(1, "fp32"), facts), facts)
+    few, many = (
+        dsengine.simulate(
+            plan, lambda rows=rows: Tabled(rows), loss=lambda engine: engine(torch.zeros(8, 64))
+        )["phases"]
+        for rows in (8, 100_000)
+    )
+    assert many == few
+
+
 def test_models_whose_tensors_are_not_known_are_refused_with_a_reason() -> None:
     counted = gather(world_size=2, params="1e8")
     plan = dsconfig.plan(dsconfig.resolve(config(2), counted), counted)
