@@ -29,6 +29,27 @@ def test_counters_follow_windows(ranks: Ranks) -> None:
     ]
 
 
+def test_loaders_are_made_of_what_deepspeed_takes(ranks: Ranks) -> None:
+    zero, one = ranks.run("training.surface_jobs:loaders", settings=config(1))
+    assert zero["given"] == one["given"] == [[5, 7], [1, 3]]
+    assert zero["eval"] == [[0, 2, 4, 6]] and one["eval"] == [[1, 3, 5, 7]]
+    assert zero["predict"] == zero["eval"] and one["predict"] == one["eval"]
+    trained = [*zero["train"], *one["train"]]
+    assert (
+        sorted(i for batch in trained for i in batch) == list(range(8))
+        and [len(b) for b in trained] == [4] * 2
+    )
+    assert zero["train"] not in (zero["eval"], one["eval"])
+    for told in (zero, one):
+        assert (
+            told["initialize"]
+            == told["inherited"]
+            == [[-i for i in batch] for batch in told["train"]]
+        )
+        assert told["workers"] == [0, 1]
+        assert told["own"] == [[i + 1 for i in batch] for batch in told["train"]]
+
+
 def test_without_managed_accumulation_every_step_is_a_boundary(ranks: Ranks) -> None:
     settings = config(1, 2, managed_gradient_accumulation=False)
     rows = ranks.run("training.surface_jobs:counters", settings=settings)[0]

@@ -94,6 +94,25 @@ def test_drop_last_is_about_batches() -> None:
     assert len(loaders(2, samples=46, drop_last=True)[0].loader.sampler) == 23
 
 
+def test_a_script_may_say_which_samples_a_rank_draws() -> None:
+    loader, other = (loaders(2, sampler=list(range(40, 4, -1)))[0] for _ in range(2))
+    batches = [batch[0].tolist() for batch in loader]
+    assert [i for batch in batches for i in batch] == list(range(40, 4, -1))
+    assert len(batches) == len(loader) == 6
+    iterator = iter(loader)
+    next(iterator)
+    other.load_state_dict(loader.state_dict())
+    assert other.position == 6
+    assert [batch[0].tolist() for batch in other] == batches[1:]
+    assert [batch[0].tolist() for batch in other] == batches
+
+
+def test_unshuffled_samples_are_dealt_out_in_their_order() -> None:
+    first, second = loaders(2, shuffle=False)
+    assert next(iter(first))[0].tolist() == [0, 2, 4, 6, 8, 10]
+    assert next(iter(second))[0].tolist() == [1, 3, 5, 7, 9, 11]
+
+
 def test_repeating_loader_never_ends() -> None:
     (loader,) = loaders(1)
     endless = RepeatingLoader(loader)

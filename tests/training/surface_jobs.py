@@ -45,6 +45,34 @@ def counters(settings: dict[str, Any]) -> list[tuple[Any, ...]]:
     return rows
 
 
+def loaders(settings: dict[str, Any]) -> dict[str, Any]:
+    """What the loader of ``initialize`` and those of ``deepspeed_io`` deal out to this rank."""
+    samples = list(range(8))
+    engine = started(settings, training_data=samples, collate_fn=_negative)
+    told: dict[str, Any] = {"initialize": list(engine.training_dataloader)}
+    told["inherited"] = list(engine.deepspeed_io(samples))
+    told["own"] = list(engine.deepspeed_io(samples, collate_fn=_next))
+    engine.collate_fn = list
+    for route in ("train", "eval", "predict"):
+        told[route] = list(engine.deepspeed_io(samples, route=route))
+    told["given"] = list(
+        engine.deepspeed_io(samples, 2, data_sampler=[5, 7, 1, 3], pin_memory=False)
+    )
+    told["workers"] = [
+        engine.deepspeed_io(samples, num_local_io_workers=n).loader.num_workers for n in (None, 1)
+    ]
+    engine.destroy()
+    return told
+
+
+def _negative(batch: list[int]) -> list[int]:
+    return [-i for i in batch]
+
+
+def _next(batch: list[int]) -> list[int]:
+    return [i + 1 for i in batch]
+
+
 def ways_of_backward(settings: dict[str, Any], way: str, steps: int = 3) -> list[float]:
     """The curve when gradients are computed in one of the ways scripts do it."""
     engine = started(settings)

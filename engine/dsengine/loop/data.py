@@ -9,7 +9,6 @@ from itertools import cycle, islice
 from typing import Any, Generic, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
@@ -21,18 +20,20 @@ class _Resumed(Sampler[int]):
 
     ``whole`` gives the samples of all ranks; what is left of them is dealt out as
     DistributedSampler does it, the first ones again where the ranks cannot share it evenly.
+    Without ``whole`` the sampler is a script's: the samples left out are this rank's.
     """
 
-    def __init__(self, sampler: DistributedSampler[Any], whole: DistributedSampler[Any]) -> None:
+    def __init__(self, sampler: Sampler[int], whole: DistributedSampler[Any] | None) -> None:
         self.sampler = sampler
         self.skip = 0
         self._whole = whole
 
     def __iter__(self) -> Iterator[int]:
         skip, self.skip = self.skip, 0
-        if skip == 0:
-            yield from self.sampler
+        if skip == 0 or self._whole is None:
+            yield from islice(self.sampler, skip, None)
             return
+        assert isinstance(self.sampler, DistributedSampler)
         self._whole.epoch = self.sampler.epoch
         order, ranks = list(self._whole), self.sampler.num_replicas
         rest = order[skip:]
@@ -40,14 +41,15 @@ class _Resumed(Sampler[int]):
         yield from rest[self.sampler.rank :: ranks]
 
     def __len__(self) -> int:
-        return len(self.sampler)
+        return len(self.sampler)  # type: ignore[arg-type]
 
 
 class TrainingLoader:
     """A loader whose position is part of a checkpoint, and carries over to other world sizes.
 
-    The position counts samples over all ranks: a DistributedSampler deals one shuffled list
-    out in turn, so the first ``p`` samples of the list are the same at any world size.
+    The position counts samples over all ranks: a DistributedSampler deals one list out in turn,
+    so the first ``p`` samples of the list are the same at any world size. With the ``sampler`` of
+    a script, of which only that knows what other ranks draw, it counts those of this rank.
     """
 
     def __init__(
@@ -57,16 +59,22 @@ class TrainingLoader:
         micro_batch: int,
         rank: int = 0,
         world_size: int = 1,
+        shuffle: bool = True,
         drop_last: bool = False,
         num_workers: int = 0,
         pin_memory: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        sampler: Sampler[int] | None = None,
     ) -> None:
+        whole: DistributedSampler[Any] | None = None
+        if sampler is None:
+            # Padded, not cut, to a multiple of the ranks: drop_last is about batches only.
+            sampler = DistributedSampler(dataset, world_size, rank, shuffle=shuffle, seed=0)
+            whole = DistributedSampler(dataset, 1, 0, shuffle=shuffle, seed=0)
         self.micro_batch = micro_batch
-        self.world_size = world_size
-        # Padded, not cut, to a multiple of the ranks: drop_last is about batches only.
-        self.sampler = DistributedSampler(dataset, world_size, rank, seed=0)
-        self._resumed = _Resumed(self.sampler, DistributedSampler(dataset, 1, 0, seed=0))
+        self.world_size = 1 if whole is None else world_size
+        self.sampler = sampler
+        self._resumed = _Resumed(sampler, whole)
         self.loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_size=micro_batch,
@@ -118,35 +126,11 @@ class TrainingLoader:
         """Continue at a saved position, on any number of ranks, at the next ``iter``."""
         position, whole = state["position"], len(self) * self.micro_batch * self.world_size
         self.passes = state["passes"]
-        if position >= min(whole, len(self.sampler) * self.world_size):
+        if position >= min(whole, len(self._resumed) * self.world_size):
             # Saved behind the last batch of a pass: the next one begins.
             self.passes, position = self.passes + 1, 0
         self._offset, self._batches = position, 0
         self._resumed.skip = position
-
-
-def data_loader(
-    dataset: Dataset[Any],
-    *,
-    batch_size: int,
-    drop_last: bool = False,
-    collate_fn: Callable[[list[Any]], Any] | None = None,
-) -> TrainingLoader:
-    """Return this rank's loader over ``dataset``, in micro batches of ``batch_size`` samples.
-
-    Two workers feed an accelerator; on CPU, where they would compete with training, none.
-    """
-    distributed = dist.is_available() and dist.is_initialized()
-    return TrainingLoader(
-        dataset,
-        micro_batch=batch_size,
-        rank=dist.get_rank() if distributed else 0,
-        world_size=dist.get_world_size() if distributed else 1,
-        drop_last=drop_last,
-        num_workers=2 if torch.cuda.is_available() else 0,
-        pin_memory=True,
-        collate_fn=collate_fn,
-    )
 
 
 class RepeatingLoader(Generic[T]):

@@ -1,9 +1,9 @@
 """The engine: what ``initialize`` returns, and what a training loop calls."""
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -28,6 +28,9 @@ from dsengine.optimizers.schedules import check_watched
 from dsengine.sharding import Sharding
 from dsengine.torch_private import is_in_backward, parameter_table
 
+if TYPE_CHECKING:
+    from dsengine.loop.data import TrainingLoader
+
 T = TypeVar("T")
 
 living: "WeakSet[Engine]" = WeakSet()
@@ -50,9 +53,8 @@ class Engine(SavingEngine):
         policy: Policy,
         scaler: LossScaler,
         device: torch.device,
-        optimizer: Optimizer | None = None,
-        lr_scheduler: Any = None,
-        training_dataloader: Any = None,
+        optimizer: Optimizer | None,
+        lr_scheduler: Any,
     ) -> None:
         super().__init__(
             plan=plan,
@@ -61,10 +63,11 @@ class Engine(SavingEngine):
             device=device,
             optimizer=optimizer,
             lr_scheduler=lr_scheduler,
-            training_dataloader=training_dataloader,
         )
         effective = plan.effective
         self._policy = policy
+        self.collate_fn: Callable[[list[Any]], Any] | None = None
+        """What loaders make batches with, where they are given nothing else."""
         self._stepper = (
             Stepper(sharding, self._binding, scaler, effective, policy) if self._binding else None
         )
@@ -395,6 +398,41 @@ class Engine(SavingEngine):
         if self._binding is not None:
             self._binding.close()
         self._stepper = None
+
+    # The data
+
+    def deepspeed_io(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        route: str = "train",
+        pin_memory: bool = True,
+        data_sampler: Any = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        num_local_io_workers: int | None = None,
+    ) -> "TrainingLoader":
+        """Return this rank's loader over ``dataset``, in micro batches or of ``batch_size``.
+
+        ``route``: "train" shuffles; "eval" and "predict" keep the order. A ``data_sampler`` gives
+        this rank's samples in the place of both. Without ``num_local_io_workers`` two feed an
+        accelerator; on CPU, where they would compete with training, none.
+        """
+        from dsengine.loop.data import TrainingLoader
+
+        if num_local_io_workers is None:
+            num_local_io_workers = 2 if torch.cuda.is_available() else 0
+        return TrainingLoader(
+            dataset,
+            micro_batch=batch_size or self.train_micro_batch_size_per_gpu(),
+            rank=self.global_rank,
+            world_size=self.world_size,
+            shuffle=route not in ("eval", "predict"),
+            drop_last=self._effective.dataloader_drop_last,
+            num_workers=num_local_io_workers,
+            pin_memory=pin_memory,
+            collate_fn=collate_fn or self.collate_fn,
+            sampler=data_sampler,
+        )
 
     def set_data_post_process_func(self, function: Any) -> None:
         """Have the training loader pass every batch through ``function(batch, state)``."""

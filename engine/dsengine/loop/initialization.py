@@ -100,7 +100,9 @@ def initialize(
             ),
         )
         engine = _build(chosen, model, optimizer, model_parameters, lr_scheduler)
-        engine.training_dataloader = _loader(chosen, training_data, collate_fn)
+        engine.collate_fn = collate_fn
+        if training_data is not None:
+            engine.training_dataloader = engine.deepspeed_io(training_data)
     if dist.get_rank() == 0:
         script_logger.info("DeepSpeed info: version=%s", __version__)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
@@ -224,16 +226,3 @@ def _scheduler(plan: Plan, optimizer: Optimizer | None, given: Any) -> Any:
     if named is None or optimizer is None:
         return None
     return build_schedule(named.type, named.params, optimizer)
-
-
-def _loader(plan: Plan, training_data: Any, collate_fn: Callable[..., Any] | None) -> Any:
-    if training_data is None:
-        return None
-    from dsengine.loop.data import data_loader
-
-    return data_loader(
-        training_data,
-        batch_size=plan.batch.micro_batch,
-        drop_last=plan.effective.dataloader_drop_last,
-        collate_fn=collate_fn,
-    )

@@ -34,9 +34,8 @@ class EngineState(MovedModule):
         sharding: Sharding,
         scaler: LossScaler,
         device: torch.device,
-        optimizer: Optimizer | None = None,
-        lr_scheduler: Any = None,
-        training_dataloader: Any = None,
+        optimizer: Optimizer | None,
+        lr_scheduler: Any,
     ) -> None:
         super().__init__()
         self.module = sharding.module
@@ -44,7 +43,7 @@ class EngineState(MovedModule):
         self.device = device
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
-        self.training_dataloader = training_dataloader
+        self.training_dataloader: Any = None
         self.counters = Counters()
         self.loss_scaler = scaler
         self.sharding = sharding
