@@ -65,9 +65,14 @@ def record(tree: Path, folder: Path, suite: str, *only: str) -> None:
         check=False,  # a test that fails is no witness; the others are
     )
     subprocess.run(
-        [sys.executable, "-m", "coverage", "combine", f"--rcfile={settings}", str(folder)],
+        [
+            sys.executable,
+            *"-m coverage combine --append".split(),
+            f"--rcfile={settings}",
+            str(folder),
+        ],
         cwd=tree,
-        check=False,  # nothing is left to combine where no test started a process
+        check=False,  # nothing is left to combine where no process outlived its test
     )
 
 
