@@ -64,13 +64,9 @@ def record(tree: Path, folder: Path, suite: str, *only: str) -> None:
         env=environment(tree) | more,
         check=False,  # a test that fails is no witness; the others are
     )
+    combine = (sys.executable, "-m", "coverage", "combine", "--append", f"--rcfile={settings}")
     subprocess.run(
-        [
-            sys.executable,
-            *"-m coverage combine --append".split(),
-            f"--rcfile={settings}",
-            str(folder),
-        ],
+        [*combine, str(folder)],
         cwd=tree,
         check=False,  # nothing is left to combine where no process outlived its test
     )
