@@ -11,7 +11,6 @@ from dsconfig.runtimes.base import (
     SCRIPT,
     SELECTIVE_RECOMPUTATION,
     SELECTIVELY_BY_THE_MODEL,
-    AutoFate,
     Runtime,
     Step,
 )
@@ -24,8 +23,6 @@ with lazily():
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.runtimes.behaviour.replay import Replay
-
-_FILLED = frozenset(tuple(path.split(".")) for path in BY_ACCELERATE)
 
 
 class Accelerate(Runtime):
@@ -83,9 +80,6 @@ class Accelerate(Runtime):
         other = copy(self)
         other.config_file = config_file
         return other
-
-    def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
-        return AutoFate.FILLED if path in _FILLED else AutoFate.REFUSED_LATE
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
         return alone.handed_on(

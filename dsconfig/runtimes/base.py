@@ -146,8 +146,8 @@ class Runtime:
         return True
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
-        """What becomes of "auto" at a path of ``config``."""
-        raise NotImplementedError
+        """What becomes of "auto" at a path of ``config``: filled, or refused where it is not."""
+        return AutoFate.FILLED if ".".join(path) in self.filled_with else AutoFate.REFUSED_LATE
 
     def steps(self, edits: Mapping[str, Any], written: Mapping[str, Any]) -> tuple[Step, ...]:
         """How a person makes values hold, by pointer, where ``written`` is the file as it is.

@@ -6,7 +6,7 @@ API of pydantic 1, later ones that of pydantic 2; the two differ in what they co
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from dsconfig.schema.declare import FALSE_WORDS, TRUE_WORDS, Kind
@@ -51,74 +51,47 @@ def _bool(value: Any, version: Version) -> bool:
     raise Refused
 
 
-def _int(value: Any, version: Version) -> int:
-    if version >= PYDANTIC_2:
-        return _lax("int", value)
-    if not isinstance(value, (str, int, float)):
+def _number(kind: type[Any], value: Any, version: Version) -> Any:
+    if version < PYDANTIC_2 and not isinstance(value, (str, int, float)):
         raise Refused
     try:
-        return int(value)
+        return _lax(kind)(value) if version >= PYDANTIC_2 else kind(value)
     except (ValueError, OverflowError):
         raise Refused from None
 
 
-def _float(value: Any, version: Version) -> float:
-    if version >= PYDANTIC_2:
-        return _lax("float", value)
-    if not isinstance(value, (str, int, float)):
-        raise Refused
-    try:
-        return float(value)
-    except ValueError:
-        raise Refused from None
-
-
 @cache
-def _validator(name: str) -> Callable[[Any], Any]:
+def _lax(kind: type[Any]) -> Callable[[Any], Any]:
     from pydantic import TypeAdapter
 
-    return TypeAdapter({"int": int, "float": float}[name]).validate_python
+    return TypeAdapter(kind).validate_python
 
 
-def _lax(name: str, value: Any) -> Any:
-    try:
-        return _validator(name)(value)
-    except ValueError:
-        raise Refused from None
+_int, _float = partial(_number, int), partial(_number, float)
 
 
 def _str(value: Any, version: Version) -> str:
-    if isinstance(value, str):
-        return value
     if version < PYDANTIC_2 and isinstance(value, (int, float)):
         return str(value)
-    raise Refused
+    return _instance(str, value, version)
 
 
-def _path(value: Any, version: Version) -> str:
-    if not isinstance(value, str):
+def _instance(kind: type[Any], value: Any, version: Version) -> Any:
+    if not isinstance(value, kind):
         raise Refused
     return value
 
 
 def _stage(value: Any, version: Version) -> int:
-    if isinstance(value, str):
-        if version < PYDANTIC_2:
-            raise Refused
-        value = _lax("int", value)
+    if isinstance(value, str) and version >= PYDANTIC_2:
+        value = _int(value, version)
     if isinstance(value, (int, float)) and value in STAGES:
         return int(value)
     raise Refused
 
 
-def _list(value: list[Any] | object, version: Version) -> list[Any]:
-    if not isinstance(value, list):
-        raise Refused
-    return value  # pyright: ignore[reportUnknownVariableType]
-
-
 def _strings(value: Any, version: Version) -> list[str]:
-    return [_str(item, version) for item in _list(value, version)]
+    return [_str(item, version) for item in _instance(list, value, version)]
 
 
 def _text_or_strings(value: Any, version: Version) -> list[str]:
@@ -131,12 +104,6 @@ def _passes(value: Any, version: Version) -> list[str]:
     if not all(item in known for item in items):
         raise Refused
     return items
-
-
-def _dict(value: Any, version: Version) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise Refused
-    return value  # pyright: ignore[reportUnknownVariableType]
 
 
 def _text_or_int(value: Any, version: Version) -> str | int:
@@ -170,10 +137,6 @@ def _never(value: Any, version: Version) -> Any:
     raise Refused
 
 
-def _any(value: Any, version: Version) -> Any:
-    return value
-
-
 OWN_LIMITS = frozenset({Kind.LOSS_SCALE, Kind.SCALE_INTEGER})
 """What has limits in its conversion, or in a condition that looks at other keys, too."""
 
@@ -182,16 +145,16 @@ _CONVERTERS: dict[Kind, Callable[[Any, Version], Any]] = {
     Kind.INT: _int,
     Kind.FLOAT: _float,
     Kind.STR: _str,
-    Kind.PATH: _path,
+    Kind.PATH: partial(_instance, str),
     Kind.STAGE: _stage,
-    Kind.LIST: _list,
+    Kind.LIST: partial(_instance, list),
     Kind.TEXT_OR_STRINGS: _text_or_strings,
     Kind.PASSES: _passes,
-    Kind.DICT: _dict,
-    Kind.BLOCK: _dict,
+    Kind.DICT: partial(_instance, dict),
+    Kind.BLOCK: partial(_instance, dict),
     Kind.TEXT_OR_INT: _text_or_int,
     Kind.LOSS_SCALE: _loss_scale,
     Kind.SCALE_INTEGER: _scale_integer,
     Kind.DTYPE: _never,
-    Kind.ANY: _any,
+    Kind.ANY: partial(_instance, object),
 }

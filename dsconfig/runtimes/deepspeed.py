@@ -25,12 +25,7 @@ _STOPS_WHILE_READING = frozenset(
         ("optimizer", "params", "max_grad_norm"),
     }
 )
-_STOPS_LATER = frozenset(
-    {
-        ("data_parallel_size",),
-        ("tensor_parallel", "autotp_size"),
-    }
-)
+_STOPS_LATER = frozenset({("data_parallel_size",), ("tensor_parallel", "autotp_size")})
 
 
 class DeepSpeed(Runtime):
@@ -71,11 +66,12 @@ def fate_of_auto(path: tuple[str, ...], config: Mapping[str, Any], version: Vers
     if path in _STOPS_LATER:
         return AutoFate.REFUSED_LATE
     block = typed_block(path)
-    if block is not None and block.is_strict(version):
+    if block is not None and block.owner.life.is_closed_at(version):
         return AutoFate.DEFAULT if block.nested else AutoFate.REFUSED
     block = typed_block(path[:-1])
-    if block is not None and block.is_strict(version):
-        return AutoFate.DEFAULT if block.drops_auto(version) else AutoFate.REFUSED
+    if block is not None and block.owner.life.is_closed_at(version):
+        dropped = block.owner.life.drops_auto_at(version)
+        return AutoFate.DEFAULT if dropped else AutoFate.REFUSED
     if path in _STOPS_WHILE_READING:
         return AutoFate.REFUSED
     wanted = known.unmet(AUTO, version) if known is not None else None

@@ -257,9 +257,11 @@ def effective(
     written, facts = plain(config), facts or Facts()
     read = Settings(renewed(written), version)
     several_nodes = (facts.nodes or 1) > 1
+    # What DeepSpeed's batch arithmetic divides the ranks by; autotp_size is no part of it.
+    sharing = {key: value for key, value in written.items() if key == "sequence_parallel_size"}
     return read.fill(
         Effective,
-        batch=_batch(read, with_degrees(facts, _sharing_samples(written))),
+        batch=_batch(read, with_degrees(facts, sharing)),
         zero=_zero(read),
         numerics=_numerics(read),
         gradients=read.fill(
@@ -281,11 +283,6 @@ def effective(
     )
 
 
-def _sharing_samples(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The key by which DeepSpeed's batch arithmetic divides the ranks; autotp_size is not one."""
-    return {key: value for key, value in written.items() if key == "sequence_parallel_size"}
-
-
 def _batch(read: Settings, facts: Facts) -> Batch | None:
     ranks = facts.data_parallel
     numbers = {key: read.count(key) if read.has(key) else None for key in batch.KEYS}
@@ -293,9 +290,8 @@ def _batch(read: Settings, facts: Facts) -> Batch | None:
     if ranks is None or min((ranks, *given.given.values())) < 1:
         return None
     solved = batch.solve(given, ranks)
-    return (
-        Batch(**solved._asdict(), data_parallel=ranks) if isinstance(solved, batch.Triple) else None
-    )
+    settled = isinstance(solved, batch.Triple)
+    return Batch(**solved._asdict(), data_parallel=ranks) if settled else None
 
 
 def _numerics(read: Settings) -> Numerics:

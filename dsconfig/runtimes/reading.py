@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dsconfig.runtimes.coercion import OWN_LIMITS, Refused, convert
@@ -35,17 +34,8 @@ class Outcome(StrEnum):
     NOT_A_BLOCK = "not a block"
 
 
-REFUSALS = frozenset(
-    {
-        Outcome.UNKNOWN,
-        Outcome.TWICE,
-        Outcome.NOT_YET,
-        Outcome.GONE,
-        Outcome.BAD_TYPE,
-        Outcome.OUT_OF_BOUNDS,
-        Outcome.NOT_A_BLOCK,
-    }
-)
+PASSED = frozenset({Outcome.TAKEN, Outcome.CONVERTED, Outcome.DROPPED, Outcome.SWALLOWED})
+"""What does not stop DeepSpeed."""
 
 
 class Entry(NamedTuple):
@@ -58,7 +48,7 @@ class Entry(NamedTuple):
 
     @property
     def refused(self) -> bool:
-        return self.outcome in REFUSALS
+        return self.outcome not in PASSED
 
 
 class Reading(NamedTuple):
@@ -71,76 +61,48 @@ class Reading(NamedTuple):
         return self.entries.get(path)
 
 
-class TypedBlock:
-    """A block that some releases check with a model of their own."""
-
-    def __init__(self, declared: BlockKey) -> None:
-        self.declared = declared
-        self.path = declared.path
-        self.nested = declared.nested
-        self._drops_auto = Version.parse(declared.owner.life.drops_auto)
-
-    def is_strict(self, version: Version) -> bool:
-        """Whether that release checks the block."""
-        return self.declared.owner.life.is_closed_at(version)
-
-    def drops_auto(self, version: Version) -> bool:
-        """Whether keys with the value "auto" are removed before the block is checked."""
-        return self._drops_auto <= version
-
-    def field(self, name: str) -> Key | None:
-        """The key under one of its names, if any release of DeepSpeed read it."""
-        known = field_of(self.declared, name)
-        return known if known is not None and known.since is not None else None
+def _is_typed(block: BlockKey) -> bool:
+    """Whether some releases check a block with a model of their own."""
+    return bool(block.owner.life.closed) and block.key.kind is Kind.BLOCK
 
 
-@lru_cache(maxsize=256)
-def _typed(declared: BlockKey) -> TypedBlock | None:
-    if not declared.owner.life.closed or declared.key.kind is not Kind.BLOCK:
-        return None
-    return TypedBlock(declared)
-
-
-def typed_block(path: tuple[str, ...]) -> TypedBlock | None:
+def typed_block(path: tuple[str, ...]) -> BlockKey | None:
     """The block with a model at a path; None where there is none."""
-    declared = block_at(path)
-    return _typed(declared) if declared is not None else None
+    block = block_at(path)
+    return block if block is not None and _is_typed(block) else None
+
+
+def field_in(block: BlockKey, name: str) -> Key | None:
+    """The key of a block under one of its names, if any release of DeepSpeed read it."""
+    known = field_of(block, name)
+    return known if known is not None and known.since is not None else None
 
 
 def read(config: Mapping[str, Any], version: Version) -> Reading:
     """Apply the typed blocks of a release to a config."""
     entries: dict[tuple[str, ...], Entry] = {}
     values: dict[tuple[str, ...], dict[str, Any]] = {}
-    for declared, content in blocks_in(config):
-        block = _typed(declared)
-        if block is None or _is_shadowed(block, config) or (content == AUTO and block.nested):
+    for block, content in blocks_in(config):
+        is_shadowed = block.path == ("bfloat16",) and former.bf16_block(config) != "bfloat16"
+        if not _is_typed(block) or is_shadowed or (content == AUTO and block.nested):
             continue
-        if block.is_strict(version):
+        if block.owner.life.is_closed_at(version):
             values[block.path] = _read_block(block, content, version, entries)
-        elif is_block(content):
-            values[block.path] = _as_written(block, content, version)
+        elif is_block(content):  # a release without models reads it unchecked
+            known = {key: field_in(block, key) for key in content}
+            values[block.path] = {
+                found.model_name: content[key]
+                for key, found in known.items()
+                if found is not None and found.read_at(version)
+            }
     return Reading(entries, values)
 
 
-def _is_shadowed(block: TypedBlock, config: Mapping[str, Any]) -> bool:
-    return block.path == ("bfloat16",) and former.bf16_block(config) != "bfloat16"
-
-
-def _as_written(block: TypedBlock, content: dict[str, Any], version: Version) -> dict[str, Any]:
-    """The keys a release without models for the block reads, unchecked."""
-    known = {key: block.field(key) for key in content}
-    return {
-        found.model_name: content[key]
-        for key, found in known.items()
-        if found is not None and found.read_at(version)
-    }
-
-
 def _read_block(
-    block: TypedBlock, content: Any, version: Version, entries: dict[tuple[str, ...], Entry]
+    block: BlockKey, content: Any, version: Version, entries: dict[tuple[str, ...], Entry]
 ) -> dict[str, Any]:
     if not is_block(content):
-        allowed = (content is None and block.declared.key.takes_null) or (
+        allowed = (content is None and block.key.takes_null) or (
             isinstance(content, bool) and block.path == ("zero_optimization",)
         )
         if not allowed:
@@ -159,14 +121,15 @@ def _read_block(
 
 
 def _read_key(
-    block: TypedBlock, path: tuple[str, ...], value: Any, version: Version, keep_auto: bool
+    block: BlockKey, path: tuple[str, ...], value: Any, version: Version, keep_auto: bool
 ) -> Entry:
     key = path[-1]
     if key == "strict":
         return Entry(path, Outcome.SWALLOWED)
-    if value == AUTO and block.drops_auto(version) and not keep_auto and key != "replace_method":
-        return Entry(path, Outcome.DROPPED, block.field(key))
-    known = block.field(key)
+    known = field_in(block, key)
+    life = block.owner.life
+    if value == AUTO and life.drops_auto_at(version) and not keep_auto and key != "replace_method":
+        return Entry(path, Outcome.DROPPED, known)
     if known is None:
         return Entry(path, Outcome.UNKNOWN)
     if not known.read_at(version):
@@ -184,25 +147,20 @@ def _read_value(known: Key, path: tuple[str, ...], value: Any, version: Version)
         converted = convert(known.kind, value, version, known.choices)
     except Refused:
         return Entry(path, Outcome.BAD_TYPE, known)
-    bounds = known.bounds_at(version)
-    if known.kind not in OWN_LIMITS and not bounds.hold(converted):
+    if known.kind not in OWN_LIMITS and not known.bounds_at(version).hold(converted):
         return Entry(path, Outcome.OUT_OF_BOUNDS, known)
-    if type(converted) is type(value) or _same_number(converted, value):
-        return Entry(path, Outcome.TAKEN, known, converted)
-    return Entry(path, Outcome.CONVERTED, known, converted)
-
-
-def _same_number(one: Any, other: Any) -> bool:
-    """5e8 and 500000000; true and 1 are not the same."""
-    numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
-    return numbers and isinstance(one, bool) == isinstance(other, bool) and one == other
+    # 5e8 is 500000000 as it stands; true and 1 are not the same.
+    numbers = isinstance(converted, (int, float)) and isinstance(value, (int, float))
+    alike = isinstance(converted, bool) == isinstance(value, bool)
+    same = type(converted) is type(value) or (numbers and alike and converted == value)
+    return Entry(path, Outcome.TAKEN if same else Outcome.CONVERTED, known, converted)
 
 
 def _mark_twice(
-    block: TypedBlock, content: Mapping[str, Any], entries: dict[tuple[str, ...], Entry]
+    block: BlockKey, content: Mapping[str, Any], entries: dict[tuple[str, ...], Entry]
 ) -> None:
     for key in content:
-        known = block.field(key)
+        known = field_in(block, key)
         if known is None or key == known.name or known.name not in content:
             continue
         both = [entries.get((*block.path, name)) for name in (key, known.name)]

@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.runtimes.behaviour.replay import Replay
 
-FILLED_WITH = {**BY_ACCELERATE, **BY_TRANSFORMERS}
-"""The Trainer goes on through accelerate, which fills more and stops at every other "auto"."""
-_BY_ITSELF, _FILLED = (
-    frozenset(tuple(path.split(".")) for path in filled)
-    for filled in (BY_TRANSFORMERS, FILLED_WITH)
-)
-
 
 class Transformers(Runtime):
     """``entry``: "config" for HfTrainerDeepSpeedConfig alone, "trainer" for the whole trainer.
@@ -43,7 +36,8 @@ class Transformers(Runtime):
 
     name = "transformers"
     release: ClassVar[str] = "5.23"
-    filled_with: ClassVar[Mapping[str, str]] = FILLED_WITH
+    # The Trainer goes on through accelerate, which fills more and stops at every other "auto".
+    filled_with: ClassVar[Mapping[str, str]] = {**BY_ACCELERATE, **BY_TRANSFORMERS}
     reads_hjson: ClassVar[bool] = False
     elsewhere: ClassVar[Mapping[str, Step]] = {
         RECOMPUTATION: Step(ARGUMENTS, "gradient_checkpointing=True"),
@@ -85,15 +79,14 @@ class Transformers(Runtime):
         return other
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
-        if self.entry == "config" and path not in _BY_ITSELF:
+        if self.entry == "config" and ".".join(path) not in BY_TRANSFORMERS:
             return fate_of_auto(path, config, self.version)
-        return AutoFate.FILLED if path in _FILLED else AutoFate.REFUSED_LATE
+        return super().on_auto(path, config)
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
         if self.entry == "config":
             return replay.replayed(config, trainer.config_alone, facts)
-        launch = trainer.Launch(self.through_accelerate, self.config_file, self.environment)
-        filled = replay.replayed(config, trainer.trainer, facts, launch)
+        filled = replay.replayed(config, trainer.trainer, facts, self)
         return alone.handed_on(filled, facts, self.version)
 
 

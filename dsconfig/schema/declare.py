@@ -158,6 +158,10 @@ class Life(NamedTuple):
             start <= version and (end is None or version <= end) for start, end in self.spans
         )
 
+    def drops_auto_at(self, version: Version) -> bool:
+        """Whether that release drops keys with the value "auto" before it checks the block."""
+        return Version.parse(self.drops_auto) <= version
+
 
 def _mark_life(schema: dict[str, Any], block: type["Block"]) -> None:
     schema[LIFE_MARK] = block.life

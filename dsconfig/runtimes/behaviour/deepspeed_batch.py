@@ -14,24 +14,19 @@ def solve(replay: Replay, ranks: int | float) -> None:
         if solved is None:
             said = "neither train_batch_size nor train_micro_batch_size_per_gpu is given"
             raise Stops("AssertionError", said, GLOBAL, MICRO)
+        config.update(zip(KEYS, solved, strict=True))
         for key, value in zip(KEYS, solved, strict=True):
-            config[key] = value
-        _assert(solved, ranks)
+            if not value > 0:
+                raise Stops("AssertionError", f"{key} comes to {value}, which is not above 0", key)
+        if not solved.holds(ranks):
+            total, micro, steps = solved
+            said = f"{total} is not {micro} * {steps} * {ranks} (micro * accumulation * ranks)"
+            raise Stops("AssertionError", said, *KEYS)
     for key in KEYS:
         if key not in given.given:
             alone = key == STEPS and len(given.given) == 1
             rule, source = _ALONE if alone else _RULES[key]
             replay.wrote(key, rule, source, data_parallel=ranks)
-
-
-def _assert(solved: Triple, ranks: int | float) -> None:
-    for key, value in zip(KEYS, solved, strict=True):
-        if not value > 0:
-            raise Stops("AssertionError", f"{key} comes to {value}, which is not above 0", key)
-    if not solved.holds(ranks):
-        total, micro, steps = solved
-        said = f"{total} is not {micro} * {steps} * {ranks} (micro * accumulation * ranks)"
-        raise Stops("AssertionError", said, *KEYS)
 
 
 _RULES = {

@@ -1,8 +1,7 @@
 """``DeepSpeedConfig``: the order in which it reads a config, and where it stops."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from dsconfig import batch
 from dsconfig.facts import Facts
@@ -24,7 +23,10 @@ def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) ->
     """Read ``outcome.config``, in place. ``ranks`` is an mpu's data-parallel size, or None."""
     config = outcome.config
     read = ReadConfig(config, version, facts)
-    _refuse_removed(read)
+    for path, key in read.removed.items():
+        if key.refused_from is not None and version >= key.refused_from:
+            dotted = ".".join(path)
+            raise Stops("DeepSpeedConfigError", f"{dotted} has been removed", dotted)
     size: int | float = ranks if ranks is not None else facts.world_size or 1
     if ranks is None and "sequence_parallel_size" in config:
         with about("sequence_parallel_size"):
@@ -41,13 +43,6 @@ def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) ->
     deepspeed_batch.solve(outcome, size)
     _refuse_breaches(read, (AT_THE_END,))
     _max_grad_norm(config)
-
-
-def _refuse_removed(read: ReadConfig) -> None:
-    for path, key in read.removed.items():
-        if key.refused_from is not None and read.version >= key.refused_from:
-            dotted = ".".join(path)
-            raise Stops("DeepSpeedConfigError", f"{dotted} has been removed", dotted)
 
 
 def _refuse_breaches(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
@@ -99,11 +94,11 @@ _ALWAYS = {
 def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | None) -> None:
     """Refuse, convert and drop as DeepSpeed's models do, in place, below the given roots."""
     entries = [e for e in found.entries.values() if roots is None or e.path[0] in roots]
-    block = next((e for e in entries if e.outcome is reading.Outcome.NOT_A_BLOCK), None)
-    if block is not None:
-        dotted = ".".join(block.path)
+    misfit = next((e for e in entries if e.outcome is reading.Outcome.NOT_A_BLOCK), None)
+    if misfit is not None:
+        dotted = ".".join(misfit.path)
         # Blocks inside another model, and the monitors, are fields; the others are unpacked.
-        unpacked = len(block.path) == 1 and dotted not in MONITORS
+        unpacked = len(misfit.path) == 1 and dotted not in MONITORS
         kind = "TypeError" if unpacked else "ValidationError"
         raise Stops(kind, f"{dotted} must be a block of keys", dotted)
     refused = [entry for entry in entries if entry.refused]
@@ -116,19 +111,28 @@ def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | Non
             _convert(outcome, path, values)
     for entry in entries:
         if entry.outcome is reading.Outcome.DROPPED:
-            _drop(outcome, entry.path)
-    for name in _absent_blocks(outcome.config, roots):
-        outcome.wrote(name, '"auto" in place of the block counts as no block', Source.DEFAULT)
-        _delete(outcome.config, tuple(name.split(".")))
+            dotted = ".".join(entry.path)
+            _delete(outcome.config, entry.path)
+            outcome.remark(
+                "DSC750",
+                dotted,
+                f'DeepSpeed drops "auto" at {dotted} without a word and goes on with its default',
+                "write the value, or resolve the file with dsconfig resolve first",
+            )
+    for block, content in list(blocks_in(outcome.config)):
+        if content == AUTO and block.nested and (roots is None or block.path[0] in roots):
+            said = '"auto" in place of the block counts as no block'
+            outcome.wrote(".".join(block.path), said, Source.DEFAULT)
+            _delete(outcome.config, block.path)
 
 
 def _convert(outcome: Replay, path: tuple[str, ...], values: Mapping[str, Any]) -> None:
     """Put in place what the models of a block made of the values: ``"2"`` and 2.0 become 2."""
     block, place = reading.typed_block(path), value_at(outcome.config, path)
-    if not is_block(place) or block is None or not block.is_strict(NEWEST):
+    if not is_block(place) or block is None or not block.owner.life.is_closed_at(NEWEST):
         return
     for key, written in list(place.items()):
-        known = block.field(key)
+        known = reading.field_in(block, key)
         if known is None or known.model_name not in values:
             continue
         value = values[known.model_name]
@@ -138,28 +142,10 @@ def _convert(outcome: Replay, path: tuple[str, ...], values: Mapping[str, Any]) 
             outcome.wrote(".".join((*path, key)), rule, Source.CONFIG)
 
 
-def _drop(outcome: Replay, path: tuple[str, ...]) -> None:
-    dotted = ".".join(path)
-    _delete(outcome.config, path)
-    outcome.remark(
-        "DSC750",
-        dotted,
-        f'DeepSpeed drops "auto" at {dotted} without a word and goes on with its default',
-        "write the value, or resolve the file with dsconfig resolve first",
-    )
-
-
-def _absent_blocks(config: dict[str, Any], roots: tuple[str, ...] | None) -> Iterator[str]:
-    for block, content in list(blocks_in(config)):
-        if content == AUTO and block.nested and (roots is None or block.path[0] in roots):
-            yield ".".join(block.path)
-
-
 def _delete(config: dict[str, Any], path: tuple[str, ...]) -> None:
-    *outer, name = path
-    place = value_at(config, tuple(outer))
+    place = value_at(config, path[:-1])
     if is_block(place):
-        place.pop(name, None)
+        place.pop(path[-1], None)
 
 
 def _optimizer_and_scheduler(outcome: Replay, version: Version) -> None:
@@ -203,8 +189,7 @@ def _max_grad_norm(config: dict[str, Any]) -> None:
                 _ = params["max_grad_norm"] > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A stretch of the parser: keys read by hand, blocks with a model, and a check of its own."""
 
     by_hand: tuple[str, ...] = ()

@@ -23,27 +23,32 @@ RATE_OF_THE_OPTIMIZER = Version(0, 17, 2)
 def build_and_step(outcome: Replay, client_optimizer: str | None, version: Version) -> None:
     """Raise Stops where ``deepspeed.initialize`` or the first steps would stop."""
     config = outcome.config
-    if client_optimizer is None:
-        _check_optimizer_type(config, version)
+    name = value_at(config, ("optimizer", "type"))
+    if client_optimizer is None and name not in (ABSENT, None):
+        built = isinstance(name, str) and optimizer_built(name, {}, version, offloaded=False)
+        if not built:
+            said = f"{name} is not an optimizer of DeepSpeed or torch.optim"
+            raise Stops("AssertionError", said, "optimizer.type", late=True)
     _dtypes(config, version)
     if client_optimizer is None:
         _build_adam(config)
     _scheduler(config, version)
-    _step(config)
-
-
-def _check_optimizer_type(config: dict[str, Any], version: Version) -> None:
-    name = value_at(config, ("optimizer", "type"))
-    if name in (ABSENT, None):
-        return
-    if not isinstance(name, str) or optimizer_built(name, {}, version, offloaded=False) is None:
-        said = f"{name} is not an optimizer of DeepSpeed or torch.optim"
-        raise Stops("AssertionError", said, "optimizer.type", late=True)
+    clipping: Any = config.get("gradient_clipping", 1.0)
+    with about("gradient_clipping", late=True):
+        _ = clipping > 0.0
+    interval: Any = config.get("steps_per_print")
+    if interval is not None:
+        with about("steps_per_print", late=True):
+            _ = 1 % interval
 
 
 def _dtypes(config: dict[str, Any], version: Version) -> None:
     """Names of formats; and that they agree with the precision, where DeepSpeed needs it."""
-    model = _precision(config)
+    model = "fp32"
+    if _is_on(config, "fp16", "enabled"):
+        model = "fp16"
+    elif _is_on(config, bf16_block(config), "enabled"):
+        model = "bf16"
     parameters = _dtype(config, "param_dtype", version)
     if parameters not in (None, model) and version >= PARAMETERS_CHECKED:
         said = f"param_dtype is {parameters}, and the precision that is on {model}"
@@ -67,12 +72,6 @@ def _dtype(config: dict[str, Any], name: str, version: Version) -> str | None:
     return DTYPE_OF_NAME.get(value)
 
 
-def _precision(config: dict[str, Any]) -> str:
-    if _is_on(config, "fp16", "enabled"):
-        return "fp16"
-    return "bf16" if _is_on(config, bf16_block(config), "enabled") else "fp32"
-
-
 def _is_on(config: dict[str, Any], block: str, switch: str) -> bool:
     value = value_at(config, (block, switch))
     return value not in (ABSENT, None, "auto") and bool(value)
@@ -93,17 +92,10 @@ def _build_adam(config: dict[str, Any]) -> None:
             continue
         value = params[key]
         with about(path, late=True):
-            numbers: list[Any] = _two(value, path) if key == "betas" else [value]
+            numbers: list[Any] = [value[0], value[1]] if key == "betas" else [value]
             for number in numbers:
                 if not number >= 0.0 or (key == "betas" and not number < 1.0):
                     raise Stops("ValueError", f"{path} is {value!r}", path, late=True)
-
-
-def _two(betas: Any, path: str) -> list[Any]:
-    try:
-        return [betas[0], betas[1]]
-    except IndexError as error:
-        raise Stops("IndexError", f"{error}", path, late=True) from error
 
 
 def _scheduler(config: dict[str, Any], version: Version) -> None:
@@ -156,13 +148,3 @@ def _warmup(held: dict[str, Any], version: Version) -> None:
     if not isinstance(steps, int) or steps <= 0:
         said = f"warmup_num_steps must be a positive integer, and is {steps!r}"
         raise Stops("ValueError", said, path, late=True)
-
-
-def _step(config: dict[str, Any]) -> None:
-    clipping: Any = config.get("gradient_clipping", 1.0)
-    with about("gradient_clipping", late=True):
-        _ = clipping > 0.0
-    interval: Any = config.get("steps_per_print")
-    if interval is not None:
-        with about("steps_per_print", late=True):
-            _ = 1 % interval

@@ -1,7 +1,6 @@
 """accelerate's DeepSpeedPlugin: what it does to a config before any model is seen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from dsconfig.runtimes.base import Source
@@ -24,17 +23,13 @@ _IGNORED_WITH_A_FILE = (
 """Launch settings that accelerate refuses beside a config file."""
 
 
-@dataclass(frozen=True, slots=True)
 class Plugin:
     """Arguments of the plugin, and the environment variables it reads where one is absent."""
 
-    arguments: Mapping[str, Any]
-    environment: Mapping[str, str]
-    settings: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        found = {name: self._setting(name) for name in VARIABLES}
-        object.__setattr__(self, "settings", found)
+    def __init__(self, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        self.arguments = arguments
+        self.environment = environment
+        self.settings = {name: self._setting(name) for name in VARIABLES}
 
     def is_given(self, name: str) -> bool:
         """Whether an argument or a variable says it, and not accelerate's default."""
@@ -49,6 +44,15 @@ class Plugin:
         except ValueError as error:
             raise Stops("ValueError", f"{name}: {error}", PATH_OF_SETTING[name]) from error
 
+    def complete(self, replay: Replay, *, from_file: bool) -> None:
+        """Complete the config of a file; make one where none is given. In place."""
+        if from_file:
+            self.read_file(replay)
+        else:
+            replay.config.clear()
+            replay.config.update(plugin_settings.made(self.settings))
+            replay.config["steps_per_print"] = float("inf")
+
     def read_file(self, replay: Replay) -> None:
         """Complete the config of a file in place: what the plugin fills, adds and refuses."""
         config = replay.config
@@ -59,7 +63,11 @@ class Plugin:
         if "zero_optimization" not in config:
             said = "no zero_optimization in the config; accelerate demands the block"
             raise Stops("ValueError", said, "zero_optimization")
-        self._refuse_launch_settings()
+        listed = self.environment.get("ACCELERATE_CONFIG_DS_FIELDS", "").split(",")
+        clashing = [name for name in listed if name in _IGNORED_WITH_A_FILE]
+        if clashing:
+            said = f"the accelerate config also sets {', '.join(clashing)}, beside a config file"
+            raise Stops("ValueError", said)
         for name, path in PATH_OF_SETTING.items():
             if fill(config, path, self.settings[name]):
                 rule = f"{name} of accelerate's DeepSpeedPlugin"
@@ -68,19 +76,6 @@ class Plugin:
         config["steps_per_print"] = float("inf")
         rule = "accelerate switches DeepSpeed's own log off"
         replay.wrote("steps_per_print", rule, Source.DEFAULT)
-
-    def _refuse_launch_settings(self) -> None:
-        listed = self.environment.get("ACCELERATE_CONFIG_DS_FIELDS", "").split(",")
-        clashing = [name for name in listed if name in _IGNORED_WITH_A_FILE]
-        if clashing:
-            said = f"the accelerate config also sets {', '.join(clashing)}, beside a config file"
-            raise Stops("ValueError", said)
-
-    def make_config(self, replay: Replay) -> None:
-        """The config accelerate makes where no file is given."""
-        replay.config.clear()
-        replay.config.update(plugin_settings.made(self.settings))
-        replay.config["steps_per_print"] = float("inf")
 
 
 def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> None:

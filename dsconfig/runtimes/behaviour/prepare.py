@@ -37,7 +37,6 @@ class Script:
     accumulation_is_given: bool
     batch_sizes: tuple[int | None, ...]
     model: Named
-    has_model: bool = True
     optimizer: str | None = None
     scheduler: str | None = None
     scheduler_is_callable: bool = False
@@ -71,9 +70,21 @@ def prepare(replay: Replay, script: Script) -> None:
             product = micro * value(config, STEPS) * script.processes // script.sequence_parallel
         known["train_batch_size"] = product
     _check_optimizer_and_scheduler(replay, script)
-    if not script.has_model:
-        return
-    known |= _by_width(config, script) | _by_optimizer(script) | _by_scheduler(script)
+    open_keys = [key for key in integrations.BY_WIDTH if is_auto(config, key)]
+    if open_keys:
+        width = integrations.width_for_accelerate(script.model, open_keys)
+        sizes = integrations.sizes_by_width(width)
+        known |= dict(zip(integrations.BY_WIDTH, sizes, strict=True))
+    if script.optimizer == "dummy":
+        known["optimizer.params.lr"] = script.learning_rate
+        known["optimizer.params.weight_decay"] = script.weight_decay
+    if script.scheduler == "dummy" and not script.scheduler_is_callable:
+        known["scheduler.params.warmup_min_lr"] = 0
+        known["scheduler.params.warmup_max_lr"] = script.scheduled_lr
+        known["scheduler.params.warmup_num_steps"] = max(1, script.warmup_steps)
+        if script.total_steps is not None:
+            ranks = 1 if script.split_batches else script.processes
+            known["scheduler.params.total_num_steps"] = ceil(script.total_steps / ranks)
     _fill_all(replay, config, known, "")
     if script.sequence_parallel > 1:
         ranks = script.processes // script.sequence_parallel
@@ -137,37 +148,6 @@ def _check_optimizer_and_scheduler(replay: Replay, script: Script) -> None:
         raise Stops("ValueError", said, "scheduler", late=True)
 
 
-def _by_width(config: dict[str, Any], script: Script) -> dict[str, Any]:
-    open_keys = [key for key in integrations.BY_WIDTH if is_auto(config, key)]
-    if not open_keys:
-        return {}
-    width = integrations.width_for_accelerate(script.model, open_keys)
-    return dict(zip(integrations.BY_WIDTH, integrations.sizes_by_width(width), strict=True))
-
-
-def _by_optimizer(script: Script) -> dict[str, Any]:
-    if script.optimizer != "dummy":
-        return {}
-    return {
-        "optimizer.params.lr": script.learning_rate,
-        "optimizer.params.weight_decay": script.weight_decay,
-    }
-
-
-def _by_scheduler(script: Script) -> dict[str, Any]:
-    if script.scheduler != "dummy" or script.scheduler_is_callable:
-        return {}
-    known: dict[str, Any] = {
-        "scheduler.params.warmup_min_lr": 0,
-        "scheduler.params.warmup_max_lr": script.scheduled_lr,
-        "scheduler.params.warmup_num_steps": max(1, script.warmup_steps),
-    }
-    if script.total_steps is not None:
-        ranks = 1 if script.split_batches else script.processes
-        known["scheduler.params.total_num_steps"] = ceil(script.total_steps / ranks)
-    return known
-
-
 def _fill_all(replay: Replay, block: dict[str, Any], known: dict[str, Any], prefix: str) -> None:
     """Every scalar "auto", in the config's order; the first without a value is an error."""
     for key, child in block.items():
@@ -210,29 +190,13 @@ def run(replay: Replay, facts: Facts, runtime: "Accelerate") -> None:
         raise MissingFact("", "the number of processes is unknown", "give --gpus")
     environment = {**launched(facts.launch, with_file=runtime.config_file), **runtime.environment}
     plugin = Plugin(runtime.plugin, environment)
-    if runtime.config_file:
-        plugin.read_file(replay)
-    else:
-        plugin.make_config(replay)
-    kind = facts.device.kind if facts.device else "cuda"
-    set_mixed_precision(replay, _mixed(facts, runtime), rocm=kind == "rocm")
+    plugin.complete(replay, from_file=runtime.config_file)
+    asked = facts.training.precision if facts.training else None
+    mixed = runtime.mixed_precision or (_MIXED[asked] if asked else "no")
+    rocm = facts.device is not None and facts.device.kind == "rocm"
+    set_mixed_precision(replay, mixed, rocm=rocm)
     prepare(replay, _script(replay, facts, runtime, environment))
     after_accelerate(replay, facts)
-
-
-def _mixed(facts: Facts, runtime: "Accelerate") -> str:
-    if runtime.mixed_precision is not None:
-        return runtime.mixed_precision
-    asked = facts.training.precision if facts.training else None
-    return _MIXED[asked] if asked else "no"
-
-
-def _count(steps: Any) -> int:
-    """The Accelerator makes an integer of what the launcher handed on, "auto" included."""
-    try:
-        return int(steps)
-    except ValueError as error:
-        raise Stops("ValueError", f"{STEPS}: {error}", STEPS) from error
 
 
 def _script(
@@ -249,13 +213,17 @@ def _script(
     # The Accelerator reads this variable too, and it wins over its argument.
     steps = environment.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
     steps = steps or (training and training.gradient_accumulation_steps)
+    try:  # the Accelerator makes an integer of what the launcher handed on, "auto" included
+        accumulation = int(steps or 1)
+    except ValueError as error:
+        raise Stops("ValueError", f"{STEPS}: {error}", STEPS) from error
     optimizer = runtime.optimizer or ("dummy" if "optimizer" in config else "torch")
     scheduler = runtime.scheduler or ("dummy" if "scheduler" in config else "none")
     rate = training.learning_rate if training else None
     optimizer = _OPTIMIZER.get(optimizer, "torch")
     return Script(
         processes=facts.world_size or 1,
-        accumulation=_count(steps or 1),
+        accumulation=accumulation,
         accumulation_is_given=bool(steps),
         batch_sizes=sizes,
         model=facts.named_model,

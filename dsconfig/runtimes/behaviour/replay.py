@@ -82,7 +82,7 @@ class MissingFact(Exception):
 
 
 # Errors that the same operations on the same values raise in any Python program.
-BARE = (TypeError, AttributeError, KeyError, ZeroDivisionError, OverflowError)
+BARE = (TypeError, AttributeError, LookupError, ZeroDivisionError, OverflowError)
 
 
 @contextmanager

@@ -5,13 +5,12 @@ HfTrainerDeepSpeedConfig goes over a config twice: *process* runs when TrainingA
 once, at the end of finalize.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsconfig.facts import Facts
-from dsconfig.facts.training import DEFAULTS, PRECISION_FLAG
+from dsconfig.facts.training import DEFAULTS, PRECISION_FLAG, TrainingFacts
 from dsconfig.runtimes.base import AUTO, Source
 from dsconfig.runtimes.behaviour import integrations
 from dsconfig.runtimes.behaviour.integrations import Named, is_auto, node, stage_of, value
@@ -19,6 +18,9 @@ from dsconfig.runtimes.behaviour.plugin import Plugin, launched, set_mixed_preci
 from dsconfig.runtimes.behaviour.prepare import Script, prepare
 from dsconfig.runtimes.behaviour.remarks import after_trainer
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops, about
+
+if TYPE_CHECKING:
+    from dsconfig.runtimes.transformers import Transformers
 
 MIN_LR, MAX_LR = "scheduler.params.warmup_min_lr", "scheduler.params.warmup_max_lr"
 WARMUP = "scheduler.params.warmup_num_steps"
@@ -69,8 +71,7 @@ def arguments(facts: Facts) -> Arguments:
     training = facts.training
     held: dict[str, Any] = dict(DEFAULTS)
     if training is not None:
-        held.update(_from_flags(facts))
-        held.update(training.arguments)
+        held |= _from_flags(facts, training) | dict(training.arguments)
     steps = held.get("num_training_steps")
     if steps is None:
         steps = held["max_steps"] if held.get("max_steps", -1) > 0 else None
@@ -79,10 +80,8 @@ def arguments(facts: Facts) -> Arguments:
     return Arguments(held, facts.world_size, steps)
 
 
-def _from_flags(facts: Facts) -> dict[str, Any]:
+def _from_flags(facts: Facts, training: TrainingFacts) -> dict[str, Any]:
     """Arguments for which there is a flag of ours."""
-    training = facts.training
-    assert training is not None  # asked only where there is one
     given: dict[str, Any] = {
         "per_device_train_batch_size": training.micro_batch_size,
         "gradient_accumulation_steps": training.gradient_accumulation_steps,
@@ -94,17 +93,12 @@ def _from_flags(facts: Facts) -> dict[str, Any]:
     }
     if training.adam_betas is not None:
         given["adam_beta1"], given["adam_beta2"] = training.adam_betas
-    if training.precision in ("fp16", "bf16") and _is_argument(facts):
+    # Arguments that are known speak for themselves: an evaluation in bf16 is no training in it, and
+    # the precision that accelerate launches with is no argument.
+    is_argument = not training.arguments or facts.origins.get("precision") == PRECISION_FLAG
+    if training.precision in ("fp16", "bf16") and is_argument:
         given[training.precision] = True
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _is_argument(facts: Facts) -> bool:
-    """Whether the precision is said for the Trainer. Where its arguments are known they speak for
-    themselves: an evaluation in bf16 is no training in it, and what accelerate launches with is no
-    argument."""
-    known = facts.training is not None and facts.training.arguments
-    return not known or facts.origins.get("precision") == PRECISION_FLAG
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +142,8 @@ class TrainerFill:
         if args["save_on_each_node"]:
             self.config["checkpoint"] = self.config.get("checkpoint", {})
             self.config["checkpoint"]["use_node_local_storage"] = args["save_on_each_node"]
-            path, rule = (
-                "checkpoint.use_node_local_storage",
-                "save_on_each_node of TrainingArguments",
-            )
-            self.replay.wrote(path, rule, Source.TRAINING)
+            rule = "save_on_each_node of TrainingArguments"
+            self.replay.wrote("checkpoint.use_node_local_storage", rule, Source.TRAINING)
         for dtype in ("fp16", "bf16"):
             self._fill(f"{dtype}.enabled", args.switch(dtype), f"{dtype}|{dtype}_full_eval")
 
@@ -195,15 +186,6 @@ class TrainerFill:
             self.mismatches[path] = Mismatch(path, written, argument, wanted)
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How the config reaches the Trainer; see :class:`dsconfig.runtimes.transformers`."""
-
-    through_accelerate: bool
-    config_file: bool
-    environment: Mapping[str, str]
-
-
 def config_alone(replay: Replay, facts: Facts) -> None:
     """HfTrainerDeepSpeedConfig by itself: both passes."""
     args = arguments(facts)
@@ -212,20 +194,17 @@ def config_alone(replay: Replay, facts: Facts) -> None:
     fill.finalize(args, facts.named_model)
 
 
-def trainer(replay: Replay, facts: Facts, launch: Launch) -> None:
+def trainer(replay: Replay, facts: Facts, runtime: "Transformers") -> None:
     """``Trainer.train`` up to the call of ``deepspeed.initialize``."""
     args = arguments(facts)
-    environment = launch.environment
-    if launch.through_accelerate:
-        environment = {**launched(facts.launch, with_file=launch.config_file), **environment}
+    environment = runtime.environment
+    if runtime.through_accelerate:
+        environment = {**launched(facts.launch, with_file=runtime.config_file), **environment}
     plugin = Plugin({}, environment)
     mixed = args.mixed_precision or environment.get("ACCELERATE_MIXED_PRECISION", "no")
     rocm = facts.device is not None and facts.device.kind == "rocm"
-    if launch.through_accelerate:
-        if launch.config_file:
-            plugin.read_file(replay)
-        else:
-            plugin.make_config(replay)
+    if runtime.through_accelerate:
+        plugin.complete(replay, from_file=runtime.config_file)
         set_mixed_precision(replay, mixed, rocm=rocm)
         fill = TrainerFill(replay)
         fill.process(args)
