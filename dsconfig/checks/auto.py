@@ -25,11 +25,7 @@ def _names(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate) -> list[str]:
 
 def _where(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate) -> Holds:
     """The programs that make one of these of the "auto"."""
-
-    def holds(runtime: Runtime) -> bool:
-        return fates[runtime] in wanted
-
-    return holds
+    return lambda runtime: fates[runtime] in wanted
 
 
 def _consequence(config: Context, path: Path, fate: AutoFate, who: str) -> str:
@@ -39,11 +35,6 @@ def _consequence(config: Context, path: Path, fate: AutoFate, who: str) -> str:
         return f"{who} keeps the text, which counts as true where a switch is expected"
     when = "is built or steps" if fate is AutoFate.REFUSED_LATE else "reads the file"
     return f"{who} stops when it {when}"
-
-
-def _fills(runtime: Runtime) -> bool:
-    """By itself, or with what `dsconfig resolve` chooses."""
-    return before_deepspeed(runtime) or not runtime.fills_by_itself
 
 
 @rule("DSC101", Effect.ALTERED, also=(Effect.REFUSED,), holds=in_deepspeed)
@@ -62,13 +53,12 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
         if AutoFate.FILLED in fates.values() or config.is_native_auto(path):
             continue
         runtime, fate = next(iter(fates.items()))
-        refused = fate in REFUSALS
         yield Finding(
             path=path,
             message=f'"auto" in {".".join(path)} is not resolved: '
             + _consequence(config, path, fate, runtime.name),
             help=f"run `dsconfig resolve {config.document.name}`, or write a value",
-            effect=Effect.REFUSED if refused else None,
+            effect=_EFFECTS.get(fate),
             late=fate is AutoFate.REFUSED_LATE,
         )
 
@@ -102,7 +92,8 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC103", Effect.NOTE, holds=_fills)
+# Filled by the program itself, or with what `dsconfig resolve` chooses.
+@rule("DSC103", Effect.NOTE, holds=lambda one: before_deepspeed(one) or not one.fills_by_itself)
 def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
     """transformers or accelerate fill this "auto"; a plain DeepSpeed script does not.
 
@@ -141,15 +132,13 @@ def auto_native_refused(config: Context) -> Iterator[Finding]:
     """
     for path, fates in config.autos.items():
         stopping = [each.name for each, fate in fates.items() if fate in REFUSALS]
-        others = set(fates.values()) - set(REFUSALS)
         if not stopping or not config.is_native_auto(path):
             continue
-        alone = not others
         yield Finding(
             path=path,
             message=f'"auto" in {".".join(path)} is a setting of DeepSpeed, at which '
             f"{' and '.join(stopping)} stops",
             help="leave the key out: auto is its default",
-            effect=None if alone else Effect.NOTE,
+            effect=None if set(fates.values()) <= set(REFUSALS) else Effect.NOTE,
             holds=_where(fates, *REFUSALS),
         )

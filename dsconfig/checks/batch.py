@@ -1,7 +1,7 @@
 """Batch: global batch = micro batch x accumulation x data-parallel ranks."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from dsconfig.batch import GLOBAL, KEYS, MICRO, Contradiction, Triple, ranks_sharing, solve
 from dsconfig.checks.context import Context
@@ -14,32 +14,16 @@ HUGE_MICRO_BATCH = 1_000_000
 """Samples on one device; no accelerator holds the activations of so many."""
 
 
-class World(NamedTuple):
-    """The data-parallel ranks; ``assumed`` where nobody said how many, and 1 was taken."""
-
-    ranks: float
-    assumed: bool
-
-
-def _world(config: Context) -> World:
+def _ranks(config: Context) -> float | None:
+    """The data-parallel ranks; None where nobody said how many."""
     known = config.facts.data_parallel
-    world = config.facts.world_size
-    if known is None or world is None:
-        return World(1, assumed=True)
+    if known is None or config.facts.world_size is None:
+        return None
     degree = config.number("sequence_parallel_size")
     told = config.facts.sequence_parallel != 1 or not config.since("0.17.0")
     if degree and degree > 0 and not told and not config.has("data_parallel_size"):
-        return World(whole(ranks_sharing(known, degree)), assumed=False)
-    return World(known, assumed=False)
-
-
-def _triple(config: Context) -> Triple | None:
-    """The numbers, or None where one of them cannot be calculated with."""
-    values: list[Any] = [config.get(key) for key in KEYS]
-    for value in values:
-        if value is not None and not isinstance(value, (int, float)):
-            return None
-    return Triple(*values)
+        return whole(ranks_sharing(known, degree))
+    return known
 
 
 @refusal("DSC201")
@@ -93,41 +77,31 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 3}
     good: {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}
     """
-    given, world = _triple(config), _world(config)
-    if given is None or given.global_batch is None or min(given.given.values()) <= 0:
+    values: list[Any] = [config.get(key) for key in KEYS]
+    if not all(value is None or isinstance(value, (int, float)) for value in values):
         return
-    if world.assumed:
-        yield from _impossible(given)
+    given, ranks = Triple(*values), _ranks(config)
+    if given.global_batch is None or min(given.given.values()) <= 0:
         return
-    solved = solve(given, world.ranks)
+    if ranks is None:
+        if given.global_batch % given.unit(1) != 0:
+            yield Finding(
+                path=(GLOBAL,),
+                message=f"{GLOBAL} {given.global_batch} is not a multiple of {given.unit(1)} "
+                "(micro batch x accumulation): no number of ranks makes the product right, and "
+                "DeepSpeed stops",
+                help=f"leave {GLOBAL} out; it is derived from the other two and the world size",
+            )
+        return
+    solved = solve(given, ranks)
     if isinstance(solved, Contradiction):
-        yield _mismatch(solved)
-
-
-def _mismatch(found: Contradiction) -> Finding:
-    total, micro, steps = found.derived
-    nearest = " or ".join(map(str, found.given.nearest(found.ranks)))
-    return Finding(
-        path=(GLOBAL,),
-        message=(
-            f"{GLOBAL} {total} is not {micro} (micro batch) x {steps} (accumulation) "
-            f"x {found.ranks} (data-parallel ranks): DeepSpeed stops while reading the file"
-        ),
-        help=f"leave {GLOBAL} out" + (f", or write {nearest}" if nearest else ""),
-    )
-
-
-def _impossible(given: Triple) -> Iterator[Finding]:
-    """What no number of ranks can mend."""
-    train, unit = given.global_batch, given.unit(1)
-    if train % unit != 0:
+        total, micro, steps = solved.derived
+        nearest = " or ".join(map(str, given.nearest(ranks)))
         yield Finding(
             path=(GLOBAL,),
-            message=(
-                f"{GLOBAL} {train} is not a multiple of {unit} (micro batch x accumulation): "
-                "no number of ranks makes the product right, and DeepSpeed stops"
-            ),
-            help=f"leave {GLOBAL} out; it is derived from the other two and the world size",
+            message=f"{GLOBAL} {total} is not {micro} (micro batch) x {steps} (accumulation) "
+            f"x {ranks} (data-parallel ranks): DeepSpeed stops while reading the file",
+            help=f"leave {GLOBAL} out" + (f", or write {nearest}" if nearest else ""),
         )
 
 

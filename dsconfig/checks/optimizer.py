@@ -1,16 +1,15 @@
 """The optimizer block: what is built from it, and what keeps it from being built."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import NOW, Finding, in_deepspeed
-from dsconfig.checks.values import VALUE_KINDS, literal_of, shown, to_write
+from dsconfig.checks.values import VALUE_KINDS, shown, wrong_argument
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
-from dsconfig.runtimes.base import AUTO, Runtime
+from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.built import Built, engine_takes, optimizer_built
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, OPTIMIZERS, optimizer_type
@@ -148,32 +147,16 @@ def optimizer_argument_value(config: Context) -> Iterator[Finding]:
         path = split(error.pointer)
         if error.kind not in VALUE_KINDS or path[:2] != PARAMS or len(path) < 3:
             continue
-        if _says_the_default(config, path) or path[2] in ("ns_method", "max_grad_norm"):
+        if path[2] in ("ns_method", "max_grad_norm"):
             continue
-        meant = literal_of(error.value)
-        edits = replace_value(config.document, error.pointer, meant) if meant is not None else ()
-        checked = _is_checked(path[2], error.value)
-        yield Finding(
-            path=path,
-            message=f"{'.'.join(path)} is {shown(error.value)}, and must be {error.expected}: "
-            + (NOW if checked else "it is not checked, and used as it is"),
-            help=to_write(error.expected),
-            effect=None if checked else Effect.ALTERED,
-            late=checked,
-            fix=as_fix(edits),
-        )
+        if path[2] in ("foreach", "fused") and config.get(*path) is None:
+            continue  # null is their default
+        # The constructor compares numbers, and takes any switch.
+        checked = path[2] in _CHECKED and not isinstance(error.value, bool)
+        yield wrong_argument(config, error, stops=checked)
 
 
 _CHECKED = frozenset({"lr", "betas", "eps", "weight_decay", "momentum", "rho", "alpha"})
-
-
-def _is_checked(name: str, value: Any) -> bool:
-    """Whether the constructor notices: it compares numbers, and takes any switch."""
-    return name in _CHECKED and not isinstance(value, bool)
-
-
-def _says_the_default(config: Context, path: tuple[str, ...]) -> bool:
-    return config.get(*path) is None and path[2] in ("foreach", "fused")
 
 
 @rule("DSC605", Effect.REFUSED, wakes="optimizer")
@@ -209,7 +192,9 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
     if config.stage == 0:
         return
     is_false, help = config.get(key) is False, f'write "{key}": true'
-    if is_false and passed is not None and not _is_tested(passed):
+    classes = [each for each in OPTIMIZER_CLASSES.values() if each.is_tested]
+    # A class of a tested name counts, whoever's it is.
+    if is_false and passed and passed not in {each.name.rpartition(".")[2] for each in classes}:
         yield Finding(
             path=(key,),
             message=f"{passed}, the optimizer of the script, is not on ZeRO's list of tested "
@@ -234,12 +219,6 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
             help=help,
             holds=None if is_false else in_deepspeed,
         )
-
-
-def _is_tested(name: str) -> bool:
-    """Whether a class of that name, whoever's it is, is on ZeRO's list."""
-    classes = OPTIMIZER_CLASSES.values()
-    return any(each.is_tested for each in classes if each.name.rpartition(".")[2] == name)
 
 
 @rule("DSC607", Effect.REFUSED, wakes="optimizer", late=True)
@@ -289,11 +268,12 @@ def package_needed(config: Context) -> Iterator[Finding]:
         )
 
 
-def _may_come_from_the_file(runtime: Runtime) -> bool:
-    return not runtime.brings_optimizer
-
-
-@rule("DSC613", Effect.NOTE, wakes="zero_optimization", holds=_may_come_from_the_file)
+@rule(
+    "DSC613",
+    Effect.NOTE,
+    wakes="zero_optimization",
+    holds=lambda runtime: not runtime.brings_optimizer,
+)
 def no_optimizer(config: Context) -> Iterator[Finding]:
     """The file has no optimizer, so the script must pass one.
 

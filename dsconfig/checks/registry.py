@@ -47,7 +47,6 @@ MODULES: Mapping[str, str] = {
     "offload": "zero_optimization aio optimizer",
     "optimizer": "optimizer zero_optimization zero_allow_untested_optimizer",
     "adam": "optimizer",
-    "muon": "optimizer",
     "scheduler": "scheduler",
     "learning_rate": "scheduler optimizer",
     "zenflow": "zero_optimization.zenflow",

@@ -6,7 +6,6 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import Finding, Path
 from dsconfig.report import Effect
-from dsconfig.runtimes.base import Runtime
 from dsconfig.schema import Key, Version
 from dsconfig.source.edit import as_fix, delete_entry
 from dsconfig.source.pointer import is_block, join
@@ -30,27 +29,20 @@ def removed_feature(config: Context) -> Iterator[Finding]:
     """
     for path, key, refused_from in _removals(config):
         if config.version >= refused_from:
-            dotted = ".".join(path)
+            dotted, value = ".".join(path), config.get(*path)
+            # Where it was switched off, deleting it changes nothing.
+            switch = value.get("enabled") if is_block(value) else value
             yield Finding(
                 path=path,
-                message=(
-                    f"{dotted} was removed: DeepSpeed {refused_from} and later stop at "
-                    "its mere presence"
-                ),
+                message=f"{dotted} was removed: DeepSpeed {refused_from} and later stop at its "
+                "mere presence",
                 help=key.declared.instead,
                 fix=as_fix(
                     delete_entry(config.document, join(*path)),
-                    safe=_is_off(config.get(*path)),
+                    safe=value is None or switch is False,
                 ),
                 on_key=True,
             )
-
-
-def _is_off(value: object) -> bool:
-    """Whether the feature was switched off, so that deleting it changes nothing."""
-    if value is None or value is False:
-        return True
-    return is_block(value) and value.get("enabled") is False
 
 
 @rule("DSC802", Effect.DEPRECATED)
@@ -62,7 +54,8 @@ def will_be_removed(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "bf16": {"enabled": true}}
     """
     for path, key, refused_from in _removals(config):
-        if config.version < refused_from and not _is_served(config, key):
+        is_served = key.declared.in_engine and not config.ends_in_deepspeed
+        if config.version < refused_from and not is_served:
             yield Finding(
                 path=path,
                 message=f"{'.'.join(path)} is refused from DeepSpeed {refused_from} on",
@@ -71,15 +64,7 @@ def will_be_removed(config: Context) -> Iterator[Finding]:
             )
 
 
-def _is_served(config: Context, key: Key) -> bool:
-    return key.declared.in_engine and not config.ends_in_deepspeed
-
-
-def _outside_deepspeed(runtime: Runtime) -> bool:
-    return not runtime.ends_in_deepspeed
-
-
-@rule("DSC803", Effect.REFUSED, holds=_outside_deepspeed)
+@rule("DSC803", Effect.REFUSED, holds=lambda runtime: not runtime.ends_in_deepspeed)
 def feature_not_in_engine(config: Context) -> Iterator[Finding]:
     """dsengine serves none of DeepSpeed's removed features, except a few it lists.
 

@@ -6,7 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import NOW, Finding
-from dsconfig.checks.values import literal_of, shown, to_write
+from dsconfig.checks.values import literal_of, shown, wrong_argument
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
@@ -106,7 +106,8 @@ def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
             continue
         path = (*PARAMS, name)
         meant = _SYNONYMS.get(name) or config.closest(name, target.arguments)
-        other = [each for each in OWN if _takes(each, name)]
+        built = [(each, schedule_built(each)) for each in OWN]
+        other = [each for each, schedule in built if schedule and name in schedule.arguments]
         meant = None if other or meant not in target.arguments else meant
         edits = ()
         if meant and not config.has(*PARAMS, meant):
@@ -121,11 +122,6 @@ def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
             fix=as_fix(edits, safe=meant is not None and spelling.same_letters(name, meant)),
             on_key=True,
         )
-
-
-def _takes(type_name: str, argument: str) -> bool:
-    target = schedule_built(type_name)
-    return target is not None and argument in target.arguments
 
 
 _SYNONYMS = {
@@ -217,9 +213,16 @@ def steps_not_positive(config: Context) -> Iterator[Finding]:
         value = config.get(*PARAMS, name)
         if not config.has(*PARAMS, name) or value == AUTO:
             continue
-        whole = isinstance(value, int) and value > 0
-        if not whole and not _is_whole_in_file(config, value):
+        # DeepSpeed's reader of files makes an integer of 100.0 and 1e2; a dict keeps the float.
+        from_text = config.document.text is not None
+        whole = isinstance(value, int) or (
+            from_text and isinstance(value, float) and value.is_integer()
+        )
+        if not whole or value <= 0:
             checked = config.since(release)
+            meant, pointer = literal_of(value), join(*PARAMS, name)
+            is_number = isinstance(meant, int)
+            edits = replace_value(config.document, pointer, meant) if is_number else ()
             yield Finding(
                 path=(*PARAMS, name),
                 message=f"{name} is {shown(value)}, and must be a positive integer: "
@@ -227,16 +230,8 @@ def steps_not_positive(config: Context) -> Iterator[Finding]:
                 help="write the number of steps, at least 1",
                 effect=None if checked else Effect.ALTERED,
                 late=checked,
-                fix=as_fix(replace_value(config.document, join(*PARAMS, name), literal_of(value)))
-                if isinstance(literal_of(value), int)
-                else None,
+                fix=as_fix(edits),
             )
-
-
-def _is_whole_in_file(config: Context, value: object) -> bool:
-    """DeepSpeed's reader of files makes an integer of 100.0 and 1e2; a dict keeps the float."""
-    from_text = config.document.text is not None
-    return from_text and isinstance(value, float) and value.is_integer() and value > 0
 
 
 @rule("DSC637", Effect.REFUSED, also=(Effect.ALTERED,), wakes="scheduler", late=True)
@@ -264,18 +259,8 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
             continue
         if path[2] in POSITIVE_STEPS or (error.value is None and path == rate):
             continue
-        meant = literal_of(error.value)
-        edits = replace_value(config.document, error.pointer, meant) if meant is not None else ()
         stops = error.kind is ErrorKind.TYPE and not isinstance(error.value, int | float)
-        yield Finding(
-            path=path,
-            message=f"{'.'.join(path)} is {shown(error.value)}, and must be {error.expected}: "
-            + (NOW if stops else "it is not checked, and used as it is"),
-            help=to_write(error.expected),
-            effect=None if stops else Effect.ALTERED,
-            late=stops,
-            fix=as_fix(edits),
-        )
+        yield wrong_argument(config, error, stops=stops)
 
 
 @rule("DSC638", Effect.REFUSED, wakes="scheduler", late=True)

@@ -8,14 +8,13 @@ from typing import Any
 from dsconfig import batch
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.checks.rule import NOW, Finding, Path, in_deepspeed
 from dsconfig.report import Effect, Fix
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
-from dsconfig.runtimes.reading import Entry, Outcome
+from dsconfig.runtimes.reading import Outcome
 from dsconfig.runtimes.reading import expected as expected_by_model
 from dsconfig.schema import ErrorKind, SchemaError
-from dsconfig.schema.by_hand import ByHand
 from dsconfig.source.edit import as_fix, delete_entry, replace_value
 from dsconfig.source.pointer import join, split
 
@@ -80,15 +79,6 @@ def _faults(config: Context) -> Iterator[tuple[Path, SchemaError]]:
             yield path, error
 
 
-def _unmet(config: Context, path: Path) -> ByHand | None:
-    """What DeepSpeed insists on for this very value, or of the list it stands in."""
-    for where in (path, path[:-1]):
-        wanted = config.unmet.get(where)
-        if wanted is not None:
-            return wanted
-    return None
-
-
 @refusal("DSC031")
 def refused_value(config: Context) -> Iterator[Finding]:
     """DeepSpeed stops at this value, because it is of another type, outside its limits, or
@@ -105,20 +95,15 @@ def refused_value(config: Context) -> Iterator[Finding]:
     for path, entry in config.reading.entries.items():
         if entry.outcome in (Outcome.BAD_TYPE, Outcome.OUT_OF_BOUNDS, Outcome.NOT_A_BLOCK):
             told.add(path)
-            wanted = _wanted(entry, config) or expected.get(path, BLOCK)
+            wanted = expected.get(path, BLOCK)
+            if entry.field is not None:  # with the limits of the release
+                limits = entry.outcome is Outcome.OUT_OF_BOUNDS
+                wanted = expected_by_model(entry.field, config.version, limits=limits)
             yield _refusal(config, path, wanted, late=False)
     for path, wanted in config.unmet.items():
         ours = _is_ours(config, path) or _is_removed(path)
         if path not in told and config.get(*path) != AUTO and ours:
             yield _refusal(config, path, wanted.expected, late=wanted.late)
-
-
-def _wanted(entry: Entry, config: Context) -> str | None:
-    """What the field declares, with the limits of the release."""
-    if entry.field is None:
-        return None
-    limits = entry.outcome is Outcome.OUT_OF_BOUNDS
-    return expected_by_model(entry.field, config.version, limits=limits)
 
 
 def _refusal(config: Context, path: Path, wanted: str, *, late: bool) -> Finding:
@@ -128,10 +113,8 @@ def _refusal(config: Context, path: Path, wanted: str, *, late: bool) -> Finding
     fix = as_fix(delete_entry(config.document, join(*path))) if null_block else None
     return Finding(
         path=path,
-        message=(
-            f"{_dotted(path)} is {shown(value)}, and must be {wanted}: "
-            f"DeepSpeed {config.release} stops {when}"
-        ),
+        message=f"{_dotted(path)} is {shown(value)}, and must be {wanted}: "
+        f"DeepSpeed {config.release} stops {when}",
         help="delete the key" if null_block else to_write(wanted),
         late=late,
         fix=fix or _literal(config, path, value),
@@ -144,6 +127,21 @@ def _literal(config: Context, path: Path, value: Any) -> Fix | None:
     if meant is None:
         return None
     return as_fix(replace_value(config.document, join(*path), meant), safe=True)
+
+
+def wrong_argument(config: Context, error: SchemaError, *, stops: bool) -> Finding:
+    """A value that an optimizer or a schedule is not to be built with."""
+    meant, path = literal_of(error.value), split(error.pointer)
+    edits = replace_value(config.document, error.pointer, meant) if meant is not None else ()
+    return Finding(
+        path=path,
+        message=f"{_dotted(path)} is {shown(error.value)}, and must be {error.expected}: "
+        + (NOW if stops else "it is not checked, and used as it is"),
+        help=to_write(error.expected),
+        effect=None if stops else Effect.ALTERED,
+        late=stops,
+        fix=as_fix(edits),
+    )
 
 
 def literal_of(value: Any) -> Any:
@@ -175,24 +173,19 @@ def kept_wrong_value(config: Context) -> Iterator[Finding]:
     for path, error in _faults(config):
         if _is_told(config, path):
             continue
-        value = error.value
+        value, is_switch = error.value, "true or false" in error.expected
+        # Either program takes 0 or 1 in the place of false or true.
+        counts = type(value) is int and value in (0, 1) and is_switch
+        is_text = error.kind is ErrorKind.TYPE and isinstance(value, str) and is_switch
+        what = "a text that is not empty counts as true" if is_text else "used as it is"
+        said = f"{_dotted(path)} is {shown(value)}, and must be {error.expected}: "
         yield Finding(
             path=path,
-            message=f"{_dotted(path)} is {shown(value)}, and must be {error.expected}: "
-            + _what_happens(error),
+            message=f"{said}it is not checked, and {what}",
             help=to_write(error.expected),
-            engine_stops=None
-            if _is_switch(error)
-            else f"{_dotted(path)} is {shown(value)}, and must be {error.expected}: "
-            "dsengine stops while it reads the file",
+            engine_stops=None if counts else f"{said}dsengine stops while it reads the file",
             fix=_literal(config, path, value),
         )
-
-
-def _is_switch(error: SchemaError) -> bool:
-    """Whether it is 0 or 1 in the place of false or true, for which either program takes it."""
-    is_number = isinstance(error.value, int) and not isinstance(error.value, bool)
-    return is_number and error.value in (0, 1) and "true or false" in error.expected
 
 
 def _is_told(config: Context, path: Path) -> bool:
@@ -204,31 +197,18 @@ def _is_told(config: Context, path: Path) -> bool:
         return config.ends_in_deepspeed or not entry.refused
     if path[0] == "zero_optimization" and len(path) == 1:
         return True
-    if path in TOLD_ELSEWHERE or _is_absent_by_null(config, path):
+    known, is_null = key_at(path), config.get(*path) is None
+    if path in TOLD_ELSEWHERE or (is_null and path in (("bf16",), ("aio",))):
         return True
+    if is_null and known is not None and known.default is None:
+        return True  # null is the default of the key
     if path[0] == "expert_parallel" and config.switch("expert_parallel", "enabled"):
         return True
-    is_unmet = config.ends_in_deepspeed and _unmet(config, path) is not None
-    return is_unmet or _is_one_text(config, path)
-
-
-def _is_absent_by_null(config: Context, path: Path) -> bool:
-    """null is the default of the key, or stands for a block that may be absent."""
-    if config.get(*path) is not None:
-        return False
-    known = key_at(path)
-    return path in (("bf16",), ("aio",)) or (known is not None and known.default is None)
-
-
-def _is_one_text(config: Context, path: Path) -> bool:
-    """Where DeepSpeed takes one text for a list of one."""
-    return path[:2] == ("zero_optimization", "leaf_module") and isinstance(config.get(*path), str)
-
-
-def _what_happens(error: SchemaError) -> str:
-    if error.kind is ErrorKind.TYPE and isinstance(error.value, str) and "true" in error.expected:
-        return "it is not checked, and a text that is not empty counts as true"
-    return "it is not checked, and used as it is"
+    # What DeepSpeed insists on for this very value, or of the list it stands in, is DSC031.
+    is_unmet = config.ends_in_deepspeed and not config.unmet.keys().isdisjoint({path, path[:-1]})
+    # DeepSpeed takes one text for a list of one there.
+    is_leaf = path[:2] == ("zero_optimization", "leaf_module")
+    return is_unmet or (is_leaf and isinstance(config.get(*path), str))
 
 
 @rule("DSC033", Effect.NOTE, also=(Effect.ALTERED,))

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.checks.rule import Finding, Path, beside_arguments, in_deepspeed
 from dsconfig.report import Effect
-from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.schema.key_index import lives
 from dsconfig.schema.version import NEWEST, OLDEST
@@ -197,12 +196,8 @@ def wrong_level_name_error(config: Context) -> Iterator[Finding]:
         )
 
 
-def _says_nothing_of_clipping(runtime: Runtime) -> bool:
-    """The Trainer's own max_grad_norm is 1.0, whoever clips."""
-    return runtime.ends_in_deepspeed and not runtime.compares_arguments
-
-
-@rule("DSC818", Effect.NOTE, holds=_says_nothing_of_clipping)
+# The Trainer's own max_grad_norm is 1.0, whoever clips.
+@rule("DSC818", Effect.NOTE, holds=lambda one: in_deepspeed(one) and not beside_arguments(one))
 def clipping_by_default(config: Context) -> Iterator[Finding]:
     """Without `gradient_clipping`, releases since 0.19.3 clip at 1.0; earlier ones did not.
 
