@@ -45,16 +45,13 @@ def training_argument(config: Context) -> Iterator[Finding]:
         return
     holder = config.document.holder
     held = bool(holder) and not is_of_accelerate(holder)
-    release, in_file = Transformers.release, "training" in config.facts.origins
     for name in training.arguments.keys() & FORMER.keys():
         stops = "it may run on an earlier one" if held else "it stops"
-        yield Finding(
-            path=(),
-            message=f"{config.argument(name)} is no TrainingArgument of transformers {release}: "
-            f"{stops}",
-            help=FORMER[name],
+        yield config.of_argument(
+            name,
+            f" is no TrainingArgument of transformers {Transformers.release}: {stops}",
+            FORMER[name],
             effect=Effect.DEPRECATED if held else None,
-            elsewhere=in_file,
         )
     if held:
         return
@@ -67,25 +64,19 @@ def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Findi
     told_elsewhere = {distributed_config.HOLDER, distributed_config.BLOCK}
     unknown = sorted(arguments.keys() - TAKEN - FORMER.keys() - OF_SCRIPTS - told_elsewhere)
     meant = {name: spelling.closest(name, sorted(TAKEN)) for name in unknown}
-    in_file = "training" in config.facts.origins
     if None not in meant.values():
         for name, alike in meant.items():
-            yield Finding(
-                path=(),
-                message=f"{config.argument(name)} is no TrainingArgument: transformers stops",
-                help=f'did you mean "{alike}"?',
-                elsewhere=in_file,
-            )
+            said = " is no TrainingArgument: transformers stops"
+            yield config.of_argument(name, said, f'did you mean "{alike}"?')
         return
+    others = "".join(f", {name}" for name in unknown[1:MOST_NAMED])
     more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
-    named = ", ".join((config.argument(unknown[0]), *unknown[1:MOST_NAMED]))
-    yield Finding(
-        path=(),
-        message=f"{named}{more}: no TrainingArguments, at which transformers stops where the "
-        "script has no class with such fields",
-        help="delete them where it has none",
+    yield config.of_argument(
+        unknown[0],
+        f"{others}{more}: no TrainingArguments, at which transformers stops where the script has "
+        "no class with such fields",
+        "delete them where it has none",
         effect=Effect.NOTE,
-        elsewhere=in_file,
     )
 
 
@@ -96,11 +87,10 @@ def _texts(config: Context) -> Iterator[Finding]:
         return
     for name, text in yaml_text.texts_for_numbers(file).items():
         if name in TAKEN and name in NUMBERS:
-            yield Finding(
-                path=(),
-                message=f"{config.argument(name)} is the text {text!r} to PyYAML, and "
-                "HfArgumentParser leaves it one: the optimizer stops",
-                help=f"write {yaml_text.as_number(text)}",
+            yield config.of_argument(
+                name,
+                f" is the text {text!r} to PyYAML, and HfArgumentParser leaves it one: the "
+                "optimizer stops",
+                f"write {yaml_text.as_number(text)}",
                 effect=Effect.NOTE,
-                elsewhere=True,
             )

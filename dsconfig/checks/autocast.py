@@ -102,24 +102,17 @@ def autocast_module_unknown(config: Context) -> Iterator[Finding]:
         )
     elif isinstance(modules, list):
         for index, name in enumerate(config.items(*path)):
-            if isinstance(name, str) and not _importable(name):
+            if not isinstance(name, str):
+                continue
+            package, _, class_name = name.rpartition(".")
+            # Told only where it is certain that the name leads nowhere.
+            if not package or (package == "torch.nn" and class_name not in NN_CLASSES):
+                meant = config.closest(class_name, NN_CLASSES)
                 yield Finding(
                     path=(*path, str(index)),
-                    message=f'"{name}" cannot be imported: DeepSpeed stops when the engine is '
-                    "built",
-                    help=_suggestion(config, name),
+                    message=f'"{name}" cannot be imported: {NOW}',
+                    help=f'did you mean "torch.nn.{meant}"?' if meant else "write package.Class",
                 )
-
-
-def _importable(name: str) -> bool:
-    """False only where it is certain that the name leads nowhere."""
-    package, _, class_name = name.rpartition(".")
-    return bool(package) and (package != "torch.nn" or class_name in NN_CLASSES)
-
-
-def _suggestion(config: Context, name: str) -> str:
-    meant = config.closest(name.rpartition(".")[2], NN_CLASSES)
-    return f'did you mean "torch.nn.{meant}"?' if meant else "write package.Class"
 
 
 @rule("DSC306", Effect.REFUSED, wakes="torch_autocast", late=True)

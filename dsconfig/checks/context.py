@@ -9,6 +9,7 @@ from dsconfig.checks.registry import HOLDER, MODEL, NESTED, TRAINING
 from dsconfig.checks.rule import Finding
 from dsconfig.facts import Facts
 from dsconfig.lazily import lazily
+from dsconfig.report import Effect
 from dsconfig.runtimes import conditions
 from dsconfig.runtimes.base import ARGUMENTS, AUTO, AutoFate, Runtime
 from dsconfig.runtimes.read_config import ReadConfig
@@ -203,6 +204,19 @@ class Context(ReadConfig):
         file = self.facts.origins.get("training")
         return f"{yaml_text.place(file, path) if file else ARGUMENTS}: {path}"
 
+    def of_argument(
+        self,
+        path: str,
+        said: str,
+        help: str,
+        *,
+        late: bool | None = None,
+        effect: Effect | None = None,
+    ) -> Finding:
+        """A finding about a TrainingArgument, which stands in another file or in none."""
+        message, in_file = f"{self.argument(path)}{said}", "training" in self.facts.origins
+        return Finding((), message, help, effect, late, elsewhere=in_file)
+
     def closest(self, name: str, known: Iterable[str]) -> str | None:
         """The known name that is spelled most alike; None where none is close.
 
@@ -210,6 +224,11 @@ class Context(ReadConfig):
         """
         self._compared += 1
         return spelling.closest(name, known) if self._compared <= MOST_COMPARED else None
+
+    def meant(self, name: str, known: Iterable[str]) -> str:
+        """What to do with a name that nothing reads."""
+        alike = self.closest(name, sorted(known))
+        return f'did you mean "{alike}"?' if alike else "delete it"
 
     @cached_property
     def schema_errors(self) -> list[SchemaError]:
@@ -219,14 +238,11 @@ class Context(ReadConfig):
     @cached_property
     def paths(self) -> tuple[tuple[str, ...], ...]:
         """The path of every key, outer ones first."""
-        found: list[tuple[str, ...]] = []
-        _collect(self.config, (), found)
-        return tuple(found)
+        return tuple(_paths_in(self.config, ()))
 
 
-def _collect(block: dict[str, Any], path: tuple[str, ...], found: list[tuple[str, ...]]) -> None:
+def _paths_in(block: dict[str, Any], outer: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for name, value in block.items():
-        inner = (*path, name)
-        found.append(inner)
+        yield (*outer, name)
         if is_block(value):
-            _collect(value, inner, found)
+            yield from _paths_in(value, (*outer, name))

@@ -78,7 +78,13 @@ def expert_parallel_values(config: Context) -> Iterator[Finding]:
                 help="correct it, or leave it out for the default",
             )
     yield from _with_others(config, tp)
-    yield from _fits_the_world(config, size)
+    world = config.facts.world_size
+    if world is not None and isinstance(size, int) and size > 1 and world % size:
+        yield Finding(
+            path=(*EP, "autoep_size"),
+            message=f"autoep_size {size} does not divide {world} ranks: {NOW}",
+            help="write a divisor of the number of ranks",
+        )
 
 
 def _wrong_values(config: Context, told: list[str]) -> Iterator[tuple[str, bool, str]]:
@@ -117,16 +123,6 @@ def _with_others(config: Context, tp: int) -> Iterator[Finding]:
                 message=f"{'.'.join(path)} does not go with expert_parallel here: {NOW}",
                 help="switch one of the two off",
             )
-
-
-def _fits_the_world(config: Context, size: object) -> Iterator[Finding]:
-    world = config.facts.world_size
-    if world is not None and isinstance(size, int) and size > 1 and world % size:
-        yield Finding(
-            path=(*EP, "autoep_size"),
-            message=f"autoep_size {size} does not divide {world} ranks: {NOW}",
-            help="write a divisor of the number of ranks",
-        )
 
 
 LEAVES_KNOWN = ("mixtral", "qwen2_moe", "qwen3_moe")

@@ -1,6 +1,6 @@
 """Keys nobody reads: unknown, misspelt, misplaced, renamed, doubled, or mere comments."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dsconfig.checks.context import Context
@@ -13,7 +13,6 @@ from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.schema import ErrorKind, SchemaError
 from dsconfig.schema.version import Version
-from dsconfig.source.document import Document
 from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
 
@@ -25,6 +24,7 @@ OWN_KEYS = ("$schema", "$dsconfig")
 """Top-level keys for editors and for this program."""
 COMMENT_MARKS = ("_", "//", "#", "$", "/*", "--")
 COMMENT_WORDS = ("comment", "comments", "note", "notes", "description")
+IGNORED = "it is ignored without a word"
 PARAMETERS = (("optimizer", "params"), ("scheduler", "params"))
 
 
@@ -102,8 +102,7 @@ def unknown_key(config: Context) -> Iterator[Finding]:
         meant = _meant(config, path, error)
         yield Finding(
             path=path,
-            message=f'unknown key "{_dotted(path)}": '
-            + _consequence(config, path, "it is ignored without a word"),
+            message=f'unknown key "{_dotted(path)}": ' + _consequence(config, path, IGNORED),
             help=meant.help,
             effect=Effect.REFUSED if refused else None,
             fix=_write_as(config, path, meant.new, refused and meant.surely) if meant.new else None,
@@ -195,20 +194,17 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
         hint = f', or did you mean "{alike}"?' if alike else ""
         named = " or ".join(_dotted(place[:-1]) or "the top level" for place in places)
         refused = _refused(config, path)
-        fix = None
-        if (
-            len(places) == 1
-            and config.is_in_force(places[0][:-1])
-            and not (alike and spelling.same_letters(alike, path[-1]))
-        ):
-            fix = _write_as(config, path, places[0], safe=False)
+        is_home = len(places) == 1 and config.is_in_force(places[0][:-1])
+        is_misspelt = alike is not None and spelling.same_letters(alike, path[-1])
         yield Finding(
             path=path,
             message=f'"{path[-1]}" belongs in {named}: '
             + _consequence(config, path, "here it is ignored without a word"),
             help=f"move it to {' or '.join(_dotted(place) for place in places)}{hint}",
             effect=Effect.REFUSED if refused else None,
-            fix=fix,
+            fix=_write_as(config, path, places[0], safe=False)
+            if is_home and not is_misspelt
+            else None,
             on_key=True,
         )
 
@@ -225,12 +221,10 @@ def renamed_key(config: Context) -> Iterator[Finding]:
         if old is None or config.version < old.since:
             continue
         refused = _refused(config, path)
-        consequence = (
-            f"DeepSpeed {config.release} refuses it" if refused else "it is ignored without a word"
-        )
+        what = f"DeepSpeed {config.release} refuses it" if refused else IGNORED
         yield Finding(
             path=path,
-            message=f'"{_dotted(path)}" was renamed in DeepSpeed {old.since}: {consequence}',
+            message=f'"{_dotted(path)}" was renamed in DeepSpeed {old.since}: {what}',
             help=old.advice,
             effect=Effect.REFUSED if refused else None,
             fix=_write_as(config, path, old.new, refused) if old.new else None,
@@ -250,46 +244,14 @@ def _write_as(config: Context, path: Path, new: Path, safe: bool) -> Fix | None:
     return as_fix(edits, safe=safe)
 
 
-def _moved(target: str, written: str) -> Callable[[Document, Any], tuple[Edit, ...]]:
-    """Replace a switch of zero_optimization by a block that says the same."""
-
-    def edits(document: Document, value: Any) -> tuple[Edit, ...]:
-        old = join(*ZERO, written)
-        if target in document.value[ZERO[0]]:
-            return ()
-        if value is True:
-            renaming = rename_key(document, old, target)
-            return (*renaming, *replace_value(document, old, {"device": "cpu"}))
-        if value is False or value is None:
-            return delete_entry(document, old)
-        return ()
-
-    return edits
-
-
-def _gather(document: Document, value: Any) -> tuple[Edit, ...]:
-    old = join(*ZERO, "stage3_gather_fp16_weights_on_model_save")
-    taken = {"gather_16bit_weights_on_model_save", "stage3_gather_16bit_weights_on_model_save"}
-    if not taken.isdisjoint(document.value[ZERO[0]]):
-        return ()
-    return rename_key(document, old, "stage3_gather_16bit_weights_on_model_save")
-
-
-def _bfloat16(document: Document, value: Any) -> tuple[Edit, ...]:
-    config = document.value
-    return () if "bf16" in config else rename_key(document, "/bfloat16", "bf16")
-
-
-Edits = Callable[[Document, Any], tuple[Edit, ...]]
-
-
 class Deprecated(NamedTuple):
-    """What a deprecated key does today. ``edits`` write the same thing the new way."""
+    """What a deprecated key does today."""
 
     consequence: str
-    edits: Edits | None = None
+    new: str | None = None
+    """What it is called now, where a name says the same thing."""
     idle: str | None = None
-    """What it does where it is off."""
+    """What it does where it is off, of a switch that became a block with a device."""
     works: bool = True
     """False where no value does anything any more."""
 
@@ -297,23 +259,24 @@ class Deprecated(NamedTuple):
 DEPRECATED: Mapping[Path, Deprecated] = {
     (*ZERO, "cpu_offload"): Deprecated(
         'DeepSpeed takes it for "offload_optimizer": {"device": "cpu"}',
-        _moved("offload_optimizer", "cpu_offload"),
+        "offload_optimizer",
         "it does nothing",
     ),
     (*ZERO, "cpu_offload_param"): Deprecated(
         'DeepSpeed takes it for "offload_param": {"device": "cpu"}',
-        _moved("offload_param", "cpu_offload_param"),
+        "offload_param",
         "it does nothing",
     ),
     (*ZERO, "cpu_offload_use_pin_memory"): Deprecated("its value is dropped", works=False),
     (*ZERO, "stage3_gather_fp16_weights_on_model_save"): Deprecated(
-        "DeepSpeed takes it for stage3_gather_16bit_weights_on_model_save", _gather
+        "DeepSpeed takes it for stage3_gather_16bit_weights_on_model_save",
+        "stage3_gather_16bit_weights_on_model_save",
     ),
     (*ZERO, "elastic_checkpoint"): Deprecated(
         "universal checkpoints replaced it, and at stage 3, where DeepSpeed logs that elastic "
         "checkpointing is deprecated, it does nothing"
     ),
-    ("bfloat16",): Deprecated("it is read only where bf16 is absent", _bfloat16),
+    ("bfloat16",): Deprecated("it is read only where bf16 is absent", "bf16"),
 }
 
 
@@ -339,7 +302,7 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
         if since is None or config.version < Version.parse(since):
             continue
         value, old = config.get(*path), DEPRECATED[path]
-        edits = old.edits(config.document, value) if old.edits else ()
+        edits = _as_today(config, path, old, value)
         is_off = old.idle is not None and not value
         says = old.idle if is_off else old.consequence
         yield Finding(
@@ -350,6 +313,20 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
             fix=Fix(Applicability.SAFE, edits) if edits else None,
             on_key=True,
         )
+
+
+def _as_today(config: Context, path: Path, old: Deprecated, value: Any) -> tuple[Edit, ...]:
+    """What writes a deprecated key the new way, where the file has that not as well."""
+    document, pointer, block = config.document, join(*path), path[:-1]
+    today = config.key_at((*block, old.new)) if old.new else None
+    if today is None or any(config.has(*block, name) for name in (today.name, *today.aliases)):
+        return ()
+    renaming = rename_key(document, pointer, today.name)
+    if old.idle is None:
+        return renaming
+    if value is True:
+        return (*renaming, *replace_value(document, pointer, {"device": "cpu"}))
+    return delete_entry(document, pointer) if value is False or value is None else ()
 
 
 @rule("DSC025", Effect.REFUSED, wakes="zero_optimization tensor_parallel", on_templates=True)
@@ -365,10 +342,8 @@ def key_under_two_names(config: Context) -> Iterator[Finding]:
         if entry.outcome is Outcome.TWICE and entry.field is not None:
             yield Finding(
                 path=path,
-                message=(
-                    f'"{path[-1]}" and "{entry.field.name}" are two names of one key: '
-                    "DeepSpeed stops and calls the first an extra input"
-                ),
+                message=f'"{path[-1]}" and "{entry.field.name}" are two names of one key: '
+                "DeepSpeed stops and calls the first an extra input",
                 help=f'keep "{entry.field.name}"',
                 on_key=True,
             )

@@ -92,7 +92,11 @@ def _accumulation(config: Context) -> float | None:
         return steps
     total, micro = config.number(GLOBAL), config.number(MICRO)
     if AUTO in (config.get(STEPS), config.get(GLOBAL), config.get(MICRO)):
-        return _accumulation_of_arguments(config)
+        # The Trainer fills it in: by its default where arguments were given and do not say.
+        training = config.facts.training
+        given = training.gradient_accumulation_steps if training is not None else None
+        default = runs.DEFAULTS[STEPS] if training is not None and training.arguments else None
+        return given or default
     if total is None or micro is None or not micro:
         return 1
     ranks = config.facts.data_parallel
@@ -100,23 +104,12 @@ def _accumulation(config: Context) -> float | None:
     return solved.accumulation if solved is not None else None
 
 
-def _accumulation_of_arguments(config: Context) -> int | None:
-    """What the Trainer fills in: the default where arguments were given and do not say."""
-    training = config.facts.training
-    if training is None:
-        return None
-    default = runs.DEFAULTS[STEPS] if training.arguments else None
-    return training.gradient_accumulation_steps or default
-
-
 def lost_steps(config: Context, path: Path, said: str, beyond: int) -> Iterator[Told]:
     """A fault that shows with more micro steps than ``beyond``."""
     steps = _accumulation(config)
     if steps is None:
-        condition = (
-            "where it accumulates" if beyond == 1 else f"with more than {beyond} micro steps"
-        )
-        yield Told(path, f"{said}, {condition}", sure=False)
+        where = "where it accumulates" if beyond == 1 else f"with more than {beyond} micro steps"
+        yield Told(path, f"{said}, {where}", sure=False)
     elif steps > beyond:
         yield Told(path, said)
 

@@ -53,7 +53,7 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(name,),
             message=f'"{name}" is no setting of an accelerate config: accelerate stops',
-            help=_meant(config, name, plugin_settings.TOP_LEVEL),
+            help=config.meant(name, plugin_settings.TOP_LEVEL),
             effect=Effect.REFUSED,
             on_key=True,
         )
@@ -62,17 +62,12 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(BLOCK, name),
             message=f'"{name}" is no setting of accelerate\'s DeepSpeed plugin: nothing reads it',
-            help=_meant(config, name, plugin_settings.KNOWN),
+            help=config.meant(name, plugin_settings.KNOWN),
             on_key=True,
         )
     yield from _unreadable(config)
     if not unknown:  # what is missing may be there under a name that is misspelt
         yield from _missing(launch)
-
-
-def _meant(config: Context, name: str, known: frozenset[str]) -> str:
-    alike = config.closest(name, sorted(known))
-    return f'did you mean "{alike}"?' if alike else "delete it"
 
 
 def _unreadable(config: Context) -> Iterator[Finding]:

@@ -56,12 +56,12 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
         )
     for name in (each for each in block if each not in parallelism.KNOWN):
         whole = parallelism.written(str(name))
-        known = sorted(parallelism.KNOWN)
-        alike = whole if whole in known else config.closest(name, known)
         yield Finding(
             path=(BLOCK, name),
             message=f'"{name}" is no setting of accelerate\'s {BLOCK}: nothing reads it',
-            help=f'did you mean "{alike}"?' if alike else "delete it",
+            help=f'did you mean "{whole}"?'
+            if whole in parallelism.KNOWN
+            else config.meant(name, parallelism.KNOWN),
             effect=Effect.ALTERED,
             on_key=True,
         )
@@ -97,32 +97,21 @@ def distributed_config(config: Context) -> Iterator[Finding]:
     if training is None or not path:
         return
     block = division.block_of(training.arguments)
-    in_file = "training" in config.facts.origins
     for name in (each for each in block if each not in division.KNOWN):
-        alike = config.closest(f"{name}", sorted(division.KNOWN))
-        yield Finding(
-            path=(),
-            message=f"{config.argument(f'{path}.{name}')} is no setting of DistributedConfig: "
-            "transformers drops it",
-            help=f'did you mean "{alike}"?' if alike else "delete it",
+        yield config.of_argument(
+            f"{path}.{name}",
+            " is no setting of DistributedConfig: transformers drops it",
+            config.meant(f"{name}", division.KNOWN),
             effect=Effect.ALTERED,
-            elsewhere=in_file,
         )
     breaches = list(division.breaches(block, config.facts.world_size))
     for breach in breaches:
-        yield Finding(
-            path=(),
-            message=f"{config.argument(f'{path}.{breach.setting}')} {breach.said}: from_pretrained "
-            "stops",
-            help=breach.help,
-            elsewhere=in_file,
-        )
+        said = f" {breach.said}: from_pretrained stops"
+        yield config.of_argument(f"{path}.{breach.setting}", said, breach.help)
     if not breaches and division.divides(block, config.facts.world_size):
-        yield Finding(
-            path=(),
-            message=f"{config.argument(path)} divides the model among ranks before DeepSpeed has "
-            f"it: {NOW}",
-            help='leave it out and let ZeRO divide the model, or set "tensor_parallel"',
-            elsewhere=in_file,
+        yield config.of_argument(
+            path,
+            f" divides the model among ranks before DeepSpeed has it: {NOW}",
+            'leave it out and let ZeRO divide the model, or set "tensor_parallel"',
             late=True,
         )
