@@ -117,7 +117,7 @@ class Context(ReadConfig):
 
     def unmet_condition(self, rule: str) -> Iterator[conditions.Breach]:
         """Where the condition between keys that a rule tells about is not met."""
-        return conditions.unmet(rule, self)
+        return conditions.CONDITIONS[rule].find(self)
 
     def breached(self, rule: str, then: str, help: str) -> Iterator[Finding]:
         """A finding at each such place: what is said of it, what happens ``then``, what to do."""

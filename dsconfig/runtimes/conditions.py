@@ -61,10 +61,6 @@ def breaches(config: ReadConfig, roots: tuple[str, ...] | None) -> Iterator[Brea
             yield from condition.find(config)
 
 
-def _path(dotted: str) -> tuple[Path, ...]:
-    return (tuple(dotted.split(".")),)
-
-
 # ZeRO.
 
 ZERO_WITHOUT_FP16 = Version(0, 3, 16)
@@ -190,7 +186,7 @@ def sum_not_supported(config: ReadConfig) -> Iterator[Breach]:
     for reason, holds in reasons.items():
         if holds:
             said = f'gradient_allreduce_op "sum" is not supported with {reason}'
-            yield Breach(_path("gradient_allreduce_op"), said, "ValueError")
+            yield Breach((("gradient_allreduce_op",),), said, "ValueError")
 
 
 def sums(config: ReadConfig) -> bool:
@@ -303,7 +299,7 @@ def gds_not_on_device(config: ReadConfig) -> Iterator[Breach]:
     device = config.facts.device
     if config.switch("aio", "use_gds") and device is not None and device.kind != "cuda":
         said = f"use_gds needs an NVIDIA card, not {device.name}"
-        yield Breach(_path("aio.use_gds"), said, "AssertionError")
+        yield Breach((("aio", "use_gds"),), said, "AssertionError")
 
 
 @_condition("elasticity-with-batch", "elasticity")
@@ -314,7 +310,7 @@ def elasticity_with_batch(config: ReadConfig) -> Iterator[Breach]:
     written = [key for key in sorted(KEYS) if key in config.config]
     if config.switch("elasticity", "enabled") and written and not ignores:
         said = f"elasticity is enabled beside {' and '.join(written)}"
-        yield Breach(_path("elasticity.enabled"), said, "ElasticityConfigError")
+        yield Breach((("elasticity", "enabled"),), said, "ElasticityConfigError")
 
 
 @_condition("wrong-level-name-error", "compression_training")
@@ -323,8 +319,3 @@ def compression_at_wrong_level(config: ReadConfig) -> Iterator[Breach]:
     if config.since("0.7.0") and not config.since("0.19.3") and config.switch(*path):
         said = "shared_parameters does not stand in a method of compression_training"
         yield Breach((path,), said, "NameError")
-
-
-def unmet(name: str, config: ReadConfig) -> Iterator[Breach]:
-    """What is not met of the condition that a rule tells about."""
-    return CONDITIONS[name].find(config)

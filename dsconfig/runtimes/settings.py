@@ -23,8 +23,6 @@ with lazily():
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from dsconfig.schema.catalogue import Key
-
     D = TypeVar("D", bound=DataclassInstance)
 else:
     D = TypeVar("D")
@@ -80,16 +78,6 @@ _CONVERTED: Mapping[Any, Callable[[Any], Any]] = {
 """By the type of a field: what a value is turned into. Others stay as they are."""
 
 
-def _read_as(known: "Key", text: str, version: Version) -> Any:
-    """What DeepSpeed's model makes of a text at a release that has one: "2" is 2, "false" false."""
-    if not known.checked_at(version):
-        return text
-    try:
-        return coercion.convert(known.kind, text, version, known.choices)
-    except coercion.Refused:
-        return text
-
-
 class Settings:
     """Looks a path up in the config, by any of its spellings, and else in the schema.
 
@@ -120,7 +108,12 @@ class Settings:
             return written
         if written == AUTO and known.shape.auto and known.auto_filled_by:
             raise ValueError(f'{path} is still "auto"; resolve the config first')
-        return _read_as(known, written, self._version)
+        if not known.checked_at(self._version):
+            return written
+        try:  # as DeepSpeed's model reads a text: "2" is 2, "false" false
+            return coercion.convert(known.kind, written, self._version, known.choices)
+        except coercion.Refused:
+            return written
 
     def flag(self, path: str) -> bool:
         """A switch; off in a block that the file does not have, whatever its default there."""

@@ -42,10 +42,7 @@ def _is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def _instance(*types: type) -> Test:
-    def accepts(value: Any) -> bool:
-        return isinstance(value, types)
-
-    return accepts
+    return lambda value: isinstance(value, types)
 
 
 def _exactly(*choices: Any) -> Test:
@@ -129,10 +126,7 @@ ONLY_NULL = ByHand(_instance(type(None)), "null")
 A_NAME = ByHand(_instance(str, type(None)), "a name")
 A_DIRECTORY = ByHand(bool, "a directory")
 CLASS_NAMES = ByHand(_texts, "a list of class names")
-NAME_PATTERNS = ByHand(
-    _patterns,
-    '"auto" or a list of name patterns',
-)
+NAME_PATTERNS = ByHand(_patterns, '"auto" or a list of name patterns')
 SPARSITY_MODE = ByHand(
     _exactly("dense", "fixed", "variable", "bigbird", "bslongformer"),
     "one of dense, fixed, variable, bigbird, bslongformer",

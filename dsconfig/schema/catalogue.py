@@ -63,12 +63,13 @@ class Key:
         self.status = _status(declared, life)
         self.since = _since(declared, life, parent, self.status)
         self.until = _version(declared.until or life.until) if self.since else None
-        self.gap = _interval(declared.gap) or _gap_of(parent, self.since, self.until)
+        self.gap = _gap(declared, parent, self.since, self.until)
         self.refused_from = _version(declared.refused) or (parent.refused_from if parent else None)
         self.checked_since = _checked_since(declared, life)
         self.aliases = declared.aliases
         self.replaced_by = declared.replaced_by
-        self.applies_to = _types_with(owners, name) if len(owners) > 1 else ()
+        takers = (each for each in owners if name in each.model_fields)
+        self.applies_to = tuple(each.__name__ for each in takers) if len(owners) > 1 else ()
         self.memory = declared.memory
         self.related = declared.see
         self.earlier_defaults: tuple[tuple[Version, Any], ...] = _changes(declared.was)
@@ -158,6 +159,9 @@ class Key:
         return self.checked_since is not None and version >= self.checked_since
 
 
+_key = cache(Key)
+"""The key that a field declares; ``owners`` are all blocks that may stand in its place."""
+
 _KIND_OF_TYPE = {
     "boolean": Kind.BOOL,
     "integer": Kind.INT,
@@ -212,7 +216,7 @@ def find(parts: Sequence[str], *, of_type: str | None = None) -> Key | None:
 
 def keys() -> Iterator[Key]:
     """All keys, parents before children, in the order of declaration."""
-    yield from _below((DSConfig,), None)
+    return _below((DSConfig,), None)
 
 
 def _below(owners: tuple[type[Block], ...], parent: Key | None) -> Iterator[Key]:
@@ -332,16 +336,6 @@ def field_of(block: BlockKey, name: str) -> Key | None:
     return _named(name, (block.owner,), block.key)
 
 
-def _types_with(owners: tuple[type[Block], ...], name: str) -> tuple[str, ...]:
-    return tuple(owner.__name__ for owner in owners if name in owner.model_fields)
-
-
-@cache
-def _key(name: str, owner: type[Block], owners: tuple[type[Block], ...], parent: Key | None) -> Key:
-    """The key that a field declares; ``owners`` are all blocks that may stand in its place."""
-    return Key(name, owner, owners, parent)
-
-
 def _path(name: str, parent: Key | None) -> str:
     if parent is None:
         return name
@@ -355,10 +349,12 @@ def _status(declared: Declaration, life: Life) -> KeyStatus:
     return KeyStatus.REMOVED if declared.until or life.until else KeyStatus.LIVE
 
 
-def _gap_of(
-    parent: Key | None, since: Version | None, until: Version | None
+def _gap(
+    declared: Declaration, parent: Key | None, since: Version | None, until: Version | None
 ) -> tuple[Version, Version] | None:
-    """The gap of the block around a key that was there before and after it."""
+    """As declared, or that of the block around a key that was there before and after it."""
+    if declared.gap is not None:
+        return Version.parse(declared.gap[0]), Version.parse(declared.gap[1])
     if parent is None or parent.gap is None or since is None:
         return None
     start, end = parent.gap
@@ -372,9 +368,8 @@ def _since(
         return Version.parse(declared.since)
     if declared.status or status in (KeyStatus.EXTERNAL, KeyStatus.DOCS_ONLY):
         return None  # declared so because no release of DeepSpeed read it
-    if parent is None:
-        return Version.parse(life.since)
-    return Version.parse(life.since) if parent.since is not None else None
+    is_read = parent is None or parent.since is not None
+    return Version.parse(life.since) if is_read else None
 
 
 def _checked_since(declared: Declaration, life: Life) -> Version | None:
@@ -392,10 +387,6 @@ def _changes(declared: Mapping[str, T]) -> tuple[tuple[Version, T], ...]:
 
 def _version(text: str | None) -> Version | None:
     return Version.parse(text) if text else None
-
-
-def _interval(pair: tuple[str, str] | None) -> tuple[Version, Version] | None:
-    return (Version.parse(pair[0]), Version.parse(pair[1])) if pair else None
 
 
 def strict_since(path: str) -> tuple[tuple[Version, Version | None], ...]:

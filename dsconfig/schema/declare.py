@@ -57,7 +57,8 @@ class Declaration(NamedTuple):
     unit: str | None = None
     since: str | None = None
     until: str | None = None
-    """The first and last release that read it; left out: those of its block."""
+    """The first and last release that read it; left out: those of its block, or the one before
+    ``refused`` or ``renamed``."""
     gap: tuple[str, str] | None = None
     """The first and last of some releases between that did not."""
     was: Mapping[str, Any] = {}
@@ -111,6 +112,10 @@ class Declaration(NamedTuple):
 def _declaring(declaration: Callable[P, Declaration]) -> Callable[Concatenate[Any, str, P], Any]:
     def key(default: Any, doc: str, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         declared = declaration(*args, **kwargs)
+        gone = declared.refused or declared.renamed
+        if gone and not declared.until:
+            minor, _, patch = gone.rpartition(".")
+            declared = declared._replace(until=f"{minor}.{int(patch) - 1}")
         alias = AliasChoices(*declared.spelled) if declared.spelled else None
         # What `Field` does in the end; its forty parameters are felt where hundreds of keys load.
         return FieldInfo.from_field(

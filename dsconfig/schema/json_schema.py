@@ -198,14 +198,13 @@ class Release:
         if declared.status or life.status:
             return (declared.status or life.status) == "external"
         since, until = declared.since or life.since, declared.until or life.until
-        if self.version < Version.parse(since) or self.after(until):
+        last = Version.parse(until) if until else self.version
+        if not Version.parse(since) <= self.version <= last:
             return False
-        return declared.gap is None or not (
-            Version.parse(declared.gap[0]) <= self.version <= Version.parse(declared.gap[1])
-        )
-
-    def after(self, release: str | None) -> bool:
-        return release is not None and self.version > Version.parse(release)
+        if declared.gap is None:
+            return True
+        start, end = map(Version.parse, declared.gap)
+        return not start <= self.version <= end
 
 
 def _references(schema: Any) -> list[str]:

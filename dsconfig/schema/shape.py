@@ -125,17 +125,15 @@ _PLURALS = {"string": "strings", "integer": "integers", "number": "numbers", "ob
 
 def _phrase(type_: str, shape: Shape) -> str:
     if shape.choices and not type_.startswith("array"):
-        words = [f'"{word}"' if isinstance(word, str) else _json(word) for word in shape.choices]
+        words = [
+            f'"{word}"' if isinstance(word, str) else str(word).lower() for word in shape.choices
+        ]
         return words[0] if len(words) == 1 else "one of " + ", ".join(words)
     if type_.startswith("array<"):
         item = type_.removeprefix("array<").removesuffix(">")
         return "a list of " + _PLURALS.get(item, "lists")
     limits = _limits(shape.bounds) if type_ in ("integer", "number") else ""
     return _PHRASES.get(type_, f"a {type_} of a program") + limits
-
-
-def _json(word: Any) -> str:
-    return str(word).lower() if isinstance(word, bool) else str(word)
 
 
 def _limits(bounds: Bounds) -> str:

@@ -61,7 +61,8 @@ def errors(values: Any) -> list[SchemaError]:
 
 def _read(detail: ErrorDetails, values: Any) -> SchemaError:
     path = tuple(part for part in detail["loc"] if part not in (FIRST_BRANCH, SECOND_BRANCH))
-    pointer = "".join(f"/{_escape(str(part))}" for part in path)
+    parts = (str(part).replace("~", "~0").replace("/", "~1") for part in path)
+    pointer = "".join(f"/{part}" for part in parts)
     kind = _KINDS.get(detail["type"], ErrorKind.TYPE)
     if kind is ErrorKind.UNKNOWN:
         known = known_names(values, path[:-1])
@@ -78,10 +79,6 @@ def _narrowed(kind: ErrorKind, value: Any) -> ErrorKind:
     ):
         return ErrorKind.TYPE
     return kind
-
-
-def _escape(part: str) -> str:
-    return part.replace("~", "~0").replace("/", "~1")
 
 
 def _expected(values: Any, path: tuple[str | int, ...]) -> str:

@@ -10,6 +10,7 @@ from dsconfig.facts import hf_attributes
 from dsconfig.facts.model import ModelOutline, ModelTree
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.behaviour.replay import MissingFact, Stops, about
+from dsconfig.source.pointer import ABSENT
 
 Named = ModelTree | ModelOutline | None
 """The model of a run, whatever is known of it; None where nobody named one."""
@@ -82,21 +83,9 @@ def sizes_by_width(width: Any) -> tuple[Any, Any, Any]:
 def width_for_transformers(model: Named, open_keys: list[str]) -> Any:
     """hidden_size, the widest of hidden_sizes, then the same two of text_config."""
     config = _config(model, open_keys)
-    width = None
-    if config is not None:
-        text = config.get("text_config")
-        text_config: Mapping[str, Any] = {}
-        if isinstance(text, Mapping):
-            text_config = cast(Mapping[str, Any], text)
-        if "hidden_size" in config:
-            width = config["hidden_size"]
-        elif "hidden_sizes" in config:
-            width = _widest(config["hidden_sizes"])
-        elif "hidden_size" in text_config:
-            width = text_config["hidden_size"]
-        elif "hidden_sizes" in text_config:
-            width = _widest(text_config["hidden_sizes"])
-    if width is None:
+    text = config.get("text_config") if config is not None else None
+    width = _width_in(config, text)
+    if width is ABSENT or width is None:
         _insist_on_knowing(config, open_keys)
         said = "the model's config has neither hidden_size nor hidden_sizes"
         raise Stops("ValueError", said, *open_keys, late=True)
@@ -108,13 +97,25 @@ def width_for_accelerate(model: Named, open_keys: list[str]) -> Any:
     config = _config(model, open_keys)
     if config is None:
         raise Stops("ValueError", "the model has no config attribute", *open_keys, late=True)
-    if "hidden_size" in config:
-        return config["hidden_size"]
-    if "hidden_sizes" in config:
-        return _widest(config["hidden_sizes"])
+    width = _width_in(config)
+    if width is not ABSENT:
+        return width
     _insist_on_knowing(config, open_keys)
     said = "model.config has neither hidden_size nor hidden_sizes at its top level"
     raise Stops("ValueError", said, *open_keys, late=True)
+
+
+def _width_in(*configs: Any) -> Any:
+    """By the first of the two names that the first config has which has one."""
+    for config in configs:
+        if not isinstance(config, Mapping):
+            continue
+        held = cast(Mapping[str, Any], config)
+        if "hidden_size" in held:
+            return held["hidden_size"]
+        if "hidden_sizes" in held:
+            return _widest(held["hidden_sizes"])
+    return ABSENT
 
 
 def _config(model: Named, open_keys: list[str]) -> Mapping[str, Any] | None:

@@ -17,7 +17,6 @@ class ModelInfo(Block, since="0.5.7"):
     hideen_size: Integer | None = key(
         None,
         "hidden_size as releases up to 0.9.2 misspelt it.",
-        until="0.9.2",
         replaced_by="autotuning.model_info.hidden_size",
         renamed="0.9.3",
     )

@@ -75,14 +75,12 @@ class FlopsProfiler(Block, since="0.3.11"):
     start_step: Integer = key(
         5,
         "First profiled step.",
-        until="0.3.11",
         replaced_by="flops_profiler.profile_step",
         renamed="0.3.12",
     )
     end_step: Integer = key(
         6,
         "First step after it.",
-        until="0.3.11",
         replaced_by="flops_profiler.profile_step",
         renamed="0.3.12",
         instead='write "profile_step"',

@@ -235,7 +235,6 @@ class ZeroOptimization(Block, closed="0.7.0"):
         "Error feedback for quantised gradients.",
         read_as=Kind.DICT,
         since="0.16.2",
-        until="0.19.7",
         refused="0.19.8",
         instead="delete it; quantised gradients work without error feedback",
     )
@@ -243,7 +242,6 @@ class ZeroOptimization(Block, closed="0.7.0"):
         -1,
         "Ranks that share one copy of the model (MiCS); -1 is off.",
         since="0.9.2",
-        until="0.19.6",
         refused="0.19.7",
         instead="delete it, or use zero_hpz_partition_size",
         in_engine=True,
@@ -252,7 +250,6 @@ class ZeroOptimization(Block, closed="0.7.0"):
         False,
         "Gathers within a node first (MiCS).",
         since="0.9.2",
-        until="0.19.6",
         refused="0.19.7",
         instead="delete it, or use zero_hpz_partition_size",
     )

@@ -94,7 +94,6 @@ class Aio(Block, since="0.3.15"):
         1,
         "Documented, and read by no release since 0.16.4.",
         since="0.3.15",
-        until="0.16.3",
         replaced_by="aio.intra_op_parallelism",
         status="docs_only",
         renamed="0.16.4",
