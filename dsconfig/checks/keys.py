@@ -13,6 +13,7 @@ from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.schema import ErrorKind, SchemaError
 from dsconfig.schema.version import Version
+from dsconfig.source.document import OWN_KEYS
 from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
 
@@ -20,7 +21,6 @@ with lazily():
     from dsconfig.checks import spelling
 
 
-OWN_KEYS = ("$schema", "$dsconfig")
 """Top-level keys for editors and for this program."""
 COMMENT_MARKS = ("_", "//", "#", "$", "/*", "--")
 COMMENT_WORDS = ("comment", "comments", "note", "notes", "description")

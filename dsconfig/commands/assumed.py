@@ -8,6 +8,7 @@ import typer
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS
 from dsconfig.lazily import lazily
 from dsconfig.runtimes.base import AUTO, SCRIPT
+from dsconfig.schema.schedules import TOTAL
 from dsconfig.source.pointer import is_block
 
 with lazily():
@@ -101,9 +102,6 @@ def as_in_the_file(document: "Document", facts: "Facts", program: "Runtime") -> 
             say(f"assumed: {text} in TrainingArguments, as in the file; nobody gave them")
         training = replace(training, arguments={**said, **training.arguments})
     return replace(facts, training=training)
-
-
-TOTAL = "scheduler.params.total_num_steps"
 
 
 def _flags(training: "TrainingFacts") -> set[str]:

@@ -12,11 +12,10 @@ from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import RECOMPUTED, recomputation_edits, recomputing_selectively
 from dsconfig.facts import Facts
 from dsconfig.runtimes.base import RECOMPUTATION, Runtime, in_words
-from dsconfig.schema import find
+from dsconfig.schema import AUTO, find
 from dsconfig.source.ignores import REMARKS, SECTION
 from dsconfig.source.pointer import join
 
-AUTO = "auto"
 ZERO = "zero_optimization"
 
 

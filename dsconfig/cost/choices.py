@@ -9,6 +9,7 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.training import TrainingFacts
 from dsconfig.runtimes.base import RECOMPUTATION, SELECTIVE_RECOMPUTATION
 from dsconfig.runtimes.effective import (
+    TIER_NAMES,
     Batch,
     Effective,
     Named,
@@ -183,9 +184,6 @@ def recomputation_edits(recompute: Recompute) -> dict[str, Any]:
     return asked.get(recompute, {})
 
 
-NAMES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
-
-
 def choice_edits(zero: Zero) -> dict[str, Any]:
     """Values by pointer that turn a config to this stage and these tiers."""
     edits: dict[str, Any] = {"/zero_optimization/stage": zero.stage}
@@ -198,7 +196,7 @@ def choice_edits(zero: Zero) -> dict[str, Any]:
 
 def _block(offload: Offload) -> dict[str, Any]:
     path = {"nvme_path": offload.nvme_path} if offload.nvme_path else {}
-    return {"device": NAMES[offload.tier], "pin_memory": offload.pin_memory, **path}
+    return {"device": TIER_NAMES[offload.tier], "pin_memory": offload.pin_memory, **path}
 
 
 def config_of(effective: Effective, *, recomputes: bool = True) -> dict[str, Any]:

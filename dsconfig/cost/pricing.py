@@ -30,10 +30,7 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.training import TrainingFacts
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.degrees import recomputed_blocks, with_degrees
-from dsconfig.runtimes.effective import Effective, Tier
-
-_PLACES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
-"""Tiers in the words of ds_config."""
+from dsconfig.runtimes.effective import TIER_NAMES, Effective
 
 
 def estimate(
@@ -121,8 +118,8 @@ def _priced(
     known = [(card.name, card.memory_bytes)] if card and card.memory_bytes is not None else []
     return Option(
         stage=zero.stage,
-        offload_optimizer=_PLACES[zero.optimizer_tier],
-        offload_param=_PLACES[zero.parameter_tier],
+        offload_optimizer=TIER_NAMES[zero.optimizer_tier],
+        offload_param=TIER_NAMES[zero.parameter_tier],
         device=device,
         host=host,
         nvme=nvme,

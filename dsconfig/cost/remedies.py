@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from dsconfig.cost.activations import Recompute, recompute_of
 from dsconfig.cost.choices import (
-    NAMES,
     RECOMPUTED,
     USUAL,
     can_select,
@@ -28,7 +27,7 @@ from dsconfig.runtimes.base import (
     Runtime,
     runtime_of,
 )
-from dsconfig.runtimes.effective import Effective, Tier, Zero
+from dsconfig.runtimes.effective import TIER_NAMES, Effective, Tier, Zero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +245,7 @@ def _moved_back(now: Zero, then: Zero) -> dict[str, Any]:
         "offload_param": (now.parameter_tier, then.parameter_tier),
     }
     return {
-        f"/zero_optimization/{key}": {"device": NAMES[Tier.DEVICE]}
+        f"/zero_optimization/{key}": {"device": TIER_NAMES[Tier.DEVICE]}
         for key, (held, wanted) in blocks.items()
         if wanted is Tier.DEVICE and held is not Tier.DEVICE
     }

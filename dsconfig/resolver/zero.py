@@ -6,14 +6,14 @@ from typing import Any
 
 from dsconfig.cost import search
 from dsconfig.cost.activations import Recompute
-from dsconfig.cost.choices import NAMES, Choice, choice_of, recomputation_edits
+from dsconfig.cost.choices import Choice, choice_of, recomputation_edits
 from dsconfig.cost.search import Candidate, Space
 from dsconfig.report.sizes import gib
 from dsconfig.resolver import sizing
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 from dsconfig.resolver.sizing import OPTIMIZER, PARAMETERS, STAGE
-from dsconfig.runtimes.effective import Tier
+from dsconfig.runtimes.effective import TIER_NAMES, Tier
 
 
 def fill(draft: Draft) -> None:
@@ -56,7 +56,7 @@ def way_out(space: Space) -> str:
 def in_words(choice: Choice) -> str:
     """``stage 3 with optimizer on cpu and parameters on cpu``, as the file names them."""
     targets = (("optimizer", choice.optimizer), ("parameters", choice.parameters))
-    moved = [f"{what} on {NAMES[tier]}" for what, tier in targets if tier != Tier.DEVICE]
+    moved = [f"{what} on {TIER_NAMES[tier]}" for what, tier in targets if tier != Tier.DEVICE]
     return " with ".join([f"stage {choice.stage}", *([" and ".join(moved)] if moved else [])])
 
 
@@ -83,8 +83,8 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
     rule = f"{in_words(choice)} is the fastest of those that fit, each with its largest micro batch"
     for path, value in (
         (STAGE, choice.stage),
-        (OPTIMIZER, NAMES[choice.optimizer]),
-        (PARAMETERS, NAMES[choice.parameters]),
+        (OPTIMIZER, TIER_NAMES[choice.optimizer]),
+        (PARAMETERS, TIER_NAMES[choice.parameters]),
     ):
         if draft.is_auto(path):
             draft.fill(path, value, Source.MEMORY, rule, **inputs)

@@ -6,14 +6,13 @@ from copy import copy
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+from dsconfig.schema.markers import AUTO
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import dotted, lookup
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.runtimes.behaviour.replay import Replay
-
-AUTO = "auto"
 
 
 class AutoFate(StrEnum):

@@ -13,12 +13,11 @@ from typing import Any
 from dsconfig import batch
 from dsconfig.facts import Facts
 from dsconfig.runtimes.degrees import with_degrees
+from dsconfig.runtimes.read_config import MONITORS
 from dsconfig.runtimes.settings import Settings, plain, setting
 from dsconfig.schema.by_hand import DTYPE_OF_NAME
 from dsconfig.schema.former import renewed
 from dsconfig.schema.version import NEWEST, Version
-
-MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
 
 class Precision(StrEnum):
@@ -45,7 +44,9 @@ class Tier(StrEnum):
     NVME = "nvme"
 
 
-_TIER_OF = {"cpu": Tier.HOST, "nvme": Tier.NVME}
+TIER_NAMES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
+"""What a config calls each as the device of a block."""
+_TIER_BELOW = {name: tier for tier, name in TIER_NAMES.items() if tier is not Tier.DEVICE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +350,7 @@ def _zero(read: Settings) -> Zero:
 
 
 def _offload(read: Settings, block: str) -> Offload | None:
-    tier = _TIER_OF.get(str(read.value(f"{block}.device"))) if read.has(block) else None
+    tier = _TIER_BELOW.get(str(read.value(f"{block}.device"))) if read.has(block) else None
     if tier is None:
         return None
     return read.fill(Offload, block, tier=tier, nvme_path=read.value(f"{block}.nvme_path"))

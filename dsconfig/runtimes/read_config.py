@@ -15,6 +15,7 @@ from dsconfig.source.pointer import ABSENT, is_block, is_list, value_at
 
 T = TypeVar("T")
 ZERO = ("zero_optimization",)
+MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
 
 class ReadConfig:

@@ -8,10 +8,9 @@ from dsconfig.runtimes.coercion import OWN_LIMITS, Refused, convert
 from dsconfig.schema import former
 from dsconfig.schema.catalogue import BlockKey, Key, block_at, blocks_in, field_of
 from dsconfig.schema.declare import Kind
+from dsconfig.schema.markers import AUTO
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import is_block
-
-AUTO = "auto"
 
 
 class Outcome(StrEnum):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dsconfig.lazily import lazily
 from dsconfig.runtimes import coercion
 from dsconfig.schema.key_index import written_as
+from dsconfig.schema.markers import AUTO
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import ABSENT, is_block, value_at
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     D = TypeVar("D", bound=DataclassInstance)
 else:
     D = TypeVar("D")
-
-AUTO = "auto"
 
 
 def setting(path: str) -> Any:

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from dsconfig.schema.version import Version
 
+TOTAL = "scheduler.params.total_num_steps"
+"""The steps of the whole run, which trainers know and files do not."""
+
 
 class ScheduleType(NamedTuple):
     """What ``scheduler.type`` may say, spelled exactly.

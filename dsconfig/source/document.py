@@ -11,6 +11,8 @@ from dsconfig.source.pointer import DEEPEST
 
 SECTION = "$dsconfig"
 """A block of ours in the config: findings to ignore, and remarks."""
+OWN_KEYS = ("$schema", SECTION)
+"""What a config holds for its readers; no release of DeepSpeed knows them."""
 REMARKS = "remarks"
 """What people write about their config, beside ``ignore``: read by nobody."""
 

@@ -8,7 +8,8 @@ variable that the plugin reads, and that the launcher never writes.
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-AUTO = "auto"
+from dsconfig.schema.markers import AUTO
+
 PATH_OF_SETTING: Mapping[str, str] = {
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "gradient_clipping": "gradient_clipping",

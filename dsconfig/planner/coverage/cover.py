@@ -9,6 +9,7 @@ from dsconfig.planner.coverage.rules import OFF, Rule, decide, inert
 from dsconfig.planner.plan import Coverage, Status
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.key_index import lives, own_path
+from dsconfig.source.document import OWN_KEYS
 from dsconfig.source.pointer import escape, is_block, lookup, split
 
 RULES: Mapping[str, Rule] = {
@@ -23,7 +24,6 @@ FAMILIES: Mapping[str, Rule] = {**other_engines.FAMILIES, **optimizer.FAMILIES}
 """By dotted prefix, for blocks whose keys share one fate."""
 SWITCHED = frozenset({*reporting.SWITCHED, *training.SWITCHED, *other_engines.SWITCHED})
 """Blocks with an ``enabled`` of their own: switched off, the whole block is inert."""
-ANNOTATIONS = ("$schema", "$dsconfig")
 
 
 def coverage(effective: Effective) -> tuple[Coverage, ...]:
@@ -47,7 +47,7 @@ def may_refuse(config: Mapping[str, Any]) -> bool:
 
 
 def _is_annotation(path: tuple[str, ...]) -> bool:
-    return not path or path[0] in ANNOTATIONS or path[-1].startswith(("_", "//"))
+    return not path or path[0] in OWN_KEYS or path[-1].startswith(("_", "//"))
 
 
 def _may_refuse(path: tuple[str, ...], value: Any) -> bool:

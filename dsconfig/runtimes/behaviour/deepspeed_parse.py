@@ -10,13 +10,11 @@ from dsconfig.runtimes.base import AUTO, Source
 from dsconfig.runtimes.behaviour import deepspeed_batch
 from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
 from dsconfig.runtimes.conditions import AT_THE_END, breaches
-from dsconfig.runtimes.read_config import ReadConfig
+from dsconfig.runtimes.read_config import MONITORS, ReadConfig
 from dsconfig.schema.catalogue import blocks_in
 from dsconfig.schema.optimizers import optimizer_type
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import ABSENT, is_block, value_at
-
-MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
 
 def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) -> None:

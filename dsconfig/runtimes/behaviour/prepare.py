@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, cast
 
+from dsconfig.batch import MICRO, STEPS
 from dsconfig.facts import Facts
 from dsconfig.runtimes.base import AUTO, Source
 from dsconfig.runtimes.behaviour import integrations
@@ -12,6 +13,7 @@ from dsconfig.runtimes.behaviour.integrations import Named, is_auto, value
 from dsconfig.runtimes.behaviour.plugin import Plugin, launched, set_mixed_precision
 from dsconfig.runtimes.behaviour.remarks import after_accelerate
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops, about
+from dsconfig.schema.schedules import TOTAL
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.accelerate import Accelerate
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
 _MIXED = {"fp16": "fp16", "bf16": "bf16", "fp32": "no"}
 _OPTIMIZER = {"dummy": "dummy", "DummyOptim": "dummy", "none": None}
 _SCHEDULER = {"dummy": "dummy", "DummyScheduler": "dummy", "none": None}
-MICRO = "train_micro_batch_size_per_gpu"
-STEPS = "gradient_accumulation_steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def prepare(replay: Replay, script: Script) -> None:
         known["scheduler.params.warmup_num_steps"] = max(1, script.warmup_steps)
         if script.total_steps is not None:
             ranks = 1 if script.split_batches else script.processes
-            known["scheduler.params.total_num_steps"] = ceil(script.total_steps / ranks)
+            known[TOTAL] = ceil(script.total_steps / ranks)
     _fill_all(replay, config, known, "")
     if script.sequence_parallel > 1:
         ranks = script.processes // script.sequence_parallel
@@ -172,7 +172,7 @@ _RULES = {
     "gradient_clipping": _CONSTANT,
     "zero_optimization.stage3_gather_16bit_weights_on_model_save": _CONSTANT,
     "scheduler.params.warmup_min_lr": _CONSTANT,
-    "scheduler.params.total_num_steps": (
+    TOTAL: (
         "the scheduler's steps divided by the number of processes",
         Source.DERIVED,
     ),

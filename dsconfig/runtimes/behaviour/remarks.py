@@ -2,15 +2,14 @@
 
 from typing import TYPE_CHECKING
 
+from dsconfig.batch import STEPS
 from dsconfig.facts import Facts
 from dsconfig.runtimes.behaviour.integrations import value
 from dsconfig.runtimes.behaviour.replay import Replay
+from dsconfig.schema.schedules import TOTAL
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.behaviour.trainer import Arguments
-
-TOTAL = "scheduler.params.total_num_steps"
-STEPS = "gradient_accumulation_steps"
 
 
 def after_accelerate(replay: Replay, facts: Facts) -> None:

@@ -18,13 +18,13 @@ from dsconfig.runtimes.behaviour.plugin import Plugin, launched, set_mixed_preci
 from dsconfig.runtimes.behaviour.prepare import Script, prepare
 from dsconfig.runtimes.behaviour.remarks import after_trainer
 from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops, about
+from dsconfig.schema.schedules import TOTAL
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.transformers import Transformers
 
 MIN_LR, MAX_LR = "scheduler.params.warmup_min_lr", "scheduler.params.warmup_max_lr"
 WARMUP = "scheduler.params.warmup_num_steps"
-TOTAL = "scheduler.params.total_num_steps"
 
 
 @dataclass(frozen=True, slots=True)
