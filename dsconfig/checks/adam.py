@@ -58,12 +58,12 @@ def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
         true, "torch_adam": true}}}
     """
     target = what_is_built(config)
-    if target is None or target.name not in ("FusedAdam", "DeepSpeedCPUAdam", "FusedLamb"):
+    if target is None or target.kind.name not in ("FusedAdam", "DeepSpeedCPUAdam", "FusedLamb"):
         return
     if config.switch(*PARAMS, "amsgrad"):
         yield Finding(
             path=(*PARAMS, "amsgrad"),
-            message=f"{target.name} has no AMSGrad: {NOW}",
+            message=f"{target.kind.name} has no AMSGrad: {NOW}",
             help='delete it, or add "torch_adam": true',
         )
 

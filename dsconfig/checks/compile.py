@@ -17,8 +17,7 @@ def _on(config: Context, name: str) -> bool:
 
 
 def _passes(config: Context) -> list[str]:
-    found: list[str] = config.read(COMPILE, "passes", [])
-    return found
+    return config.read(COMPILE, "passes", [])
 
 
 @refusal("DSC471", wakes="compile", late=True)

@@ -157,25 +157,22 @@ def _uncountable(launch: Mapping[str, Any]) -> Iterator[Finding]:
     processes = launch.get("num_processes")
     if processes not in (None, UNSAID) and not plugin_settings.is_count(processes):
         yield _stops("num_processes", processes, "write how many processes there are", BY_TORCHRUN)
+    # Who picks hosts by name hands on no number of machines or cards.
+    block = plugin_settings.block_of(launch)
+    filters = ("deepspeed_inclusion_filter", "deepspeed_exclusion_filter")
+    is_standard = block.get("deepspeed_multinode_launcher") == "standard"
+    names_hosts = not is_standard and any(block.get(name) is not None for name in filters)
     machines, remedy = launch.get("num_machines", 1), "write how many machines there are"
     if machines is not None and not isinstance(machines, int | float):
         yield _stops("num_machines", machines, remedy, ", no number")
     elif (machines == 0 or machines != machines) and launch.get("use_cpu"):
         because = ", by which it divides the processes on a CPU where nobody sets OMP_NUM_THREADS"
         yield _stops("num_machines", machines, remedy, because)
-    elif isinstance(machines, float) and machines > 1 and not _names_hosts(launch):
+    elif isinstance(machines, float) and machines > 1 and not names_hosts:
         yield _stops("num_machines", machines, remedy, ", which DeepSpeed and torchrun do not read")
     elif machines is not None and (machines < 1 or machines != machines):
         message = f"num_machines is {_shown(machines)}: accelerate starts one machine"
         yield Finding(("num_machines",), message, help=remedy, effect=Effect.NOTE)
-
-
-def _names_hosts(launch: Mapping[str, Any]) -> bool:
-    """Whether the launch picks hosts by name, and hands on no number of machines or cards."""
-    block = plugin_settings.block_of(launch)
-    filters = ("deepspeed_inclusion_filter", "deepspeed_exclusion_filter")
-    is_standard = block.get("deepspeed_multinode_launcher") == "standard"
-    return not is_standard and any(block.get(name) is not None for name in filters)
 
 
 @rule("DSC706", Effect.ALTERED, wakes=HOLDER, holds=before_deepspeed)

@@ -34,18 +34,16 @@ def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
         return
     size = config.read(ZERO, BUCKET, 0)
     if size > model.parameters:
+        tenth = model.parameters // 10
+        # To two leading digits.
+        digits = max(len(str(tenth)) - 2, 0)
+        advised = tenth // 10**digits * 10**digits or 1
         yield Finding(
             path=(*ZERO, BUCKET),
             message=f"{BUCKET} {size} is more than the {model.parameters} parameters of "
             f"{model.name}: one bucket holds everything, and nothing overlaps",
-            help=f"write about a tenth of the model, {_round(model.parameters // 10)}",
+            help=f"write about a tenth of the model, {advised}",
         )
-
-
-def _round(number: int) -> int:
-    """To two leading digits."""
-    digits = max(len(str(number)) - 2, 0)
-    return number // 10**digits * 10**digits or 1
 
 
 @rule("DSC502", Effect.REFUSED, also=(Effect.COSTLY,), wakes=MODEL, late=True)
@@ -64,11 +62,9 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
         "offload_optimizer": {"device": "cpu"}}}
     """
     model, host = config.facts.model, config.facts.host
-    if model is None or host is None or config.stage == 0:
+    if model is None or config.stage == 0 or config.offload("offload_optimizer") != "cpu":
         return
-    if host.memory_bytes is None or host.usable_bytes is None:
-        return
-    if config.offload("offload_optimizer") != "cpu":
+    if host is None or host.memory_bytes is None or host.usable_bytes is None:
         return
     nodes = config.facts.nodes or 1
     needed = model.trainable * (STATE_BYTES + GRADIENT_BYTES) // nodes
@@ -100,9 +96,9 @@ def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
     """
     model, world = config.facts.model, config.facts.world_size
     path: Path = (*ZERO, "offload_param")
-    if model is None or model.largest_tensor is None or config.stage != 3:
+    if model is None or model.largest_tensor is None:
         return
-    if config.offload("offload_param") != "nvme":
+    if config.stage != 3 or config.offload("offload_param") != "nvme":
         return
     size = config.read(path, "buffer_size", 100_000_000)
     share = -(-model.largest_tensor // (world or 1))

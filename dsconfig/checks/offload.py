@@ -87,9 +87,8 @@ def nvme_path_unused(config: Context) -> Iterator[Finding]:
     """
     for name in BLOCKS:
         block = config.block(*ZERO, name)
-        if block.get("nvme_path") is None or block.get("device") in ("nvme", "auto"):
-            continue
-        if "device" in block:
+        is_used = block.get("device", "nvme") in ("nvme", "auto")
+        if block.get("nvme_path") is not None and not is_used:
             yield Finding(
                 path=(*ZERO, name, "nvme_path"),
                 message=f"{name}.nvme_path is not used: the device is {block['device']}",

@@ -119,7 +119,7 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
         what = "drops it without a word" if drops else f"does not take it: {NOW}"
         yield Finding(
             path=path,
-            message=f'unknown argument "{name}": {target.name} {what}',
+            message=f'unknown argument "{name}": {target.kind.name} {what}',
             help=f'did you mean "{meant}"?' if meant else "delete it",
             effect=Effect.ALTERED if drops else None,
             late=not drops,
@@ -262,8 +262,8 @@ def package_needed(config: Context) -> Iterator[Finding]:
     if target is not None and package:
         yield Finding(
             path=("optimizer", "type"),
-            message=f"{target.name} needs the package {package}: without it DeepSpeed stops with "
-            "an UnboundLocalError",
+            message=f"{target.kind.name} needs the package {package}: without it DeepSpeed stops "
+            "with an UnboundLocalError",
             help=f"pip install {package}",
         )
 

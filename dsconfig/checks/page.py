@@ -10,6 +10,7 @@ from dsconfig.checks.rule import Example, Rule
 from dsconfig.report import Effect
 from dsconfig.resolver.codes import CODES
 from dsconfig.runtimes.base import every_runtime
+from dsconfig.schema.markers import whole
 
 WIDTH = 96
 
@@ -68,13 +69,8 @@ def _pretty(text: str) -> str:
     """Strict JSON over several lines; anything else as it is, for its form is the point."""
     if not _is_json(text) or "\n" in text or text.count('"train_batch_size"') > 1:
         return text.strip("\n")
-    return json.dumps(json.loads(text, parse_float=_short), indent=2)
-
-
-def _short(written: str) -> float:
-    """1e9 as 1000000000 rather than 1000000000.0."""
-    number = float(written)
-    return int(number) if number.is_integer() else number
+    # 1e9 is 1000000000 rather than 1000000000.0.
+    return json.dumps(json.loads(text, parse_float=lambda each: whole(float(each))), indent=2)
 
 
 def _said(rule: Rule) -> Iterator[str]:

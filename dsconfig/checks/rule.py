@@ -105,22 +105,22 @@ class Rule(NamedTuple):
     @property
     def doc(self) -> str:
         """What its page says, without the examples."""
-        return _LABEL.split(_docstring(self.check), maxsplit=1)[0].strip()
+        return _LABEL.split(self._docstring, maxsplit=1)[0].strip()
 
     @property
     def bad(self) -> Example:
-        return examples_in(_docstring(self.check))["bad"]
+        return examples_in(self._docstring)["bad"]
 
     @property
     def good(self) -> Example:
-        return examples_in(_docstring(self.check))["good"]
+        return examples_in(self._docstring)["good"]
+
+    @property
+    def _docstring(self) -> str:
+        return inspect.getdoc(self.check) or ""
 
 
 _LABEL = re.compile(r"^(with|bad|good):", re.MULTILINE)
-
-
-def _docstring(check: Check) -> str:
-    return inspect.cleandoc(check.__doc__ or "")
 
 
 def examples_in(docstring: str) -> dict[str, Example]:
@@ -135,7 +135,9 @@ def examples_in(docstring: str) -> dict[str, Example]:
     _, *parts = _LABEL.split(docstring)
     for label, text in zip(parts[::2], parts[1::2], strict=True):
         if label == "with":
-            world = _keywords(text)
+            call = ast.parse(f"_({text.strip()})", mode="eval").body
+            assert isinstance(call, ast.Call), text
+            world = {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
         else:
             lines = text.split("\n")
             first = lines[0].strip()
@@ -143,9 +145,3 @@ def examples_in(docstring: str) -> dict[str, Example]:
             config = joined if first else inspect.cleandoc(text) + "\n"
             found[label] = Example(config, **world)
     return found
-
-
-def _keywords(text: str) -> dict[str, Any]:
-    call = ast.parse(f"_({text.strip()})", mode="eval").body
-    assert isinstance(call, ast.Call), text
-    return {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}

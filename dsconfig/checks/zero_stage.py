@@ -97,13 +97,11 @@ def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3,
         "stage3_gather_16bit_weights_on_model_save": true}}
     """
-    if config.stage != 3:
+    gathered = ("gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
+    is_open = config.get(*ZERO, "stage3_gather_16bit_weights_on_model_save") == "auto"
+    if config.stage != 3 or is_open:
         return
-    if not config.read(ZERO, "gather_16bit_weights_on_model_save", False) and not config.read(
-        ZERO, "stage3_gather_fp16_weights_on_model_save", False
-    ):
-        if config.get(*ZERO, "stage3_gather_16bit_weights_on_model_save") == "auto":
-            return
+    if not any(config.read(ZERO, name, False) for name in gathered):
         yield Finding(
             path=ZERO,
             message="a model saved at stage 3 holds placeholders in place of its weights unless "

@@ -26,10 +26,6 @@ class Built(NamedTuple):
     kind: OptimizerClass
     arguments: frozenset[str] | None
 
-    @property
-    def name(self) -> str:
-        return self.kind.name
-
 
 def optimizer_built(
     name: str, params: Mapping[str, Any], release: Version, *, offloaded: bool

@@ -34,9 +34,8 @@ def after_accelerate(replay: Replay, facts: Facts) -> None:
             "wins: this trains in fp32",
             f'set {asked}.enabled to true or "auto"',
         )
-    given = training.gradient_accumulation_steps if training else None
-    if given is not None and value(config, STEPS) != given:
-        _overruled(replay, given)
+    if training and training.gradient_accumulation_steps is not None:
+        _accumulation(replay, training.gradient_accumulation_steps)
 
 
 def after_trainer(replay: Replay, args: "Arguments") -> None:
@@ -60,15 +59,15 @@ def after_trainer(replay: Replay, args: "Arguments") -> None:
             "DeepSpeed clips at its default of 1.0",
             'write "gradient_clipping": "auto"',
         )
-    if value(config, STEPS) != args["gradient_accumulation_steps"]:
-        _overruled(replay, args["gradient_accumulation_steps"])
+    _accumulation(replay, args["gradient_accumulation_steps"])
 
 
-def _overruled(replay: Replay, given: int) -> None:
+def _accumulation(replay: Replay, given: int) -> None:
     written = value(replay.config, STEPS)
-    replay.remark(
-        "DSC756",
-        STEPS,
-        f"the run asks for {given} accumulation steps and DeepSpeed is told {written}",
-        'write "gradient_accumulation_steps": "auto"',
-    )
+    if written != given:
+        replay.remark(
+            "DSC756",
+            STEPS,
+            f"the run asks for {given} accumulation steps and DeepSpeed is told {written}",
+            'write "gradient_accumulation_steps": "auto"',
+        )
