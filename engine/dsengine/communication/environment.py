@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 DEFAULT_PORT = 29500
-_LOCAL = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,26 +38,19 @@ def discover(
     Raises ValueError when a launcher's variables are incomplete.
     """
     arguments = sys.argv if arguments is None else arguments
-    if rank >= 0 and world_size > 0:
+    is_given = rank >= 0 and world_size > 0
+    if is_given or ("RANK" in environment and "WORLD_SIZE" in environment):
+        if not is_given:
+            rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
         local = _local_rank(environment, arguments, rank)
-        return _place(environment, rank, world_size, local, _LOCAL, port, "arguments")
-    if "RANK" in environment and "WORLD_SIZE" in environment:
-        local = _local_rank(environment, arguments, int(environment["RANK"]))
-        return _place(
-            environment,
-            int(environment["RANK"]),
-            int(environment["WORLD_SIZE"]),
-            local,
-            _LOCAL,
-            port,
-            "environment",
-        )
+        origin = "arguments" if is_given else "environment"
+        return _place(environment, rank, world_size, local, port, origin)
     found = _from_mpi(environment, port) or _from_slurm(environment, port)
     if found is not None:
         return found
     if "RANK" in environment or int(environment.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("RANK and WORLD_SIZE must both be set, or neither; use torchrun")
-    return _place(environment, 0, 1, 0, _LOCAL, port, "single process")
+    return _place(environment, 0, 1, 0, port, "single process")
 
 
 def node_count(world_size: int, environment: Mapping[str, str] = os.environ) -> int:
@@ -103,9 +95,9 @@ def _place(
     rank: int,
     world_size: int,
     local_rank: int,
-    address: str,
     port: int,
     origin: str,
+    address: str = "127.0.0.1",
 ) -> Placement:
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} does not exist in a world of {world_size} ({origin})")
@@ -119,21 +111,10 @@ def _place(
     )
 
 
+_NUMBERS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 _MPI = (
-    (
-        "Open MPI",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    (
-        "MVAPICH",
-        "MV2_COMM_WORLD_RANK",
-        "MV2_COMM_WORLD_SIZE",
-        "MV2_COMM_WORLD_LOCAL_RANK",
-        "MV2_COMM_WORLD_LOCAL_SIZE",
-    ),
+    ("Open MPI", *(f"OMPI_COMM_WORLD_{number}" for number in _NUMBERS)),
+    ("MVAPICH", *(f"MV2_COMM_WORLD_{number}" for number in _NUMBERS)),
     ("MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
 """Name, and the variables for rank, size, local rank and local size."""
@@ -151,7 +132,7 @@ def _from_mpi(environment: Mapping[str, str], port: int) -> Placement | None:
                 "first node's address, e.g. mpirun -x MASTER_ADDR=node1"
             )
         local = int(environment.get(local_rank, environment[rank]))
-        return _place(environment, int(environment[rank]), world, local, _LOCAL, port, name)
+        return _place(environment, int(environment[rank]), world, local, port, name)
     return None
 
 
@@ -161,15 +142,10 @@ def _from_slurm(environment: Mapping[str, str], port: int) -> Placement | None:
     if "SLURM_PROCID" not in environment or "SLURM_STEP_NUM_TASKS" not in environment:
         return None
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
-    return _place(
-        environment,
-        int(environment["SLURM_PROCID"]),
-        int(environment["SLURM_STEP_NUM_TASKS"]),
-        int(environment.get("SLURM_LOCALID", "0")),
-        first_node(nodes) or _LOCAL,
-        port,
-        "srun",
-    )
+    rank, ranks = int(environment["SLURM_PROCID"]), int(environment["SLURM_STEP_NUM_TASKS"])
+    local = int(environment.get("SLURM_LOCALID", "0"))
+    first = first_node(nodes) or "127.0.0.1"
+    return _place(environment, rank, ranks, local, port, "srun", first)
 
 
 def first_node(node_list: str) -> str:

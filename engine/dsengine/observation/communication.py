@@ -43,7 +43,8 @@ class CommunicationLog(TorchDispatchMode):
             name = PIECES[args[-1]]
         if not (self._all or name in self._chosen):
             return
-        size = max((_bytes(leaf) for leaf in tree_leaves(args)), default=0)
+        tensors = (leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor))
+        size = max((each.numel() * each.element_size() for each in tensors), default=0)
         self.counts[name, size] += 1
         if self._verbose:
             say(f"comm op: {name}, {size:,} bytes")
@@ -52,7 +53,3 @@ class CommunicationLog(TorchDispatchMode):
         """A table of operation, bytes of the larger side, and count."""
         rows = [f"{name:24} {size:>16,} {n:>8}" for (name, size), n in sorted(self.counts.items())]
         return "\n".join([f"{'operation':24} {'bytes':>16} {'count':>8}", *rows])
-
-
-def _bytes(value: Any) -> int:
-    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0

@@ -93,19 +93,20 @@ class StepEvents:
         if self._engine.global_steps > 1 and time.perf_counter() - self._since < BETWEEN_STEPS:
             return
         rates = self._engine.get_lr()
-        self._tell(
-            loss=float(torch.stack(losses).sum()) if losses else None,
-            lr=float(rates[0]) if rates else None,
-        )
-
-    def _tell(self, **fields: Any) -> None:
-        now = time.perf_counter()
-        seconds = (now - self._since) / max(1, self._steps)
+        loss = float(torch.stack(losses).sum()) if losses else None
+        now = time.perf_counter()  # the loss is read: the device has done its work
         # Ranks that share a sample count its tokens once.
         ranks = self._engine.plan.batch.data_parallel
         tokens = None if self._tokens is None else self._tokens * ranks / (now - self._since)
-        told = {"step": self._engine.global_steps, "seconds": seconds, "tokens_per_second": tokens}
-        tell("step", **told, memory=held_bytes(self._engine.device), **fields)
+        tell(
+            "step",
+            step=self._engine.global_steps,
+            seconds=(now - self._since) / self._steps,
+            tokens_per_second=tokens,
+            memory=held_bytes(self._engine.device),
+            loss=loss,
+            lr=float(rates[0]) if rates else None,
+        )
         self._since, self._steps, self._tokens = now, 0, 0
 
     def close(self) -> None:

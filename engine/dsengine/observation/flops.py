@@ -1,8 +1,8 @@
 """The FLOPs profiler: what one forward costs, module by module, by torch's own counter."""
 
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,17 @@ class FlopsProfile:
         """Whether the forward of optimizer step ``step`` (from 1) is to be counted."""
         return step == int(self._settings.get("profile_step", 1)) and self._counter is None
 
-    def counting(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def counting(self) -> Iterator[None]:
         self._counter = FlopCounterMode(display=False)
-        return _Timed(self._counter, self)
+        _finish_device()
+        started = time.perf_counter()
+        try:
+            with self._counter:
+                yield
+        finally:
+            _finish_device()
+            self._seconds = time.perf_counter() - started
 
     @property
     def flops(self) -> int:
@@ -79,23 +87,6 @@ class FlopsProfile:
                 share = flops / total if total else 0.0
                 rows.append(f"  {'  ' * depth}{name}: {flops:,} FLOPs ({share:.1%})")
         return rows
-
-
-class _Timed(AbstractContextManager[None]):
-    def __init__(self, counter: FlopCounterMode, profile: FlopsProfile) -> None:
-        self._counter = counter
-        self._profile = profile
-        self._started = 0.0
-
-    def __enter__(self) -> None:
-        _finish_device()
-        self._started = time.perf_counter()
-        self._counter.__enter__()
-
-    def __exit__(self, *failure: Any) -> None:
-        self._counter.__exit__(*failure)
-        _finish_device()
-        self._profile._seconds = time.perf_counter() - self._started
 
 
 def _finish_device() -> None:

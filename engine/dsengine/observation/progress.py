@@ -60,7 +60,9 @@ class Progress:
         losses, self._losses = self._losses, []
         if not (self._shows and self._is_due(done)):
             return  # to read a loss is to wait for the device
-        status = self._status(float(torch.stack(losses).mean()), done)
+        mean = float(torch.stack(losses).mean())
+        rate = done * self._tokens / (time.perf_counter() - self._started)
+        status = f"loss {mean:.4f}  lr {self._engine.get_lr()[0]:.2e}  {rate:,.0f} tokens/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=done, status=status)
         else:
@@ -69,11 +71,6 @@ class Progress:
     def _is_due(self, done: int) -> bool:
         every = 1 if self._bar is not None else max(1, self._steps // LINES_IN_A_LOG)
         return done in (1, self._steps) or done % every == 0
-
-    def _status(self, loss: float, done: int) -> str:
-        rate = done * self._tokens / (time.perf_counter() - self._started)
-        learning_rate = self._engine.get_lr()[0]
-        return f"loss {loss:.4f}  lr {learning_rate:.2e}  {rate:,.0f} tokens/s"
 
 
 def _bar() -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
@@ -34,10 +34,16 @@ class Reporter:
         )
         timed = settings.wall_clock_breakdown or settings.flops_profiler is not None
         self._timers = Timers(engine.device) if timed else None
-        self._flops = self._flops_profile()
+        self._flops = self.communication = self._monitors = cast(Any, None)
         self._flops_due = False
-        self.communication = self._communication_log()
-        self._monitors: Any = None
+        if settings.flops_profiler is not None:
+            from dsengine.observation.flops import FlopsProfile
+
+            self._flops = FlopsProfile(settings.flops_profiler, engine.module)
+        if settings.comms_logger is not None:
+            from dsengine.observation.communication import CommunicationLog
+
+            self.communication = CommunicationLog(settings.comms_logger)
         if settings.monitors:
             from dsengine.observation.monitors import build_monitors
 
@@ -50,20 +56,6 @@ class Reporter:
         if isinstance(level, str):
             for each in (logger, script_logger):
                 each.setLevel(level.upper())
-
-    def _flops_profile(self) -> Any:
-        if self._settings.flops_profiler is None:
-            return None
-        from dsengine.observation.flops import FlopsProfile
-
-        return FlopsProfile(self._settings.flops_profiler, self._engine.module)
-
-    def _communication_log(self) -> Any:
-        if self._settings.comms_logger is None:
-            return None
-        from dsengine.observation.communication import CommunicationLog
-
-        return CommunicationLog(self._settings.comms_logger)
 
     def phase(self, name: str) -> AbstractContextManager[Any]:
         """The context in which the engine runs forward, backward or step."""

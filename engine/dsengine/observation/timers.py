@@ -13,9 +13,8 @@ WARM_STEPS = 2
 class Timers:
     """Milliseconds by phase, summed since they were last taken; the device is synchronised."""
 
-    def __init__(self, device: torch.device, *, synchronized: bool = True) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._synchronized = synchronized
         self._sums: dict[str, float] = {}
 
     @contextmanager
@@ -32,7 +31,7 @@ class Timers:
         return sums
 
     def _now(self) -> float:
-        if self._synchronized and self._device.type == "cuda":
+        if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
@@ -43,9 +42,7 @@ class Throughput:
     ``synchronized``: the device has finished its work when the rate is taken.
     """
 
-    def __init__(
-        self, samples_per_step: int, device: torch.device, *, synchronized: bool = True
-    ) -> None:
+    def __init__(self, samples_per_step: int, device: torch.device, *, synchronized: bool) -> None:
         self.batch_size = samples_per_step
         self._device = device
         self._synchronized = synchronized

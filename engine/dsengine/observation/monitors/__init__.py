@@ -5,11 +5,19 @@ monitors.write_events([("Train/Samples/lr", 1e-4, engine.global_samples)])
 """
 
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 from dsengine.observation.monitors.base import Event, MissingPackageError, Monitor
 
-BLOCKS = ("tensorboard", "wandb", "comet", "csv_monitor")
+BLOCKS = {
+    "tensorboard": ("tensorboard", "TensorboardMonitor"),
+    "wandb": ("wandb", "WandbMonitor"),
+    "comet": ("comet", "CometMonitor"),
+    "csv_monitor": ("csv_files", "CsvMonitor"),
+}
+"""By block of a config, its monitor: the module beside this one, which is loaded for it, and the
+class."""
 
 LEARNING_RATE = "Train/Samples/lr"
 LOSS_SCALE = "Train/Samples/loss_scale"
@@ -51,33 +59,18 @@ def build_monitors(blocks: Mapping[str, Mapping[str, Any]], rank: int | None = N
     unknown = sorted(set(blocks) - set(BLOCKS))
     if unknown:
         raise ValueError(f"no such monitor: {', '.join(unknown)}; there are {', '.join(BLOCKS)}")
-    if (_rank() if rank is None else rank) != 0:
+    if rank is None:
+        import torch.distributed as dist
+
+        rank = dist.get_rank() if dist.is_initialized() else 0
+    if rank != 0:
         return Monitors([])
     return Monitors([_build(name, block) for name, block in blocks.items()])
 
 
 def _build(name: str, block: Mapping[str, Any]) -> Monitor:
-    if name == "csv_monitor":
-        from dsengine.observation.monitors.csv_files import CsvMonitor
-
-        return CsvMonitor(block)
-    if name == "tensorboard":
-        from dsengine.observation.monitors.tensorboard import TensorboardMonitor
-
-        return TensorboardMonitor(block)
-    if name == "wandb":
-        from dsengine.observation.monitors.wandb import WandbMonitor
-
-        return WandbMonitor(block)
-    from dsengine.observation.monitors.comet import CometMonitor
-
-    return CometMonitor(block)
-
-
-def _rank() -> int:
-    import torch.distributed as dist
-
-    return dist.get_rank() if dist.is_initialized() else 0
+    home, kind = BLOCKS[name]
+    return getattr(import_module(f"dsengine.observation.monitors.{home}"), kind)(block)
 
 
 __all__ = [
