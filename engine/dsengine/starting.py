@@ -67,9 +67,11 @@ def main() -> None:
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
         code = own_end(first)
-        tell("ended", of=rank, how=_how(code))
+        is_own = code >= 0
+        killed = "" if is_own else f"was killed by {signal.Signals(-code).name}"
+        tell("ended", of=rank, how=killed or f"ended with exit code {code}")
         print(error, file=sys.stderr)
-        raise SystemExit(_exit_code(code)) from None
+        raise SystemExit(code if is_own else 128 - code) from None  # what shells know a signal by
 
 
 def end_with_parent() -> None:
@@ -149,18 +151,6 @@ def own_end(failure: "ProcessFailure") -> int:
     """
     is_ended = failure.exitcode in (-signal.SIGTERM, -signal.SIGKILL)
     return 1 if is_ended and os.path.isfile(failure.error_file) else failure.exitcode  # noqa: PTH113
-
-
-def _exit_code(code: int) -> int:
-    """That of a script, or what shells know a signal by."""
-    return code if code >= 0 else 128 - code
-
-
-def _how(code: int) -> str:
-    """``was killed by SIGKILL``, or ``ended with exit code 3``."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    return f"was killed by {signal.Signals(-code).name}"
 
 
 if __name__ == "__main__":

@@ -23,11 +23,17 @@ def settle_device() -> None:
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
 
 
+def device_of_rank() -> torch.device:
+    """The accelerator of this process where there is one, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
 def device_for(group: dist.ProcessGroup | None) -> torch.device:
     """The device whose tensors ``group`` (None: all ranks) moves best: the GPU where it can.
 
     A group that a script has started with ``nccl`` moves no tensors of the host.
     """
-    if torch.cuda.is_available() and moves(group, "cuda"):
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+    own = device_of_rank()
+    return own if moves(group, own.type) else torch.device("cpu")

@@ -18,7 +18,7 @@ same order on every rank: pieces are matched by rank and tag alone.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -138,27 +138,18 @@ class UnitAllGather:
         return None
 
 
-@dataclass(slots=True)
-class Reduction:
-    """One reduction under way; ``finish`` leaves its result in ``output``."""
+def _add_up(output: Tensor, pieces: list[Tensor], works: list[Any], factor: float) -> None:
+    """Wait for the pieces and leave their sum, each times ``factor``, in ``output``.
 
-    output: Tensor
-    pieces: list[Tensor]
-    works: list[Any]
-    factor: float
-
-    def finish(self) -> None:
-        """Wait for the pieces and add them up, each times ``factor``.
-
-        In the order of ranks, so that the sum does not depend on who owns it; each scaled
-        before it is added, so that a mean in fp16 overflows only where it has to.
-        """
-        for work in self.works:
-            work.wait()
-        first, *others = self.pieces
-        torch.mul(first, self.factor, out=self.output)
-        for piece in others:
-            self.output.add_(piece, alpha=self.factor)
+    In the order of ranks, so that the sum does not depend on who owns it; each scaled
+    before it is added, so that a mean in fp16 overflows only where it has to.
+    """
+    for work in works:
+        work.wait()
+    first, *others = pieces
+    torch.mul(first, factor, out=output)
+    for piece in others:
+        output.add_(piece, alpha=factor)
 
 
 class Reductions:
@@ -166,7 +157,7 @@ class Reductions:
 
     def __init__(self) -> None:
         self.buffers = Buffers()
-        self._under_way: Reduction | None = None
+        self._under_way: Callable[[], None] | None = None
         self._borrowed: list[Tensor] = []
 
     def start(self, output: Tensor, whole: Tensor, group: dist.ProcessGroup, factor: float) -> None:
@@ -183,7 +174,7 @@ class Reductions:
                 pieces[each] = self.buffers.take(output.numel(), whole.dtype)
                 works.append(dist.irecv(pieces[each], group=group, group_src=each, tag=REDUCE))
                 self._borrowed.append(pieces[each])
-        self._under_way = Reduction(output, pieces, works, factor)
+        self._under_way = partial(_add_up, output, pieces, works, factor)
 
     def return_after(self, buffer: Tensor) -> None:
         """Give ``buffer`` back when what is under way is finished."""
@@ -193,7 +184,7 @@ class Reductions:
         """Complete what is under way. Without effect where nothing is."""
         reduction, self._under_way = self._under_way, None
         if reduction is not None:
-            reduction.finish()
+            reduction()
             while self._borrowed:
                 self.buffers.give(self._borrowed.pop())
 

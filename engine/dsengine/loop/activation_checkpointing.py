@@ -8,7 +8,7 @@ Without model parallelism there is nobody to share a saved activation with, so
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -101,11 +101,17 @@ def checkpoint(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     settings = _settings or Settings()
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
-    boundary = partial(_synchronize, settings)
-    with _on_host(settings), _profiled(settings):
-        boundary()
+    synchronizes = settings.synchronize_checkpoint_boundary and torch.cuda.is_available()
+    with ExitStack() as around:
+        if settings.cpu_checkpointing:  # what is saved, the inputs, is on the host until backward
+            around.enter_context(save_on_cpu(pin_memory=torch.cuda.is_available()))
+        if settings.profile:
+            around.enter_context(record_function("dsengine.checkpoint"))
+        if synchronizes:
+            torch.cuda.synchronize()
         result = torch_checkpoint(function, *args, use_reentrant=False, **kwargs)
-        boundary()
+        if synchronizes:
+            torch.cuda.synchronize()
     return result  # type: ignore[return-value]
 
 
@@ -177,22 +183,6 @@ def _recomputed(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwa
     if not block.training:
         return forward(block, *args, **kwargs)
     return checkpoint(partial(forward, block), *args, **kwargs)
-
-
-def _on_host(settings: Settings) -> AbstractContextManager[Any]:
-    """Keep what a checkpoint saves (its inputs) in host memory until backward."""
-    if not settings.cpu_checkpointing:
-        return nullcontext()
-    return save_on_cpu(pin_memory=torch.cuda.is_available())
-
-
-def _profiled(settings: Settings) -> AbstractContextManager[Any]:
-    return record_function("dsengine.checkpoint") if settings.profile else nullcontext()
-
-
-def _synchronize(settings: Settings) -> None:
-    if settings.synchronize_checkpoint_boundary and torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def _block(config: Any) -> dict[str, Any]:

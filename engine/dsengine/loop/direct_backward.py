@@ -92,7 +92,8 @@ class DirectBackward:
             )
         self._prepared = True
         engine.prepare_backward(output)
-        at_end_of_backward(self._finish)
+        # FSDP's own callback is queued later and has to run before gradients are complete.
+        at_end_of_backward(lambda: at_end_of_backward(self._complete))
 
     @property
     def has_begun(self) -> bool:
@@ -102,10 +103,6 @@ class DirectBackward:
     def forget(self) -> None:
         """Take the last backward for over."""
         self._prepared = self._scaled = False
-
-    def _finish(self) -> None:
-        # FSDP's own callback was queued later and has to run before gradients are complete.
-        at_end_of_backward(self._complete)
 
     def _complete(self) -> None:
         self._engine.sharding.after_backward()

@@ -56,14 +56,7 @@ class Engine(SavingEngine):
         optimizer: Optimizer | None,
         lr_scheduler: Any,
     ) -> None:
-        super().__init__(
-            plan=plan,
-            sharding=sharding,
-            scaler=scaler,
-            device=device,
-            optimizer=optimizer,
-            lr_scheduler=lr_scheduler,
-        )
+        super().__init__(plan, sharding, scaler, device, optimizer, lr_scheduler)
         effective = plan.effective
         self._policy = policy
         self.collate_fn: Callable[[list[Any]], Any] | None = None

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from dsconfig import Plan, TrainingFacts, launched
 from dsengine import __version__
 from dsengine.communication.agreement import check_agreement
-from dsengine.communication.devices import settle_device
+from dsengine.communication.devices import device_of_rank, settle_device
 from dsengine.communication.ending import end_in_order
 from dsengine.communication.peers import in_phase, taking_part
 from dsengine.loop.engine import Engine, living
@@ -41,7 +41,6 @@ from dsengine.optimizers.precision import loss_scaler, policy
 from dsengine.optimizers.schedules import build_schedule
 from dsengine.parameters.model_tree import describe
 from dsengine.sharding import Sharding, distribute
-from dsengine.sharding.mesh import device_of_rank
 from dsengine.torch_private import load_compiler
 
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dsconfig import Effective, Plan
+from dsconfig import Plan
 from dsengine.loop.counters import Accumulation, Counters
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.schedules.base import put_lr
@@ -29,7 +29,6 @@ class EngineState(MovedModule):
 
     def __init__(
         self,
-        *,
         plan: Plan,
         sharding: Sharding,
         scaler: LossScaler,
@@ -47,7 +46,7 @@ class EngineState(MovedModule):
         self.counters = Counters()
         self.loss_scaler = scaler
         self.sharding = sharding
-        effective = plan.effective
+        self._effective = effective = plan.effective
         self.accumulation = Accumulation(
             plan.batch.accumulation, effective.gradients.managed_accumulation, self.counters
         )
@@ -58,10 +57,6 @@ class EngineState(MovedModule):
         )
         if self._binding is not None:
             sharding.departed = self._binding.departed
-
-    @property
-    def _effective(self) -> Effective:
-        return self.plan.effective
 
     # Counters
 

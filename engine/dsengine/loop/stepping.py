@@ -10,8 +10,6 @@ that is not copied.
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from dsconfig import Effective
 from dsengine.observation.printing import say
 from dsengine.optimizers import Binding
@@ -65,7 +63,7 @@ class Stepper:
         """Update the masters and the module. ``number`` is the step's, for messages."""
         if not self._tolerates_unused:
             self._check_all_used()
-        gradients = self._gradients()
+        gradients = self._binding.gradients(self._sharding.gradients())
         scale = self._scaler.scale
         norm = None
         if self._needs_norm:
@@ -92,9 +90,6 @@ class Stepper:
                 f"no gradient has reached {unused[0]!r} and {len(unused) - 1} more parameters; "
                 "zero_optimization.ignore_unused_parameters: true lets them be"
             )
-
-    def _gradients(self) -> list[Tensor]:
-        return self._binding.gradients(self._sharding.gradients())
 
     def _skip(self, number: int) -> Outcome:
         """Leave the weights alone. In fp16 an overflow is how the scale finds its size."""

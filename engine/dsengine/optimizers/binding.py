@@ -174,8 +174,6 @@ class Binding:
 
     def hand_over_gradients(self) -> None:
         """Give the parts the gradients of their masters."""
-        if not self.uses_parts:
-            return
         for master, part in self._pairs:
             part.grad = None if master.grad is None else local_part(master.grad)
 

@@ -10,7 +10,6 @@ the same way as its parameter.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -43,11 +42,15 @@ def rebind(
     optimizer.state.clear()
     for parameter, entries in state.items():
         name = originals[parameter]
-        divided = _divided(name, parameter, entries, divide)
-        optimizer.state[masters[name]] = {
-            key: _moved(value, masters[name], counts=name in counted_on_device)
-            for key, value in divided.items()
-        }
+        kept: dict[str, Any] = {}
+        for key, value in entries.items():
+            if isinstance(value, Tensor):  # the master may have come to a GPU since
+                if value.dim() > 0 and value.shape == parameter.shape:
+                    value = divide(name, value)
+                if value.dim() > 0 or name in counted_on_device:
+                    value = value.to(masters[name].device)
+            kept[key] = value
+        optimizer.state[masters[name]] = kept
 
 
 def _name(parameter: Tensor, originals: Mapping[Tensor, str], group: int) -> str:
@@ -59,24 +62,6 @@ def _name(parameter: Tensor, originals: Mapping[Tensor, str], group: int) -> str
             "the parameters of the model given to initialize(), after the model is complete"
         )
     return name
-
-
-def _divided(
-    name: str, parameter: Tensor, entries: Mapping[str, Any], divide: Divide
-) -> dict[str, Any]:
-    return {
-        key: divide(name, value)
-        if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim() > 0
-        else value
-        for key, value in entries.items()
-    }
-
-
-def _moved(value: Any, master: Tensor, *, counts: bool) -> Any:
-    """State beside its master, which may have come to a GPU since; a step count where asked."""
-    if not isinstance(value, Tensor) or (value.dim() == 0 and not counts):
-        return value
-    return value.to(master.device)
 
 
 def masters_of_groups(

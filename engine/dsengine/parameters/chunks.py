@@ -8,9 +8,9 @@ from dsengine.torch_private import all_gather_flat, moves
 
 
 def piece_of(whole: Tensor, rank: int, ranks: int) -> Tensor:
-    """Return a copy of rank's piece; empty where there are more ranks than rows."""
+    """Return a view of rank's piece; empty where there are more ranks than rows."""
     pieces = whole.chunk(ranks)
-    return pieces[rank].clone() if rank < len(pieces) else whole[:0].clone()
+    return pieces[rank] if rank < len(pieces) else whole[:0]
 
 
 def put_together(piece: Tensor, shape: torch.Size, group: dist.ProcessGroup | None) -> Tensor:

@@ -161,13 +161,14 @@ class Sharding(ABC):
         and, when ``strict``, for names that are missing or unknown.
         """
         buffers = self._persistent_buffers()
+        by_alias = {name: self.masters[master] for name, master in self.aliases.items()}
         given = {self.aliases[name] for name in state if name in self.aliases}
         missing = [name for name, master in self.aliases.items() if master not in given]
         missing += [name for name in buffers if name not in state]
         unknown = [name for name in state if name not in self.aliases and name not in buffers]
         wrong = [
             f"{name}: {tuple(state[name].shape)} for {tuple(target.shape)}"
-            for name, target in {**self._by_alias(), **buffers}.items()
+            for name, target in {**by_alias, **buffers}.items()
             if name in state and state[name].shape != target.shape
         ]
         if wrong or (strict and (missing or unknown)):
@@ -184,9 +185,6 @@ class Sharding(ABC):
                 buffers[name].copy_(tensor)
         self.after_update()
         return LoadResult(missing, unknown)
-
-    def _by_alias(self) -> dict[str, Tensor]:
-        return {name: self.masters[master] for name, master in self.aliases.items()}
 
     def _persistent_buffers(self) -> dict[str, Tensor]:
         return {

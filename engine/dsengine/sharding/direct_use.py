@@ -30,12 +30,15 @@ class DirectUse:
     """Gathers units whose parameters the forward of ``root`` reads directly."""
 
     def __init__(self, root: nn.Module, units: list[FSDPModule]) -> None:
-        self._active = False
+        self.is_active = False
+        """Whether the model's forward runs."""
         self._held: list[FSDPModule] = []
         for unit in units:
             for parameter in sharded_parameters(unit):
                 for module, _ in parameter.owners:
-                    _watch(module, unit, self)
+                    table = parameter_table(module)
+                    if not isinstance(table, _Watched):
+                        replace_parameter_table(module, _Watched(table, module, unit, self))
         self._root = root
         self._hooks = (
             root.register_forward_pre_hook(self._begin),
@@ -58,10 +61,6 @@ class DirectUse:
         unit.unshard()
         return dict.__getitem__(parameter_table(module), name)
 
-    @property
-    def is_active(self) -> bool:
-        return self._active
-
     def after_backward(self, reduced: bool) -> None:
         """Finish the units that were held through backward."""
         for unit in self._held:
@@ -70,10 +69,10 @@ class DirectUse:
         self._release()
 
     def _begin(self, *_: Any) -> None:
-        self._active = True
+        self.is_active = True
 
     def _end(self, *_: Any) -> None:
-        self._active = False
+        self.is_active = False
         if not torch.is_grad_enabled():
             self._release()
 
@@ -103,9 +102,3 @@ class _Watched(dict[str, Any]):
         if value is not None and not isinstance(value, DTensor):
             tell_whole_for_now(value, self.shards.get(name, value))
         return value
-
-
-def _watch(module: nn.Module, unit: FSDPModule, watcher: DirectUse) -> None:
-    table = parameter_table(module)
-    if not isinstance(table, _Watched):
-        replace_parameter_table(module, _Watched(table, module, unit, watcher))

@@ -103,6 +103,8 @@ class FullySharded(Sharding):
         super().__init__(module)
         self.policy = policy
         self.mesh = mesh
+        self._sharing = mesh if mesh.ndim == 1 else mesh[SHARD]
+        """The ranks that share one copy of the states."""
         self._device = device
         self.reduces_every_micro_step = plan.effective.zero.reduces_every_pass
         self._reduce_dtype = policy.reduced_from(whole_window=not self.reduces_every_micro_step)
@@ -157,9 +159,11 @@ class FullySharded(Sharding):
         """By shard, what modules have in its place."""
         self._is_stage_3 = zero.stage == 3
         if self._is_stage_3:
-            self._tell_whole(watches=bool(_zero_block(plan).get("enable_sanity_checks")))
+            block = plan.effective.config.get("zero_optimization", {})
+            self._tell_whole(watches=bool(block.get("enable_sanity_checks")))
             self._show_compute_dtype()
-        self._direct_use = self._watch_direct_use()
+        gathered = self._gathered_in_use()
+        self._direct_use = DirectUse(self.module, gathered) if gathered else None
 
     def _tell_whole(self, *, watches: bool) -> None:
         """Let what stays whole say so: scripts ask every parameter of stage 3."""
@@ -173,7 +177,7 @@ class FullySharded(Sharding):
     def _show_compute_dtype(self) -> None:
         """Let modules show what is gathered in its use in the dtype in which it is gathered."""
         compute = self.policy.compute
-        for each in collect(unit for unit in self._units() if unit not in self.whole):
+        for each in collect(self._gathered_in_use()):
             shard = each.shard
             if self.policy.is_mixed and shard.is_floating_point() and shard.dtype is not compute:
                 if shard not in self._shown or self._shown[shard].device != shard.device:
@@ -181,12 +185,12 @@ class FullySharded(Sharding):
                 keep = partial(keep_shown, shard=shard, dtype=compute)
                 each.show(self._shown[shard], keep)
 
-    def _watch_direct_use(self) -> DirectUse | None:
-        gathered = [unit for unit in self._units() if unit not in self.whole]
-        return DirectUse(self.module, gathered) if gathered else None
-
     def _units(self) -> list[FSDPModule]:
         return units_of(self.module)
+
+    def _gathered_in_use(self) -> list[FSDPModule]:
+        """The units that are not whole at rest."""
+        return [unit for unit in self._units() if unit not in self.whole]
 
     def _set_collectives(self, averaging: Averaging) -> None:
         """Exchange pieces over gloo; elsewhere see to what is not a plain mean."""
@@ -295,8 +299,7 @@ class FullySharded(Sharding):
         if offload is None or not policy.is_mixed or policy.wire is not policy.compute:
             return None
         pin = offload.pin_memory and torch.cuda.is_available()
-        mesh = self.mesh if self.mesh.ndim == 1 else self.mesh[SHARD]
-        rank, ranks = mesh.get_local_rank(), mesh.size()
+        rank, ranks = self._sharing.get_local_rank(), self._sharing.size()
         return HostMasters(self.originals, rank, ranks, dtype=policy.compute, pin=pin)
 
     def _set_dtypes_of_meta(self, module: nn.Module) -> None:
@@ -332,8 +335,7 @@ class FullySharded(Sharding):
 
     @property
     def norm_group(self) -> dist.ProcessGroup | None:
-        mesh = self.mesh if self.mesh.ndim == 1 else self.mesh[SHARD]
-        return mesh.get_group() if mesh.size() > 1 else None
+        return self._sharing.get_group() if self._sharing.size() > 1 else None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
@@ -439,9 +441,8 @@ class FullySharded(Sharding):
         self._gather()
 
     def release(self) -> None:
-        for unit in self._units():
-            if unit not in self.whole:
-                unit.reshard()
+        for unit in self._gathered_in_use():
+            unit.reshard()
 
     def prepare_for_compile(self) -> None:
         if self._direct_use is not None:
@@ -453,10 +454,6 @@ class FullySharded(Sharding):
         if not isinstance(master, DTensor):
             return tensor
         return as_shard(part_of(tensor, master).to(master.device, copy=True), master)
-
-
-def _zero_block(plan: Plan) -> Mapping[str, Any]:
-    return plan.effective.config.get("zero_optimization", {})
 
 
 def _set_prefetch(units: Sequence[UnitSchedule], heads: Sequence[FSDPModule | None]) -> None:

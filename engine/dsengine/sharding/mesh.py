@@ -8,13 +8,6 @@ from dsconfig import Plan
 REPLICATE, SHARD = "replicate", "shard"
 
 
-def device_of_rank() -> torch.device:
-    """The accelerator of this process where there is one, else the CPU."""
-    if torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
 def device_mesh(plan: Plan, device: torch.device) -> DeviceMesh:
     """One axis when all ranks share the states, (replicate, shard) when there are copies."""
     world, shard = plan.mesh.data_parallel, plan.mesh.shard

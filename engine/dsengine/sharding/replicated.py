@@ -63,11 +63,11 @@ class Replicated(Sharding):
         ranks = dist.get_world_size()
         if not trainable or ranks == 1:
             return None
-        bucket_elements = effective.zero.reduce_bucket_size
+        bucket_bytes = effective.zero.reduce_bucket_size * trainable[0].element_size()
         parallel = DistributedDataParallel(
             _Carrier(self.module, trainable[0]),
             init_sync=False,
-            bucket_cap_mb=_mebibytes(bucket_elements * trainable[0].element_size()),
+            bucket_cap_mb=min(bucket_bytes / MEBI, 25.0),  # its own default is the most
             find_unused_parameters=True,
             gradient_as_bucket_view=True,
         )
@@ -186,8 +186,3 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
     if not (parameter.requires_grad and parameter.is_floating_point()):
         return parameter
     return nn.Parameter(parameter.detach().float().clone())
-
-
-def _mebibytes(size: int) -> float:
-    """A bucket for DistributedDataParallel, at most its own default of 25 MiB."""
-    return min(size / MEBI, 25.0)

@@ -6,6 +6,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
+from dsengine.parameters.chunks import piece_of
 from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.torch_private import (
     ShardedParameter,
@@ -50,8 +51,7 @@ def _write_through(parameter: ShardedParameter) -> None:
 
     @torch.no_grad()
     def refresh(*_: object) -> None:
-        pieces = parameter.whole.chunk(parameter.ranks)
-        if parameter.rank < len(pieces):
-            local_part(parameter.shard).copy_(pieces[parameter.rank])
+        own = piece_of(parameter.whole, parameter.rank, parameter.ranks)
+        local_part(parameter.shard).copy_(own)
 
     parameter.owner.register_load_state_dict_post_hook(refresh)

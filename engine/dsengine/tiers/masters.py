@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from dsengine.parameters.chunks import piece_of
 from dsengine.tiers import memory
 
 
@@ -40,11 +41,8 @@ class HostMasters:
         """Keep this rank's part of each; leave whole parameters of ``dtype`` in their place."""
         for parameter in whole:
             if self.have(parameter):
-                pieces = parameter.data.chunk(self._ranks)
-                here = self._rank < len(pieces)
-                self.keep(
-                    self._originals[parameter], pieces[self._rank] if here else parameter.data[:0]
-                )
+                own = piece_of(parameter.data, self._rank, self._ranks)
+                self.keep(self._originals[parameter], own)
                 parameter.data = parameter.data.to(self.dtype)
 
     @torch.no_grad()

@@ -14,7 +14,11 @@ import dsconfig
 from dsengine.sharding.zero.partitioned import is_piece, partition, show_as
 from dsengine.sharding.zero.rounded import show_rounded
 from dsengine.sharding.zero.status import watch_writes
-from dsengine.sharding.zero.trim import Trimmer
+from dsengine.tiers import memory
+
+TRIM_BYTES = 16 * 2**20
+"""Freed, and then given back to the system: the small pieces that stay of large parameters lie
+between what glibc keeps for later, and would keep a whole model's worth of memory."""
 
 
 class Init:
@@ -60,7 +64,7 @@ class Init:
         self._building: nn.Module | None = None
         self._whole: list[nn.Parameter] = []
         """Parameters of the module in work."""
-        self._trimmer = Trimmer()
+        self._freed = 0
         if enabled and module is not None:
             _join_process_group()
             self._whole = list(module.parameters())
@@ -95,7 +99,7 @@ class Init:
         if kind is None:
             self._divide()
             self._show()
-            self._trimmer.trim()
+            memory.give_back()
         self._whole, self._building = [], None
 
     def _begin(self, module: nn.Module) -> None:
@@ -115,7 +119,10 @@ class Init:
             self._divided.append(ref(parameter))
             if self._watches:
                 watch_writes(parameter)
-            self._trimmer.freed(parameter.nbytes)
+            self._freed += parameter.nbytes
+            if self._freed >= TRIM_BYTES:
+                memory.give_back()
+                self._freed = 0
 
     def _show(self) -> None:
         """Constructors, which draw and scale weights, have seen the dtype that they chose."""

@@ -205,7 +205,7 @@ def _piece_of_first_rank(whole: Tensor) -> Tensor:
     whole = whole.contiguous()
     group = group_for(whole)
     dist.broadcast(whole, 0, group=group)
-    return piece_of(whole, dist.get_rank(group), dist.get_world_size(group))
+    return piece_of(whole, dist.get_rank(group), dist.get_world_size(group)).clone()
 
 
 def _like(parameter: PartitionedParameter) -> Tensor:
