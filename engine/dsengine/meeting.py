@@ -89,14 +89,10 @@ def _hand_over(store: TCPStore, meeting: Meeting) -> None:
     refused = "\n".join(_refusals(store, meeting))
     store.set(START, refused or "start")
     if refused:
-        _stay_until_heard(store, meeting)
+        came = [rank for rank in range(1, meeting.nodes) if store.check([NODE.format(rank)])]
+        with suppress(DistError):
+            store.wait([HEARD.format(rank) for rank in came], timedelta(seconds=SECONDS_TO_HEAR))
         raise MeetingError(refused)
-
-
-def _stay_until_heard(store: TCPStore, meeting: Meeting) -> None:
-    came = [rank for rank in range(1, meeting.nodes) if store.check([NODE.format(rank)])]
-    with suppress(DistError):
-        store.wait([HEARD.format(rank) for rank in came], timedelta(seconds=SECONDS_TO_HEAR))
 
 
 def _refusals(store: TCPStore, meeting: Meeting) -> Iterator[str]:

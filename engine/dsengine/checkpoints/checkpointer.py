@@ -113,7 +113,7 @@ class Checkpointer:
 
     def _write(self, snapshot: Snapshot, root: Path, save_latest: bool) -> Path:
         if self.for_deepspeed:
-            from dsengine.checkpoints.deepspeed_layout.save import save_for_deepspeed
+            from dsengine.checkpoints.deepspeed_layout.write import save_for_deepspeed
 
             return save_for_deepspeed(snapshot, self._ranks, root, save_latest=save_latest)
         return write(snapshot, self._ranks, root, save_latest=save_latest, keep=self.keep)

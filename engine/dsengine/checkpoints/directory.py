@@ -74,7 +74,9 @@ class Writing:
     def begin(self) -> Path:
         """Create the empty directory to write into; clear what dead runs left behind."""
         self.root.mkdir(parents=True, exist_ok=True)
-        _clear_leftovers(self.root)
+        for path in self.root.iterdir():
+            if _HIDDEN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                _clear(path)
         self.aside.mkdir()
         self._unpublished = True
         self._lock = _own(self.aside)
@@ -140,12 +142,6 @@ def _own(directory: Path) -> int:
     os.write(descriptor, json.dumps(said).encode())
     aside.rename(directory / OWNER)  # not to be seen before it is locked
     return descriptor
-
-
-def _clear_leftovers(root: Path) -> None:
-    for path in root.iterdir():
-        if _HIDDEN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-            _clear(path)
 
 
 def _clear(path: Path) -> None:

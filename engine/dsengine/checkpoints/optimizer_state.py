@@ -21,11 +21,7 @@ _MOMENTS = {
 """What an optimizer of a family must find in its state once that is not empty."""
 
 
-def _key(name: str, entry: str) -> str:
-    return f"optimizer.{name}:{entry}"
-
-
-def _parts(key: str) -> tuple[str, str]:
+def name_and_entry(key: str) -> tuple[str, str]:
     """Name and entry of a key; two empty texts for the key of anything else."""
     name, _, entry = key.rpartition(":")
     return (name.removeprefix("optimizer."), entry) if key.startswith("optimizer.") else ("", "")
@@ -47,7 +43,7 @@ def optimizer_tensors(parameters: Mapping[str, Tensor], optimizer: Optimizer) ->
     """Return the moments and the like: tensors with at least one dimension, by key."""
     names = _names(parameters, optimizer)
     return {
-        _key(names[id(parameter)], entry): value.detach()
+        f"optimizer.{names[id(parameter)]}:{entry}": value.detach()
         for parameter, state in optimizer.state.items()
         for entry, value in state.items()
         if isinstance(value, Tensor) and value.dim() > 0
@@ -90,7 +86,7 @@ def optimizer_targets(
     held = set(_names(parameters, optimizer).values())
     targets: dict[str, Tensor] = {}
     for key, (shape, dtype) in saved.items():
-        name, entry = _parts(key)
+        name, entry = name_and_entry(key)
         if name not in held:
             continue
         parameter = parameters[name]
@@ -111,7 +107,7 @@ def adopt_optimizer_tensors(
     """Make what was loaded the optimizer's state, in place of all that it held."""
     states: dict[str, dict[str, Any]] = {}
     for key, tensor in loaded.items():
-        name, entry = _parts(key)
+        name, entry = name_and_entry(key)
         states.setdefault(name, {})[entry] = tensor
     for name in _names(parameters, optimizer).values():
         optimizer.state.pop(parameters[name], None)

@@ -3,7 +3,6 @@
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from dsengine.checkpoints.directory import MANIFEST, read_latest, remove_tag
 from dsengine.checkpoints.manifest import FORMAT
@@ -17,9 +16,11 @@ def checkpoints(root: Path) -> list[str]:
     found: list[tuple[int, int, str]] = []
     for path in root.glob(f"*/{MANIFEST}"):
         tag = path.parent.name
-        with suppress(FileNotFoundError):  # another job removes it just now
-            manifest = None if tag.startswith(".") else _ours(path)
-            if manifest is not None:
+        if tag.startswith("."):
+            continue
+        with suppress(OSError, ValueError):  # of others, or another job removes it just now
+            manifest = json.loads(path.read_bytes())
+            if isinstance(manifest, dict) and manifest.get("format") == FORMAT:
                 step = manifest.get("description", {}).get("global_steps", -1)
                 found.append((step, path.stat().st_mtime_ns, tag))
     return [tag for *_, tag in sorted(found)]
@@ -34,12 +35,3 @@ def retain(root: Path, keep: int) -> None:
     for tag in tags[: max(0, len(tags) - keep)]:
         if tag != latest:
             remove_tag(root, tag)
-
-
-def _ours(path: Path) -> dict[str, Any] | None:
-    try:
-        manifest = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
-    return manifest if ours else None

@@ -92,11 +92,17 @@ def _publish(
     for name in manifest.files.keys() - manifest.checksums.keys():
         manifest.checksums[name] = [checksums.of_piece(aside / name, 0, manifest.files[name])]
     directory.write_synced(aside / directory.MANIFEST, manifest.to_bytes())
+    final = publish(writing, manifest.description.get("stage", 0), save_latest=save_latest)
+    if keep is not None:
+        retain(writing.root, keep)
+    return final
+
+
+def publish(writing: directory.Writing, stage: int, *, save_latest: bool) -> Path:
+    """Make what was written visible, with what lies beside it; return where it is."""
     final = writing.publish()
     if save_latest:
         directory.write_latest(writing.root, writing.tag)
-    if manifest.description.get("stage"):
+    if stage:
         write_recovery_scripts(writing.root, writing.tag)
-    if keep is not None:
-        retain(writing.root, keep)
     return final

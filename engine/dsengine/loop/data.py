@@ -109,15 +109,13 @@ class TrainingLoader:
         self._offset, self._batches = self._resumed.skip, 0
         for batch in self.loader:
             self._batches += 1
-            yield batch if self.post_process_func is None else self._processed(batch)
+            if self.post_process_func is not None:
+                # DeepSpeed's functions look for its curriculum's difficulties: here there are none.
+                told = {"consumed_samples": self.position, "current_difficulties": {}}
+                batch = self.post_process_func(batch, self.state_dict() | told)
+            yield batch
         self.passes += 1
         self._offset, self._batches = 0, 0
-
-    def _processed(self, batch: Any) -> Any:
-        """DeepSpeed's functions look for its curriculum's difficulties: here there are none."""
-        assert self.post_process_func is not None
-        state: dict[str, Any] = {**self.state_dict(), "consumed_samples": self.position}
-        return self.post_process_func(batch, {**state, "current_difficulties": {}})
 
     def state_dict(self) -> dict[str, int]:
         return {"position": self.position, "passes": self.passes}

@@ -62,7 +62,7 @@ class Engine(SavingEngine):
         self.collate_fn: Callable[[list[Any]], Any] | None = None
         """What loaders make batches with, where they are given nothing else."""
         self._stepper = (
-            Stepper(sharding, self._binding, scaler, effective, policy) if self._binding else None
+            Stepper(sharding, self._binding, scaler, effective, policy) if optimizer else None
         )
         self._without_masters = policy.without_masters(sharding.module)
         self._step_applied = False
@@ -388,8 +388,7 @@ class Engine(SavingEngine):
         if self._collects_garbage:
             gc.enable()
         self.sharding.drop_gradients()
-        if self._binding is not None:
-            self._binding.close()
+        self._binding.close()
         self._stepper = None
 
     # The data

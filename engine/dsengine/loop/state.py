@@ -7,7 +7,7 @@ the model trains (``engine``).
 
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -50,13 +50,8 @@ class EngineState(MovedModule):
         self.accumulation = Accumulation(
             plan.batch.accumulation, effective.gradients.managed_accumulation, self.counters
         )
-        self._binding = (
-            bind(optimizer, sharding.masters, effective, sharding.host_masters)
-            if optimizer
-            else None
-        )
-        if self._binding is not None:
-            sharding.departed = self._binding.departed
+        self._binding = bind(optimizer, sharding.masters, effective, sharding.host_masters)
+        sharding.departed = self._binding.departed
 
     # Counters
 
@@ -252,25 +247,23 @@ class EngineState(MovedModule):
 
     def stepped_parts(self) -> list[nn.Parameter]:
         """Return what the optimizer holds between steps."""
-        return [] if self._binding is None else list(self._binding.parts.values())
+        return list(self._binding.parts.values())
 
     def stepped_part(self, name: str) -> Tensor:
         """Return what the optimizer steps of master ``name``: it, or this rank's part of it."""
-        master = self.sharding.masters[name]
-        return master if self._binding is None else self._binding.parts.get(name, master)
+        return self._binding.parts.get(name, self.sharding.masters[name])
 
     def states_in_reach(self) -> AbstractContextManager[None]:
         """Let what the optimizer holds have its values, wherever it rests."""
-        return nullcontext() if self._binding is None else self._binding.in_reach()
+        return self._binding.in_reach()
 
     def note_written(self, name: str) -> None:
         """Hear that master ``name`` and what is stepped of it have been given the same value."""
-        if self._binding is not None:
-            self._binding.note_written(name)
+        self._binding.note_written(name)
 
     def room_for_state(self, name: str, entry: str) -> Tensor | None:
         """Return what a state is to be loaded into, inside ``optimizer_on_shards``."""
-        return None if self._binding is None else self._binding.room_for(name, entry)
+        return self._binding.room_for(name, entry)
 
     @property
     def rests_in_files(self) -> bool:
@@ -279,8 +272,8 @@ class EngineState(MovedModule):
 
     def optimizer_on_shards(self) -> AbstractContextManager[None]:
         """Let the optimizer hold the (sharded) parameters by which checkpoints know them."""
-        return nullcontext() if self._binding is None else self._binding.as_sharded()
+        return self._binding.as_sharded()
 
     def checkpointed_masters(self) -> Mapping[str, Tensor]:
         """Return what a checkpoint holds of the masters, inside ``optimizer_on_shards``."""
-        return self.sharding.masters if self._binding is None else self._binding.checkpointed()
+        return self._binding.checkpointed()

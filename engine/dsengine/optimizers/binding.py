@@ -217,6 +217,15 @@ class Binding:
         return convert(value, old, new)
 
 
+class Unbound(Binding):
+    """Without an optimizer there is nothing to step, and nothing that a checkpoint holds of one."""
+
+    def __init__(self, masters: Mapping[str, nn.Parameter]) -> None:
+        self.masters = masters
+        self.parts, self._pairs = {}, []
+        self.uses_parts = False
+
+
 def is_divided(masters: Mapping[str, nn.Parameter]) -> bool:
     return any(isinstance(master, DTensor) for master in masters.values())
 

@@ -51,14 +51,10 @@ def _distributed(module: nn.Module, plan: Plan, policy: Policy, device: torch.de
         move_buffers(module, device)
         broadcast_from_first_rank(module.buffers())
     if policy.buffers is not None:
-        _cast_buffers(module, policy.buffers)
+        for buffer in module.buffers():
+            if buffer.is_floating_point():
+                buffer.data = buffer.data.to(policy.buffers)
     if stage == 0:
         return Replicated(module, plan, policy)
     mechanism = FullySharded if stage == 3 else WholeAtRest
     return mechanism(module, plan, policy, device_mesh(plan, device), device)
-
-
-def _cast_buffers(module: nn.Module, dtype: torch.dtype) -> None:
-    for buffer in module.buffers():
-        if buffer.is_floating_point():
-            buffer.data = buffer.data.to(dtype)

@@ -108,7 +108,7 @@ def _give_back(
             continue
         module, attribute = owners[0]
         shard = record.shard
-        whole = values.get(_joined(names[module], attribute))
+        whole = values.get(".".join(filter(None, (names[module], attribute))))
         if whole is None or whole.shape != shard.shape:
             whole = whole_of(cast(DTensor, shard))
         trains = parameter_table(module)[attribute].requires_grad
@@ -147,7 +147,3 @@ def _as_before(whole: Tensor, place: _Place, before: _Before, trains: bool) -> n
     forget(original)
     original.data, original.requires_grad = whole, trains
     return original
-
-
-def _joined(module: str, attribute: str) -> str:
-    return f"{module}.{attribute}" if module else attribute

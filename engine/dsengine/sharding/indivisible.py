@@ -103,7 +103,9 @@ class Indivisible:
         self.take_in()
         self._take_writes()
         fresh = [self._fresh(each).flatten() * self._factor for each in self._trained]
-        used = torch.tensor([float(self._is_used(each)) for each in self._trained])
+        used = torch.tensor(
+            [float(p in self._waiting or p.grad is not None) for p in self._trained]
+        )
         both = torch.cat([*fresh, used.to(fresh[0].device)])
         dist.all_reduce(both)
         *values, were_used = both.split([*map(len, fresh), len(fresh)])
@@ -128,9 +130,6 @@ class Indivisible:
             total = self._before(parameter) + value
             parameter.grad = total.to(parameter.dtype)
             self._reduced[parameter] = (parameter.grad, total.clone())
-
-    def _is_used(self, parameter: nn.Parameter) -> bool:
-        return parameter in self._waiting or parameter.grad is not None
 
     def _fresh(self, parameter: nn.Parameter) -> Tensor:
         if parameter in self._waiting:

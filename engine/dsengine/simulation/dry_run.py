@@ -71,7 +71,7 @@ def simulate(
         # Nothing has an address here, so that what asks for one finds all in their places.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)
         engine = _initialized(_quiet(plan), model, live, places, device)
-        _train(engine, plan.batch.accumulation, loss or _stand_in_loss, live, sent)
+        _train(engine, plan.batch.accumulation, loss or (lambda e: e(torch.zeros(1))), live, sent)
     return {
         "world_size": plan.mesh.world_size,
         "phases": {phase: live.device.peaks[phase] for phase in PHASES},
@@ -164,10 +164,6 @@ def _plainly(shape: Sequence[int], *, pin: bool) -> Tensor:
     """Memory that a fake tensor can be in."""
     del pin
     return torch.empty(shape, dtype=torch.float32)
-
-
-def _stand_in_loss(engine: Any) -> Tensor:
-    return engine(torch.zeros(1))
 
 
 def _quiet(plan: Plan) -> Plan:

@@ -7,7 +7,7 @@ from torch.optim import Adafactor, Optimizer
 
 import dsconfig
 from dsengine.optimizers.adafactor import AdafactorBinding
-from dsengine.optimizers.binding import Binding, is_divided, refuse_impossible
+from dsengine.optimizers.binding import Binding, Unbound, is_divided, refuse_impossible
 from dsengine.tiers.departed import DepartedGradients
 from dsengine.tiers.host import HostBinding
 from dsengine.tiers.nvme import NvmeBinding
@@ -15,7 +15,7 @@ from dsengine.tiers.settings import OffloadSettings
 
 
 def bind(
-    optimizer: Optimizer,
+    optimizer: Optimizer | None,
     masters: Mapping[str, nn.Parameter],
     effective: dsconfig.Effective,
     host_masters: dict[str, Tensor] | None = None,
@@ -26,6 +26,8 @@ def bind(
     are copied there.
     Raises ValueError for an optimizer that cannot be offloaded, OSError when NVMe space is short.
     """
+    if optimizer is None:
+        return Unbound(masters)
     settings = OffloadSettings.of(effective)
     if settings is None:
         factored = type(optimizer) is Adafactor and is_divided(masters)

@@ -12,6 +12,7 @@ from dsengine.checkpoints import plain
 from dsengine.checkpoints.directory import STATE
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import Manifest, read_manifest
+from dsengine.checkpoints.optimizer_state import name_and_entry
 from dsengine.checkpoints.tensor_files import read_tensors, saved_tensors
 from dsengine.optimizers.precision import DTYPES
 
@@ -71,6 +72,7 @@ def own_checkpoint(directory: Path, *, only_weights: bool = False) -> WholeCheck
     weights |= {n: weights[same] for n, same in manifest.tied.items() if same in weights}
     small = {} if only_weights else plain.load(directory / STATE)
     optimizer, parts = small.get("optimizer") or {}, small.get("parts") or {}
+    scale = parts.get("loss_scale") or {}
     return WholeCheckpoint(
         path=directory,
         stage=said.get("stage", 0),
@@ -84,7 +86,7 @@ def own_checkpoint(directory: Path, *, only_weights: bool = False) -> WholeCheck
         groups=[dict(group["options"]) for group in optimizer.get("groups") or []],
         group_names=[list(group["names"]) for group in optimizer.get("groups") or []],
         lr_scheduler=parts.get("lr_scheduler"),
-        loss_scale=_loss_scale(parts.get("loss_scale") or {}),
+        loss_scale={name: scale[own] for name, own in LOSS_SCALE_NAMES.items() if own in scale},
         counters=parts.get("counters") or {},
         client_state=small.get("client_state") or {},
         config=said.get("config") or {},
@@ -106,12 +108,7 @@ def _states(
 ) -> dict[str, dict[str, Any]]:
     states: dict[str, dict[str, Any]] = {name: dict(each) for name, each in scalars.items()}
     for key, tensor in tensors.items():
-        kind, _, rest = key.partition(".")
-        if kind == "optimizer":
-            name, _, entry = rest.rpartition(":")
+        name, entry = name_and_entry(key)
+        if name:
             states.setdefault(name, {})[entry] = tensor
     return states
-
-
-def _loss_scale(saved: Mapping[str, Any]) -> dict[str, Any]:
-    return {theirs: saved[own] for theirs, own in LOSS_SCALE_NAMES.items() if own in saved}

@@ -1,4 +1,9 @@
-"""A checkpoint in DeepSpeed's own files, for a stage and a number of ranks."""
+"""A checkpoint in DeepSpeed's own files, for a stage and a number of ranks.
+
+Only who has the whole of a run can lay it out as DeepSpeed does, by ranks of its own counting. So a
+run that is saved in these files is saved in ours first, aside, by all ranks, and rank 0 reads what
+all have written. Nothing of that is visible before it is whole in DeepSpeed's form.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,10 +22,12 @@ from dsengine.checkpoints.deepspeed_layout.partitions import (
 )
 from dsengine.checkpoints.deepspeed_layout.pickling import write_file
 from dsengine.checkpoints.deepspeed_layout.read import KNOWN
-from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint
-from dsengine.checkpoints.directory import Writing, write_latest
+from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint, own_checkpoint
+from dsengine.checkpoints.directory import Writing, discard
 from dsengine.checkpoints.errors import CheckpointError
-from dsengine.checkpoints.recovery_scripts import write_recovery_scripts
+from dsengine.checkpoints.group import CheckpointGroup
+from dsengine.checkpoints.recovery_scripts import NAMES
+from dsengine.checkpoints.save import Snapshot, publish, write
 
 COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 
@@ -38,23 +45,45 @@ def write_checkpoint(
         raise CheckpointError(f"{root / tag} exists: choose another folder, or remove it")
     _check(saved, stage)
     with Writing(root, tag) as writing:
-        write_files(saved, writing.begin(), stage, ranks)
-        written = writing.publish()
-    write_latest(root, tag)
-    if stage:
-        write_recovery_scripts(root, tag)
-    return written
+        _write_files(saved, writing.begin(), stage, ranks)
+        return publish(writing, stage, save_latest=True)
 
 
-def write_files(saved: WholeCheckpoint, folder: Path, stage: int, ranks: int) -> None:
+def save_for_deepspeed(
+    snapshot: Snapshot, group: CheckpointGroup, root: Path, *, save_latest: bool
+) -> Path:
+    """Write ``root/tag`` as DeepSpeed reads it at this stage on this many ranks. Collective.
+
+    All of it is in the memory of rank 0 meanwhile. Raises CheckpointError on every rank for what
+    DeepSpeed's files have no place for, and where any rank could not write.
+    """
+    tag = snapshot.manifest.tag
+    with Writing(root, tag) as writing:
+        begun = group.run_on_coordinator(writing.begin, f"preparing {root}")
+        own = write(snapshot, group, root / begun.name, save_latest=False, keep=None)
+
+        def convert() -> Path:
+            saved = own_checkpoint(own)
+            discard(own)
+            for name in NAMES:
+                (writing.aside / name).unlink(missing_ok=True)
+            _write_files(saved, writing.aside, saved.stage, saved.world_size)
+            return publish(writing, saved.stage, save_latest=save_latest)
+
+        return group.run_on_coordinator(convert, f"saving checkpoint {root / tag}")
+
+
+def _write_files(saved: WholeCheckpoint, folder: Path, stage: int, ranks: int) -> None:
     """Write into ``folder`` what DeepSpeed has in that of a tag.
 
     Raises CheckpointError for what its files have no place for.
     """
     _check(saved, stage)
     saved = _without_empty_groups(saved)
+    zero = (saved.config.get("zero_optimization") or {}) | {"stage": stage}
+    by = {"ds_config": saved.config | {"zero_optimization": zero}, "ds_version": DEEPSPEED}
     for name, content in _files(saved, stage, ranks):
-        write_file(content | _written_by(saved, stage), folder / name)
+        write_file(content | by, folder / name)
 
 
 def _without_empty_groups(saved: WholeCheckpoint) -> WholeCheckpoint:
@@ -138,8 +167,3 @@ def _model(saved: WholeCheckpoint, stage: int, ranks: int, rank: int) -> dict[st
         "checkpoint_parallel_dimensions": {"pp_degree": 1, "tp_degree": 1},
         **saved.client_state,
     }
-
-
-def _written_by(saved: WholeCheckpoint, stage: int) -> dict[str, Any]:
-    zero = (saved.config.get("zero_optimization") or {}) | {"stage": stage}
-    return {"ds_config": saved.config | {"zero_optimization": zero}, "ds_version": DEEPSPEED}

@@ -1,20 +1,57 @@
 """Writing whole weights: sharded safetensors with an index, or torch's own files."""
 
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dsengine.checkpoints.directory import sync_directory, write_synced
-from dsengine.checkpoints.export.layout import DEFAULT_FILE_BYTES, FileLayout, divide
 from dsengine.checkpoints.export.whole import exported_dtype, whole_tensors
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.state import TrainingState
 
 SAFETENSORS_NAME = "model.safetensors"
+DEFAULT_FILE_BYTES = 5 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """``files``: file name -> tensor names; ``total_bytes``: of all tensors."""
+
+    files: dict[str, list[str]]
+    total_bytes: int
+
+    @property
+    def index(self) -> bytes:
+        """The index file: where each tensor lies."""
+        weight_map = {name: file for file, names in self.files.items() for name in names}
+        content = {"metadata": {"total_size": self.total_bytes}, "weight_map": weight_map}
+        return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _divide(sizes: Mapping[str, int], filename: str, max_bytes: int) -> FileLayout:
+    """Fill files in order, none above ``max_bytes`` unless a single tensor is.
+
+    One file keeps ``filename``; several get ``-00001-of-0000N`` before the extension.
+    """
+    parts: list[list[str]] = [[]]
+    held = 0
+    for name, size in sizes.items():
+        if parts[-1] and held + size > max_bytes:
+            parts.append([])
+            held = 0
+        parts[-1].append(name)
+        held += size
+    if len(parts) == 1:
+        return FileLayout({filename: parts[0]}, sum(sizes.values()))
+    path = Path(filename)
+    names = (f"{path.stem}-{i:05d}-of-{len(parts):05d}{path.suffix}" for i in range(1, 10**6))
+    return FileLayout(dict(zip(names, parts, strict=False)), sum(sizes.values()))
 
 
 def save_weights(
@@ -39,7 +76,7 @@ def save_weights(
         name: tensor.numel() * exported_dtype(tensor, dtype).itemsize
         for name, tensor in tensors.items()
     }
-    layout = divide(sizes, filename, max_file_bytes)
+    layout = _divide(sizes, filename, max_file_bytes)
     what = f"saving weights to {root}"
     group.run_on_coordinator(lambda: root.mkdir(parents=True, exist_ok=True), what)
     gathered = whole_tensors(tensors, dtype, keep=group.is_coordinator)
@@ -49,7 +86,9 @@ def save_weights(
 
     def publish() -> None:
         _publish(root, filename, layout)
-        _write_config(root, state.module)
+        config: Any = getattr(state.module, "config", None)  # of a model of Hugging Face
+        if hasattr(config, "save_pretrained") and not (root / "config.json").exists():
+            config.save_pretrained(root)
 
     group.run_on_coordinator(publish, what)
 
@@ -64,7 +103,7 @@ def write_weights(
     """Write weights that one process holds, in the form that ``save_weights`` gives."""
     root.mkdir(parents=True, exist_ok=True)
     cast = {name: tensor.to(exported_dtype(tensor, dtype)) for name, tensor in weights.items()}
-    layout = divide({n: tensor.nbytes for n, tensor in cast.items()}, filename, max_file_bytes)
+    layout = _divide({n: tensor.nbytes for n, tensor in cast.items()}, filename, max_file_bytes)
     for file, names in layout.files.items():
         keys = {n: n if file.endswith(".safetensors") else id(weights[n]) for n in names}
         own = {key: cast[name].contiguous().clone() for name, key in keys.items()}
@@ -113,10 +152,3 @@ def _publish(root: Path, filename: str, layout: FileLayout) -> None:
     else:
         index.unlink(missing_ok=True)
     sync_directory(root)
-
-
-def _write_config(root: Path, module: nn.Module) -> None:
-    """Put a Hugging Face model's config beside its weights, unless one is there."""
-    config: Any = getattr(module, "config", None)
-    if hasattr(config, "save_pretrained") and not (root / "config.json").exists():
-        config.save_pretrained(root)

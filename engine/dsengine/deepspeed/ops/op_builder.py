@@ -15,6 +15,10 @@ class OpBuilder:
     NAME: ClassVar[str]
     OFFERED: ClassVar[bool] = False
 
+    def __init_subclass__(cls, name: str = "", offered: bool = False) -> None:
+        if name:
+            cls.NAME, cls.OFFERED = name, offered
+
     @property
     def name(self) -> str:
         return self.NAME
@@ -30,70 +34,49 @@ class OpBuilder:
         raise NotImplementedError(f"dsengine has no kernel {self.NAME}: {KERNELS}")
 
 
-class FusedAdamBuilder(OpBuilder):
-    NAME = "fused_adam"
-    OFFERED = True
+class FusedAdamBuilder(OpBuilder, name="fused_adam", offered=True): ...
 
 
-class CPUAdamBuilder(OpBuilder):
-    NAME = "cpu_adam"
-    OFFERED = True
+class CPUAdamBuilder(OpBuilder, name="cpu_adam", offered=True): ...
 
 
-class CPUAdagradBuilder(OpBuilder):
-    NAME = "cpu_adagrad"
-    OFFERED = True
+class CPUAdagradBuilder(OpBuilder, name="cpu_adagrad", offered=True): ...
 
 
-class FusedLionBuilder(OpBuilder):
-    NAME = "fused_lion"
-    OFFERED = True
+class FusedLionBuilder(OpBuilder, name="fused_lion", offered=True): ...
 
 
-class CPULionBuilder(OpBuilder):
-    NAME = "cpu_lion"
-    OFFERED = True
+class CPULionBuilder(OpBuilder, name="cpu_lion", offered=True): ...
 
 
-class UtilsBuilder(OpBuilder):
-    NAME = "utils"
+class UtilsBuilder(OpBuilder, name="utils"): ...
 
 
-class AsyncIOBuilder(OpBuilder):
-    NAME = "async_io"
-    OFFERED = True
+class AsyncIOBuilder(OpBuilder, name="async_io", offered=True): ...
 
 
-class GDSBuilder(OpBuilder):
-    NAME = "gds"
+class GDSBuilder(OpBuilder, name="gds"): ...
 
 
-class FusedLambBuilder(OpBuilder):
-    NAME = "fused_lamb"
+class FusedLambBuilder(OpBuilder, name="fused_lamb"): ...
 
 
-class FPQuantizerBuilder(OpBuilder):
-    NAME = "fp_quantizer"
+class FPQuantizerBuilder(OpBuilder, name="fp_quantizer"): ...
 
 
-class QuantizerBuilder(OpBuilder):
-    NAME = "quantizer"
+class QuantizerBuilder(OpBuilder, name="quantizer"): ...
 
 
-class InferenceBuilder(OpBuilder):
-    NAME = "transformer_inference"
+class InferenceBuilder(OpBuilder, name="transformer_inference"): ...
 
 
-class TransformerBuilder(OpBuilder):
-    NAME = "transformer"
+class TransformerBuilder(OpBuilder, name="transformer"): ...
 
 
-class RandomLTDBuilder(OpBuilder):
-    NAME = "random_ltd"
+class RandomLTDBuilder(OpBuilder, name="random_ltd"): ...
 
 
-class EvoformerAttnBuilder(OpBuilder):
-    NAME = "evoformer_attn"
+class EvoformerAttnBuilder(OpBuilder, name="evoformer_attn"): ...
 
 
 ALL_OPS: dict[str, OpBuilder] = {each.NAME: each() for each in OpBuilder.__subclasses__()}

@@ -34,7 +34,8 @@ def get_model_profile(
     if ignore_modules is not None:
         raise ValueError("get_model_profile(ignore_modules=...) is not offered: leave it out")
     if input_shape is not None:
-        args = (_zeros(model, input_shape),)
+        like = next(model.parameters(), torch.empty(0))
+        args = (torch.zeros(input_shape, dtype=like.dtype, device=like.device),)
     elif not args and not kwargs:
         raise ValueError("get_model_profile() needs what to call the model with: args or kwargs")
     settings = {
@@ -57,11 +58,6 @@ def get_model_profile(
         print(profile.report(), flush=True)
     counts = (profile.flops, profile.flops // 2, sum(p.numel() for p in model.parameters()))
     return tuple(_words(count) for count in counts) if as_string else counts  # type: ignore[return-value]
-
-
-def _zeros(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
-    like = next(model.parameters(), torch.empty(0))
-    return torch.zeros(shape, dtype=like.dtype, device=like.device)
 
 
 def _words(count: int) -> str:

@@ -49,10 +49,9 @@ class ConfigBlock:
 
     def _take(self, found: Mapping[str, Any]) -> None:
         for name, value in found.items():
-            setattr(self, name, self._inner(name, value) if isinstance(value, dict) else value)
-
-    def _inner(self, name: str, values: dict[str, Any]) -> "ConfigBlock":
-        return self.inner.get(name, ConfigBlock).holding(values)
+            if isinstance(value, dict):
+                value = self.inner.get(name, ConfigBlock).holding(value)
+            setattr(self, name, value)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
