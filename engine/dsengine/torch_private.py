@@ -583,11 +583,8 @@ def resizes(seen: Callable[[torch.UntypedStorage, int], None]) -> Iterator[None]
         seen(storage, before)
         return answer
 
-    cast(Any, torch.UntypedStorage).resize_ = resize_
-    try:
+    with replaced(torch.UntypedStorage, "resize_", resize_):
         yield
-    finally:
-        cast(Any, torch.UntypedStorage).resize_ = original
 
 
 # Multi-tensor operations, which torch exports without types under private names

@@ -630,7 +630,7 @@ class TestFiles:
     def test_no_file_reaches_code_by_way_of_a_layout(self, tmp_path: Path) -> None:
         """A pickle that asks for ``_get_layout("torch.os")`` and goes on from there."""
         from dsengine.checkpoints import CheckpointError
-        from dsengine.checkpoints.deepspeed_layout.unpickle import read_file
+        from dsengine.checkpoints.deepspeed_layout.pickles import read_file
         from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
 
         class Asking:

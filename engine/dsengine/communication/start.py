@@ -50,7 +50,15 @@ def init_distributed(
     if not auto_mpi_discovery and not {"RANK", "WORLD_SIZE"} <= set(os.environ) and rank < 0:
         raise ValueError("RANK and WORLD_SIZE are not set and auto_mpi_discovery is False")
     place = discover(rank=rank, world_size=world_size, port=distributed_port)
-    _export(place)
+    told = {
+        "RANK": place.rank,
+        "WORLD_SIZE": place.world_size,
+        "LOCAL_RANK": place.local_rank,
+        "MASTER_ADDR": place.address,
+        "MASTER_PORT": place.port,
+    }
+    for name, value in told.items():
+        os.environ.setdefault(name, str(value))
     if torch.cuda.is_available():
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
     _join(place, usable_backend(dist_backend), timeout or default_timeout(), init_method)
@@ -80,18 +88,6 @@ def usable_backend(requested: str | None) -> str:
         }.get(requested, "this build of torch does not have it")
         raise ValueError(f"communication backend {requested!r} cannot be used: {reason}")
     return "cpu:gloo,cuda:nccl" if requested == "nccl" else requested
-
-
-def _export(place: Placement) -> None:
-    values = {
-        "RANK": place.rank,
-        "WORLD_SIZE": place.world_size,
-        "LOCAL_RANK": place.local_rank,
-        "MASTER_ADDR": place.address,
-        "MASTER_PORT": place.port,
-    }
-    for name, value in values.items():
-        os.environ.setdefault(name, str(value))
 
 
 def _join(place: Placement, backend: str, timeout: timedelta, init_method: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dsengine.observation.memory import peak_resident
+from dsengine.observation.memory import peak_resident, resident
 
 
 class Accelerator:
@@ -145,8 +145,7 @@ class Host(Accelerator):
     def memory_allocated(self, device_index: int | None = None) -> int:
         """Resident bytes of this process."""
         del device_index
-        with open("/proc/self/statm") as file:  # noqa: PTH123 - one line of numbers, often asked
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return resident()
 
     def max_memory_allocated(self, device_index: int | None = None) -> int:
         """The most resident bytes since the process began; they cannot be reset."""

@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from dsengine.observation.memory import LiveBytes
+from dsengine.observation.memory import LiveBytes, resident
 
 if TYPE_CHECKING:
     from dsengine.loop.engine import Engine
@@ -61,7 +60,7 @@ def measure(engine: "Engine", window: Callable[[], None]) -> Measurement:
         seconds=seconds,
         peak_bytes={phase: live.peaks[phase] for phase in PHASES},
         estimated_bytes=dict(engine.plan.memory.get("phases", {})),
-        resident_bytes=_resident_bytes(),
+        resident_bytes=resident(),
     )
 
 
@@ -101,16 +100,6 @@ def _inside(live: LiveBytes, phase: str) -> Iterator[None]:
     live.enter(phase)
     yield
     live.enter("between")
-
-
-def _resident_bytes() -> int:
-    """Memory of this process as the system counts it; 0 where it cannot be read."""
-    status = Path("/proc/self/statm")
-    if not status.exists():
-        return 0
-    import os
-
-    return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def print_measurement(measured: Measurement) -> None:

@@ -1,7 +1,6 @@
 """What a person watches while training: a bar on a terminal, lines in a log."""
 
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,12 +41,7 @@ class Progress:
         self._started = time.perf_counter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

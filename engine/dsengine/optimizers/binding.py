@@ -158,19 +158,15 @@ class Binding:
 
     def note_written(self, name: str) -> None:
         """Hear that a part and its master have been given the same value from outside."""
-        return
 
     def room_for(self, name: str, entry: str) -> Tensor | None:
         """Return what a state of master ``name`` is to be loaded into; valid in ``as_sharded``.
 
         None where any memory will do.
         """
-        del name, entry
-        return None
 
     def close(self) -> None:
         """Give back what is outside memory."""
-        return
 
     def hand_over_gradients(self) -> None:
         """Give the parts the gradients of their masters."""

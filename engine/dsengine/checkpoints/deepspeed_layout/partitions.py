@@ -10,7 +10,7 @@ from torch import Tensor
 from dsconfig import OPTIMIZER_CLASSES, optimizer_type
 from dsengine import DEEPSPEED
 from dsengine.checkpoints.deepspeed_layout import divide
-from dsengine.checkpoints.deepspeed_layout.pickling import foreign
+from dsengine.checkpoints.deepspeed_layout.pickles import foreign
 from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.optimizer_state import moments_of

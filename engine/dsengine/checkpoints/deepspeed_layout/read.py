@@ -18,7 +18,7 @@ from dsengine.checkpoints.deepspeed_layout.merge import (
     merge_fragments,
     merge_pieces,
 )
-from dsengine.checkpoints.deepspeed_layout.unpickle import read_file
+from dsengine.checkpoints.deepspeed_layout.pickles import read_file
 from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint, own_checkpoint
 from dsengine.checkpoints.directory import read_latest
 from dsengine.checkpoints.errors import CheckpointError
@@ -61,9 +61,20 @@ def read_checkpoint(path: str | PathLike[str], tag: str | None = None) -> WholeC
     common = _common(directory, models)
     if not optimizers:
         return _stage0(models[0], common)
-    if "fp32_flat_groups" in optimizers[0]:
-        return _stage3(models, optimizers, common)
-    return _flat_stages(models[0], optimizers, common)
+    shapes = models[0]["param_shapes"]
+    if not isinstance(optimizers[0].get("base_optimizer_state", {}), Mapping):
+        raise CheckpointError(f"{directory} was saved with elastic_checkpoint: not supported")
+    divided = _stage3 if "fp32_flat_groups" in optimizers[0] else _flat_stages
+    stage, base, masters, states = divided(shapes, optimizers)
+    return WholeCheckpoint(
+        stage=stage,
+        weights=_weights(models if stage == 3 else models[:1], masters),
+        optimizer_states=states,
+        groups=_options(base)[: len(shapes)],
+        group_names=[list(group) for group in shapes],
+        loss_scale=dict(vars(optimizers[0]["loss_scaler"])),
+        **common,
+    )
 
 
 def read_whole(
@@ -119,15 +130,14 @@ def _stage0(model: dict[str, Any], common: dict[str, Any]) -> WholeCheckpoint:
     )
 
 
-def _flat_stages(
-    model: dict[str, Any], ranks: list[dict[str, Any]], common: dict[str, Any]
-) -> WholeCheckpoint:
-    shapes = model["param_shapes"]
+_Divided = tuple[int, Mapping[str, Any], dict[str, Tensor], dict[str, dict[str, Tensor]]]
+"""The stage, the optimizer's state as rank 0 has it, and by name whole masters and states."""
+
+
+def _flat_stages(shapes: Any, ranks: list[dict[str, Any]]) -> _Divided:
     paddings = ranks[0].get("param_alignment_paddings") or []
     masters = [rank["single_partition_of_fp32_groups"] for rank in ranks]
     bases = [rank["base_optimizer_state"] for rank in ranks]
-    if not isinstance(bases[0], Mapping):
-        raise CheckpointError(f"{common['path']} was saved with elastic_checkpoint: not supported")
     states: dict[str, dict[str, Tensor]] = {}
     stepped = sorted(bases[0]["state"])  # none before the first step
     of_stepped = [shapes[i] for i in stepped]
@@ -136,21 +146,12 @@ def _flat_stages(
         flats = [[base["state"][i][entry] for i in stepped] for base in bases]
         _collect(states, entry, merge_flat_groups(of_stepped, flats, gaps))
     _collect_scalars(states, of_stepped, [bases[0]["state"][i] for i in stepped])
-    return WholeCheckpoint(
-        stage=_stage_number(ranks[0]["zero_stage"]),
-        weights=_weights([model], merge_flat_groups(shapes, masters, paddings)),
-        optimizer_states=states,
-        groups=_options(bases[0]),
-        group_names=[list(group) for group in shapes],
-        loss_scale=dict(vars(ranks[0]["loss_scaler"])),
-        **common,
-    )
+    stage = ranks[0]["zero_stage"]
+    number = int(stage.arguments[0]) if getattr(stage, "arguments", ()) else int(stage)
+    return number, bases[0], merge_flat_groups(shapes, masters, paddings), states
 
 
-def _stage3(
-    models: list[dict[str, Any]], ranks: list[dict[str, Any]], common: dict[str, Any]
-) -> WholeCheckpoint:
-    shapes = models[0]["param_shapes"]
+def _stage3(shapes: Any, ranks: list[dict[str, Any]]) -> _Divided:
     masters = [torch.cat(list(rank["fp32_flat_groups"])) for rank in ranks]
     bases = [rank["optimizer_state_dict"] for rank in ranks]
     states: dict[str, dict[str, Tensor]] = {}
@@ -160,15 +161,7 @@ def _stage3(
         _collect(states, entry, merge_pieces(shapes, flats))
     first = next(iter(bases[0]["state"].values()), {})
     _collect_scalars(states, shapes, [first] * len(shapes))
-    return WholeCheckpoint(
-        stage=3,
-        weights=_weights(models, merge_pieces(shapes, masters)),
-        optimizer_states=states,
-        groups=_options(bases[0])[: len(shapes)],
-        group_names=[list(group) for group in shapes],
-        loss_scale=dict(vars(ranks[0]["loss_scaler"])),
-        **common,
-    )
+    return 3, bases[0], merge_pieces(shapes, masters), states
 
 
 def _weights(models: list[dict[str, Any]], masters: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -214,7 +207,3 @@ def _options(optimizer: Mapping[str, Any]) -> list[dict[str, Any]]:
         {key: value for key, value in group.items() if key != "params"}
         for group in optimizer.get("param_groups", [])
     ]
-
-
-def _stage_number(stage: Any) -> int:
-    return int(stage.arguments[0]) if getattr(stage, "arguments", ()) else int(stage)

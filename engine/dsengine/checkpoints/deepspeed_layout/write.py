@@ -20,7 +20,7 @@ from dsengine.checkpoints.deepspeed_layout.partitions import (
     stage_3,
     whole_optimizer,
 )
-from dsengine.checkpoints.deepspeed_layout.pickling import write_file
+from dsengine.checkpoints.deepspeed_layout.pickles import write_file
 from dsengine.checkpoints.deepspeed_layout.read import KNOWN
 from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint, own_checkpoint
 from dsengine.checkpoints.directory import Writing, discard

@@ -6,7 +6,7 @@ no engine holds, and for what does not exist yet.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +21,78 @@ if TYPE_CHECKING:
     from dsengine.loop.engine import Engine
 
 
+class _Held(NamedTuple):
+    """The engine that trains a parameter, and the name of its master."""
+
+    engine: "Engine"
+    name: str
+
+    @property
+    def master(self) -> nn.Parameter:
+        return self.engine.sharding.masters[self.name]
+
+    @property
+    def stepped(self) -> Tensor:
+        return self.engine.stepped_part(self.name)
+
+    def gradient(self) -> Tensor | None:
+        """This rank's part of what is reduced."""
+        return dict(self.engine.sharding.gradients()).get(self.name)
+
+    def states(self) -> Mapping[str, Any]:
+        """This rank's parts of what the optimizer keeps; nothing before its first step."""
+        optimizer = self.engine.optimizer
+        return {} if optimizer is None else optimizer.state.get(self.stepped) or {}
+
+    def state(self, key: str) -> Tensor:
+        states = self.states()
+        if key not in states:
+            raise KeyError(f"{key!r} is no state of the optimizer: {', '.join(states)}")
+        return states[key]
+
+    @torch.no_grad()
+    def whole(self, part: Tensor) -> Tensor:
+        """Put a tensor together of which each rank has what it has of the master."""
+        part = part.detach()
+        is_part = part.shape == local_part(self.master).shape and not isinstance(part, DTensor)
+        if isinstance(self.master, DTensor) and is_part:
+            part = as_shard(part, self.master)
+        whole = whole_of(part) if isinstance(part, DTensor) else part
+        return whole.to(self.engine.device, torch.float32, copy=True)
+
+    def divided(self, whole: Tensor) -> Tensor:
+        """What this rank keeps of a tensor that is shaped as the master."""
+        return local_part(self.engine.sharding.divide(self.name, whole.to(self.master.device)))
+
+    def write_master(self, part: Tensor) -> None:
+        with self.engine.states_in_reach():
+            for target in map(local_part, (self.master, self.stepped)):
+                target.copy_(part.view(target.shape))
+        self.engine.note_written(self.name)
+        self.engine.sharding.after_update()
+
+
+def _find(param: nn.Parameter) -> _Held | None:
+    from dsengine.loop.engine import living
+
+    for engine in living:
+        if not engine.sharding.has_model:
+            continue  # another engine has taken it over
+        for name, each in engine.module.named_parameters():
+            if each is param:
+                return _Held(engine, engine.sharding.aliases[clean_name(name)])
+        for name, master in engine.sharding.masters.items():
+            if master is shard_of(param):  # what is whole in the module just now
+                return _Held(engine, name)
+    return None
+
+
 def safe_get_full_fp32_param(param: nn.Parameter) -> Tensor | None:
     """Return a copy of the master: whole, fp32, on the device."""
-    found = _find(param)
-    if found is None:
+    if (held := _find(param)) is None:
         return None
-    engine, name = found
-    with engine.states_in_reach():
-        return _whole(engine, name, engine.stepped_part(name))
+    with held.engine.states_in_reach():
+        return held.whole(held.stepped)
 
 
 def safe_get_full_optimizer_state(param: nn.Parameter, optim_state_key: str) -> Tensor | None:
@@ -36,13 +100,10 @@ def safe_get_full_optimizer_state(param: nn.Parameter, optim_state_key: str) -> 
 
     Raises KeyError, with the names there are, when the optimizer keeps another kind of state.
     """
-    found = _find(param)
-    if found is None:
+    if (held := _find(param)) is None:
         return None
-    engine, name = found
-    with engine.states_in_reach():
-        state = _states(engine, name)
-        return _whole(engine, name, _state(state, optim_state_key)) if state else None
+    with held.engine.states_in_reach():
+        return held.whole(held.state(optim_state_key)) if held.states() else None
 
 
 def safe_get_full_grad(param: nn.Parameter) -> Tensor | None:
@@ -53,42 +114,30 @@ def safe_get_full_grad(param: nn.Parameter) -> Tensor | None:
     ``coalesce_grad_reduction``), it is this rank's own sum, in the dtype of that; no other rank
     has to ask then.
     """
-    found = _find(param)
-    if found is None:
+    if (held := _find(param)) is None:
         return None
-    engine, name = found
-    unreduced = engine.sharding.unreduced()
+    scale, unreduced = held.engine.loss_scaler.scale, held.engine.sharding.unreduced()
     if unreduced is not None:
-        held = unreduced.get(name)
-        return None if held is None else held.detach() / engine.loss_scaler.scale
-    gradient = dict(engine.sharding.gradients()).get(name)
-    if gradient is None:
-        return None
-    return _whole(engine, name, gradient).div_(engine.loss_scaler.scale)
+        own = unreduced.get(held.name)
+        return None if own is None else own.detach() / scale
+    gradient = held.gradient()
+    return None if gradient is None else held.whole(gradient).div_(scale)
 
 
 @torch.no_grad()
 def safe_set_full_fp32_param(param: nn.Parameter, value: Tensor) -> None:
     """Give master and parameter the whole ``value``; nothing without an engine."""
-    found = _find(param)
-    if found is not None:
-        engine, name = found
-        with engine.states_in_reach():
-            targets = engine.sharding.masters[name], engine.stepped_part(name)
-            _copy_part(engine, name, value, *targets)
-        engine.note_written(name)
-        engine.sharding.after_update()
+    if (held := _find(param)) is not None:
+        held.write_master(held.divided(value))
 
 
 @torch.no_grad()
 def safe_set_full_optimizer_state(param: nn.Parameter, value: Tensor, optim_state_key: str) -> None:
     """Give a state of the optimizer the whole ``value``. Raises KeyError for one it has not."""
-    found = _find(param)
-    if found is None or found[0].optimizer is None:
-        return
-    engine, name = found
-    with engine.states_in_reach():
-        _copy_part(engine, name, value, _state(_states(engine, name), optim_state_key))
+    held = _find(param)
+    if held is not None and held.engine.optimizer is not None:
+        with held.engine.states_in_reach():
+            local_part(held.state(optim_state_key)).copy_(held.divided(value))
 
 
 @torch.no_grad()
@@ -97,14 +146,12 @@ def safe_set_full_grad(param: nn.Parameter, value: Tensor) -> None:
 
     Raises ValueError where there is no reduced gradient: before ``backward`` ends a window.
     """
-    found = _find(param)
-    if found is None:
+    if (held := _find(param)) is None:
         return
-    engine, name = found
-    gradient = dict(engine.sharding.gradients()).get(name)
+    gradient = held.gradient()
     if gradient is None:
-        raise ValueError(f"{name} has no reduced gradient to set: call it after backward()")
-    _copy_part(engine, name, value * engine.loss_scaler.scale, gradient)
+        raise ValueError(f"{held.name} has no reduced gradient to set: call it after backward()")
+    gradient.copy_(held.divided(value * held.engine.loss_scaler.scale))
 
 
 def safe_update_full_grad_vectorized(
@@ -119,46 +166,34 @@ def safe_update_full_grad_vectorized(
 
 def safe_get_local_fp32_param(param: nn.Parameter) -> Tensor | None:
     """Return a copy of this rank's part of the master, fp32."""
-    found = _find(param)
-    if found is None:
+    if (held := _find(param)) is None:
         return None
-    engine, name = found
-    with engine.states_in_reach():
-        return local_part(engine.stepped_part(name)).detach().to(torch.float32, copy=True)
+    with held.engine.states_in_reach():
+        return local_part(held.stepped).detach().to(torch.float32, copy=True)
 
 
 def safe_get_local_optimizer_state(param: nn.Parameter, optim_state_key: str) -> Tensor | None:
     """Return a copy of this rank's part of a state of the optimizer."""
-    found = _find(param)
-    if found is None:
+    if (held := _find(param)) is None:
         return None
-    engine, name = found
-    with engine.states_in_reach():
-        state = _states(engine, name).get(optim_state_key)
+    with held.engine.states_in_reach():
+        state = held.states().get(optim_state_key)
         return None if state is None else local_part(state).clone()
 
 
 def safe_get_local_grad(param: nn.Parameter) -> Tensor | None:
     """Return a copy of this rank's part of the reduced gradient, without the loss scale."""
-    found = _find(param)
-    gradient = None if found is None else dict(found[0].sharding.gradients()).get(found[1])
-    if found is None or gradient is None:
+    held = _find(param)
+    if held is None or (gradient := held.gradient()) is None:
         return None
-    return gradient.float() / found[0].loss_scaler.scale
+    return gradient.float() / held.engine.loss_scaler.scale
 
 
 @torch.no_grad()
 def safe_set_local_fp32_param(param: nn.Parameter, value: Tensor) -> None:
     """Give this rank's part of the master ``value``. Every rank sets its own."""
-    found = _find(param)
-    if found is not None:
-        engine, name = found
-        with engine.states_in_reach():
-            for target in (engine.sharding.masters[name], engine.stepped_part(name)):
-                local = local_part(target)
-                local.copy_(value.view(local.shape))
-        engine.note_written(name)
-        engine.sharding.after_update()
+    if (held := _find(param)) is not None:
+        held.write_master(value)
 
 
 @torch.no_grad()
@@ -166,69 +201,19 @@ def safe_set_local_optimizer_state(
     param: nn.Parameter, value: Tensor, optim_state_key: str
 ) -> None:
     """Give this rank's part of a state of the optimizer ``value``. Raises KeyError as above."""
-    found = _find(param)
-    if found is not None and found[0].optimizer is not None:
-        engine, name = found
-        with engine.states_in_reach():
-            local = local_part(_state(_states(engine, name), optim_state_key))
+    held = _find(param)
+    if held is not None and held.engine.optimizer is not None:
+        with held.engine.states_in_reach():
+            local = local_part(held.state(optim_state_key))
             local.copy_(value.view(local.shape))
 
 
 @torch.no_grad()
 def safe_set_local_grad(param: nn.Parameter, value: Tensor) -> None:
     """Give this rank's part of the reduced gradient ``value``, without the loss scale."""
-    found = _find(param)
-    gradient = None if found is None else dict(found[0].sharding.gradients()).get(found[1])
-    if found is not None and gradient is not None:
-        gradient.copy_(value.view(gradient.shape) * found[0].loss_scaler.scale)
-
-
-def _copy_part(engine: "Engine", name: str, whole: Tensor, *targets: Tensor) -> None:
-    """Copy what this rank keeps of ``whole``, shaped as master ``name``, into the targets."""
-    master = engine.sharding.masters[name]
-    part = local_part(engine.sharding.divide(name, whole.to(master.device)))
-    for target in targets:
-        local_part(target).copy_(part)
-
-
-def _find(param: nn.Parameter) -> "tuple[Engine, str] | None":
-    """The engine that trains ``param``, and the name of its master."""
-    from dsengine.loop.engine import living
-
-    for engine in living:
-        if not engine.sharding.has_model:
-            continue  # another engine has taken it over
-        for name, each in engine.module.named_parameters():
-            if each is param:
-                return engine, engine.sharding.aliases[clean_name(name)]
-        for name, master in engine.sharding.masters.items():
-            if master is shard_of(param):  # what is whole in the module just now
-                return engine, name
-    return None
-
-
-def _states(engine: "Engine", name: str) -> Mapping[str, Any]:
-    """This rank's parts of what the optimizer keeps of a master; nothing before its first step."""
-    optimizer = engine.optimizer
-    return {} if optimizer is None else optimizer.state.get(engine.stepped_part(name)) or {}
-
-
-def _state(states: Mapping[str, Any], key: str) -> Tensor:
-    if key not in states:
-        raise KeyError(f"{key!r} is no state of the optimizer: {', '.join(states)}")
-    return states[key]
-
-
-@torch.no_grad()
-def _whole(engine: "Engine", name: str, part: Tensor) -> Tensor:
-    """Put a tensor together of which each rank has what it has of master ``name``."""
-    master = engine.sharding.masters[name]
-    part = part.detach()
-    is_part = part.shape == local_part(master).shape and not isinstance(part, DTensor)
-    if isinstance(master, DTensor) and is_part:
-        part = as_shard(part, master)
-    whole = whole_of(part) if isinstance(part, DTensor) else part
-    return whole.to(engine.device, torch.float32, copy=True)
+    held = _find(param)
+    if held is not None and (gradient := held.gradient()) is not None:
+        gradient.copy_(value.view(gradient.shape) * held.engine.loss_scaler.scale)
 
 
 __all__ = [

@@ -18,6 +18,7 @@ from dsengine.parameters.shards import whole_of
 from dsengine.sharding.zero.partitioned import (
     PartitionedParameter,
     finer,
+    intercepted,
     partition,
     restore,
     show_as,
@@ -26,26 +27,20 @@ from dsengine.sharding.zero.registry import Held, Lookup
 from dsengine.sharding.zero.rounded import show_rounded, show_whole
 from dsengine.sharding.zero.shown import write
 from dsengine.sharding.zero.status import answers_of, is_watched, tell_available
-from dsengine.torch_private import plain_tensors, version_of
+from dsengine.torch_private import version_of
+
+
+def _on_whole(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if func is Tensor.__deepcopy__:
+        return nn.Parameter.__deepcopy__(_WHOLE[id(args[0])], *args[1:])
+    args, kwargs = tree_map_only(WholeShard, lambda p: _WHOLE[id(p)], (args, kwargs))
+    return func(*args, **kwargs)
 
 
 class WholeShard(DTensor):
     """A sharded parameter that, for a while, behaves as the whole tensor it belongs to."""
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        with plain_tensors():
-            inputs: Any = (args, kwargs or {})
-            if func is Tensor.__deepcopy__:
-                return nn.Parameter.__deepcopy__(_WHOLE[id(args[0])], *args[1:])
-            args, kwargs = tree_map_only(WholeShard, lambda p: _WHOLE[id(p)], inputs)
-            return func(*args, **cast(dict[str, Any], kwargs))
+    __torch_function__ = intercepted(_on_whole)
 
 
 _WHOLE: dict[int, nn.Parameter] = {}

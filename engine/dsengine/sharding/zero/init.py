@@ -1,7 +1,6 @@
 """zero.Init: builds a model of which each rank keeps its share."""
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, cast
 from weakref import ref
 
@@ -86,12 +85,7 @@ class Init:
         nn.Module.__init__ = announced  # type: ignore[method-assign]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         if not self.enabled:
             return
         nn.Module.__init__ = self._module_init  # type: ignore[method-assign]

@@ -72,6 +72,32 @@ PLAIN_QUESTIONS = {
 """Answered by the empty tensor that stands in the parameter's place."""
 
 
+def intercepted(answer: Callable[[Callable[..., Any], Any, Any], Any]) -> Any:
+    """A ``__torch_function__`` by which ``answer(func, args, kwargs)`` does what is asked."""
+
+    def __torch_function__(
+        cls: type, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        del cls, types
+        with plain_tensors():
+            return answer(func, args, kwargs or {})
+
+    return classmethod(__torch_function__)
+
+
+def _answer(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run ``func``, which is asked of divided parameters."""
+    if func in PLAIN_QUESTIONS:
+        return func(*args, **kwargs)
+    if func in SHAPE_QUESTIONS:
+        args, kwargs = tree_map_only(PartitionedParameter, lambda p: p._like, (args, kwargs))
+        return func(*args, **kwargs)
+    if func is _T.__repr__:
+        self = args[0]
+        return f"PartitionedParameter(shape={tuple(self._like.shape)}, dtype={self.dtype})"
+    return _touch(func, args, kwargs)
+
+
 class PartitionedParameter(nn.Parameter):
     """Made by ``partition`` from an ordinary Parameter; stays the same object."""
 
@@ -80,26 +106,7 @@ class PartitionedParameter(nn.Parameter):
     _like: Tensor
     """A meta tensor of the whole shape, and of the dtype that is shown."""
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        with plain_tensors():
-            if func in PLAIN_QUESTIONS:
-                return func(*args, **kwargs)
-            if func in SHAPE_QUESTIONS:
-                inputs: Any = (args, kwargs)
-                args, kwargs = tree_map_only(PartitionedParameter, _like, inputs)
-                return func(*args, **cast(dict[str, Any], kwargs))
-            if func is _T.__repr__:
-                self = args[0]
-                return f"PartitionedParameter(shape={tuple(self._like.shape)}, dtype={self.dtype})"
-            return _touch(func, args, kwargs)
+    __torch_function__ = intercepted(_answer)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PartitionedParameter":
         if id(self) not in memo:
@@ -110,25 +117,6 @@ class PartitionedParameter(nn.Parameter):
                 tell_divided(copy, self._like.shape)
             memo[id(self)] = copy
         return memo[id(self)]
-
-
-class Alias(Tensor):
-    """A tensor that shares memory with a gathered parameter, which writes must go back to."""
-
-    _owner: PartitionedParameter
-    _whole: Tensor
-
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        with plain_tensors():
-            return _touch(func, args, kwargs)
 
 
 def partition(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None:
@@ -208,10 +196,6 @@ def _piece_of_first_rank(whole: Tensor) -> Tensor:
     return piece_of(whole, dist.get_rank(group), dist.get_world_size(group)).clone()
 
 
-def _like(parameter: PartitionedParameter) -> Tensor:
-    return parameter._like
-
-
 def _touch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run ``func`` with every parameter whole, then divide what was written to."""
     leaves = tree_leaves((args, kwargs))
@@ -268,6 +252,15 @@ def _needs_graph(result: Any) -> bool:
         isinstance(leaf, Tensor) and leaf.requires_grad and leaf.grad_fn is not None
         for leaf in tree_leaves(result)
     )
+
+
+class Alias(Tensor):
+    """A tensor that shares memory with a gathered parameter, which writes must go back to."""
+
+    _owner: PartitionedParameter
+    _whole: Tensor
+
+    __torch_function__ = intercepted(_touch)
 
 
 def _aliased(tensor: Tensor, owners: list[tuple[PartitionedParameter, Tensor]]) -> Tensor:

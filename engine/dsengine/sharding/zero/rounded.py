@@ -10,8 +10,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dsengine.sharding.zero.partitioned import finer
-from dsengine.torch_private import plain_tensors
+from dsengine.sharding.zero.partitioned import finer, intercepted
+
+
+def _on_both(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    result = func(*args, **kwargs)
+    exact = getattr(args[0], "_exact", None) if func is Tensor.copy_ else None
+    if exact is not None:
+        with torch.no_grad():
+            exact.copy_(*args[1:], **kwargs)
+    return result
 
 
 class RoundedParameter(nn.Parameter):
@@ -19,25 +27,7 @@ class RoundedParameter(nn.Parameter):
 
     _exact: Tensor | None = None
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        with plain_tensors():
-            result = func(*args, **kwargs)
-            if func is Tensor.copy_ and isinstance(args[0], RoundedParameter):
-                args[0]._follow(*args[1:], **kwargs)
-            return result
-
-    @torch.no_grad()
-    def _follow(self, *args: Any, **kwargs: Any) -> None:
-        if self._exact is not None:
-            self._exact.copy_(*args, **kwargs)
+    __torch_function__ = intercepted(_on_both)
 
 
 def show_rounded(parameter: nn.Parameter, dtype: torch.dtype) -> None:

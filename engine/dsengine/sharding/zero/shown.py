@@ -24,8 +24,13 @@ from torch.utils import swap_tensors
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dsengine.parameters.shards import part_of
-from dsengine.sharding.zero.partitioned import PLAIN_QUESTIONS, SHAPE_QUESTIONS, writes
-from dsengine.torch_private import as_shard, backward_hooks_of, local_part, plain_tensors
+from dsengine.sharding.zero.partitioned import (
+    PLAIN_QUESTIONS,
+    SHAPE_QUESTIONS,
+    intercepted,
+    writes,
+)
+from dsengine.torch_private import as_shard, backward_hooks_of, local_part
 
 _T: Any = torch.Tensor
 _OF_THE_SHARD = {
@@ -48,6 +53,35 @@ _REPLACES = {_T.data.__set__, _T.copy_}
 """Give new values, whatever the old ones are."""
 
 
+def _answer(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run ``func``, which is asked of what is shown, or writes to it."""
+    self = args[0] if args else None
+    if "out" in kwargs or (writes(func) and func not in _ALIASES | _REPLACES):
+        return _write_to(kwargs.get("out", self), func, args, kwargs)
+    if not isinstance(self, ShownShard):
+        return func(*_read(args), **_read(kwargs))
+    if func in _OWN:
+        return func(*args, **kwargs)
+    if func in _OF_THE_SHARD:
+        return func(self._shard, *args[1:], **kwargs)
+    if func in _ALIASES:
+        if self._loaded is not None:
+            return func(self._loaded)
+        return _stand_in(cast(DTensor, self._shard.detach()), self.dtype)
+    if func in _REPLACES:
+        write(self, _read(args[1]))
+        return self
+    if func is _T.__deepcopy__:
+        copied = self.computed.detach().clone()
+        is_leaf = isinstance(self, nn.Parameter)
+        return nn.Parameter(copied, self.requires_grad) if is_leaf else copied
+    result = func(*_read(args), **_read(kwargs))
+    if func in _CONVERSIONS and not kwargs.get("copy"):
+        is_same = result.dtype is self.dtype and result.device == self.device
+        return self if is_same else result
+    return result
+
+
 class ShownShard(DTensor):
     """Made by ``shown``."""
 
@@ -55,39 +89,7 @@ class ShownShard(DTensor):
     _loaded: DTensor | None = None
     """The values of its own that what was detached has, once its local part was asked for."""
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        with plain_tensors():
-            self = args[0] if args else None
-            if "out" in kwargs or (writes(func) and func not in _ALIASES | _REPLACES):
-                return _write_to(kwargs.get("out", self), func, args, kwargs)
-            if not isinstance(self, ShownShard):
-                return func(*_read(args), **_read(kwargs))
-            if func in _OWN:
-                return func(*args, **kwargs)
-            if func in _OF_THE_SHARD:
-                return func(self._shard, *args[1:], **kwargs)
-            if func in _ALIASES:
-                if self._loaded is not None:
-                    return func(self._loaded)
-                return _stand_in(cast(DTensor, self._shard.detach()), self.dtype)
-            if func in _REPLACES:
-                write(self, _read(args[1]))
-                return self
-            if func is _T.__deepcopy__:
-                return self._copy()
-            result = func(*_read(args), **_read(kwargs))
-            if func in _CONVERSIONS and not kwargs.get("copy"):
-                is_same = result.dtype is self.dtype and result.device == self.device
-                return self if is_same else result
-            return result
+    __torch_function__ = intercepted(_answer)
 
     @property
     def computed(self) -> DTensor:
@@ -95,11 +97,6 @@ class ShownShard(DTensor):
         if self._loaded is not None:
             return self._loaded
         return cast(DTensor, self._shard.to(self.dtype))
-
-    def _copy(self) -> Tensor:
-        copied = self.computed.detach().clone()
-        is_leaf = isinstance(self, nn.Parameter)
-        return nn.Parameter(copied, self.requires_grad) if is_leaf else copied
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return repr(self.computed)

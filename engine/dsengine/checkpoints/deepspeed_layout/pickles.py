@@ -1,14 +1,16 @@
-"""Reading DeepSpeed's pickled files without running anything they name.
+"""DeepSpeed's pickled files, read without running anything they name, and written without it.
 
 The files hold tensors, plain containers, and a few small objects of DeepSpeed's own classes.
 Tensors and containers are rebuilt by the functions listed here; the objects become ``Record``s,
-which only keep what was stored in them. Any other name in a file is refused.
+which only keep what was stored in them. Any other name in a file is refused. What is written for
+DeepSpeed names its classes, where those are not installed.
 """
 
 import argparse
 import collections
 import pathlib
 import pickle
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,7 +64,7 @@ class _Unpickler(pickle.Unpickler):
         raise CheckpointError(f"it names {module}.{name}, which no checkpoint needs")
 
 
-_PICKLE = SimpleNamespace(Unpickler=_Unpickler, load=None, loads=None, __name__="restricted")
+_READING = SimpleNamespace(Unpickler=_Unpickler, load=None, loads=None, __name__="restricted")
 
 
 def read_file(path: Path) -> Any:
@@ -72,7 +74,7 @@ def read_file(path: Path) -> Any:
     """
     try:
         return torch.load(
-            path, map_location="cpu", weights_only=False, mmap=True, pickle_module=_PICKLE
+            path, map_location="cpu", weights_only=False, mmap=True, pickle_module=_READING
         )
     except CheckpointError as error:
         raise CheckpointError(f"{path} is refused: {error}") from None
@@ -81,3 +83,40 @@ def read_file(path: Path) -> Any:
     except (RuntimeError, OSError, pickle.UnpicklingError, EOFError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{path} cannot be read: {reason}") from None
+
+
+_InPython: Any = vars(pickle)["_Pickler"]
+"""Python's own pickler, which can be told how to write the name of a class; C's cannot."""
+
+
+class _Foreign(type):
+    """A class by its name alone."""
+
+
+@cache
+def _class(module: str, name: str) -> type:
+    return _Foreign(name, (), {"__module__": module})
+
+
+def foreign(module: str, name: str, **attributes: Any) -> Any:
+    """Return an object that a file holds as one of class ``module.name`` with these attributes."""
+    made = _class(module, name)()
+    vars(made).update(attributes)
+    return made
+
+
+class _Pickler(_InPython):
+    def save_global(self, obj: Any, name: str | None = None) -> None:
+        if isinstance(obj, _Foreign):
+            self.write(pickle.GLOBAL + f"{obj.__module__}\n{obj.__qualname__}\n".encode())
+            self.memoize(obj)
+        else:
+            super().save_global(obj, name)
+
+
+_WRITING = SimpleNamespace(Pickler=_Pickler, __name__="naming")
+
+
+def write_file(content: Any, path: Path) -> None:
+    """Write what ``torch.load`` reads; ``foreign`` objects in it are those of their classes."""
+    torch.save(content, path, pickle_module=_WRITING)
