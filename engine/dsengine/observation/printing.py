@@ -14,7 +14,3 @@ def say(message: str) -> None:
     """Print one line on standard error, on rank 0 only."""
     if dist.get_rank() == 0:
         print(f"dsengine: {message}", file=sys.stderr, flush=True)
-
-
-def step_line(step: int, skipped: int, rates: list[float], momenta: list[object]) -> str:
-    return f"step={step}, skipped={skipped}, lr={rates}, mom={momenta}"

@@ -9,7 +9,7 @@ from torch import Tensor
 from dsconfig import Plan
 from dsengine.observation.events import StepEvents
 from dsengine.observation.memory import memory_line
-from dsengine.observation.printing import logger, say, script_logger, step_line
+from dsengine.observation.printing import logger, say, script_logger
 from dsengine.observation.timers import Throughput, Timers
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ class Reporter:
 
     def _print(self, times: dict[str, float]) -> None:
         engine = self._engine
-        rates, momenta = engine.get_lr(), engine.get_mom()
-        line = step_line(engine.global_steps, engine.skipped_steps, rates, momenta)
+        line = f"step={engine.global_steps}, skipped={engine.skipped_steps}"
+        line += f", lr={engine.get_lr()}, mom={engine.get_mom()}"
         rate = self.throughput.avg_samples_per_sec() if self._shows_throughput else 0.0
         say(f"{line}, samples/s={rate:.1f}" if rate else line)
         if self._settings.wall_clock_breakdown and times:

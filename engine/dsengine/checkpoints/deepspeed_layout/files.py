@@ -1,7 +1,6 @@
 """Where DeepSpeed puts what, for one tensor-parallel rank."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from dsengine.checkpoints.directory import read_latest
@@ -9,14 +8,6 @@ from dsengine.checkpoints.errors import CheckpointError
 
 _OPTIMIZER_FILE = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 _MODEL_FILE = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """``models``: one file, or one per rank at stage 3. ``optimizers``: one per rank, or none."""
-
-    models: list[Path]
-    optimizers: list[Path]
 
 
 def is_deepspeed_directory(path: Path) -> bool:
@@ -39,8 +30,9 @@ def tag_directory(path: Path, tag: str | None = None) -> Path:
     return path / tag
 
 
-def find_files(directory: Path) -> Files:
-    """Return the files in order of rank.
+def find_files(directory: Path) -> tuple[list[Path], list[Path]]:
+    """Return files in order of rank: of the model, one or at stage 3 one per rank; and of the
+    optimizer, one per rank or none.
 
     Raises CheckpointError for model-parallel checkpoints and for missing ranks.
     """
@@ -49,7 +41,7 @@ def find_files(directory: Path) -> Files:
     optimizers = [match for name in names if (match := _OPTIMIZER_FILE.fullmatch(name))]
     if any(int(match[2]) for match in [*models, *optimizers]):
         raise CheckpointError(f"{directory} is model-parallel, which this reader does not merge")
-    return Files(_in_order(directory, models), _in_order(directory, optimizers))
+    return _in_order(directory, models), _in_order(directory, optimizers)
 
 
 def _in_order(directory: Path, matches: list[re.Match[str]]) -> list[Path]:

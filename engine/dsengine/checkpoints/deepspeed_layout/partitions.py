@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dsconfig import OPTIMIZER_CLASSES, optimizer_type
 from dsengine import DEEPSPEED
-from dsengine.checkpoints.deepspeed_layout import divide
+from dsengine.checkpoints.deepspeed_layout import flat
 from dsengine.checkpoints.deepspeed_layout.pickles import foreign
 from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint
 from dsengine.checkpoints.errors import CheckpointError
@@ -116,14 +116,14 @@ def flat_stage(saved: WholeCheckpoint, stage: int, ranks: int) -> Iterator[dict[
     """Stages 1 and 2: for each rank what it has of every group."""
     groups = optimizer_groups(saved, ranks)
     divided = Divided(saved, ranks, groups, [[i] for i in range(len(groups))])
-    masters = divided.masters(divide.flat_pieces)
+    masters = divided.masters(flat.flat_pieces)
     sizes = {name: saved.weights[name].numel() for group in groups for name in group}
     lengths = [pieces[0].numel() for pieces in masters]
     gaps = [
         n * ranks - sum(sizes[name] for name in g) for n, g in zip(lengths, groups, strict=True)
     ]
-    places = [divide.slices(g, sizes, n) for g, n in zip(groups, lengths, strict=True)]
-    for rank, state in enumerate(divided.states(divide.flat_pieces)):
+    places = [flat.slices(g, sizes, n) for g, n in zip(groups, lengths, strict=True)]
+    for rank, state in enumerate(divided.states(flat.flat_pieces)):
         padding = gaps if rank == ranks - 1 else [0] * len(groups)
         yield {
             **_scale(saved),
@@ -149,12 +149,12 @@ def stage_3(saved: WholeCheckpoint, ranks: int) -> Iterator[dict[str, Any]]:
     of_group: list[list[int]] = []
     for group in optimizer_groups(saved, 1):
         pieces = [-(-saved.weights[name].numel() // ranks) for name in group]
-        parts = divide.sub_groups(group, pieces, limit)
+        parts = flat.sub_groups(group, pieces, limit)
         of_group.append([len(buffers) + i for i in range(len(parts))])
         buffers += parts
     divided = Divided(saved, ranks, buffers, of_group)
-    masters = divided.masters(divide.own_pieces)
-    for rank, state in enumerate(divided.states(divide.own_pieces)):
+    masters = divided.masters(flat.own_pieces)
+    for rank, state in enumerate(divided.states(flat.own_pieces)):
         yield {
             "zero_stage": 3,
             **_scale(saved),

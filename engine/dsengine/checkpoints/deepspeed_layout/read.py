@@ -13,7 +13,7 @@ from dsengine.checkpoints.deepspeed_layout.files import (
     is_deepspeed_directory,
     tag_directory,
 )
-from dsengine.checkpoints.deepspeed_layout.merge import (
+from dsengine.checkpoints.deepspeed_layout.flat import (
     merge_flat_groups,
     merge_fragments,
     merge_pieces,
@@ -55,9 +55,9 @@ def read_checkpoint(path: str | PathLike[str], tag: str | None = None) -> WholeC
     Raises CheckpointError for files that are missing, damaged, foreign or model-parallel.
     """
     directory = tag_directory(Path(path), tag)
-    files = find_files(directory)
-    models = [read_file(file) for file in files.models]
-    optimizers = [read_file(file)["optimizer_state_dict"] for file in files.optimizers]
+    of_model, of_optimizer = find_files(directory)
+    models = [read_file(file) for file in of_model]
+    optimizers = [read_file(file)["optimizer_state_dict"] for file in of_optimizer]
     common = _common(directory, models)
     if not optimizers:
         return _stage0(models[0], common)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dsengine import DEEPSPEED
-from dsengine.checkpoints.deepspeed_layout.divide import own_pieces
+from dsengine.checkpoints.deepspeed_layout.flat import own_pieces
 from dsengine.checkpoints.deepspeed_layout.partitions import (
     flat_stage,
     optimizer_groups,

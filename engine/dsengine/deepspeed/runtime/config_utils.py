@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
-from pydantic.fields import FieldInfo
 
 from dsengine.loop.misuse import ArgumentError
 from dsengine.observation.printing import script_logger
@@ -35,9 +34,9 @@ class DeepSpeedConfigModel(BaseModel):
     def __init__(self, strict: bool = False, **data: Any) -> None:
         super().__init__(**{k: v for k, v in data.items() if strict or _is_said(k, v)})
         for name, field in type(self).model_fields.items():
-            about = _about(field)
-            if about.get("deprecated") and name in self.model_fields_set:
-                self._replace(name, about)
+            said = field.json_schema_extra
+            if isinstance(said, dict) and said.get("deprecated") and name in self.model_fields_set:
+                self._replace(name, said)
 
     def _replace(self, name: str, about: Mapping[str, Any]) -> None:
         new: str = about.get("new_param", "")
@@ -53,11 +52,6 @@ class DeepSpeedConfigModel(BaseModel):
         if last in holder.model_fields_set:
             raise ArgumentError(f"{name} stands beside {new}, which replaced it: leave {name} out")
         setattr(holder, last, value)
-
-
-def _about(field: FieldInfo) -> Mapping[str, Any]:
-    extra = field.json_schema_extra
-    return extra if isinstance(extra, dict) else {}
 
 
 def _is_said(name: str, value: Any) -> bool:

@@ -28,19 +28,14 @@ class _StandardOutput(logging.StreamHandler[Any]):
         del value
 
 
-def _script_logger() -> logging.Logger:
-    """A logger of INFO and above on standard output; silent where logging is set up already."""
-    made = script_logger
-    if not made.handlers:
-        handler = _StandardOutput()
-        handler.setFormatter(logging.Formatter(FORMAT))
-        made.addHandler(handler)
-        made.setLevel(logging.INFO)
-        made.propagate = False
-    return made
-
-
-logger = _script_logger()
+logger = script_logger
+"""Of INFO and above, on standard output; left alone where logging is set up already."""
+if not logger.handlers:
+    _handler = _StandardOutput()
+    _handler.setFormatter(logging.Formatter(FORMAT))
+    logger.addHandler(_handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def log_dist(
