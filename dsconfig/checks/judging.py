@@ -53,8 +53,7 @@ def _read_by(judged: tuple[Runtime, ...], found: Diagnostic) -> Diagnostic:
         return found
     if any(runtime.reads_hjson for runtime in judged):
         return found
-    key = split(found.pointer)[-1]
-    return findings.duplicate_key(key, found.pointer, found.range, in_file=False)
+    return findings.duplicate_key(found.pointer, found.range, in_file=False)
 
 
 def _of_another_kind(

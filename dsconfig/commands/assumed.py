@@ -1,4 +1,5 @@
-"""What is taken where nobody said anything, and told on standard error each time."""
+"""What is taken where nobody said anything, or where file and flags differ, and told on standard
+error each time."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -145,6 +146,31 @@ def say_fp32(effective: "Effective", document: "Document", program: "Runtime") -
         say(f"note: this trains in fp32, since nobody gave a precision: set {step}")
     elif not said:
         say('note: this trains in fp32: the config has neither "bf16" nor "fp16"')
+
+
+def say_idle_flags(effective: "Effective", facts: "Facts") -> None:
+    """One line for each flag whose value is not the one of the config: the file holds."""
+    training, batch = facts.training, effective.batch
+    if training is None:
+        return
+    if batch is not None:
+        for flag, key, value, held in (
+            ("--micro-batch", MICRO, training.micro_batch_size, batch.micro_batch),
+            ("--global-batch", GLOBAL, training.global_batch_size, batch.global_batch),
+            ("--accumulation", STEPS, training.gradient_accumulation_steps, batch.accumulation),
+        ):
+            if value is not None and value != held:
+                _say_idle(flag, value, f"{key} is {held}", f"{key}={value}")
+    precision = training.precision
+    now = str(effective.numerics.precision)
+    if precision is not None and precision != now:
+        switches = {now: "false", precision: "true"}
+        change = " --set ".join(f"{n}.enabled={to}" for n, to in switches.items() if n != "fp32")
+        _say_idle("--precision", precision, f"the config trains in {now}", change)
+
+
+def _say_idle(flag: str, value: object, held: str, change: str) -> None:
+    typer.echo(f"{flag} {value} has no effect: {held}. To change it: --set {change}", err=True)
 
 
 def _training(facts: "Facts") -> "TrainingFacts":

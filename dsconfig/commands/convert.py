@@ -1,10 +1,11 @@
 """``dsconfig convert FILE --to ...``: the same config in another program's form."""
 
 import json
-from collections.abc import Iterator, Mapping
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +13,7 @@ from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.writing import write
 from dsconfig.lazily import lazily
-from dsconfig.source.pointer import dotted, lookup
+from dsconfig.source.pointer import dotted, is_block, lookup
 
 with lazily():
     from dsconfig.commands import prepare
@@ -21,7 +22,6 @@ with lazily():
 
 
 if TYPE_CHECKING:
-    from dsconfig.runtimes.effective import Effective
     from dsconfig.source import Document
 
 
@@ -36,15 +36,15 @@ class Target(StrEnum):
     """An accelerate YAML for PyTorch's own fully_shard, without DeepSpeed."""
 
 
-Wanted = Annotated[Target, typer.Option("--to", help="The form to write.")]
 Out = Annotated[Path | None, typer.Option("-o", "--output", help="Write here, not to stdout.")]
 
 
+@options.with_flags("world_size nodes", world_size=1, nodes=1)
 def convert(
     file: options.ConfigFile,
-    to: Wanted,
-    gpus: options.WorldSize = 1,
-    nodes: options.Nodes = 1,
+    to: Annotated[Target, typer.Option(help="The form to write.")],
+    *,
+    flags: Mapping[str, int | None],
     overrides: options.Overrides = None,
     output: Out = None,
 ) -> None:
@@ -52,24 +52,21 @@ def convert(
     document = options.load(file, overrides)
     if document.is_broken:
         prepare.show_errors(document, document.diagnostics)
-    options.facts_from(world_size=gpus, nodes=nodes)  # refuses counts that cannot be
-    if not isinstance(document.value, dict):
+    options.facts_from(**flags)  # refuses counts that cannot be
+    config: object = document.value
+    if not is_block(config):
         raise UsageError(f"{document.name}: the config is not an object")
-    text = WRITERS[to](document, gpus or 1, nodes or 1)
-    if output is None:
-        typer.echo(text)
-    else:
-        write(output, text + "\n")
-
-
-def as_json(document: "Document", gpus: int, nodes: int) -> str:
-    return json.dumps(document.value, indent=4)
-
-
-def as_base64(document: "Document", gpus: int, nodes: int) -> str:
-    from base64 import urlsafe_b64encode
-
-    return urlsafe_b64encode(json.dumps(document.value).encode()).decode()
+    gpus, nodes = flags["world_size"] or 1, flags["nodes"] or 1
+    match to:
+        case Target.JSON:
+            text = json.dumps(config, indent=4)
+        case Target.BASE64:
+            text = urlsafe_b64encode(json.dumps(config).encode()).decode()
+        case Target.ACCELERATE:
+            text = as_accelerate(document, gpus, nodes)
+        case Target.FSDP2:
+            text = as_fsdp2(document, gpus, nodes)
+    write(output, f"{text}\n")
 
 
 def as_accelerate(document: "Document", gpus: int, nodes: int) -> str:
@@ -87,13 +84,27 @@ def as_accelerate(document: "Document", gpus: int, nodes: int) -> str:
 
 def as_fsdp2(document: "Document", gpus: int, nodes: int) -> str:
     """Map what FSDP2 has a word for; list every other key of the file as a comment."""
-    settled = _effective(document)
+    try:
+        settled = settings.effective(document.value)
+    except ValueError as error:
+        raise UsageError(f"{document.name}: {error}; run `dsconfig resolve` first") from None
+    zero = settled.zero
+    gathers = zero.stage == 3 and zero.gather_16bit_weights_on_model_save
+    fsdp = {
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": zero.stage == 3,
+        "fsdp_offload_params": zero.parameter_tier is settings.Tier.HOST,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_state_dict_type": "FULL_STATE_DICT" if gathers else "SHARDED_STATE_DICT",
+        "fsdp_cpu_ram_efficient_loading": zero.stage == 3,
+        "fsdp_activation_checkpointing": settled.activation_checkpointing.enabled,
+    }
     precision = {"fp32": "no"}.get(settled.numerics.precision, settled.numerics.precision)
     lines = [
         *_head("FSDP", gpus, nodes),
         f"mixed_precision: {_yaml(str(precision))}",
         "fsdp_config:",
-        *(f"  {name}: {_yaml(value)}" for name, value in _fsdp_settings(settled)),
+        *(f"  {name}: {_yaml(value)}" for name, value in fsdp.items()),
     ]
     left = [row.pointer for row in cover.coverage(settled) if row.pointer not in FSDP_KEYS]
     lines += ["# Not expressed here; set these in the training script:"] if left else []
@@ -113,26 +124,7 @@ FSDP_KEYS = frozenset(
         "activation_checkpointing/cpu_checkpointing",
     )
 )
-"""What the settings below carry over."""
-
-
-def _fsdp_settings(settled: "Effective") -> Iterator[tuple[str, Any]]:
-    zero = settled.zero
-    gathers = zero.stage == 3 and zero.gather_16bit_weights_on_model_save
-    yield "fsdp_version", 2
-    yield "fsdp_reshard_after_forward", zero.stage == 3
-    yield "fsdp_offload_params", zero.parameter_tier is settings.Tier.HOST
-    yield "fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"
-    yield "fsdp_state_dict_type", "FULL_STATE_DICT" if gathers else "SHARDED_STATE_DICT"
-    yield "fsdp_cpu_ram_efficient_loading", zero.stage == 3
-    yield "fsdp_activation_checkpointing", settled.activation_checkpointing.enabled
-
-
-def _effective(document: "Document") -> "Effective":
-    try:
-        return settings.effective(document.value)
-    except ValueError as error:
-        raise UsageError(f"{document.name}: {error}; run `dsconfig resolve` first") from None
+"""What the settings above carry over."""
 
 
 def _head(kind: str, gpus: int, nodes: int) -> list[str]:
@@ -148,11 +140,3 @@ def _yaml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) and value not in ("no", "yes") else json.dumps(value)
-
-
-WRITERS: Mapping[Target, Any] = {
-    Target.JSON: as_json,
-    Target.BASE64: as_base64,
-    Target.ACCELERATE: as_accelerate,
-    Target.FSDP2: as_fsdp2,
-}

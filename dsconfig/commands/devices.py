@@ -14,13 +14,14 @@ from dsconfig.report.sizes import gib, in_gib
 with lazily():
     from dsconfig.facts import catalogue, machine
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[WORDS]", help="Parts of a name that have to be in it."),
-]
 
-
-def devices(words: Words = None, output_format: options.FullOrJson = "full") -> None:
+def devices(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORDS]", help="Parts of a name that have to be in it."),
+    ] = None,
+    output_format: options.FullOrJson = "full",
+) -> None:
     """List the cards of the catalogue, for --device. Case and dashes do not matter.
 
     Any other card: --device-memory 24GiB.

@@ -25,35 +25,31 @@ if TYPE_CHECKING:
     from dsconfig.schema.version import Version
     from dsconfig.source import Document
 
-First = Annotated[str, typer.Argument(metavar="A", help="A config; - reads stdin.")]
-Second = Annotated[str | None, typer.Argument(metavar="[B]", help="The config to compare it with.")]
-FromVersion = Annotated[
-    str | None, typer.Option("--from-version", metavar="X.Y.Z", help="The release in use.")
-]
-ToVersion = Annotated[
-    str | None, typer.Option("--to-version", metavar="X.Y.Z", help="The release to move to.")
-]
-Pin = Annotated[
-    bool,
-    typer.Option("--pin", help="Write the file that means at --to-version what it means now."),
-]
-Out = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Of --pin: not to stdout.")
-]
-OfTheFirst = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override a key of A, not of B (repeatable)."),
-]
-
 
 def diff(
-    a: First,
-    b: Second = None,
-    from_version: FromVersion = None,
-    to_version: ToVersion = None,
-    overrides: OfTheFirst = None,
-    pin: Pin = False,
-    output: Out = None,
+    a: Annotated[str, typer.Argument(metavar="A", help="A config; - reads stdin.")],
+    b: Annotated[
+        str | None, typer.Argument(metavar="[B]", help="The config to compare it with.")
+    ] = None,
+    from_version: Annotated[
+        str | None, typer.Option(metavar="X.Y.Z", help="The release in use.")
+    ] = None,
+    to_version: Annotated[
+        str | None, typer.Option(metavar="X.Y.Z", help="The release to move to.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="PATH=VALUE", help="Override a key of A, not of B (repeatable)."
+        ),
+    ] = None,
+    pin: Annotated[
+        bool,
+        typer.Option("--pin", help="Write the file that means at --to-version what it means now."),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Of --pin: not to stdout.")
+    ] = None,
     output_format: options.FullOrJson = "full",
 ) -> None:
     """Compare by meaning: defaults filled in, aliases and renames undone.
@@ -94,10 +90,7 @@ def _pin(
     _mapping(first)
     with usage("--pin"):
         pinned = pinning.pinned(first, before, after)
-    if output is None:
-        typer.echo(pinned.text, nl=False)
-    else:
-        write(output, pinned.text or "")
+    write(output, pinned.text or "")
     for move in moves.moves(pinned, before, after):
         typer.echo(f"not kept: {move}", err=True)
 

@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,14 +20,13 @@ from dsconfig.commands import inference, options
 from dsconfig.commands.errors import usage
 from dsconfig.commands.text_table import fitted
 from dsconfig.lazily import lazily
+from dsconfig.report import Severity
+from dsconfig.report.render.terminal import look_of, paint, visible
 from dsconfig.report.sizes import GIB, both
 
 with lazily():
     import subprocess
 
-    from rich import markup
-
-    from dsconfig.commands import console as terminal
     from dsconfig.commands import run_logs
     from dsconfig.commands.validation import judge
     from dsconfig.facts import gathering, machine, run_log
@@ -48,6 +48,9 @@ class State(StrEnum):
     BAD = "problem"
 
 
+STYLES = {State.GOOD: "good", State.NOTE: "doubtful", State.BAD: Severity.ERROR}
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     state: State
@@ -55,29 +58,20 @@ class Finding:
     text: str
 
 
-Log = Annotated[
-    Path | None,
-    typer.Option("--log", metavar="TRAIN.log", help="Look at what a run printed instead."),
-]
-
-
-Config = Annotated[
-    str | None,
-    typer.Argument(metavar="[FILE]", help="A config, judged for the releases installed here."),
-]
-
-
-Measure = Annotated[
-    bool, typer.Option("--measure", help="Measure memory, and the way to a card: some seconds.")
-]
-Nvme = Annotated[
-    str | None,
-    typer.Option("--nvme", metavar="DIRECTORY", help="Measure the disk below it, too."),
-]
-
-
 def doctor(
-    config: Config = None, log: Log = None, measure: Measure = False, nvme: Nvme = None
+    config: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE]", help="A config, judged for the releases installed here."),
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(metavar="TRAIN.log", help="Look at what a run printed instead.")
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure memory, and the way to a card: some seconds.")
+    ] = False,
+    nvme: Annotated[
+        str | None, typer.Option(metavar="DIRECTORY", help="Measure the disk below it, too.")
+    ] = None,
 ) -> None:
     """Look at this machine: packages, cards, memory, limits; say what to mend.
 
@@ -90,17 +84,15 @@ def doctor(
         with usage():
             run_logs.print_log(run_log.from_path(log))
         return
-    out = terminal.console()
+    look = look_of(sys.stdout)
     worst = State.GOOD
-    colours = {State.GOOD: "green", State.NOTE: "yellow", State.BAD: "bold red"}
     about_config = judged(config) if config is not None else iter(())
     rates = speeds(nvme) if measure or nvme is not None else iter(())
     for finding in chain(findings(), rates, about_config):
-        mark = f"[{colours[finding.state]}]{finding.state:<7}[/]"
-        # The text is no markup: ``dsconfig-zero[engine]`` keeps its brackets.
+        mark = paint(f"{finding.state:<7}", STYLES[finding.state], look)
         left = max(LEFT, len(f"{finding.state:<7}  {finding.subject} "))
         text = fitted(" " * left + finding.text).lstrip()
-        out.print(f"{mark}  {finding.subject:<14} {markup.escape(text)}", soft_wrap=True)
+        print(f"{mark}  {visible(f'{finding.subject:<14} {text}')}")
         worst = State.BAD if State.BAD in (worst, finding.state) else worst
     if worst is State.BAD:
         raise typer.Exit(1)

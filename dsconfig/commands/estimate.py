@@ -17,7 +17,7 @@ from dsconfig.report.render import render
 from dsconfig.report.sizes import GIB, gib, in_gib
 
 with lazily():
-    from dsconfig.commands import assumed, idle_flags, prepare, run_logs, screen, verdict, writing
+    from dsconfig.commands import assumed, prepare, run_logs, screen, verdict, writing
     from dsconfig.commands import estimate_tables as tables
     from dsconfig.cost import (
         calibration,
@@ -45,44 +45,12 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
-File = Annotated[
-    str | None, typer.Argument(metavar="[FILE]", help="A config; without one, all usual choices.")
-]
-Fit = Annotated[bool, typer.Option("--fit", help="Largest model, batch and sequence; fewest GPUs.")]
-Compat = Annotated[
-    str | None,
-    typer.Option("--compat", metavar="deepspeed", help="Print DeepSpeed's own two tables."),
-]
-Measured = Annotated[
-    str | None,
-    typer.Option("--measured", metavar="SIZE", help="One real peak, to calibrate by: 61.2GiB."),
-]
-MeasuredAs = Annotated[
-    str,
-    typer.Option("--measured-as", help="What was measured: allocated, reserved or visible."),
-]
-MeasuredHere = Annotated[
-    bool,
-    typer.Option(
-        "--measured-here",
-        help="Measure memory, PCIe and the disk of --nvme for the step.",
-    ),
-]
-Log = Annotated[
-    Path | None,
-    typer.Option("--log", metavar="TRAIN.log", help="What a run printed, beside the estimate."),
-]
-Plot = Annotated[
-    Path | None, typer.Option("--plot", metavar="OUT.png|svg", help="Write a bar chart.")
-]
-Html = Annotated[
-    Path | None, typer.Option("--html", metavar="OUT.html", help="Write one self-contained page.")
-]
-
-
 @options.with_facts
 def estimate(
-    file: File = None,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE]", help="A config; without one, all usual choices."),
+    ] = None,
     *,
     recompute: memory_options.Recompute = None,
     attention: memory_options.Attention = None,
@@ -95,14 +63,34 @@ def estimate(
     overrides: options.Overrides = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
-    fit: Fit = False,
-    compat: Compat = None,
-    measured: Measured = None,
-    measured_as: MeasuredAs = "visible",
-    measured_here: MeasuredHere = False,
-    log: Log = None,
-    plot: Plot = None,
-    html: Html = None,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Largest model, batch and sequence; fewest GPUs.")
+    ] = False,
+    compat: Annotated[
+        str | None, typer.Option(metavar="deepspeed", help="Print DeepSpeed's own two tables.")
+    ] = None,
+    measured: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="One real peak, to calibrate by: 61.2GiB.")
+    ] = None,
+    measured_as: Annotated[
+        str, typer.Option(help="What was measured: allocated, reserved or visible.")
+    ] = "visible",
+    measured_here: Annotated[
+        bool,
+        typer.Option(
+            "--measured-here", help="Measure memory, PCIe and the disk of --nvme for the step."
+        ),
+    ] = False,
+    log: Annotated[
+        Path | None,
+        typer.Option(metavar="TRAIN.log", help="What a run printed, beside the estimate."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="OUT.png|svg", help="Write a bar chart.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="OUT.html", help="Write one self-contained page.")
+    ] = None,
     fail_if_oom: options.FailIfOom = False,
     output_format: options.FullOrJson = "full",
     facts: "Facts",
@@ -192,7 +180,7 @@ def _resolved(document: "Document", facts: "Facts", program: "Runtime") -> "Effe
         typer.echo(render("full", [shown]))
         typer.echo("no estimate: the config has errors", err=True)
         raise typer.Exit(1)
-    idle_flags.say_idle_flags(result.effective, facts)
+    assumed.say_idle_flags(result.effective, facts)
     assumed.say_fp32(result.effective, document, program)
     return result.effective
 

@@ -21,14 +21,16 @@ with lazily():
 if TYPE_CHECKING:
     from dsconfig.checks.rule import Rule
 
-What = Annotated[
-    str,
-    typer.Argument(metavar="KEY|CODE|RULE", help="overlap_comm, DSC401, stage-missing, ..."),
-]
 _CODE = re.compile(r"DSC\d{3}", re.IGNORECASE)
 
 
-def explain(what: What, output_format: options.FullOrJson = "full") -> None:
+def explain(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="KEY|CODE|RULE", help="overlap_comm, DSC401, stage-missing, ..."),
+    ],
+    output_format: options.FullOrJson = "full",
+) -> None:
     """Explain a key (type, default by release, memory, "auto", relations) or a rule by its code."""
     as_json = output_format == "json"
     if _CODE.fullmatch(what):

@@ -13,32 +13,25 @@ from dsconfig.lazily import lazily
 with lazily():
     from dsconfig.commands import init_template
 
-Out = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Write here, not to stdout."),
-]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the file.")]
-LearningRate = Annotated[float, typer.Option("--learning-rate", help="Peak learning rate.")]
 SEQUENCE_LENGTH = 2048
 """Tokens per sample where nobody says."""
 
 
+@options.with_flags(
+    "model params world_size nodes device sequence_length micro_batch global_batch host_memory "
+    "training_args accelerate_config",
+    sequence_length=SEQUENCE_LENGTH,
+)
 def init(
-    model: options.Model = None,
-    params: options.Params = None,
-    gpus: options.WorldSize = None,
-    nodes: options.Nodes = None,
-    device: options.Device = None,
-    seq_len: options.SequenceLength = SEQUENCE_LENGTH,
-    micro_batch: options.MicroBatch = None,
-    global_batch: options.GlobalBatch = None,
-    host_memory: options.HostMemory = None,
-    training_args: options.TrainingArgs = None,
-    accelerate_config: options.AccelerateConfig = None,
-    learning_rate: LearningRate = 1e-5,
+    *,
+    flags: dict[str, Any],
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-5,
     runtime: options.RuntimeName = None,
-    output: Out = None,
-    force: Force = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write here, not to stdout."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Write a commented starter config that validates clean, for the program that will run it.
 
@@ -50,21 +43,8 @@ def init(
     they fill in stays "auto". The reasons stand under "$dsconfig", which every program reads
     past; with --runtime deepspeed or dsengine they are // remarks.
     """
-    flags: dict[str, Any] = {
-        "model": model,
-        "params": params,
-        "world_size": gpus,
-        "nodes": nodes,
-        "device": device,
-        "training_args": training_args,
-        "accelerate_config": accelerate_config,
-        "sequence_length": seq_len,
-        "micro_batch": micro_batch,
-        "global_batch": global_batch,
-        "host_memory": host_memory,
-        "learning_rate": learning_rate,
-    }
-    facts = options.facts_from(**options.of_project(flags, None))
+    given = options.of_project({**flags, "learning_rate": learning_rate}, None)
+    facts = options.facts_from(**given)
     output = None if str(output) == "-" else output
     found = inference.program(runtime, None, source=str(output or ""), facts=facts)
     known = (facts.model, facts.world_size, facts.device)

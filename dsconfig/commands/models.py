@@ -13,13 +13,14 @@ from dsconfig.lazily import lazily
 with lazily():
     from dsconfig.facts import catalogue
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[WORDS]", help="Parts of a name or id that have to be in it."),
-]
 
-
-def models(words: Words = None, output_format: options.FullOrJson = "full") -> None:
+def models(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORDS]", help="Parts of a name or id that have to be in it."),
+    ] = None,
+    output_format: options.FullOrJson = "full",
+) -> None:
     """List the models of the catalogue, for --model. Case and dashes do not matter.
 
     An id that lies in Hugging Face's cache, or a config.json, is taken as it is.

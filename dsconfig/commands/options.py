@@ -81,54 +81,6 @@ FullOrJson = Annotated[
         callback=full_or_json,
     ),
 ]
-WorldSize = Annotated[int | None, fact("--gpus", "--world-size", help="Number of ranks.")]
-Nodes = Annotated[int | None, fact("--nodes", help="Number of nodes.")]
-Device = Annotated[str | None, fact("--device", help="A card (`dsconfig devices`), or cpu.")]
-Model = Annotated[
-    str | None,
-    fact("--model", help="A name (`dsconfig models`), a Hugging Face id or a config.json."),
-]
-Params = Annotated[str | None, fact("--params", help="Parameter count: 13e9, 13B, 700M.")]
-TrainingArgs = Annotated[
-    Path | None, fact("--training-args", help="TrainingArguments as JSON or YAML.")
-]
-AccelerateConfig = Annotated[Path | None, fact("--accelerate-config", help="An accelerate YAML.")]
-MicroBatch = Annotated[int | None, fact("--micro-batch", help="Samples per GPU per pass.")]
-GlobalBatch = Annotated[int | None, fact("--global-batch", help="Samples per optimizer step.")]
-SequenceLength = Annotated[int | None, fact("--seq-len", help="Tokens per sample.")]
-HostMemory = Annotated[str | None, fact("--host-memory", help="Main memory per node: 512GiB.")]
-
-DeviceMemory = Annotated[str | None, fact("--device-memory", help="Memory of one card: 80GiB.")]
-Accumulation = Annotated[int | None, fact("--accumulation", help="Passes per optimizer step.")]
-PrecisionName = Annotated[str | None, fact("--precision", help="fp32, fp16 or bf16.")]
-LearningRate = Annotated[float | None, fact("--learning-rate", help="Peak rate.")]
-TotalSteps = Annotated[int | None, fact("--total-steps", help="Optimizer steps of the run.")]
-WarmupSteps = Annotated[float | None, fact("--warmup-steps", help="Steps, or a share below 1.")]
-Nvme = Annotated[str | None, fact("--nvme", help="Directory on NVMe for offloading.")]
-NvmeSize = Annotated[str | None, fact("--nvme-size", help="Free space there per node: 2TB.")]
-With = Annotated[
-    list[str] | None,
-    fact(
-        "--with",
-        metavar="NAME==RELEASE",
-        help="Release of transformers, accelerate, torch or cuda that runs it: faults, memory.",
-    ),
-]
-ClientOptimizer = Annotated[
-    str | None,
-    fact(
-        "--client-optimizer",
-        metavar="CLASS",
-        help="Optimizer that the script passes: AdamW, DeepSpeedCPUAdam ...",
-    ),
-]
-TensorParallel = Annotated[int, fact("--tensor-parallel", help="Degree.")]
-SequenceParallel = Annotated[int, fact("--sequence-parallel", help="Degree.")]
-PipelineParallel = Annotated[int, fact("--pipeline-parallel", help="Degree.")]
-NodeLink = Annotated[
-    str | None,
-    fact("--node-link", metavar="RATE", help="Between nodes, per GPU: 25 (GB/s) or 200Gbit."),
-]
 
 
 def load(source: str, overrides: list[str] | None = None) -> "Document":
@@ -173,31 +125,47 @@ def program(runtime: str | None, version: str | None) -> "Runtime":
 
 
 def every_fact(
-    world_size: WorldSize = None,
-    nodes: Nodes = None,
-    device: Device = None,
-    device_memory: DeviceMemory = None,
-    model: Model = None,
-    params: Params = None,
-    training_args: TrainingArgs = None,
-    accelerate_config: AccelerateConfig = None,
-    micro_batch: MicroBatch = None,
-    global_batch: GlobalBatch = None,
-    accumulation: Accumulation = None,
-    sequence_length: SequenceLength = None,
-    precision: PrecisionName = None,
-    learning_rate: LearningRate = None,
-    total_steps: TotalSteps = None,
-    warmup_steps: WarmupSteps = None,
-    host_memory: HostMemory = None,
-    nvme: Nvme = None,
-    nvme_size: NvmeSize = None,
-    client_optimizer: ClientOptimizer = None,
-    tensor_parallel: TensorParallel = 1,
-    sequence_parallel: SequenceParallel = 1,
-    pipeline_parallel: PipelineParallel = 1,
-    node_link: NodeLink = None,
-    releases: With = None,
+    world_size: Annotated[
+        int | None, fact("--gpus", "--world-size", help="Number of ranks.")
+    ] = None,
+    nodes: Annotated[int | None, fact(help="Number of nodes.")] = None,
+    device: Annotated[str | None, fact(help="A card (`dsconfig devices`), or cpu.")] = None,
+    device_memory: Annotated[str | None, fact(help="Memory of one card: 80GiB.")] = None,
+    model: Annotated[
+        str | None, fact(help="A name (`dsconfig models`), a Hugging Face id or a config.json.")
+    ] = None,
+    params: Annotated[str | None, fact(help="Parameter count: 13e9, 13B, 700M.")] = None,
+    training_args: Annotated[Path | None, fact(help="TrainingArguments as JSON or YAML.")] = None,
+    accelerate_config: Annotated[Path | None, fact(help="An accelerate YAML.")] = None,
+    micro_batch: Annotated[int | None, fact(help="Samples per GPU per pass.")] = None,
+    global_batch: Annotated[int | None, fact(help="Samples per optimizer step.")] = None,
+    accumulation: Annotated[int | None, fact(help="Passes per optimizer step.")] = None,
+    sequence_length: Annotated[int | None, fact("--seq-len", help="Tokens per sample.")] = None,
+    precision: Annotated[str | None, fact(help="fp32, fp16 or bf16.")] = None,
+    learning_rate: Annotated[float | None, fact(help="Peak rate.")] = None,
+    total_steps: Annotated[int | None, fact(help="Optimizer steps of the run.")] = None,
+    warmup_steps: Annotated[float | None, fact(help="Steps, or a share below 1.")] = None,
+    host_memory: Annotated[str | None, fact(help="Main memory per node: 512GiB.")] = None,
+    nvme: Annotated[str | None, fact(help="Directory on NVMe for offloading.")] = None,
+    nvme_size: Annotated[str | None, fact(help="Free space there per node: 2TB.")] = None,
+    client_optimizer: Annotated[
+        str | None,
+        fact(metavar="CLASS", help="Optimizer that the script passes: AdamW, DeepSpeedCPUAdam ..."),
+    ] = None,
+    tensor_parallel: Annotated[int, fact(help="Degree.")] = 1,
+    sequence_parallel: Annotated[int, fact(help="Degree.")] = 1,
+    pipeline_parallel: Annotated[int, fact(help="Degree.")] = 1,
+    node_link: Annotated[
+        str | None, fact(metavar="RATE", help="Between nodes, per GPU: 25 (GB/s) or 200Gbit.")
+    ] = None,
+    releases: Annotated[
+        list[str] | None,
+        fact(
+            "--with",
+            metavar="NAME==RELEASE",
+            help="Release of transformers, accelerate, torch or cuda that runs it: faults, memory.",
+        ),
+    ] = None,
 ) -> "Facts":
     """All flags about facts, under the names that ``dsconfig.gather`` has for them."""
     return facts_from(**locals())
@@ -215,10 +183,14 @@ def with_facts(command: Command) -> Command:
     return _with(signature(every_fact).parameters, "facts", made, command)
 
 
-def with_flags(names: str) -> Callable[[Command], Command]:
-    """Give a command the named flags about facts in the place of its ``flags``, a dict of them."""
+def with_flags(names: str, **defaults: object) -> Callable[[Command], Command]:
+    """Give a command the named flags about facts in the place of its ``flags``, a dict of them.
+
+    ``defaults`` are those of this command, where they are others than elsewhere.
+    """
     known = signature(every_fact).parameters
     taken = {name: known[name] for name in names.split()}
+    taken |= {name: taken[name].replace(default=value) for name, value in defaults.items()}
     return partial(_with, taken, "flags", lambda flags, _: flags)
 
 

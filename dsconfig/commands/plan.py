@@ -12,7 +12,7 @@ from dsconfig.commands.writing import write
 from dsconfig.lazily import lazily
 
 with lazily():
-    from dsconfig.commands import idle_flags, plan_tables, screen, text_table
+    from dsconfig.commands import assumed, plan_tables, screen, text_table
     from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def plan(
         document = options.load(file, overrides)
         facts = options.completed(facts, document)
         made = prepare.planned(document, facts, runtime or "dsengine", deepspeed_version)
-        idle_flags.say_idle_flags(made.effective, facts)
+        assumed.say_idle_flags(made.effective, facts)
     else:
         decided = {"set": overrides, "runtime": runtime, "deepspeed_version": deepspeed_version}
         # A dry run asks for the model and the card, which a plan does not carry.

@@ -14,7 +14,6 @@ import typer
 import dsconfig
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError, usage
-from dsconfig.commands.idle_flags import say_idle_flags
 from dsconfig.commands.writing import write
 from dsconfig.lazily import lazily
 from dsconfig.report import FileReport, Report
@@ -34,14 +33,6 @@ if TYPE_CHECKING:
     from dsconfig.runtimes.base import Runtime
     from dsconfig.source import Document
 
-Explain = Annotated[
-    str | None,
-    typer.Option("--explain", metavar="PATH", help="Why this key has its value."),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", help="Write the concrete config as JSON here; - is stdout."),
-]
 MOST_NAMED = 3
 """Keys of one name that are told apart in a message."""
 PIPED_WIDTH = 120
@@ -55,8 +46,13 @@ def resolve(
     overrides: options.Overrides = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
-    explain: Explain = None,
-    output: Out = None,
+    explain: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Why this key has its value.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write the concrete config as JSON here; - is stdout."),
+    ] = None,
     output_format: options.FullOrJson = "full",
     facts: "Facts",
 ) -> None:
@@ -72,7 +68,7 @@ def resolve(
         asker = runtime or "dsengine"
         result = dsconfig.resolve(document, facts, runtime=asker, version=deepspeed_version)
     if result.effective is not None:
-        say_idle_flags(result.effective, facts)
+        assumed.say_idle_flags(result.effective, facts)
         assumed.say_fp32(result.effective, document, program)
     asked = None if explain is None else asked_for(result, explain)
     if output is not None and str(output) != "-":

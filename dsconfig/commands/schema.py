@@ -35,11 +35,7 @@ def schema(
         with usage(f"--all {all_to}"):
             write_published(all_to)
         return
-    text = schemas.to_text(schemas.json_schema(options.release(deepspeed_version)))
-    if output is None:
-        typer.echo(text, nl=False)
-    else:
-        write(output, text)
+    write(output, schemas.to_text(schemas.json_schema(options.release(deepspeed_version))))
 
 
 def write_published(folder: Path) -> None:

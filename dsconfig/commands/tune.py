@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 
-Out = Annotated[
-    Path | None, typer.Option("-o", "--output", help="Write the winner here; - is stdout.")
-]
-ShowAll = Annotated[bool, typer.Option("--all", help="List every candidate.")]
-
 
 @options.with_facts
 def tune(
@@ -43,8 +38,10 @@ def tune(
     lora_dropout: memory_options.LoraDropout = 0.0,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
-    show_all: ShowAll = False,
-    output: Out = None,
+    show_all: Annotated[bool, typer.Option("--all", help="List every candidate.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the winner here; - is stdout.")
+    ] = None,
     output_format: options.FullOrJson = "full",
     facts: "Facts",
 ) -> None:
@@ -82,13 +79,9 @@ def tune(
 def _write(winner: "Candidate", path: Path, program: "Runtime") -> None:
     """The winner as the program wants it, and on standard error what to set beside the file."""
     made = written(winner, program)
-    text = json.dumps(made.config, indent=4) + "\n"
-    if str(path) == "-":
-        if made.steps:
-            typer.echo(f"beside the file, set {in_words(made.steps)}", err=True)
-        typer.echo(text, nl=False)
-        return
-    write(path, text)
+    if str(path) == "-" and made.steps:
+        typer.echo(f"beside the file, set {in_words(made.steps)}", err=True)
+    write(path, json.dumps(made.config, indent=4) + "\n")
 
 
 def written(winner: "Candidate", program: "Runtime") -> "Written":

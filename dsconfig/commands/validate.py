@@ -29,69 +29,50 @@ if TYPE_CHECKING:
 _about_findings = partial(typer.Option, rich_help_panel="Findings")
 _about_fixes = partial(typer.Option, rich_help_panel="Fixes")
 
-Files = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[FILES|DIRS|-]", help="What to judge; default: this directory."),
-]
-StdinName = Annotated[
-    str | None, typer.Option("--stdin-filename", help="What to call standard input.")
-]
-Select = Annotated[
-    list[str] | None,
-    _about_findings(
-        "--select", metavar="CODES", help="Report only these (DSC412, DSC4, a rule's name)."
-    ),
-]
-Ignore = Annotated[
-    list[str] | None,
-    _about_findings("--ignore", metavar="CODES", help="Leave these out."),
-]
-BaselineFile = Annotated[
-    Path | None,
-    _about_findings(
-        "--baseline",
-        metavar="FILE",
-        help="A json report of an earlier run; only new findings count.",
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No summary; silence when clean.")]
-ExitZero = Annotated[bool, typer.Option("--exit-zero", help="Exit 0 in spite of findings.")]
-ErrorOnWarning = Annotated[
-    bool, typer.Option("--error-on-warning", help="Exit 1 for warnings, too.")
-]
-Fix = Annotated[bool, _about_fixes("--fix", help="Apply safe fixes; layout stays.")]
-UnsafeFixes = Annotated[
-    bool,
-    _about_fixes("--unsafe-fixes", help="Apply fixes that change what is trained."),
-]
-Diff = Annotated[
-    bool,
-    _about_fixes("--diff", help="Show what fixing would change."),
-]
-
 
 @options.with_flags(
     "world_size nodes device model params training_args accelerate_config host_memory "
     "client_optimizer releases"
 )
 def validate(
-    files: Files = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILES|DIRS|-]", help="What to judge; default: this directory."),
+    ] = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
     *,
     flags: dict[str, object],
     overrides: options.Overrides = None,
     output_format: options.OutputFormat = "full",
-    select: Select = None,
-    ignore: Ignore = None,
-    baseline: BaselineFile = None,
-    fix: Fix = False,
-    unsafe_fixes: UnsafeFixes = False,
-    diff: Diff = False,
-    quiet: Quiet = False,
-    exit_zero: ExitZero = False,
-    error_on_warning: ErrorOnWarning = False,
-    stdin_filename: StdinName = None,
+    select: Annotated[
+        list[str] | None,
+        _about_findings(metavar="CODES", help="Report only these (DSC412, DSC4, a rule's name)."),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, _about_findings(metavar="CODES", help="Leave these out.")
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        _about_findings(
+            metavar="FILE", help="A json report of an earlier run; only new findings count."
+        ),
+    ] = None,
+    fix: Annotated[bool, _about_fixes("--fix", help="Apply safe fixes; layout stays.")] = False,
+    unsafe_fixes: Annotated[
+        bool, _about_fixes("--unsafe-fixes", help="Apply fixes that change what is trained.")
+    ] = False,
+    diff: Annotated[bool, _about_fixes("--diff", help="Show what fixing would change.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No summary; silence when clean.")
+    ] = False,
+    exit_zero: Annotated[
+        bool, typer.Option("--exit-zero", help="Exit 0 in spite of findings.")
+    ] = False,
+    error_on_warning: Annotated[
+        bool, typer.Option("--error-on-warning", help="Exit 1 for warnings, too.")
+    ] = False,
+    stdin_filename: Annotated[str | None, typer.Option(help="What to call standard input.")] = None,
 ) -> None:
     """Judge configs. Exit code 0: clean; 1: errors; 2: wrong usage or unreadable input."""
     output = Output(output_format, quiet=quiet)

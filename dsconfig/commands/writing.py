@@ -22,12 +22,12 @@ _ONLY_IN_PLACE = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
 """How a folder says that it takes no other file, and a file mounted alone that it stays."""
 
 
-def write(path: Path, text: str, option: str = "-o") -> None:
-    """Write a text as UTF-8, to standard output where the path is "-".
+def write(path: Path | None, text: str, option: str = "-o") -> None:
+    """Write a text as UTF-8, to standard output where there is no path, or it is "-".
 
     Raises UsageError where the path cannot be written.
     """
-    if str(path) == "-":
+    if path is None or str(path) == "-":
         typer.echo(text, nl=False)
         return
     # A lone surrogate has no UTF-8; as an escape it is at least valid JSON.

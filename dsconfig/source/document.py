@@ -1,6 +1,6 @@
 """A config as it was written: its values, where each stands, and what the reader found."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -55,8 +55,8 @@ class Document(NamedTuple):
     ``departure``: why programs that read strict JSON (transformers, accelerate) refuse the
     text; None where they read it. ``has_mark``: the file starts with a byte order mark, which
     ``text`` leaves out. ``placeholders``: pointers whose value some other program
-    will fill in; ``is_template`` is True where there is one. ``holder``: the settings of
-    the YAML that holds the config or names it, ``held_by`` the name of one that names it.
+    will fill in. ``holder``: the settings of the YAML that holds the config or names it,
+    ``held_by`` the name of one that names it.
     ``is_made``: the config is what accelerate makes of that YAML.
     """
 
@@ -66,7 +66,6 @@ class Document(NamedTuple):
     text: str | None = None
     spans: Mapping[str, Span] = MappingProxyType({})
     diagnostics: tuple[Diagnostic, ...] = ()
-    is_template: bool = False
     placeholders: frozenset[str] = frozenset()
     departure: Departure | None = None
     has_mark: bool = False
@@ -75,6 +74,11 @@ class Document(NamedTuple):
     holder: Mapping[str, Any] = MappingProxyType({})
     held_by: str | None = None
     is_made: bool = False
+
+    @property
+    def is_template(self) -> bool:
+        """Whether some other program will fill in a value."""
+        return bool(self.placeholders)
 
     @property
     def may_ignore(self) -> bool:
@@ -97,48 +101,30 @@ class Document(NamedTuple):
 KINDS = {"list": "a list", "str": "a text", "bool": "a switch", "NoneType": "null"}
 
 
-def finish(
-    name: str,
-    text: str | None,
-    form: Format,
-    value: Any,
-    *,
-    spans: Mapping[str, Span] | None = None,
-    found: Sequence[Diagnostic] = (),
-    placeholders: frozenset[str] = frozenset(),
-    departure: Departure | None = None,
-    has_mark: bool = False,
-    is_broken: bool = False,
-) -> Document:
-    """A document, with the findings that every format shares."""
-    spans = spans or {}
-    found = list(found)
-    is_object = isinstance(value, dict)
+def finish(document: Document) -> Document:
+    """The document with the findings that every format shares."""
+    found = list(document.diagnostics)
+    is_object = isinstance(document.value, dict)
     if not is_object:
-        kind = KINDS.get(type(value).__name__, "a number")
-        found.append(findings.not_an_object(kind, spans[""].value if "" in spans else None))
-    if placeholders:
-        found.append(findings.template(len(placeholders)))
-    return Document(
-        name=name,
-        value=value,
-        format=form,
-        text=text,
-        spans=spans,
-        diagnostics=tuple(found),
-        is_template=bool(placeholders),
-        placeholders=placeholders,
-        departure=departure,
-        has_mark=has_mark,
-        is_broken=is_broken or not is_object,
-    )
+        kind = KINDS.get(type(document.value).__name__, "a number")
+        root = document.spans.get("")
+        found.append(findings.not_an_object(kind, root.value if root else None))
+    if document.placeholders:
+        found.append(findings.template(len(document.placeholders)))
+    is_broken = document.is_broken or not is_object
+    return document._replace(diagnostics=tuple(found), is_broken=is_broken)
 
 
-def unreadable(name: str, text: str | None, why: Diagnostic) -> Document:
+def broken(name: str, text: str, form: Format, why: Diagnostic) -> Document:
+    """A document whose text was read, and in which there is no config to judge."""
+    return Document(name, {}, form, text, diagnostics=(why,), is_broken=True)
+
+
+def unreadable(
+    name: str, text: str | None, why: Diagnostic, form: Format = Format.HJSON
+) -> Document:
     """A document that holds nothing but the reason."""
-    return Document(
-        name=name, value={}, format=Format.HJSON, text=text, diagnostics=(why,), is_unreadable=True
-    )
+    return Document(name, {}, form, text, diagnostics=(why,), is_unreadable=True)
 
 
 def too_deep() -> Diagnostic:

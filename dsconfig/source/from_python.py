@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsconfig.source import findings
-from dsconfig.source.document import Document, Format, finish, telling, too_deep, unreadable
+from dsconfig.source.document import (
+    Document,
+    Format,
+    broken,
+    finish,
+    telling,
+    too_deep,
+    unreadable,
+)
 from dsconfig.source.pointer import escape
 from dsconfig.source.positions import LineIndex, Offsets, Spans
 
@@ -119,28 +127,23 @@ def document_from_python(text: str, name: str) -> Document:
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
-        return _broken(text, name, error)
+        return _no_python(text, name, error)
     except (ValueError, RecursionError, MemoryError):
         return unreadable(name, text, too_deep())
     literal = _best_literal(tree)
     if literal is None:
         message = "this Python file holds no dict literal with keys of a ds_config"
         help = "write the config as one literal, or save it as JSON"
-        nothing = findings.no_config_inside(message, help)
-        return finish(name, text, Format.PYTHON, {}, found=[nothing], is_broken=True)
+        return broken(name, text, Format.PYTHON, findings.no_config_inside(message, help))
     walker = _Walker(text, LineIndex(text), _constants(tree))
     value = walker.value(literal, "")
     spans = Spans(text, walker.places)
-    repeated = [
-        findings.duplicate_key(
-            pointer.rpartition("/")[2], pointer, spans.lines.range(start, end), in_file=False
-        )
+    repeated = tuple(
+        findings.duplicate_key(pointer, spans.lines.range(start, end), in_file=False)
         for pointer, start, end in walker.duplicates
-    ]
-    unknown = frozenset(walker.unknown)
-    return finish(
-        name, text, Format.PYTHON, value, spans=spans, found=repeated, placeholders=unknown
     )
+    unknown = frozenset(walker.unknown)
+    return finish(Document(name, value, Format.PYTHON, text, spans, repeated, unknown))
 
 
 def _best_literal(tree: ast.Module) -> ast.Dict | None:
@@ -168,9 +171,9 @@ def _constants(tree: ast.Module) -> dict[str, ast.expr]:
     return {name: value for name, value in found.items() if name not in repeated}
 
 
-def _broken(text: str, name: str, error: SyntaxError) -> Document:
+def _no_python(text: str, name: str, error: SyntaxError) -> Document:
     lines = LineIndex(text)
     line = min(max(error.lineno or 1, 1), len(lines.starts))
     at = min(lines.starts[line - 1] + max((error.offset or 1) - 1, 0), len(text))
     problem = findings.syntax_error(f"this is no Python: {error.msg}", "", lines.range(at, at + 1))
-    return finish(name, text, Format.PYTHON, {}, found=[problem], is_broken=True)
+    return broken(name, text, Format.PYTHON, problem)

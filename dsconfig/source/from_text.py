@@ -9,7 +9,6 @@ from dsconfig.source import findings
 from dsconfig.source.cursor import Parsed
 from dsconfig.source.document import Departure, Document, Format, finish, too_deep, unreadable
 from dsconfig.source.hjson import read_hjson
-from dsconfig.source.pointer import split
 from dsconfig.source.positions import LineIndex, Spans
 
 with lazily():
@@ -36,20 +35,20 @@ def document_from_text(
     if parsed.problems or parsed.bare_texts or any(mark in source for mark in PLACEHOLDER_MARKS):
         parsed, placeholders = templates.filled_in(source, parsed)
     spans = Spans(source, parsed.places)
-    found = list(_findings(parsed, spans, placeholders, in_file=not decoded))
     departure = departure_from_json(f"\ufeff{source}" if has_mark else source)
-    return finish(
+    read = Document(
         name,
-        text,
-        Format.BASE64 if decoded else Format.HJSON if departure else Format.JSON,
         parsed.value,
-        spans=spans,
-        found=found,
-        placeholders=placeholders,
-        departure=departure,
-        has_mark=has_mark,
+        Format.BASE64 if decoded else Format.HJSON if departure else Format.JSON,
+        text,
+        spans,
+        tuple(_findings(parsed, spans, placeholders, in_file=not decoded)),
+        placeholders,
+        departure,
+        has_mark,
         is_broken=bool(parsed.problems) or parsed.is_blank,
     )
+    return finish(read)
 
 
 def _findings(
@@ -65,9 +64,7 @@ def _findings(
         )
         yield findings.syntax_error(problem.message, problem.pointer, place, help, fix)
     for pointer, start, end in parsed.duplicates:
-        place = spans.lines.range(start, end)
-        key = split(pointer)[-1]
-        yield findings.duplicate_key(key, pointer, place, in_file=in_file)
+        yield findings.duplicate_key(pointer, spans.lines.range(start, end), in_file=in_file)
     if parsed.is_blank:
         yield findings.empty_text()
     for pointer, start, end in parsed.bare_texts:

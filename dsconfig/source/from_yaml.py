@@ -15,12 +15,19 @@ from typing import Any, cast
 
 import yaml
 
-from dsconfig.report import Diagnostic
 from dsconfig.source import findings, plugin_settings, templates, yaml_numbers
-from dsconfig.source.document import Document, Format, finish, telling, too_deep, unreadable
+from dsconfig.source.document import (
+    Document,
+    Format,
+    broken,
+    finish,
+    telling,
+    too_deep,
+    unreadable,
+)
 from dsconfig.source.kinds import ARGUMENTS, another_kind
 from dsconfig.source.pointer import escape
-from dsconfig.source.positions import Offsets, Spans
+from dsconfig.source.positions import LineIndex, Offsets, Spans
 
 Node = Any
 """A node of PyYAML, which has no types of its own."""
@@ -57,8 +64,7 @@ def document_from_yaml(
         loader = make_loader(readable)
         root = loader.get_single_node()
         if root is None:
-            nothing = [findings.empty_text()]
-            return finish(name, text, Format.YAML, {}, found=nothing, is_broken=True)
+            return broken(name, text, Format.YAML, findings.empty_text())
         if _holds_itself(root, set(), set()):
             message = "an alias in this file stands inside of what it names, which has no end"
             return unreadable(name, text, findings.unreadable(message, "write the value out"))
@@ -71,7 +77,7 @@ def document_from_yaml(
         part = make_loader(readable)
         value = _plain(part.construct_document(node)) if node else whole
     except yaml.YAMLError as error:
-        return _broken(text, name, error)
+        return _no_yaml(text, name, error)
     except (ValueError, RecursionError) as error:
         if isinstance(error, RecursionError):
             return unreadable(name, text, too_deep())
@@ -87,7 +93,11 @@ def document_from_yaml(
         is_trainers = any(_is_nothing(entries.get(key)) for key in HOLDERS) or (
             not ARGUMENTS.marks.isdisjoint(entries)
         )
-        return _unused(text, name) if is_trainers else _without_config(text, name)
+        if is_trainers:
+            return _unused(text, name)
+        message = "this YAML neither holds nor names a ds_config"
+        help = "put the config, or its path, under the key deepspeed"
+        return broken(name, text, Format.YAML, findings.no_config_inside(message, help))
     place = (node.start_mark.index, node.end_mark.index)
     if node is root and another_kind(value) is ARGUMENTS:
         return _unused(text, name)
@@ -95,9 +105,7 @@ def document_from_yaml(
         return _follow(text, name, value, place, read)._replace(holder=holder, held_by=name)
     found = _Found()
     _walk(node, "", (-1, -1), text, found)
-    spans = Spans(text, found.places)
-    document = finish(name, text, Format.YAML, value, spans=spans, found=_repeated(found, spans))
-    return document._replace(holder=holder)
+    return _finished(text, name, value, found)._replace(holder=holder)
 
 
 def _made(text: str, name: str, root: Node, launch: dict[str, Any]) -> Document:
@@ -112,18 +120,16 @@ def _made(text: str, name: str, root: Node, launch: dict[str, Any]) -> Document:
     value = plugin_settings.made_by_launch(launch)
     if "/mixed_precision" in places:
         places.update({f"/{block}": places["/mixed_precision"] for block in ("bf16", "fp16")})
-    spans = Spans(text, places)
-    document = finish(name, text, Format.YAML, value, spans=spans, found=_repeated(found, spans))
-    return document._replace(holder=launch, is_made=True)
+    return _finished(text, name, value, found)._replace(holder=launch, is_made=True)
 
 
-def _repeated(found: _Found, spans: Spans) -> list[Diagnostic]:
-    return [
-        findings.duplicate_key(
-            pointer.rpartition("/")[2], pointer, spans.lines.range(start, end), in_file=False
-        )
+def _finished(text: str, name: str, value: Any, found: _Found) -> Document:
+    spans = Spans(text, found.places)
+    repeated = tuple(
+        findings.duplicate_key(pointer, spans.lines.range(start, end), in_file=False)
         for pointer, start, end in found.duplicates
-    ]
+    )
+    return finish(Document(name, value, Format.YAML, text, spans, repeated))
 
 
 def _config_node(root: Node) -> Node:
@@ -231,26 +237,24 @@ def _holds_itself(node: Node, above: set[int], done: set[int]) -> bool:
     """Whether an alias leads back to a node that it is part of."""
     if id(node) in above:
         return True
-    if id(node) in done or node.id == "scalar":
+    if id(node) in done:
         return False
     done.add(id(node))
-    children = (
-        node.value if node.id == "sequence" else [each for pair in node.value for each in pair]
-    )
-    return any(_holds_itself(child, above | {id(node)}, done) for child in children)
+    return any(_holds_itself(child, above | {id(node)}, done) for child in _children(node))
+
+
+def _children(node: Node) -> list[Node]:
+    """The items of a sequence; the keys and values of a mapping."""
+    if node.id == "mapping":
+        return [each for pair in node.value for each in pair]
+    return node.value if node.id == "sequence" else []
 
 
 def _size(node: Node, known: dict[int, int]) -> int:
     """The nodes below and including one, aliases counted each time they are used."""
-    if id(node) in known:
-        return known[id(node)]
-    total = 1
-    if node.id == "mapping":
-        total += sum(_size(key, known) + _size(value, known) for key, value in node.value)
-    elif node.id == "sequence":
-        total += sum(_size(child, known) for child in node.value)
-    known[id(node)] = total
-    return total
+    if id(node) not in known:
+        known[id(node)] = 1 + sum(_size(child, known) for child in _children(node))
+    return known[id(node)]
 
 
 def _walk(node: Node, pointer: str, key: tuple[int, int], text: str, found: _Found) -> None:
@@ -304,15 +308,14 @@ def _follow(
     elif templates.WHOLE.search(target):
         why = f"another program writes a path for {target}"
     if why is not None:
-        named = findings.no_config_named(why)
-        return unreadable(name, text, named)._replace(format=Format.YAML)
+        return unreadable(name, text, findings.no_config_named(why), Format.YAML)
     spans = Spans(text, {"": (-1, -1, *place)})
     missing = findings.unreadable(
         f"this names the config {target!r}, but there is no such file",
         "give the path from the working directory, or from this file",
     )
     missing = missing._replace(range=spans[""].value)
-    return unreadable(name, text, missing)._replace(spans=spans, format=Format.YAML)
+    return unreadable(name, text, missing, Format.YAML)._replace(spans=spans)
 
 
 def _from_here(path: Path) -> Path:
@@ -327,7 +330,7 @@ def _read_once(text: str, name: str, path: Path, read: Callable[[Path], Document
     if target in followed:
         why = f"'{path}' leads back to this file"
         circle = findings.unreadable(why, "name the file of a ds_config")
-        return unreadable(name, text, circle)._replace(format=Format.YAML)
+        return unreadable(name, text, circle, Format.YAML)
     token = FOLLOWED.set(followed | {target})
     try:
         return read(path)
@@ -337,22 +340,13 @@ def _read_once(text: str, name: str, path: Path, read: Callable[[Path], Document
 
 def _unused(text: str, name: str, key: str = "deepspeed") -> Document:
     """A trainer's or accelerate's file in which DeepSpeed is switched off."""
-    nothing = findings.no_config_named(key=key)
-    return unreadable(name, text, nothing)._replace(format=Format.YAML)
+    return unreadable(name, text, findings.no_config_named(key=key), Format.YAML)
 
 
-def _without_config(text: str, name: str) -> Document:
-    message = "this YAML neither holds nor names a ds_config"
-    help = "put the config, or its path, under the key deepspeed"
-    nothing = findings.no_config_inside(message, help)
-    return finish(name, text, Format.YAML, {}, found=[nothing], is_broken=True)
-
-
-def _broken(text: str, name: str, error: Any) -> Document:
+def _no_yaml(text: str, name: str, error: Any) -> Document:
     """A text that PyYAML refuses."""
     mark = getattr(error, "problem_mark", None)
     at = len(text) if mark is None else min(mark.index, len(text))
-    spans = Spans(text, {})
     message = f"this is no YAML: {getattr(error, 'problem', None) or error}"
-    problem = findings.syntax_error(message, "", spans.lines.range(at, at + 1))
-    return finish(name, text, Format.YAML, {}, found=[problem], is_broken=True)
+    problem = findings.syntax_error(message, "", LineIndex(text).range(at, at + 1))
+    return broken(name, text, Format.YAML, problem)

@@ -112,14 +112,12 @@ def test_the_cards_of_this_machine_are_taken_where_none_is_named(
 
 
 def test_brackets_of_an_extra_are_printed(monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
-    from dsconfig.commands import console, doctor
+    from dsconfig.commands import doctor
 
-    console.console.cache_clear()
     text = "missing (pip install 'dsconfig-zero[engine]')"
     found = [doctor.Finding(doctor.State.NOTE, "torch", text)]
     monkeypatch.setattr(doctor, "findings", lambda: iter(found))
     doctor.doctor()
-    console.console.cache_clear()
     assert "'dsconfig-zero[engine]'" in capsys.readouterr().out
 
 

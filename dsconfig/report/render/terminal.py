@@ -30,6 +30,8 @@ CODES = {
     "faint": "2",
     "added": "32",
     "removed": "31",
+    "good": "32",
+    "doubtful": "33",
 }
 PIPED_WIDTH = 100
 
