@@ -77,9 +77,14 @@ def chosen(found: Slots, include: str | None, exclude: str | None) -> dict[str, 
     if include and exclude:
         raise ValueError("--include and --exclude: one of them")
     if include:
-        found = _included(found, _filter("--include", include, found))
+        named = _filter("--include", include, found)
+        found = {name: named[name] for name in found if name in named}
     elif exclude:
-        found = _without(found, _filter("--exclude", exclude, found))
+        named = _filter("--exclude", exclude, found)
+        found = {
+            name: [slot for slot in slots if slot not in named.get(name, ())]
+            for name, slots in found.items()
+        }
     return {name: tuple(slots) for name, slots in found.items() if slots}
 
 
@@ -107,21 +112,9 @@ def parsed(lines: Iterable[str], name: str = "hostfile") -> dict[str, tuple[int,
     return found
 
 
-def _included(found: Slots, named: Slots) -> Slots:
-    return {name: named[name] or found[name] for name in found if name in named}
-
-
-def _without(found: Slots, named: Slots) -> Slots:
-    kept = {name: slots for name, slots in found.items() if named.get(name, (-1,))}
-    return {
-        name: tuple(slot for slot in slots if slot not in named.get(name, ()))
-        for name, slots in kept.items()
-    }
-
-
-def _filter(flag: str, text: str, found: Slots) -> dict[str, tuple[int, ...]]:
-    """The slots that a filter names of each host; none where it means all."""
-    named: dict[str, tuple[int, ...]] = {}
+def _filter(flag: str, text: str, found: Slots) -> Slots:
+    """The slots that a filter means of each host: all where it names none."""
+    named: dict[str, set[int]] = {}
     for part in text.split("@"):
         name, colon, listed = part.partition(":")
         if name not in found:
@@ -131,5 +124,5 @@ def _filter(flag: str, text: str, found: Slots) -> dict[str, tuple[int, ...]]:
         wrong = [each for each in slots if each not in known]
         if wrong:
             raise ValueError(f"{flag}: {name} has {len(found[name])} slots and no {wrong[0]!r}")
-        named[name] = tuple(sorted({*named.get(name, ()), *map(int, slots)}))
-    return named
+        named.setdefault(name, set()).update(map(int, slots))
+    return {name: sorted(slots) or found[name] for name, slots in named.items()}

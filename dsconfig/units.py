@@ -13,7 +13,7 @@ call has taken, and gathers them when one of the given modules is called. Three 
 - a shared parameter must not be met by two calls, so all modules that hold it share a unit.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -59,7 +59,15 @@ def units(tree: ModelTree, cap: int) -> tuple[Unit, ...]:
         raise ValueError(f"the cap of a sharding unit is a positive number of elements, not {cap}")
     if tree.root is None:
         return ()
-    return tuple(_units_of(_merged(_tied(list(_pieces(tree.root, cap))), cap)))
+    pieces = _merged(_tied(list(_pieces(tree.root, cap))), cap)
+    return tuple(
+        Unit(
+            modules=tuple(piece.modules),
+            elements=piece.elements,
+            parameters=tuple(_unique(piece.tensors)),
+        )
+        for piece in pieces
+    )
 
 
 def order_of_use(tree: ModelTree, divided: Sequence[Unit]) -> list[int]:
@@ -159,7 +167,7 @@ class _Piece:
 
     @property
     def elements(self) -> int:
-        return sum(tensor.elements for _, tensor in _unique(self.tensors.items()))
+        return sum(tensor.elements for tensor in _unique(self.tensors).values())
 
 
 def _largest_leaf(tree: ModelTree) -> int:
@@ -167,11 +175,8 @@ def _largest_leaf(tree: ModelTree) -> int:
         return tree.largest_module
     if tree.root is None:
         return tree.largest_tensor or 0
-    return max(_direct_elements(module) for module in tree.root.walk())
-
-
-def _direct_elements(module: ModuleFact) -> int:
-    return sum(tensor.elements for tensor in module.parameters)
+    modules = tree.root.walk()
+    return max(sum(tensor.elements for tensor in module.parameters) for module in modules)
 
 
 def _full_name(module: ModuleFact, tensor: TensorFact) -> str:
@@ -184,13 +189,12 @@ def _below(module: ModuleFact) -> dict[str, TensorFact]:
     }
 
 
-def _unique(tensors: Iterable[tuple[str, TensorFact]]) -> Iterator[tuple[str, TensorFact]]:
-    seen: set[str] = set()
-    for name, tensor in tensors:
-        storage = tensor.storage or name
-        if storage not in seen:
-            seen.add(storage)
-            yield name, tensor
+def _unique(tensors: Mapping[str, TensorFact]) -> dict[str, TensorFact]:
+    """The first of those that share a storage."""
+    first: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        first.setdefault(tensor.storage or name, name)
+    return {name: tensors[name] for name in first.values()}
 
 
 def _pieces(root: ModuleFact, cap: int) -> Iterator[_Piece]:
@@ -334,13 +338,3 @@ def _merged(pieces: list[_Piece], cap: int) -> Iterator[_Piece]:
             yield piece
     if run is not None:
         yield run
-
-
-def _units_of(pieces: Iterable[_Piece]) -> Iterator[Unit]:
-    for piece in pieces:
-        owned = list(_unique(piece.tensors.items()))
-        yield Unit(
-            modules=tuple(piece.modules),
-            elements=sum(tensor.elements for _, tensor in owned),
-            parameters=tuple(name for name, _ in owned),
-        )

@@ -106,8 +106,7 @@ def _mapping(document: "Document") -> dict[str, Any]:
 
 def as_text(changes: Iterable["Change | Move"]) -> str:
     """One change per line, for a terminal."""
-    lines = [f"{change}" for change in changes]
-    return "\n".join(lines) if lines else "no difference in meaning"
+    return "\n".join(map(str, changes)) or "no difference in meaning"
 
 
 def as_json(changes: Iterable["Change | Move"]) -> str:

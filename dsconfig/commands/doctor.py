@@ -5,7 +5,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -114,7 +113,9 @@ def judged(config: str) -> Iterator[Finding]:
     program = inferred.runtime
     if program.release:
         yield from _release_judged(program)
-    facts = dsconfig.gather(releases=_installed())
+    # Faults are known of these alone.
+    releases = {name: found for name in gathering.PROGRAMS if (found := installed(name))}
+    facts = dsconfig.gather(releases=releases)
     report = dsconfig.validate(document, facts, runtime=program)
     unsaid = judge.WHERE_NAMED if inferred.found else ()
     told = [found for found in report.diagnostics if found.code not in unsaid]
@@ -126,34 +127,28 @@ def judged(config: str) -> Iterator[Finding]:
         yield Finding(State.GOOD, "the config", f"nothing to mend for {program.described}")
 
 
-def _installed() -> dict[str, str]:
-    """Releases of the programs about which faults are known."""
-    found: dict[str, str] = {}
-    for name in gathering.PROGRAMS:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+def installed(package: str) -> str | None:
+    """The release that is installed here."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _release_judged(program: "Runtime") -> Iterator[Finding]:
     """Where the program installed is of another release than the one that is replayed."""
-    try:
-        found = version(program.name)
-    except PackageNotFoundError:
-        return
-    if found != program.release and not found.startswith(f"{program.release}."):
+    found = installed(program.name)
+    if found and found != program.release and not found.startswith(f"{program.release}."):
         text = f"{found} is installed; configs are judged as {program.release} reads them"
         yield Finding(State.NOTE, program.name, text)
 
 
 def packages() -> Iterator[Finding]:
     for name in PACKAGES:
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            state = State.NOTE
+        found = installed(name)
+        if found is None:
             hint = " (pip install 'dsconfig-zero[engine]')" if name == "torch" else ""
-            yield Finding(state, name, f"not installed{hint}")
+            yield Finding(State.NOTE, name, f"not installed{hint}")
             continue
         numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit())
         if name == "torch" and numbers < NEEDED_TORCH:

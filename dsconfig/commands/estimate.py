@@ -35,7 +35,6 @@ with lazily():
 
 if TYPE_CHECKING:
     from dsconfig.cost.estimate import Estimate, Option
-    from dsconfig.cost.log_comparison import Comparison
     from dsconfig.cost.remedies import Change
     from dsconfig.cost.unsaid import Unsaid
     from dsconfig.facts import Facts
@@ -131,15 +130,23 @@ def estimate(
     if fit:
         print_limits(facts, effective, program, output_format)
         return
-    found = _estimate(facts, effective, program.runtime)
+    with usage():
+        if effective is not None:
+            found = pricing.estimate(effective, facts, runtime=program.runtime)
+        else:
+            found = search.table(facts, runtime=program.runtime)
     if measured is not None:
         found = _calibrated(found, measured, measured_as)
     written: dict[str, Any] = document.value if document is not None else {}
     with usage():
         read = None if log is None else run_log.from_path(log)
     changes = _changes(found, facts, effective, program, read)
-    # A run that was measured has answered what nobody said.
-    others = () if measured is not None else _deciding(found, facts, effective, program)
+    others: tuple[Unsaid, ...] = ()
+    if effective is not None and measured is None:  # which answers what nobody said
+        known = program.release_from not in inference.UNASKED
+        others = unsaid.deciding(
+            found.options[0], effective, facts, program.runtime, release_is_known=known
+        )
     if plot is not None:
         with usage():
             pictures.write_chart(found, plot)
@@ -160,13 +167,6 @@ def _any_fits(found: "Estimate", facts: "Facts") -> bool:
         and not search.misfit_below(option.host, option.nvme, facts)
         for option in found.options
     )
-
-
-def _estimate(facts: "Facts", effective: "Effective | None", runtime: "Runtime") -> "Estimate":
-    with usage():
-        if effective is not None:
-            return pricing.estimate(effective, facts, runtime=runtime)
-        return search.table(facts, runtime=runtime)
 
 
 def _resolved(document: "Document", facts: "Facts", program: "Runtime") -> "Effective":
@@ -225,20 +225,6 @@ def _changes(
     return remedies.cheapest_changes(effective, where, runtime=program.runtime)
 
 
-def _deciding(
-    found: "Estimate",
-    facts: "Facts",
-    effective: "Effective | None",
-    program: inference.Program,
-) -> "tuple[Unsaid, ...]":
-    """What was not said and would turn the verdict."""
-    if effective is None:
-        return ()
-    known = program.release_from not in inference.UNASKED
-    option, runtime = found.options[0], program.runtime
-    return unsaid.deciding(option, effective, facts, runtime, release_is_known=known)
-
-
 def _show(
     found: "Estimate",
     facts: "Facts",
@@ -252,7 +238,11 @@ def _show(
 ) -> None:
     option = found.options[0]
     lacked = log is not None and log.out_of_memory is not None
-    comparison = None if log is None else _compared(log, option, effective, facts)
+    comparison = None
+    if log is not None:
+        batch = None if effective is None else effective.batch
+        samples = None if batch is None else batch.global_batch
+        comparison = log_comparison.compare(log, option, samples)
     if output_format == "json":
         data = {**rendering.as_data(found), **program.data}
         for each, told in zip(found.options, data["options"], strict=True):
@@ -276,14 +266,6 @@ def _show(
             if lacked and not tables.not_fitting(option, facts):
                 for line in verdict.remedy_lines(changes, program.runtime, written):
                     typer.echo(line)
-
-
-def _compared(
-    log: "RunLog", option: "Option", effective: "Effective | None", facts: "Facts"
-) -> "Comparison":
-    batch = effective.batch if effective is not None else None
-    samples = batch.global_batch if batch is not None else None
-    return log_comparison.compare(log, option, samples)
 
 
 def smaller_card(facts: "Facts", option: "Option", log: "RunLog") -> "Facts":

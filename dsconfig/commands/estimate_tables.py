@@ -4,7 +4,7 @@ The verdict stands first. Sizes are GiB, as nvidia-smi and torch print them.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,7 @@ from dsconfig.cost.estimate import (
 from dsconfig.cost.rendering import bar, label, moved
 from dsconfig.cost.search import misfit_below
 from dsconfig.lazily import lazily
-from dsconfig.report.counts import counted
-from dsconfig.report.sizes import GIB, gib, in_gib, size
+from dsconfig.report.sizes import GIB, counted, gib, in_gib, size
 from dsconfig.runtimes.base import RECOMPUTATION
 from dsconfig.source.pointer import dotted
 
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from dsconfig.cost.unsaid import Unsaid
     from dsconfig.facts import Facts
     from dsconfig.facts.machine import HostFacts
-    from dsconfig.runtimes.base import Runtime
 
 BAR_WIDTH, NARROWEST_BAR = 40, 10
 ROOM_OF_SIZE = 16
@@ -57,7 +55,14 @@ def print_table(estimate: Estimate, facts: "Facts", program: "Program") -> None:
     typer.echo(f"what each has to have, in GiB\n{_choices(estimate, facts)}\n")
     typer.echo(f"{_bars(estimate)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
-    for line in [*_building(estimate), *_remarks(estimate, facts)]:
+    first = estimate.options[0].host
+    if first.is_building_worst:
+        building = (
+            f"Below stage 3 every rank builds the whole model in main memory first: "
+            f"{size(first.peak_bytes)} per node. At stage 3 zero.Init is taken to spare that."
+        )
+        typer.echo(paragraph(building))
+    for line in _remarks(estimate, facts):
         typer.echo(paragraph(line))
 
 
@@ -84,17 +89,6 @@ def overall(estimate: Estimate, facts: "Facts", is_config: bool = False) -> str:
 
 def _leanest(options: Sequence[Option]) -> Option:
     return min(options, key=lambda option: option.device.needed_bytes)
-
-
-def _building(estimate: Estimate) -> list[str]:
-    """What main memory has to hold before training begins, where that is more."""
-    first = estimate.options[0].host
-    if not first.is_building_worst:
-        return []
-    return [
-        f"Below stage 3 every rank builds the whole model in main memory first: "
-        f"{size(first.peak_bytes)} per node. At stage 3 zero.Init is taken to spare that."
-    ]
 
 
 def _heading(estimate: Estimate, program: "Program") -> str:
@@ -247,14 +241,14 @@ def print_depth(
     others: "tuple[Unsaid, ...]" = (),
 ) -> None:
     """One config: the verdict, what would turn it, what would make it fit, then components."""
-    option = estimate.options[0]
+    option, runtime, written = estimate.options[0], program.runtime, written or {}
     typer.echo(f"{paragraph(f'{_heading(estimate, program)}; {label(option)}')}\n")
     said = verdicts.verdict(option, facts, estimate.inputs["precision"])
     typer.echo(emphasised(paragraph(said)))
     for other in others:
         typer.echo(paragraph(verdicts.unsaid_line(other)))
     if not_fitting(option, facts):
-        for line in verdicts.remedy_lines(changes, program.runtime, written or {}):
+        for line in verdicts.remedy_lines(changes, runtime, written):
             typer.echo(line)
     typer.echo(f"\n{_components(option)}\n")
     typer.echo(f"{_levels(option)}\n")
@@ -265,8 +259,11 @@ def print_depth(
             host = facts.host if held is option.host else None
             typer.echo(f"{_tier(tier, held, host)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
-    for line in [*_recomputation(program.runtime, written or {}, estimate, facts)]:
-        typer.echo(paragraph(line))
+    in_file = RECOMPUTATION.lstrip("/") in written and not runtime.recomputes_by_file
+    if in_file and estimate.inputs["recompute"] == "none":
+        step = runtime.elsewhere[RECOMPUTATION]
+        alone = f"activation_checkpointing alone recomputes nothing: {step} does"
+        typer.echo(paragraph(f"{alone} (--recompute full)."))
     for line in _remarks(estimate, facts):
         typer.echo(paragraph(line))
 
@@ -288,17 +285,6 @@ def not_fitting(option: Option, facts: "Facts") -> bool:
     """Whether a card, or the main memory or disk that is known, is too small."""
     short = misfit_below(option.host, option.nvme, facts)
     return bool(short) or not all(fit.fits for fit in option.fits)
-
-
-def _recomputation(
-    runtime: "Runtime", written: Mapping[str, Any], estimate: Estimate, facts: "Facts"
-) -> Iterator[str]:
-    """What a block that the program does not obey by itself leads to."""
-    if RECOMPUTATION.lstrip("/") not in written or runtime.recomputes_by_file:
-        return
-    if estimate.inputs["recompute"] == "none":
-        step = runtime.elsewhere[RECOMPUTATION]
-        yield f"activation_checkpointing alone recomputes nothing: {step} does (--recompute full)."
 
 
 def _components(option: Option) -> TextTable:
@@ -392,26 +378,26 @@ _BESIDE = {
 
 def _tier(name: str, held: TierMemory, host: "HostFacts | None") -> TextTable:
     wide = terminal_width() >= WIDE
-    causes = ["caused by"] if wide else []
-    table = TextTable(f"{name} memory", ">GiB per node", *causes, "formula")
-    blank = [""] if wide else []
+    columns = ["caused by", "formula"] if wide else ["formula"]
+    table = TextTable(f"{name} memory", ">GiB per node", *columns)
+
+    def add(what: str, count: int, formula: str = "", cause: str = "", bold: bool = False) -> None:
+        table.add_row(what, _size(count), *([cause] if wide else []), formula, bold=bold)
+
     for part in held.components:
-        cause = [_key(part.pointer)] if wide else []
-        table.add_row(part.name, _size(part.bytes), *cause, part.formula)
-    table.add_row("together, in training", _size(held.bytes), *blank, "")
+        add(part.name, part.bytes, part.formula, _key(part.pointer))
+    add("together, in training", held.bytes)
     if held.peak_bytes > held.bytes:
         at_most = "at most, being built" if held.is_building_worst else "at most, with rounding"
-        table.add_row(at_most, _size(held.peak_bytes), *blank, "", bold=True)
+        add(at_most, held.peak_bytes, bold=True)
     if held.pinned_bytes:
-        table.add_row("page-locked", _size(held.pinned_bytes), *blank, "rounded to powers of two")
+        add("page-locked", held.pinned_bytes, "rounded to powers of two")
     if host is not None and host.memory_bytes is not None and host.usable_bytes is not None:
         left = host.usable_bytes - held.peak_bytes
+        add("the node has", host.memory_bytes)
         kept = host.memory_bytes - host.usable_bytes
-        table.add_row("the node has", _size(host.memory_bytes), *blank, "")
-        table.add_row("kept for the system", _size(kept), *blank, "kernel, daemons, page cache")
-        table.add_row(
-            "", _size(abs(left)), *blank, "left" if left >= 0 else "too much", bold=left < 0
-        )
+        add("kept for the system", kept, "kernel, daemons, page cache")
+        add("", abs(left), "left" if left >= 0 else "too much", bold=left < 0)
     return table
 
 
@@ -423,9 +409,11 @@ def found_first(best: "Candidate") -> str:
 
 
 def print_candidates(
-    found: "tuple[Candidate, ...]", shown: int, facts: "Facts", program: "Program"
+    found: "tuple[Candidate, ...]", most: int | None, facts: "Facts", program: "Program"
 ) -> None:
-    """The search: what won and what it reaches, then each other candidate with its reason."""
+    """The search: what won and what it reaches, then each other candidate with its reason, ``most``
+    rows of them.
+    """
     best = found[0]
     peak = facts.device.tflops_16bit if facts.device else None
     option, time = best.option, best.time
@@ -447,7 +435,8 @@ def print_candidates(
         heading += "; --global-batch makes their steps equal"
     typer.echo(f"\n{paragraph(heading)}")
     table = TextTable(">tokens/s/GPU", ">MFU", ">GPU", ">host", "config")
-    for alike in _alike(found)[:shown]:
+    groups = _alike(found)
+    for alike in groups[:most]:
         each = alike[0]
         stages = " or ".join(str(one.choice.stage) for one in alike)
         table.add_row(
@@ -456,6 +445,8 @@ def print_candidates(
             bold=not each.reason,
         )
     typer.echo(str(table))
+    if most is not None and len(groups) > most:
+        typer.echo(f"{len(groups) - most} more with --all")
 
 
 def _alike(found: "tuple[Candidate, ...]") -> "list[list[Candidate]]":
@@ -465,11 +456,6 @@ def _alike(found: "tuple[Candidate, ...]") -> "list[list[Candidate]]":
         same = (*_cells(each, 1.0), each.choice.tiers, each.run, str(each.verdict.fits))
         groups.setdefault(same, []).append(each)
     return list(groups.values())
-
-
-def count_alike(found: "tuple[Candidate, ...]") -> int:
-    """Rows that all of them take."""
-    return len(_alike(found))
 
 
 def _cells(each: "Candidate", peak_tflops: float | None) -> tuple[str, str, str, str]:

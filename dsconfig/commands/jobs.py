@@ -73,6 +73,9 @@ def slurm(job: Job) -> str:
         # A job that may start again outlives a node.
         "no-kill": "" if job.restarts else None,
     }
+    # What Slurm does not tell: how few nodes will do, and where node 0 is if not on the first.
+    ends = ["--nnodes", job.span] if job.least else []
+    ends += ["--rdzv-endpoint", job.endpoint] if job.endpoint and job.nodes > 1 else []
     lines = [
         "#!/bin/bash",
         *_comments(job),
@@ -86,7 +89,7 @@ def slurm(job: Job) -> str:
         f"cd {shlex.quote(str(Path.cwd()))} || exit 1",
         # One launcher a node, which has all of it: ranks are not bound to the first core.
         f"srun --cpu-bind=none --kill-on-bad-exit={0 if job.restarts else 1} \\",
-        f"    {_shell(job, _ends(job))}",
+        f"    {_shell(job, ends)}",
     ]
     return "\n".join(lines)
 
@@ -135,12 +138,6 @@ def _there(job: Job) -> Iterator[tuple[str, str]]:
         place += ["--rdzv-endpoint", job.endpoint or f"{first}:{PORT}"]
         there = _shell(job, place if job.nodes > 1 else [])
         yield name, f"cd {shlex.quote(str(Path.cwd()))} && exec env {variables}{there}"
-
-
-def _ends(job: Job) -> list[str]:
-    """What Slurm does not tell: how few nodes will do, and where node 0 is if not on the first."""
-    span = ["--nnodes", job.span] if job.least else []
-    return span + (["--rdzv-endpoint", job.endpoint] if job.endpoint and job.nodes > 1 else [])
 
 
 def _shell(job: Job, place: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from dsconfig.cost.buckets import HISTORY
 from dsconfig.lazily import lazily
 from dsconfig.planner.coverage.cover import rule_of as fate_in_engine
 from dsconfig.resolver.policy import POLICY
-from dsconfig.runtimes import AutoFate, Runtime, every_runtime
+from dsconfig.runtimes import AutoFate, every_runtime
 from dsconfig.schema import NEWEST, Key, KeyStatus, Version, key, keys, strict_since
 from dsconfig.source.pointer import dotted
 
@@ -29,16 +29,12 @@ def keys_named(name: str) -> list[Key]:
         return [exact]
     found = [each for each in keys() if path in (each.name, *each.aliases)]
     if not found:
-        raise UsageError(f"no release of DeepSpeed has a key {name!r}{_nearest(path)}")
+        known = [each.path for each in keys()]
+        last = {each.rpartition(".")[2] for each in known}
+        near = spelling.closest(path, known) or spelling.closest(path, last)
+        hint = f"; did you mean {near}?" if near else ""
+        raise UsageError(f"no release of DeepSpeed has a key {name!r}{hint}")
     return found
-
-
-def _nearest(path: str) -> str:
-    known = [each.path for each in keys()]
-    near = spelling.closest(path, known) or spelling.closest(
-        path, {each.rpartition(".")[2] for each in known}
-    )
-    return f"; did you mean {near}?" if near else ""
 
 
 WIDTH = 11
@@ -89,23 +85,15 @@ def _labelled(label: str, texts: list[str]) -> Iterator[tuple[str, str]]:
 
 def children(block: Key) -> list[Key]:
     """The keys directly below a block that the newest release reads."""
-    prefix = f"{block.path}."
-    below = [each for each in keys() if each.path.startswith(prefix)]
-    return [
-        each
-        for each in below
-        if "." not in each.path[len(prefix) :] and each.status is KeyStatus.LIVE
-    ]
+    live = (each for each in keys() if each.status is KeyStatus.LIVE)
+    return [each for each in live if each.path.rpartition(".")[0] == block.path]
 
 
 def defaults(one: Key) -> Iterator[str]:
     """The default, and what it was before each release that changed it."""
     if one.is_block or one.required:
         return
-    if one.default is None and not one.shape.nullable:
-        yield "none"
-    else:
-        yield _shown(one.default)
+    yield "none" if one.default is None and not one.shape.nullable else _shown(one.default)
     for changed, value in reversed(one.earlier_defaults):
         yield f"{_shown(value)} before {changed}"
 
@@ -139,11 +127,8 @@ def checked(one: Key) -> str:
         spans = [
             f"from {start}" + (f" to {end}" if end else "") for start, end in strict_since(one.path)
         ]
-        return (
-            f"unknown keys in it are refused {' and '.join(spans)}"
-            if spans
-            else ("unknown keys in it are ignored")
-        )
+        fate = f"refused {' and '.join(spans)}" if spans else "ignored"
+        return f"unknown keys in it are {fate}"
     if one.checked_since is None:
         return "not while DeepSpeed reads the file; a wrong type fails later, or never"
     return f"DeepSpeed refuses another type since {one.checked_since}"
@@ -153,8 +138,14 @@ def auto(one: Key) -> Iterator[tuple[str, str]]:
     """What each program makes of "auto" here."""
     if one.status is not KeyStatus.LIVE:
         return
+    default = _shown(one.default)
     for runtime in every_runtime(NEWEST):
-        yield runtime.name, _auto_in(runtime, one)
+        fate = runtime.on_auto(tuple(one.path.split(".")), {})
+        if fate is AutoFate.FILLED:
+            words = (runtime.filled_with or POLICY).get(one.path)
+            yield runtime.name, words or f"the default, {default}"
+        else:
+            yield runtime.name, _FATES[fate].format(default=default)
 
 
 def engine(one: Key) -> Iterator[str]:
@@ -163,15 +154,6 @@ def engine(one: Key) -> Iterator[str]:
         for case in fate_in_engine(one.path) or ():
             condition = f" {case.when.words}" if case.when else ""
             yield f"{case.status}{condition}: {case.by}"
-
-
-def _auto_in(runtime: Runtime, one: Key) -> str:
-    path = tuple(one.path.split("."))
-    fate = runtime.on_auto(path, {})
-    if fate is AutoFate.FILLED:
-        words = (runtime.filled_with or POLICY).get(one.path)
-        return words or f"the default, {_shown(one.default)}"
-    return _FATES[fate].format(default=_shown(one.default))
 
 
 _FATES = {

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from dsconfig.commands.text_table import emphasised
 from dsconfig.report.render.terminal import one_line
 from dsconfig.source.pointer import dotted, is_block
 
@@ -17,23 +18,22 @@ if TYPE_CHECKING:
 NARROW = 110
 """Below this many columns a table would break every word; entries are listed instead."""
 _WIDEST_KEY, _WIDEST_VALUE = 60, 24
-_BOLD, _PLAIN = "\033[1m", "\033[0m"
 
 
-def ledger(resolution: "Resolution", width: int, *, colour: bool = False) -> str:
+def ledger(resolution: "Resolution", width: int) -> str:
     """A table, or a list on a narrow terminal; ``width`` in columns."""
     if not resolution.ledger:
         return f'Nothing was "auto" and nothing had to be derived ({resolution.runtime}).'
     title = f"Resolved for {resolution.runtime}"
     rows = _listed(resolution, width) if width < NARROW else _table(resolution, width)
-    lines = [title, *rows]
-    if not colour:
-        lines = [line.replace(_BOLD, "").replace(_PLAIN, "") for line in lines]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(line.rstrip() for line in (title, *rows))
 
 
 def _table(resolution: "Resolution", width: int) -> Iterable[str]:
-    cells = [tuple(map(one_line, _cells(entry))) for entry in resolution.ledger]
+    cells = [
+        tuple(map(one_line, (dotted(each.pointer), shown(each.value), each.source, because(each))))
+        for each in resolution.ledger
+    ]
     widths = [
         min(widest, max(len(heading), *(len(row[column]) for row in cells)))
         for column, (heading, widest) in enumerate(
@@ -43,31 +43,22 @@ def _table(resolution: "Resolution", width: int) -> Iterable[str]:
     rest = width - sum(widths) - 6
     yield _line(widths, ("key", "value", "from", "because"))
     for key, value, source, reason in cells:
-        columns = [
-            wrap(key, widths[0]),
-            wrap(value, widths[1]),
-            [source],
-            wrap(reason, rest),
-        ]
+        columns = [wrap(key, widths[0]), wrap(value, widths[1]), [source], wrap(reason, rest)]
         for index in range(max(map(len, columns))):
             cell = tuple(lines[index] if index < len(lines) else "" for lines in columns)
             yield _line(widths, cell)
 
 
-def _cells(entry: "LedgerEntry") -> tuple[str, str, str, str]:
-    return dotted(entry.pointer), shown(entry.value), str(entry.source), because(entry)
-
-
 def _line(widths: list[int], cells: tuple[str, ...]) -> str:
     key, value, source, reason = cells
-    bold = f"{_BOLD}{value:>{widths[1]}}{_PLAIN}"
+    bold = emphasised(f"{value:>{widths[1]}}")
     return f"{key:<{widths[0]}}  {bold}  {source:<{widths[2]}}  {reason}"
 
 
 def _listed(resolution: "Resolution", width: int) -> Iterable[str]:
     for entry in resolution.ledger:
         pointer, value = one_line(dotted(entry.pointer)), one_line(shown(entry.value))
-        yield f"{pointer} = {_BOLD}{value}{_PLAIN}"
+        yield f"{pointer} = {emphasised(value)}"
         reason = one_line(f"{entry.source}: {because(entry)}")
         yield from wrap(reason, width, initial_indent="  ", subsequent_indent="  ")
 

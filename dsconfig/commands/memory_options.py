@@ -16,10 +16,8 @@ with lazily():
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
 
-Recompute = Annotated[str | None, fact("--recompute", help="none, selective or full.")]
-Attention = Annotated[
-    str | None, fact("--attention", help="flash or eager; else as transformers does.")
-]
+Recompute = Annotated[str | None, fact(help="none, selective or full.")]
+Attention = Annotated[str | None, fact(help="flash or eager; else as transformers does.")]
 FusedKernels = Annotated[bool, fact("--fused-kernels", help="Fused norm, MLP and loss (Liger).")]
 LossKernel = Annotated[
     str | None,
@@ -29,23 +27,13 @@ LossKernel = Annotated[
         help="plain (default), 16bit, fused, chunked, or fused-linear (with --fused-kernels).",
     ),
 ]
-Trainable = Annotated[
-    str | None, fact("--trainable", help="Trainable parameters of a frozen model: 20M.")
-]
-LoraRank = Annotated[
-    int | None, fact("--lora-rank", min=1, help="Rank of adapters beside a frozen model.")
-]
+Trainable = Annotated[str | None, fact(help="Trainable parameters of a frozen model: 20M.")]
+LoraRank = Annotated[int | None, fact(min=1, help="Rank of adapters beside a frozen model.")]
 LoraTargets = Annotated[
     str | None,
-    fact(
-        "--lora-targets",
-        metavar="NAMES",
-        help="What they stand beside: q_proj,v_proj; else every linear map.",
-    ),
+    fact(metavar="NAMES", help="What they stand beside: q_proj,v_proj; else every linear map."),
 ]
-LoraDropout = Annotated[
-    float, fact("--lora-dropout", min=0.0, max=1.0, help="Dropout of adapters.")
-]
+LoraDropout = Annotated[float, fact(min=0.0, max=1.0, help="Dropout of adapters.")]
 
 
 def with_style(

@@ -76,18 +76,14 @@ def new_defaults(one: Meaning, other: Meaning) -> Iterator[Move]:
         path = tuple(key.path.split("."))
         if not key.earlier_defaults or path in other.settings or not _in_use(path, other):
             continue
-        if key.read_at(one.version) and key.read_at(other.version):
-            was, now = in_force(path, one), in_force(path, other)
-            if was != now:
-                yield _new_default(key, path, was, now, one.version, other.version)
-
-
-def _new_default(key: Key, path: Path, was: Any, now: Any, before: Version, after: Version) -> Move:
-    pointer, words = join(*path), TRAINED_WITH.get(path)
-    kind = Kind.TRAINS if words else Kind.WORKS
-    said = words(was, now) if words else f"{dotted(pointer)} is {_word(now)}, not {_word(was)}"
-    why = _when(key, before, after)
-    return Move(kind, pointer, was, now, said, f"{key.path}: {why}" if words else why)
+        was, now = in_force(path, one), in_force(path, other)
+        if was == now or not (key.read_at(one.version) and key.read_at(other.version)):
+            continue
+        pointer, words = join(*path), TRAINED_WITH.get(path)
+        kind = Kind.TRAINS if words else Kind.WORKS
+        said = words(was, now) if words else f"{dotted(pointer)} is {_word(now)}, not {_word(was)}"
+        why = _when(key, one.version, other.version)
+        yield Move(kind, pointer, was, now, said, f"{key.path}: {why}" if words else why)
 
 
 PEAK = ("scheduler", "params", "warmup_max_lr")

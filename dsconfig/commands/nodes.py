@@ -1,6 +1,6 @@
 """Which of how many nodes this one is, and where they meet: by flags, else by who started it.
 
-Each reader below takes the variables of one launcher; flags win over all of them, field by field.
+Flags win over the variables of every launcher, field by field.
 """
 
 import hashlib
@@ -27,14 +27,17 @@ class Place(NamedTuple):
     endpoint: str
 
 
-class _Told(NamedTuple):
-    """What a launcher says, None where it does not."""
+class Launcher(NamedTuple):
+    """The variables in which a launcher tells a process where it is."""
 
-    nodes: int | None = None
-    rank: int | None = None
-    endpoint: str | None = None
-    on_node: int = 0
+    nodes: str
+    rank: str
+    endpoint: Callable[[Mapping[str, str]], str | None]
+    """Where node 0 is, None where it does not say."""
+    on_node: str = ""
     """Which of the processes that it started on this node."""
+    needs: str = ""
+    """Where this one is not set, the names mean something else."""
 
 
 def place(
@@ -44,24 +47,31 @@ def place(
     endpoint: str | None = None,
 ) -> Place | None:
     """The place of this node; None where it is the only one. Raises UsageError."""
-    told = next(filter(None, (read(environment) for read in READERS)), _Told())
-    nodes = told.nodes if nodes is None else nodes
+    told = next((each for each in LAUNCHERS if _has_started(each, environment)), None)
+    if nodes is None and told is not None:
+        nodes = _number(environment, told.nodes)
     if nodes is None or nodes == 1:
         return None
-    if told.on_node:
+    if told is not None and _number(environment, told.on_node):
         raise UsageError(
             "run was started several times on this node; it starts the ranks itself, so start it "
             "once for each node (srun --ntasks-per-node=1)"
         )
-    rank = told.rank if rank is None else rank
+    if rank is None and told is not None:
+        rank = _number(environment, told.rank)
     if rank is None:
         raise UsageError(f"{nodes} nodes: say which one this is, --node-rank 0 to {nodes - 1}")
     if not 0 <= rank < nodes:
         raise UsageError(f"--node-rank {rank}: the ranks of {nodes} nodes are 0 to {nodes - 1}")
-    endpoint = endpoint or told.endpoint
+    endpoint = endpoint or (told and told.endpoint(environment))
     if endpoint is None:
         raise UsageError(f"{nodes} nodes: say where node 0 is, --rdzv-endpoint HOST:{PORT}")
     return Place(nodes, rank, with_port(endpoint))
+
+
+def _has_started(launcher: Launcher, environment: Mapping[str, str]) -> bool:
+    is_meant = not launcher.needs or launcher.needs in environment
+    return is_meant and _number(environment, launcher.nodes) is not None
 
 
 def span(text: str | None) -> tuple[int | None, int | None]:
@@ -104,68 +114,35 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _joined(host: str | None, port: str | None) -> str | None:
+def _master(environment: Mapping[str, str], before: str = "") -> str | None:
+    host, port = (environment.get(f"{before}MASTER_{what}") for what in ("ADDR", "PORT"))
     return f"{host}:{port}" if host and port else host or None
 
 
-def _pet(environment: Mapping[str, str]) -> _Told | None:
-    """torchrun's own variables, which Kubeflow's Trainer sets."""
-    nodes = _number(environment, "PET_NNODES")
-    if nodes is None:
-        return None
-    master = _joined(environment.get("PET_MASTER_ADDR"), environment.get("PET_MASTER_PORT"))
-    endpoint = environment.get("PET_RDZV_ENDPOINT") or master
-    return _Told(nodes, _number(environment, "PET_NODE_RANK"), endpoint)
-
-
-def _slurm(environment: Mapping[str, str]) -> _Told | None:
-    """A step of srun; a batch script by itself runs on one node."""
-    nodes = _number(environment, "SLURM_STEP_NUM_NODES")
-    if nodes is None:
-        return None
+def _first_of_slurm(environment: Mapping[str, str]) -> str | None:
     listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
-    on_node = _number(environment, "SLURM_LOCALID") or 0
-    return _Told(nodes, _number(environment, "SLURM_NODEID"), first_host(listed), on_node)
+    return first_host(listed)
 
 
-def _skypilot(environment: Mapping[str, str]) -> _Told | None:
-    nodes = _number(environment, "SKYPILOT_NUM_NODES")
-    if nodes is None:
-        return None
-    hosts = environment.get("SKYPILOT_NODE_IPS", "").split()
-    rank = _number(environment, "SKYPILOT_NODE_RANK")
-    return _Told(nodes, rank, hosts[0] if hosts else None)
+def _of_torchrun(environment: Mapping[str, str]) -> str | None:
+    return environment.get("PET_RDZV_ENDPOINT") or _master(environment, "PET_")
 
 
-def _mpi(environment: Mapping[str, str]) -> _Told | None:
-    """mpirun with one process on each node: Open MPI, or what speaks PMI."""
-    master = _joined(environment.get("MASTER_ADDR"), environment.get("MASTER_PORT"))
-    for size, rank, on_node in (
-        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
-        ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"),
-    ):
-        nodes = _number(environment, size)
-        if nodes is not None:
-            local = _number(environment, on_node) or 0
-            return _Told(nodes, _number(environment, rank), master, local)
-    return None
+def _first_of_skypilot(environment: Mapping[str, str]) -> str | None:
+    return next(iter(environment.get("SKYPILOT_NODE_IPS", "").split()), None)
 
 
-def _kubeflow(environment: Mapping[str, str]) -> _Told | None:
-    """A pod of Kubeflow's PyTorchJob. Elsewhere these names mean ranks, not nodes."""
-    nodes = _number(environment, "WORLD_SIZE")
-    if nodes is None or "KUBERNETES_SERVICE_HOST" not in environment:
-        return None
-    master = _joined(environment.get("MASTER_ADDR"), environment.get("MASTER_PORT"))
-    return _Told(nodes, _number(environment, "RANK"), master)
-
-
-READERS: tuple[Callable[[Mapping[str, str]], _Told | None], ...] = (
-    _pet,
-    _skypilot,
-    _slurm,
-    _mpi,
-    _kubeflow,
+LAUNCHERS = (
+    # torchrun's own variables, which Kubeflow's Trainer sets
+    Launcher("PET_NNODES", "PET_NODE_RANK", _of_torchrun),
+    Launcher("SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK", _first_of_skypilot),
+    # a step of srun; a batch script by itself runs on one node
+    Launcher("SLURM_STEP_NUM_NODES", "SLURM_NODEID", _first_of_slurm, "SLURM_LOCALID"),
+    # mpirun with one process on each node: Open MPI, or what speaks PMI
+    Launcher("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", _master, "OMPI_COMM_WORLD_LOCAL_RANK"),
+    Launcher("PMI_SIZE", "PMI_RANK", _master, "MPI_LOCALRANKID"),
+    # a pod of Kubeflow's PyTorchJob; elsewhere these names mean ranks, not nodes
+    Launcher("WORLD_SIZE", "RANK", _master, needs="KUBERNETES_SERVICE_HOST"),
 )
 
 

@@ -45,23 +45,17 @@ Overrides = Annotated[
     typer.Option("--set", metavar="PATH=VALUE", help="Override a key of the file (repeatable)."),
 ]
 RuntimeName = Annotated[
-    str | None,
-    typer.Option("--runtime", help="deepspeed, transformers, accelerate or dsengine."),
+    str | None, typer.Option(help="deepspeed, transformers, accelerate or dsengine.")
 ]
 DeepSpeedVersion = Annotated[
     str | None,
     typer.Option(
-        "--deepspeed-version",
         metavar="X.Y.Z",
         help="Judge for this release; default: the installed one, else the newest known.",
     ),
 ]
 FailIfOom = Annotated[
     bool, typer.Option("--fail-if-oom", help="Exit 1 when it does not fit the card.")
-]
-OutputFormat = Annotated[
-    str,
-    typer.Option("--output-format", envvar="DSCONFIG_OUTPUT_FORMAT", help="How to print."),
 ]
 
 
@@ -74,12 +68,7 @@ def full_or_json(form: str) -> str:
 
 FullOrJson = Annotated[
     str,
-    typer.Option(
-        "--output-format",
-        envvar="DSCONFIG_OUTPUT_FORMAT",
-        help="full or json.",
-        callback=full_or_json,
-    ),
+    typer.Option(envvar="DSCONFIG_OUTPUT_FORMAT", help="full or json.", callback=full_or_json),
 ]
 
 

@@ -5,14 +5,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsconfig.commands.estimate_tables import step_line
-from dsconfig.commands.text_table import TextTable, emphasised, wrapped
+from dsconfig.commands.text_table import TextTable, emphasised, paragraph
 from dsconfig.commands.verdict import Need, sentence
 from dsconfig.cost.estimate import TierMemory
 from dsconfig.cost.search import misfit_below
 from dsconfig.facts import Facts
-from dsconfig.planner.plan import Coverage, Plan, Status, UnitSchedule
-from dsconfig.report.counts import counted
-from dsconfig.report.sizes import size
+from dsconfig.planner.plan import Plan, Status, UnitSchedule
+from dsconfig.report.sizes import counted, size
 from dsconfig.runtimes.effective import Tier
 
 WIDEST_NAME = 14
@@ -61,7 +60,7 @@ def verdict(plan: Plan, facts: Facts) -> str:
 def summary(plan: Plan) -> str:
     """One line per decision."""
     return "\n".join(
-        wrapped(value, first=f"{name:<{WIDEST_NAME}}  ", indent=" " * (WIDEST_NAME + 2))
+        paragraph(value, first=f"{name:<{WIDEST_NAME}}  ", indent=" " * (WIDEST_NAME + 2))
         for name, value in _summary(plan)
     )
 
@@ -109,21 +108,20 @@ def units_table(plan: Plan) -> TextTable:
     """Units in the order of their first; those that differ by the number of the block are one."""
     alike: dict[Pattern, list[UnitSchedule]] = {}
     for unit in plan.units:
-        alike.setdefault(_pattern(unit), []).append(unit)
+        names = tuple(_NUMBER.sub("*", name) for name in unit.modules)
+        pattern = names, unit.elements, _whole(unit), len(unit.prefetch)
+        alike.setdefault(pattern, []).append(unit)
     table = TextTable(">units", ">elements", "whole", "prefetch", "modules")
     for (_, elements, whole, ahead), same in alike.items():
         prefetched = f"next {ahead}" if ahead else "-"
-        table.add_row(str(len(same)), f"{elements:,}", whole, prefetched, _names(same))
+        columns = zip(*(unit.modules for unit in same), strict=True)
+        modules = ", ".join(map(_numbered, columns)) or "(root)"
+        table.add_row(str(len(same)), f"{elements:,}", whole, prefetched, modules)
     return table
 
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 """The number of a block in the name of a module."""
-
-
-def _pattern(unit: UnitSchedule) -> Pattern:
-    names = tuple(_NUMBER.sub("*", name) for name in unit.modules)
-    return names, unit.elements, _whole(unit), len(unit.prefetch)
 
 
 def _whole(unit: UnitSchedule) -> str:
@@ -136,13 +134,8 @@ def _whole(unit: UnitSchedule) -> str:
     return f"in groups of {reshard}"
 
 
-def _names(same: list[UnitSchedule]) -> str:
-    """``model.layers.{0-31}.mlp``: the modules of the first, with the numbers of all."""
-    columns = zip(*(unit.modules for unit in same), strict=True)
-    return ", ".join(_numbered(column) for column in columns) or "(root)"
-
-
 def _numbered(names: tuple[str, ...]) -> str:
+    """``model.layers.{0-31}.mlp``: the first of the names, with the numbers of all."""
     if len(set(names)) == 1:
         return names[0] or "(root)"
     numbers = [tuple(map(int, _NUMBER.findall(name))) for name in names]
@@ -161,14 +154,12 @@ def _numbered(names: tuple[str, ...]) -> str:
 def coverage_lines(plan: Plan) -> list[str]:
     """Every key of the file with its fate, what is not honoured first."""
     order = (Status.REFUSED, Status.INERT, Status.HONOURED)
-    rows = sorted(plan.coverage, key=lambda row: order.index(row.status))
-    return [_fate(row) for row in rows]
-
-
-def _fate(row: Coverage) -> str:
-    path = row.pointer.strip("/").replace("/", ".")
-    text = wrapped(f"{row.status:<8}  {path}: {row.by}", indent=" " * 12)
-    return emphasised(text, row.status is Status.REFUSED)
+    lines: list[str] = []
+    for row in sorted(plan.coverage, key=lambda row: order.index(row.status)):
+        path = row.pointer.strip("/").replace("/", ".")
+        text = paragraph(f"{row.status:<8}  {path}: {row.by}", indent=" " * 12)
+        lines.append(emphasised(text, row.status is Status.REFUSED))
+    return lines
 
 
 def simulation_table(result: Mapping[str, Any]) -> TextTable:

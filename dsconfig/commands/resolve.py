@@ -1,9 +1,7 @@
 """``dsconfig resolve FILE``: every "auto" replaced, every value traced to its cause."""
 
 import json
-import os
 import shutil
-import sys
 from dataclasses import replace
 from math import isinf
 from pathlib import Path
@@ -72,7 +70,10 @@ def resolve(
         assumed.say_fp32(result.effective, document, program)
     asked = None if explain is None else asked_for(result, explain)
     if output is not None and str(output) != "-":
-        _write_config(result, output)
+        if result.ok:
+            write(output, as_json(result.config) + "\n")
+        else:
+            typer.echo(f"{output} is not written: the config is not resolved", err=True)
     result = with_what_is_not_built(result, document, facts, program)
     if output is not None and str(output) == "-":
         typer.echo(as_json(result.config))
@@ -159,14 +160,6 @@ def finite(value: Any, infinity: str | None = "inf") -> Any:
     return infinity if isinstance(value, float) and isinf(value) else value
 
 
-def _write_config(result: "Resolution", path: Path) -> None:
-    """Write the concrete config; a config with errors is not written."""
-    if not result.ok:
-        typer.echo(f"{path} is not written: the config is not resolved", err=True)
-        return
-    write(path, as_json(result.config) + "\n")
-
-
 def explanation(result: "Resolution", pointer: str) -> str:
     """The ledger entry of the key at a pointer, or what else is known of it."""
     entries = [entry for entry in result.ledger if entry.pointer == pointer]
@@ -187,9 +180,8 @@ def explanation(result: "Resolution", pointer: str) -> str:
 
 def show(result: "Resolution", file: str, text: str | None) -> None:
     """The ledger, then the findings."""
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
-    typer.echo(ledger_table.ledger(result, width, colour=colour))
+    typer.echo(ledger_table.ledger(result, width))
     if result.diagnostics:
         typer.echo()
         typer.echo(render.render("full", [FileReport(file, text, Report(result.diagnostics))]))

@@ -158,7 +158,11 @@ def run(
     if hosts is not None:
         nodes, gpus = len(hosts.names), hosts.ranks
     if emit is not None:
-        _insist_on_every_node(node_rank, local_addr)
+        for flag, given in (("node-rank", node_rank), ("local-addr", local_addr)):
+            if given is not None:
+                raise UsageError(
+                    f"--emit prints the job of all nodes; --{flag} is of one: leave it out"
+                )
         made, facts = plan_of(file, gpus, nodes or 1, flags, overrides, executor)
         again = {_FLAGS.get(name, name): value for name, value in flags.items()}
         again |= {"set": overrides, "engine": engine, "gpus": gpus, "grace": grace}
@@ -226,14 +230,6 @@ def _unshared(made: "Plan", least: int | None) -> list[str]:
         return []
     listed = ", ".join(map(str, bad))
     return [f"note: {listed} nodes cannot share a global batch of {batch}; the run would end there"]
-
-
-def _insist_on_every_node(node_rank: int | None, local_addr: str | None) -> None:
-    for flag, given in (("node-rank", node_rank), ("local-addr", local_addr)):
-        if given is not None:
-            raise UsageError(
-                f"--emit prints the job of all nodes; --{flag} is of one: leave it out"
-            )
 
 
 def _hosts(

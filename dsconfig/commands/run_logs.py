@@ -23,7 +23,8 @@ def print_comparison(log: "RunLog", comparison: Comparison) -> None:
     if comparison.figures:
         table = TextTable("the run's own figures", ">measured", ">expected", ">off")
         for figure in comparison.figures:
-            table.add_row(figure.what, *_values(figure), _off(figure))
+            off = f"{figure.error:+.0%}" if figure.measured else ""
+            table.add_row(figure.what, *_values(figure), off)
         typer.echo(f"{table}\n")
     else:
         typer.echo(f"{paragraph('None of it has a counterpart in the estimate.')}\n")
@@ -44,10 +45,6 @@ def _values(figure: Figure) -> tuple[str, str]:
     if figure.unit == "seconds":
         return f"{figure.measured:.3g} s", f"{figure.predicted:.3g} s"
     return gib(figure.measured, 2), gib(figure.predicted, 2)
-
-
-def _off(figure: Figure) -> str:
-    return f"{figure.error:+.0%}" if figure.measured else ""
 
 
 def _sentence(fitted: Fitted) -> str:

@@ -64,17 +64,12 @@ def emphasised(text: str, wanted: bool = True) -> str:
     return text
 
 
-def wrapped(text: str, *, first: str = "", indent: str = "") -> str:
-    """Running text with a hanging indent, wrapped to the terminal; words are never broken."""
+def paragraph(text: str, *, first: str = "", indent: str = "") -> str:
+    """Running text with a hanging indent, wrapped to the terminal; words are never broken, flags
+    not at their dashes.
+    """
     width = min(WIDEST_TEXT, terminal_width())
-    return "\n".join(
-        _lines(
-            visible(text),
-            width,
-            initial_indent=first,
-            subsequent_indent=indent,
-        )
-    )
+    return "\n".join(_lines(visible(text), width, initial_indent=first, subsequent_indent=indent))
 
 
 _BEFORE = re.compile(r" *(?:[->] |\S.{0,20}?  +)?")
@@ -115,8 +110,3 @@ def _lines(text: str, width: int, **how: Any) -> list[str]:
 def _cut(line: str, width: int) -> list[str]:
     """A line that is one word too long for its column goes on below."""
     return [line[start : start + width] for start in range(0, len(line), width)]
-
-
-def paragraph(text: str) -> str:
-    """Running text, wrapped to the terminal; flags are never broken at their dashes."""
-    return wrapped(text)

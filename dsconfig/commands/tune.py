@@ -104,12 +104,8 @@ def _show(
         data = rendering.candidates_data(found)
         typer.echo(json.dumps({**data, **program.data}, indent=2))
         return
-    rows = tables.count_alike(found)
-    shown = rows if show_all else SHOWN
     with screen.ending_with(tables.found_first(found[0])):
-        tables.print_candidates(found, shown, facts, program)
-        if rows > shown:
-            typer.echo(f"{rows - shown} more with --all")
+        tables.print_candidates(found, None if show_all else SHOWN, facts, program)
     if not found[0].reason:
         made = written(found[0], program.runtime)
         if made.steps:

@@ -9,9 +9,8 @@ import typer
 
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
-from dsconfig.commands.validation.judge import Judge
+from dsconfig.commands.validation.judge import Judge, Selection, selectors
 from dsconfig.commands.validation.output import Output
-from dsconfig.commands.validation.selection import Selection, selectors
 from dsconfig.commands.validation.targets import STDIN, Target, targets
 from dsconfig.lazily import lazily
 from dsconfig.report import Report
@@ -23,7 +22,6 @@ with lazily():
     from dsconfig.commands.validation import fixing, settings
 
 if TYPE_CHECKING:
-    from dsconfig.facts import Facts
     from dsconfig.report import Diagnostic, FileReport
 
 _about_findings = partial(typer.Option, rich_help_panel="Findings")
@@ -44,7 +42,9 @@ def validate(
     *,
     flags: dict[str, object],
     overrides: options.Overrides = None,
-    output_format: options.OutputFormat = "full",
+    output_format: Annotated[
+        str, typer.Option(envvar="DSCONFIG_OUTPUT_FORMAT", help="How to print.")
+    ] = "full",
     select: Annotated[
         list[str] | None,
         _about_findings(metavar="CODES", help="Report only these (DSC412, DSC4, a rule's name)."),
@@ -76,13 +76,16 @@ def validate(
 ) -> None:
     """Judge configs. Exit code 0: clean; 1: errors; 2: wrong usage or unreadable input."""
     output = Output(output_format, quiet=quiet)
+    # Nothing is imported for facts where there are none.
+    own = {name: flag for name, flag in flags.items() if flag is not None}
+    known = options.of_project(own, files[0] if files else None)
     judge = Judge(
-        facts=_facts(files, flags),
+        facts=options.facts_from(**known) if known else None,
         runtime=runtime,
         version=deepspeed_version,
         overrides=overrides or (),
         selection=Selection(selectors("--select", select), selectors("--ignore", ignore)),
-        baseline=baselines.Baseline.load(baseline) if baseline else None,
+        baseline=baselines.load(baseline) if baseline else None,
     )
     chosen = _targets(files, stdin_filename)
     if fix or unsafe_fixes or diff:
@@ -95,13 +98,6 @@ def validate(
             _say_what_dsengine_needs(chosen[0], judge, reports[0], output)
     output.summary(reports)
     raise typer.Exit(_exit_code(reports, changed and diff, exit_zero, error_on_warning))
-
-
-def _facts(files: Sequence[str] | None, flags: dict[str, object]) -> "Facts | None":
-    """The facts of flags and project; None where there are none, so that nothing is imported."""
-    own = {name: flag for name, flag in flags.items() if flag is not None}
-    given = options.of_project(own, files[0] if files else None)
-    return options.facts_from(**given) if given else None
 
 
 def _targets(files: Sequence[str] | None, stdin_name: str | None) -> list[Target]:

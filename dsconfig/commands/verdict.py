@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsconfig.commands.text_table import wrapped
+from dsconfig.commands.text_table import paragraph
 from dsconfig.cost.search import TO_SPARE, known_cards, misfit_below
 from dsconfig.report.sizes import GIB, size
 from dsconfig.runtimes.base import in_words
@@ -119,7 +119,7 @@ def remedy_lines(
     for change in changes:
         steps = in_words(runtime.steps(change.edits, written))
         brings = f"{size(change.option.device.needed_bytes)}, {change.slowdown:.2f} times the step"
-        lines.append(wrapped(f"{change.what} ({brings}): {steps}", indent="    ", first="  "))
+        lines.append(paragraph(f"{change.what} ({brings}): {steps}", indent="    ", first="  "))
     return lines
 
 

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from dsconfig import launched
-from dsconfig.commands.text_table import wrapped
-from dsconfig.report.counts import counted
-from dsconfig.report.sizes import size
+from dsconfig.commands.text_table import paragraph
+from dsconfig.report.sizes import counted, size
 
 TICK = 0.25
 SILENCE = 2.0
@@ -218,7 +217,7 @@ class Watching:
     def _say(self, text: str) -> None:
         self._clear()
         self._spoke = time.monotonic()
-        print(wrapped(f"dsconfig run: {text}", indent="  "), file=self._screen, flush=True)
+        print(paragraph(f"dsconfig run: {text}", indent="  "), file=self._screen, flush=True)
 
     def _end_line(self) -> None:
         """Show the last line of the ranks, which need not end, and go on below it."""
@@ -239,11 +238,8 @@ class Watching:
         self._clear()
         self._log.close()
         self._end_line()
-        if received:
-            self._say_stopped(received[0])
-            return
-        if code:
-            self._say_failure(code)
+        if received or code:
+            self._say_cut_short(code, received)
             return
         self._release()
         self._log_path.unlink(missing_ok=True)
@@ -255,23 +251,21 @@ class Watching:
     def _took(self) -> str:
         return clock(time.monotonic() - self._started)
 
-    def _say_stopped(self, by: signal.Signals) -> None:
-        last = f" after step {self._step['step']}" if self._step else ""
-        self._say(f"stopped by {by.name}{last}, in {self._took}")
-        if self._checkpoint:
-            self._say(f"the newest checkpoint of this run: {self._checkpoint}")
-        self._say(f"what was printed, and the launcher's own words: {self._log_path}")
-
-    def _say_failure(self, code: int) -> None:
+    def _say_cut_short(self, code: int, received: Sequence[signal.Signals]) -> None:
         own = [each for each in self._failures if not each["follows"]]
-        self._say(self._who_failed(own, code))
-        if self._step:
-            self._say(f"the last step that was told: {self._step['step']}, after {self._took}")
+        if received:
+            last = f" after step {self._step['step']}" if self._step else ""
+            self._say(f"stopped by {received[0].name}{last}, in {self._took}")
+        else:
+            self._say(self._who_failed(own, code))
+            if self._step:
+                self._say(f"the last step that was told: {self._step['step']}, after {self._took}")
         if self._checkpoint:
             self._say(f"the newest checkpoint of this run: {self._checkpoint}")
         self._say(f"what was printed, and the launcher's own words: {self._log_path}")
-        culprit = own[0]["rank"] if own else None
-        _write(self._screen, self._tracebacks.get(culprit, self._tracebacks.get(None, b"")))
+        if not received:
+            culprit = own[0]["rank"] if own else None
+            _write(self._screen, self._tracebacks.get(culprit, self._tracebacks.get(None, b"")))
 
     def _who_failed(self, own: list[dict[str, Any]], code: int) -> str:
         """Rank, phase and cause."""

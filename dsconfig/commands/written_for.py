@@ -37,18 +37,15 @@ def written_for(
 def _left_open(value: Any, path: tuple[str, ...], program: Runtime) -> dict[str, Any]:
     """The leaves that the program fills, by pointer."""
     if not isinstance(value, Mapping):
-        filled = program.on_auto(path, {}) is AutoFate.FILLED and _is_of_the_run(path)
+        # What the run decides; stage, offload and the like stay as they were chosen.
+        is_of_the_run = path[0] != ZERO or path[-1] in OF_THE_MODEL
+        filled = is_of_the_run and program.on_auto(path, {}) is AutoFate.FILLED
         return {join(*path): value} if filled else {}
     return {
         pointer: held
         for name, inner in cast(Mapping[str, Any], value).items()
         for pointer, held in _left_open(inner, (*path, name), program).items()
     }
-
-
-def _is_of_the_run(path: tuple[str, ...]) -> bool:
-    """What the run decides; stage, offload and the like stay as they were chosen."""
-    return path[0] != ZERO or path[-1] in OF_THE_MODEL
 
 
 def _with_auto(value: Any, path: tuple[str, ...], opened: Mapping[str, Any]) -> Any:

@@ -1,6 +1,13 @@
-"""Bytes as people read them: GiB, as nvidia-smi and torch print, and GB where data sheets do."""
+"""Numbers as people read them: bytes in GiB, as nvidia-smi and torch print, in GB where data sheets
+do; things with their noun.
+"""
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 rank``, ``8 ranks``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def in_gib(count: float, digits: int = 2) -> str:

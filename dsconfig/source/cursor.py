@@ -26,16 +26,6 @@ class Parsed:
     offsets of each value that is text without quotes.
     """
 
-    __slots__ = (
-        "bare_texts",
-        "duplicates",
-        "is_blank",
-        "places",
-        "problems",
-        "too_deep",
-        "value",
-    )
-
     def __init__(self) -> None:
         self.value: Any = None
         self.places: dict[str, Offsets] = {}

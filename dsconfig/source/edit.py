@@ -4,7 +4,6 @@ Each builder answers with the edits, or with an empty tuple where there is no te
 (a dict, base64, YAML, Python, or a pointer without a place).
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from dsconfig.lazily import lazily
 from dsconfig.report import Applicability, Edit, Fix
 from dsconfig.source.document import Document, Format
+from dsconfig.source.findings import quoted
 from dsconfig.source.pointer import lookup, split
 from dsconfig.source.positions import LineIndex
 
@@ -24,16 +24,15 @@ EDITABLE = (Format.JSON, Format.HJSON)
 
 def rename_key(document: Document, pointer: str, new_name: str) -> Edits:
     """Give the entry at ``pointer`` another key, in the same kind of quotes."""
-    layout = _layout(document)
-    span = layout.places.get(pointer) if layout else None
-    if layout is None or span is None or span.key is None:
+    layout = _layout(document, pointer)
+    place = layout.places[pointer].key if layout else None
+    if layout is None or place is None:
         return ()
-    place = span.key
     quote = layout.at(place.start)
     if quote == "'":
         content = f"'{new_name}'"
     elif quote == '"' or not new_name.isidentifier():
-        content = json.dumps(new_name, ensure_ascii=False)
+        content = quoted(new_name)
     else:
         content = new_name
     return (Edit(place, content),)
@@ -41,38 +40,32 @@ def rename_key(document: Document, pointer: str, new_name: str) -> Edits:
 
 def replace_value(document: Document, pointer: str, value: Any) -> Edits:
     """Write another value, as JSON, over the one at ``pointer``."""
-    layout = _layout(document)
-    if layout is None or pointer not in layout.places:
-        return ()
-    return layout.new_value(pointer, value)
+    layout = _layout(document, pointer)
+    return layout.new_value(pointer, value) if layout else ()
 
 
 def delete_entry(document: Document, pointer: str) -> Edits:
     """Take an entry out, with its comma, its line and the comment behind it."""
-    layout = _layout(document)
-    if layout is None or not pointer or pointer not in layout.places:
-        return ()
-    return layout.deletion(pointer)
+    layout = _layout(document, pointer)
+    return layout.deletion(pointer) if layout and pointer else ()
 
 
 def insert_entry(document: Document, parent: str, key: str, value: Any) -> Edits:
     """Add an entry at the end of the object at ``parent``."""
-    layout = _layout(document)
-    if layout is None or parent not in layout.places:
+    layout = _layout(document, parent)
+    if layout is None:
         return ()
-    entry = f"{json.dumps(key, ensure_ascii=False)}: {layout.render(value)}"
-    return layout.insertion(parent, entry)
+    return layout.insertion(parent, f"{quoted(key)}: {layout.render(value)}")
 
 
 def move_entry(document: Document, pointer: str, parent: str, new_name: str | None = None) -> Edits:
     """Move an entry into the object at ``parent``, making that object if it is absent."""
     missing = object()
     value = lookup(document.value, pointer, missing)
-    layout = _layout(document)
-    if layout is None or value is missing or pointer not in layout.places:
+    layout = _layout(document, pointer)
+    if layout is None or value is missing:
         return ()
-    key = new_name or split(pointer)[-1]
-    entry = f"{json.dumps(key, ensure_ascii=False)}: {layout.written(pointer, value)}"
+    entry = f"{quoted(new_name or split(pointer)[-1])}: {layout.written(pointer, value)}"
     above, _, name = parent.rpartition("/")
     if lookup(document.value, parent, missing) is missing:
         wrapped = layout.wrapped(name, entry)
@@ -125,8 +118,9 @@ def apply_fixes(text: str, fixes: Iterable[Fix]) -> tuple[str, int]:
     return apply_edits(text, chosen), count
 
 
-def _layout(document: Document) -> "layout.Layout | None":
-    if document.text is None or document.format not in EDITABLE:
+def _layout(document: Document, pointer: str) -> "layout.Layout | None":
+    """The layout of a text that has a place for the pointer."""
+    if document.text is None or document.format not in EDITABLE or pointer not in document.spans:
         return None
     return layout.Layout(document.text, document.spans)
 

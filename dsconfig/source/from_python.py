@@ -1,6 +1,7 @@
 """A config dict literal in a Python file, read without running the file."""
 
 import ast
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -159,16 +160,15 @@ def _best_literal(tree: ast.Module) -> ast.Dict | None:
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
     """Names the module gives a value once."""
-    found: dict[str, ast.expr] = {}
-    repeated: set[str] = set()
-    for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        for target in targets:
-            if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
-                if target.id in found:
-                    repeated.add(target.id)
-                found[target.id] = node.value
-    return {name: value for name, value in found.items() if name not in repeated}
+    given = [
+        (target.id, node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+    times = Counter(name for name, _ in given)
+    return {name: value for name, value in given if times[name] == 1}
 
 
 def _no_python(text: str, name: str, error: SyntaxError) -> Document:

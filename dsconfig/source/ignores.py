@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsconfig.report import Diagnostic, Effect, Position, Range
+from dsconfig.report import Diagnostic, Effect, Range
 from dsconfig.source.document import REMARKS, SECTION, Document
 from dsconfig.source.findings import NEVER_IGNORED, matches
 from dsconfig.source.pointer import is_block, is_list, lookup
@@ -48,10 +48,6 @@ class Ignore:
     lines: frozenset[int] | None = None
     used: bool = False
 
-    def covers(self, found: Diagnostic) -> bool:
-        """Whether a finding on one of its lines is meant."""
-        return not self.selector or matches(self.selector, found)
-
 
 class Ignores:
     """The requests of a file, by the lines they are about."""
@@ -68,7 +64,7 @@ class Ignores:
         """The requests that speak of a finding."""
         line = found.range.start.line if found.range else 0
         near = (*self._whole_file, *self._by_line.get(line, ()))
-        return [ignore for ignore in near if ignore.covers(found)]
+        return [each for each in near if not each.selector or matches(each.selector, found)]
 
 
 def requests(document: Document) -> tuple[Ignores, list[Diagnostic]]:
@@ -116,20 +112,16 @@ def _from_comments(document: Document) -> Iterator[Ignore]:
     texts = _places_of_texts(document)
     for match in DIRECTIVE.finditer(text):
         place = lines.range(*match.span())
-        if _lies_within(place.start, texts):
+        before = bisect_right(texts, place.start, key=lambda text: text.start)
+        if before and place.start < texts[before - 1].end:
             continue
         line = place.start.line
         alone = not text[lines.starts[line - 1] : match.start()].strip()
         about = frozenset((line, line + 1)) if alone else frozenset((line,))
-        for selector in _selectors(match[1]):
+        # No brackets mean every rule, the empty selector.
+        listed = [""] if match[1] is None else filter(None, map(str.strip, match[1].split(",")))
+        for selector in listed:
             yield Ignore(selector, "", place, about)
-
-
-def _selectors(listed: str | None) -> Sequence[str]:
-    """The selectors in brackets; no brackets mean every rule, the empty selector."""
-    if listed is None:
-        return ("",)
-    return [selector.strip() for selector in listed.split(",") if selector.strip()]
 
 
 def _places_of_texts(document: Document) -> list[Range]:
@@ -143,36 +135,15 @@ def _places_of_texts(document: Document) -> list[Range]:
     return sorted(places)
 
 
-def _lies_within(position: Position, places: Sequence[Range]) -> bool:
-    """Whether a position lies in one of the places, which are in order and apart."""
-    at = bisect_right(places, position, key=lambda place: place.start)
-    return at > 0 and position < places[at - 1].end
-
-
 def unused(ignore: Ignore) -> Diagnostic:
-    what = (
-        f"nothing here is found by {ignore.selector}"
-        if ignore.selector
-        else "nothing is found here"
-    )
-    return Diagnostic(
-        code=UNUSED,
-        name="unused-ignore",
-        effect=Effect.INERT,
-        message=f"{what}, so there is nothing to ignore; the request hides later findings",
-        pointer=ignore.pointer,
-        range=ignore.place,
-        help="delete the request",
-    )
+    by = ignore.selector
+    what = f"nothing here is found by {by}" if by else "nothing is found here"
+    said = f"{what}, so there is nothing to ignore; the request hides later findings"
+    where, help = (ignore.pointer, ignore.place), "delete the request"
+    return Diagnostic(UNUSED, "unused-ignore", Effect.INERT, said, *where, help=help)
 
 
 def _malformed(document: Document, pointer: str, message: str) -> Diagnostic:
-    return Diagnostic(
-        code=MALFORMED,
-        name="malformed-ignore",
-        effect=Effect.INERT,
-        message=f"{message}; it is not heeded",
-        pointer=pointer,
-        range=document.range(pointer),
-        help=f'write "{SECTION}": {{"ignore": ["DSC412"]}}',
-    )
+    said, help = f"{message}; it is not heeded", f'write "{SECTION}": {{"ignore": ["DSC412"]}}'
+    where = pointer, document.range(pointer)
+    return Diagnostic(MALFORMED, "malformed-ignore", Effect.INERT, said, *where, help=help)

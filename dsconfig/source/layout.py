@@ -17,6 +17,12 @@ def shifted(text: str, indent: str) -> str:
     return text.replace("\n", f"\n{indent}")
 
 
+def is_comment(tail: str) -> bool:
+    """Whether the rest of a line is one comment."""
+    closed = tail.startswith("/*") and tail.find("*/") == len(tail) - 2
+    return closed or tail.startswith(("//", "#"))
+
+
 class Layout:
     """One text with the places of its entries."""
 
@@ -145,10 +151,7 @@ class Layout:
         tail = self.text[end : end_of_line(self.text, end)].strip()
         line_start = self._line_start(start)
         alone = self.text[line_start:start].strip() == ""
-        is_comment = tail.startswith(("//", "#")) or (
-            tail.startswith("/*") and tail.find("*/") == len(tail) - 2
-        )
-        if alone and (not tail or (is_comment and not keep_comment)):
+        if alone and (not tail or (is_comment(tail) and not keep_comment)):
             line = self.lines.position(end).line
             after = self.lines.starts[line] if line < len(self.lines.starts) else len(self.text)
             return line_start, after
@@ -208,5 +211,4 @@ class Layout:
         """The end of the line if only a comment stands between; else ``offset`` itself."""
         line_end = end_of_line(self.text, offset)
         tail = self.text[offset:line_end].strip()
-        closed = tail.startswith("/*") and tail.find("*/") == len(tail) - 2
-        return line_end if tail.startswith(("//", "#")) or closed else offset
+        return line_end if is_comment(tail) else offset

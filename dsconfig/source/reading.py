@@ -84,9 +84,8 @@ def document_from_dict(config: Mapping[str, Any], name: str) -> Document:
     """A config that a program built: no text, no positions."""
     if is_too_deep(config):
         message = f"this dict is nested more than {DEEPEST} levels deep, or contains itself"
-        return unreadable(
-            name, None, findings.unreadable(message, "a config needs three or four levels")
-        )
+        why = findings.unreadable(message, "a config needs three or four levels")
+        return unreadable(name, None, why)
     if is_too_large(config):
         message = f"this dict has more than {MOST_PARTS:,} values, shared ones counted each time"
         return unreadable(name, None, findings.unreadable(message, "a config has some dozens"))
@@ -96,7 +95,9 @@ def document_from_dict(config: Mapping[str, Any], name: str) -> Document:
 def _read_string(source: str, name: str | None, wanted: Format | None) -> Document:
     """A string is an existing path, else text, else base64, else a path that is missing."""
     if wanted is Format.BASE64:
-        return _decode_base64(source, name) or unreadable(name or "<base64>", source, _bad_base64())
+        remedy = "encode the config with base64.urlsafe_b64encode"
+        no_text = findings.unreadable("this is not base64 of UTF-8 text", remedy)
+        return _decode_base64(source, name) or unreadable(name or "<base64>", source, no_text)
     mark = source.startswith("\ufeff")
     content = source.removeprefix("\ufeff")
     is_text = "\n" in content or not content.strip() or content.lstrip()[0] in "{["
@@ -153,12 +154,6 @@ def _decode_base64(source: str, name: str | None) -> Document | None:
     document = document_from_text(text, name or "<base64>", decoded=True)
     holds_object = isinstance(document.value, dict) and not document.is_broken
     return document if holds_object or text.lstrip().startswith("{") else None
-
-
-def _bad_base64() -> Diagnostic:
-    return findings.unreadable(
-        "this is not base64 of UTF-8 text", "encode the config with base64.urlsafe_b64encode"
-    )
 
 
 # --- bytes from a file or a pipe, and why there are none

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dsconfig.report.counts import counted
-from dsconfig.report.sizes import both, gib, in_gib, size
+from dsconfig.report.sizes import both, counted, gib, in_gib, size
 
 ROOMS = Path(__file__).parents[2] / "dsconfig"
 

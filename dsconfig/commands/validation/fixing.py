@@ -1,8 +1,9 @@
 """``--fix``, ``--unsafe-fixes`` and ``--diff``: apply fixes until nothing is left to fix."""
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from dsconfig.commands import writing
@@ -10,6 +11,7 @@ from dsconfig.commands.validation.judge import Judge
 from dsconfig.commands.validation.output import Output
 from dsconfig.commands.validation.targets import STDIN, Target
 from dsconfig.report import Applicability, Diagnostic, FileReport, Report
+from dsconfig.report.sizes import counted
 from dsconfig.source import Document
 from dsconfig.source.edit import EDITABLE, apply_fixes
 from dsconfig.source.from_text import document_from_text
@@ -81,7 +83,7 @@ def _apply(state: Fixed, mended: Sequence[Diagnostic], judge: Judge) -> Fixed | 
     harmed = not before.is_broken and _harms(state.report, report, mended)
     if broken or less_readable or harmed:
         return None
-    return replace(state, document=read, report=report, count=state.count + count)
+    return Fixed(read, report, state.count + count)
 
 
 def _harms(before: Report, after: Report, mended: Sequence[Diagnostic]) -> bool:
@@ -120,14 +122,6 @@ def unified_diff(before: Document, after: Document) -> str:
     )
 
 
-def _write(before: Document, after: Document) -> None:
-    """Replace the file by the fixed text, byte order mark kept. Raises UsageError."""
-    was, text = (
-        (BYTE_ORDER_MARK if each.has_mark else "") + (each.text or "") for each in (before, after)
-    )
-    writing.rewrite(Path(before.name), was.encode(), text, "--fix")
-
-
 def repair(
     chosen: Sequence[Target], judge: Judge, output: Output, *, unsafe: bool, dry: bool
 ) -> tuple[list[FileReport], bool]:
@@ -151,13 +145,16 @@ def repair(
             output.diff(unified_diff(before, after.document))
         elif target.source == STDIN:
             aside = True
-            output.text(after.document.text or "")
+            sys.stdout.write(after.document.text or "")
         elif after.count:
-            _write(before, after.document)
+            was, text = (
+                (BYTE_ORDER_MARK if each.has_mark else "") + (each.text or "")
+                for each in (before, after.document)
+            )
+            writing.rewrite(Path(before.name), was.encode(), text, "--fix")
     if not dry:
         output.heading(reports)
         output.findings(reports, aside=aside)
     verb = "would be made" if dry else "made"
-    counted = f"{fixes} fix{'' if fixes == 1 else 'es'} {verb} in {files} file"
-    output.note(f"{counted}{'' if files == 1 else 's'}")
+    output.note(f"{fixes} fix{'' if fixes == 1 else 'es'} {verb} in {counted(files, 'file')}")
     return reports, fixes > 0

@@ -1,26 +1,57 @@
 """One target to a report: read, override, infer who runs it, validate, select."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple
 
 import dsconfig
 from dsconfig.commands import inference
-from dsconfig.commands.errors import usage
-from dsconfig.commands.validation.selection import Selection
+from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.validation.settings import settings_for
 from dsconfig.commands.validation.targets import STDIN, Target
 from dsconfig.lazily import lazily
-from dsconfig.report import Effect, FileReport, Reader, Report
+from dsconfig.report import Diagnostic, Effect, FileReport, Reader, Report
 from dsconfig.source import Document, read, with_overrides
+from dsconfig.source.findings import NEVER_IGNORED, matches
 
 with lazily():
+    from dsconfig.commands.validation import baseline as baselines
     from dsconfig.source import ignores
 
 if TYPE_CHECKING:
-    from dsconfig.commands.validation.baseline import Baseline
+    from collections import Counter
+
     from dsconfig.facts import Facts
-    from dsconfig.report import Diagnostic
     from dsconfig.runtimes.base import Runtime
+
+
+class Selection(NamedTuple):
+    """Selectors as ``findings.matches`` reads them; no ``select`` selects everything."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    def keeps(self, found: Diagnostic) -> bool:
+        """Whether a finding counts; what could not be read at all always does."""
+        if found.code in NEVER_IGNORED:
+            return True
+        if any(matches(selector, found) for selector in self.ignore):
+            return False
+        return not self.select or any(matches(selector, found) for selector in self.select)
+
+
+def selectors(option: str, given: Sequence[str] | None) -> tuple[str, ...]:
+    """The selectors of a repeatable, comma-separated option. Raises UsageError for a bad one."""
+    listed = [part.strip() for text in given or () for part in text.split(",") if part.strip()]
+    for selector in listed:
+        digits = selector[3:]
+        is_code = (
+            selector[:3].upper() == "DSC" and len(digits) <= 3 and not digits.strip("0123456789")
+        )
+        is_name = selector[:3].upper() != "DSC" and "-" in selector
+        if not is_code and not is_name:
+            hint = "give a code like DSC412, the start of one like DSC4, or a rule's name"
+            raise UsageError(f"{option} {selector}: {hint}")
+    return tuple(listed)
 
 
 class Judge(NamedTuple):
@@ -33,21 +64,19 @@ class Judge(NamedTuple):
     """The file that named the runtime, where the command line did not."""
     overrides: Sequence[str] = ()
     selection: Selection = Selection()
-    baseline: Optional["Baseline"] = None
+    baseline: "Counter[baselines.Identity] | None" = None
     program: inference.Program | None = None
     """Who runs the file in question, once that is settled; None where every program is asked."""
 
     def for_file(self, file: str) -> "Judge":
         """With what the project of a file asks for; the command line wins."""
         project = settings_for(file)
-        own = Selection(
-            self.selection.select or project.select, (*self.selection.ignore, *project.ignore)
-        )
+        ignored = (*self.selection.ignore, *project.ignore, *project.ignored_in(file))
         return self._replace(
             runtime=self.runtime or project.runtime,
             project=project.file if not self.runtime else "",
             version=self.version or project.version,
-            selection=own.also_ignoring(project.ignored_in(file)),
+            selection=Selection(self.selection.select or project.select, ignored),
         )
 
     def read(self, target: Target) -> Document:
@@ -85,10 +114,10 @@ class Judge(NamedTuple):
             found = [each for each in found if each.code not in WHERE_NAMED]
         kept = tuple(each for each in found if self.selection.keeps(each))
         if self.baseline is not None:
-            kept = self.baseline.new(document.name, kept)
+            kept = baselines.new(self.baseline, document.name, kept)
         return Report(kept)
 
-    def _found(self, document: Document, runtime: "Runtime | None") -> "tuple[Diagnostic, ...]":
+    def _found(self, document: Document, runtime: "Runtime | None") -> tuple[Diagnostic, ...]:
         version = None if runtime else self.version
         return dsconfig.validate(document, self.facts, runtime=runtime, version=version).diagnostics
 

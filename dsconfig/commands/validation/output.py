@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
 from dsconfig.report import Applicability, FileReport, Severity
-from dsconfig.report.causes import by_cause
-from dsconfig.report.counts import counted
 from dsconfig.report.render import FOR_PEOPLE, FORMATS, render
 from dsconfig.report.render.terminal import look_of, one_line, paint
+from dsconfig.report.report import by_cause
+from dsconfig.report.sizes import counted
 from dsconfig.source.findings import UNREADABLE
 
 with lazily():
@@ -34,11 +34,7 @@ class Output:
     def findings(self, reports: Sequence[FileReport], *, aside: bool = False) -> None:
         """Print the findings; ``aside`` to stderr, where stdout holds a fixed config."""
         stream = sys.stderr if aside else sys.stdout
-        look = look_of(stream)
-        stream.write(render(self.form, reports, look))
-
-    def text(self, text: str) -> None:
-        sys.stdout.write(text)
+        stream.write(render(self.form, reports, look_of(stream)))
 
     def diff(self, text: str) -> None:
         """Print a unified diff, coloured where the terminal shows it."""
@@ -84,12 +80,13 @@ class Output:
 
 
 NOUNS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+FLAGS = {Applicability.SAFE: "--fix", Applicability.UNSAFE: "--unsafe-fixes"}
 
 
 def _fixable(reports: Sequence[FileReport]) -> str:
     """How many findings a command can mend, and which command."""
     said = ""
-    for applicability, flag in ((Applicability.SAFE, "--fix"), (Applicability.UNSAFE, UNSAFE)):
+    for applicability, flag in FLAGS.items():
         names = [
             file.file
             for file in reports
@@ -100,6 +97,3 @@ def _fixable(reports: Sequence[FileReport]) -> str:
             where = names[0] if len(set(names)) == 1 else "..."
             said += f"; {len(names)} fixable: dsconfig validate {flag} {where}"
     return said
-
-
-UNSAFE = "--unsafe-fixes"

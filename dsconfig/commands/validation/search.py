@@ -39,37 +39,31 @@ def configs_in(directory: str) -> Iterator[str]:
     for folder, folders, files in os.walk(directory):
         folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED)
         for name in sorted(files):
-            path = str(Path(folder, name))
-            named = name.endswith(SUFFIXES)
-            # To open a pipe waits for a writer, and a device may never end.
-            if named and _may_be_read(path) and (_is_named_so(name) or _looks_like_config(path)):
-                yield path
+            path = Path(folder, name)
+            # To open a pipe waits for a writer, and a device may never end; a link that leads
+            # nowhere is worth a word.
+            if not name.endswith(SUFFIXES) or (path.exists() and not path.is_file()):
+                continue
+            is_named_so = any(fnmatch(name.lower(), pattern) for pattern in NAMES)
+            if is_named_so or _looks_like_config(path):
+                yield str(path)
 
 
-def _may_be_read(path: str) -> bool:
-    """A file, or a link that leads nowhere, which is worth a word."""
-    return Path(path).is_file() or not Path(path).exists()
-
-
-def _is_named_so(name: str) -> bool:
-    return any(fnmatch(name.lower(), pattern) for pattern in NAMES)
-
-
-def _looks_like_config(path: str) -> bool:
+def _looks_like_config(path: Path) -> bool:
     try:
-        with Path(path).open("rb") as file:
+        with path.open("rb") as file:
             data = file.read(LARGEST_LOOK + 1)
     except OSError:
         return False
     if len(data) > LARGEST_LOOK:
         return False
-    pattern = CONFIG_KEYS if path.endswith(("json",)) else YAML_KEYS
+    pattern = CONFIG_KEYS if path.name.endswith("json") else YAML_KEYS
     return pattern.search(data.decode("utf-8", "replace")) is not None and _is_config(path)
 
 
-def _is_config(path: str) -> bool:
+def _is_config(path: Path) -> bool:
     """Whether a file holds a config or names one, mistakes and all."""
-    document = read(Path(path))
+    document = read(path)
     if any(found.code == HOLDS_NONE for found in document.diagnostics):
         return False
     if document.holder or document.is_unreadable or document.is_broken:

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from dsconfig.report.causes import Cause, by_cause
 from dsconfig.report.render.terminal import Look, one_line, paint
-from dsconfig.report.report import FileReport
+from dsconfig.report.report import Cause, FileReport, by_cause
 
 
 def render(files: Sequence[FileReport], look: Look) -> str:

@@ -3,10 +3,9 @@
 import textwrap
 from collections.abc import Sequence
 
-from dsconfig.report.causes import Cause, by_cause
 from dsconfig.report.diagnostic import Applicability, Diagnostic, Effect, Range, Severity
 from dsconfig.report.render.terminal import Look, is_control, one_line, paint
-from dsconfig.report.report import FileReport
+from dsconfig.report.report import Cause, FileReport, by_cause
 
 TAB = 4
 CUT = "..."
@@ -84,14 +83,13 @@ def _notes(cause: Cause, margin: str, look: Look) -> list[str]:
         flag = "--fix" if found.fix.applicability is Applicability.SAFE else "--unsafe-fixes"
         notes.append(("fix", f"dsconfig can write this for you ({flag})"))
     notes.append(("rule", f"{found.name}, see `dsconfig explain {found.code}`"))
-    return [_note(label, text, f"{margin} ", look) for label, text in notes]
-
-
-def _note(label: str, text: str, margin: str, look: Look) -> str:
-    head = f"{margin}= {label}:"
-    wrapped = _wrap(f"{head} {text}", look.width, f"{margin}    ")[len(head) :]
-    equals, strong = paint("=", "frame", look), paint(f"{label}:", "strong", look)
-    return f"{margin}{equals} {strong}{wrapped}"
+    lines: list[str] = []
+    for label, text in notes:
+        head = f"{margin} = {label}:"
+        wrapped = _wrap(f"{head} {text}", look.width, f"{margin}     ")[len(head) :]
+        equals, strong = paint("=", "frame", look), paint(f"{label}:", "strong", look)
+        lines.append(f"{margin} {equals} {strong}{wrapped}")
+    return lines
 
 
 def _consequence(found: Diagnostic) -> str:
@@ -122,7 +120,8 @@ def excerpt(line: str, place: Range, room: int) -> tuple[str, str]:
     cells = [_cell(character) for character in line]
     left = sum(_width(cell) for cell in cells[:first])
     if left + BEFORE > room:
-        cells, first, last = _cut_left(cells, first, last)
+        cut = max(0, first - BEFORE)
+        cells, first, last = [CUT, *cells[cut:]], first - cut + 1, last - cut + 1
     shown, used = "", 0
     for cell in cells:
         if used + _width(cell) > max(room, BEFORE):
@@ -133,11 +132,6 @@ def excerpt(line: str, place: Range, room: int) -> tuple[str, str]:
     indent = sum(_width(cell) for cell in cells[:first])
     marked = sum(_width(cell) for cell in cells[first:last])
     return shown, " " * indent + "^" * max(1, min(marked, max(room, BEFORE) - indent))
-
-
-def _cut_left(cells: list[str], first: int, last: int) -> tuple[list[str], int, int]:
-    cut = max(0, first - BEFORE)
-    return [CUT, *cells[cut:]], first - cut + 1, last - cut + 1
 
 
 def _cell(character: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dsconfig.report.diagnostic import Diagnostic, Edit, Range, Severity
+from dsconfig.report.diagnostic import Diagnostic, Range, Severity
 from dsconfig.report.render.terminal import Look
 from dsconfig.report.report import FileReport
 
@@ -76,15 +76,14 @@ def _result(file: str, found: Diagnostic, index: dict[str, int]) -> dict[str, An
     if found.fix is not None:
         change = {
             "artifactLocation": {"uri": _uri(file)},
-            "replacements": [_replacement(edit) for edit in found.fix.edits],
+            "replacements": [
+                {"deletedRegion": _region(edit.range), "insertedContent": {"text": edit.content}}
+                for edit in found.fix.edits
+            ],
         }
         about = f"{found.fix.applicability} fix for {found.name}"
         result["fixes"] = [{"description": {"text": about}, "artifactChanges": [change]}]
     return result
-
-
-def _replacement(edit: Edit) -> dict[str, Any]:
-    return {"deletedRegion": _region(edit.range), "insertedContent": {"text": edit.content}}
 
 
 def _region(place: Range) -> dict[str, int]:
