@@ -276,7 +276,9 @@ def _tied(pieces: list[_Piece]) -> list[_Piece]:
         parts = [part for index in earlier if (part := joined[index]) is not None] + [piece]
         for index in earlier:
             joined[index] = None
-        joined[earlier[0]] = merged = _joint(parts)
+        tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
+        merged = _Piece([name for part in parts for name in part.modules], tensors, alone=True)
+        joined[earlier[0]] = merged
         home.update(dict.fromkeys(merged.storages, earlier[0]))
     left = [piece for piece in joined if piece is not None]
     return left if len(left) == len(pieces) else _inner_first(left)
@@ -313,11 +315,6 @@ def _ancestors(modules: list[str]) -> Iterator[str]:
         while name:
             name = name.rpartition(".")[0]
             yield name
-
-
-def _joint(parts: list[_Piece]) -> _Piece:
-    tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
-    return _Piece([name for part in parts for name in part.modules], tensors, alone=True)
 
 
 def _merged(pieces: list[_Piece], cap: int) -> Iterator[_Piece]:

@@ -16,7 +16,6 @@ from dsconfig.cost.estimate import (
     MARGIN,
     MOVED,
     OUTSIDE,
-    DeviceMemory,
     Estimate,
     Option,
     TierMemory,
@@ -236,12 +235,12 @@ def print_depth(
     estimate: Estimate,
     facts: "Facts",
     program: "Program",
-    changes: "tuple[Change, ...]" = (),
-    written: Mapping[str, Any] | None = None,
-    others: "tuple[Unsaid, ...]" = (),
+    changes: "tuple[Change, ...]",
+    written: Mapping[str, Any],
+    others: "tuple[Unsaid, ...]",
 ) -> None:
     """One config: the verdict, what would turn it, what would make it fit, then components."""
-    option, runtime, written = estimate.options[0], program.runtime, written or {}
+    option, runtime = estimate.options[0], program.runtime
     typer.echo(f"{paragraph(f'{_heading(estimate, program)}; {label(option)}')}\n")
     said = verdicts.verdict(option, facts, estimate.inputs["precision"])
     typer.echo(emphasised(paragraph(said)))
@@ -348,19 +347,16 @@ def _levels(option: Option) -> TextTable:
     if MOVED in device.beside_peak:
         table.add_row("together", _size(device.needed_bytes), "")
     elif device.beside_peak:
-        table.add_row("what a card has to have", _size(device.needed_bytes), _between(device))
+        least, most = device.least_needed_bytes, device.most_needed_bytes
+        # Where one run was measured, the ends of what fragments make of it are one.
+        between = f"{_size(least)} to {_size(most)} by fragments" if least < most else ""
+        table.add_row("what a card has to have", _size(device.needed_bytes), between)
         table.add_row("as nvidia-smi shows it", _size(device.visible_bytes), "pools of all streams")
     for fit in option.fits:
         verdict = "left" if fit.fits else _TOO_MUCH[fit.may_fit]
         table.add_row(f"{fit.device} has", _size(fit.memory_bytes), "")
         table.add_row("", _size(abs(fit.headroom_bytes)), verdict, bold=not fit.fits)
     return table
-
-
-def _between(device: DeviceMemory) -> str:
-    """The ends of what fragments make of it; nothing where one run was measured."""
-    least, most = device.least_needed_bytes, device.most_needed_bytes
-    return f"{_size(least)} to {_size(most)} by fragments" if least < most else ""
 
 
 _TOO_MUCH = {False: "too much: out of memory", True: "too much, unless fragments are few"}

@@ -75,7 +75,7 @@ class Program(NamedTuple):
             "inferred_from": self.found or None,
         }
 
-    def reader(self, config: object = None, facts: "Facts | None" = None) -> Reader:
+    def reader(self, config: object, facts: "Facts | None") -> Reader:
         """The same as plain data, with what a ``config`` says of its run: the "auto" that the
         program fills, and the ranks where the user gave no number of them.
         """

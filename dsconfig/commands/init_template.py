@@ -126,14 +126,11 @@ def chosen(facts: Facts, learning_rate: float, program: Runtime) -> Starter:
             beside.clear()
         else:
             del config["activation_checkpointing"]
-    return Starter(_title(facts), config, reasons, beside)
-
-
-def _title(facts: Facts) -> str:
     model = facts.model.name if facts.model else "a model"
     device = facts.device.name if facts.device else "an unknown card"
     tokens = facts.training.sequence_length if facts.training else None
-    return f"{model} on {facts.world_size} x {device}, {tokens} tokens per sample"
+    title = f"{model} on {facts.world_size} x {device}, {tokens} tokens per sample"
+    return Starter(title, config, reasons, beside)
 
 
 def cautious(learning_rate: float) -> Starter:

@@ -118,7 +118,7 @@ def asked_for(result: "Resolution", name: str) -> str:
     raise UsageError(f"--explain: {name} is a key of {len(meant)} blocks; name {some}, for example")
 
 
-def shape(result: "Resolution", only: str | None = None) -> dict[str, Any]:
+def shape(result: "Resolution", only: str | None) -> dict[str, Any]:
     """The machine form: ``format_version``, ``config``, ``ledger``, ``diagnostics``.
 
     With ``only``, ledger and diagnostics are those of the key at that pointer alone.

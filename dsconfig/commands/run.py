@@ -314,7 +314,7 @@ def plan_of(
     nodes: int,
     about_the_world: Mapping[str, object],
     overrides: list[str] | None,
-    executor: Engine = Engine.DSENGINE,
+    executor: Engine,
 ) -> "tuple[Plan, Facts]":
     """The plan in ``file``, or that of the config in it, and what is known of the world. Exits 1
     when ``executor`` cannot run it.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph
-from dsconfig.cost.log_comparison import Comparison, Figure, Fitted
+from dsconfig.cost.log_comparison import Comparison, Fitted
 from dsconfig.report.render.terminal import one_line
 from dsconfig.report.sizes import both, gib, in_gib
 
@@ -24,7 +24,10 @@ def print_comparison(log: "RunLog", comparison: Comparison) -> None:
         table = TextTable("the run's own figures", ">measured", ">expected", ">off")
         for figure in comparison.figures:
             off = f"{figure.error:+.0%}" if figure.measured else ""
-            table.add_row(figure.what, *_values(figure), off)
+            values = (figure.measured, figure.predicted)
+            in_seconds = figure.unit == "seconds"
+            cells = [f"{each:.3g} s" if in_seconds else gib(each, 2) for each in values]
+            table.add_row(figure.what, *cells, off)
         typer.echo(f"{table}\n")
     else:
         typer.echo(f"{paragraph('None of it has a counterpart in the estimate.')}\n")
@@ -39,12 +42,6 @@ def print_comparison(log: "RunLog", comparison: Comparison) -> None:
         )
     if comparison.failed:
         typer.echo(emphasised(paragraph(comparison.failed)))
-
-
-def _values(figure: Figure) -> tuple[str, str]:
-    if figure.unit == "seconds":
-        return f"{figure.measured:.3g} s", f"{figure.predicted:.3g} s"
-    return gib(figure.measured, 2), gib(figure.predicted, 2)
 
 
 def _sentence(fitted: Fitted) -> str:

@@ -63,7 +63,10 @@ def tune(
         found = search.tune(facts, runtime=program)
     won = bool(found) and not found[0].reason
     if won and output is not None:
-        _write(found[0], output, program)
+        made = written(found[0], program)
+        if str(output) == "-" and made.steps:
+            typer.echo(f"beside the file, set {in_words(made.steps)}", err=True)
+        write(output, json.dumps(made.config, indent=4) + "\n")
     if output is None or str(output) != "-":
         _show(found, show_all, output_format, facts, found_out)
     known = facts.host is not None and facts.host.memory_bytes is not None
@@ -74,14 +77,6 @@ def tune(
             "nothing fits: more GPUs, --host-memory, --nvme or a shorter --seq-len", err=True
         )
         raise typer.Exit(1)
-
-
-def _write(winner: "Candidate", path: Path, program: "Runtime") -> None:
-    """The winner as the program wants it, and on standard error what to set beside the file."""
-    made = written(winner, program)
-    if str(path) == "-" and made.steps:
-        typer.echo(f"beside the file, set {in_words(made.steps)}", err=True)
-    write(path, json.dumps(made.config, indent=4) + "\n")
 
 
 def written(winner: "Candidate", program: "Runtime") -> "Written":

@@ -35,14 +35,14 @@ def write(path: Path | None, text: str, option: str = "-o") -> None:
         _replace(path, text.encode("utf-8", "backslashreplace"))
 
 
-def rewrite(path: Path, was: bytes, text: str, option: str) -> None:
+def rewrite(path: Path, was: bytes, text: str) -> None:
     """Replace a file that held ``was`` when it was read.
 
     Raises UsageError where it cannot be written, or holds something else by now.
     """
-    with usage(f"{option} {path}"):
+    with usage(f"--fix {path}"):
         if path.read_bytes() != was:
-            raise UsageError(f"{option} {path}: somebody changed it meanwhile; nothing is written")
+            raise UsageError(f"--fix {path}: somebody changed it meanwhile; nothing is written")
         _replace(path, text.encode("utf-8"))
 
 

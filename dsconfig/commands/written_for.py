@@ -23,14 +23,12 @@ class Written(NamedTuple):
     steps: tuple[Step, ...] = ()
 
 
-def written_for(
-    program: Runtime, config: Mapping[str, Any], beside: Mapping[str, Any] | None = None
-) -> Written:
+def written_for(program: Runtime, config: Mapping[str, Any], beside: Mapping[str, Any]) -> Written:
     """A concrete config for ``program``; ``beside`` are values by pointer that no file sets."""
     opens = program.fills_by_itself and not program.reads_hjson
     opened = _left_open(config, (), program) if opens else {}
     values = {pointer: value for pointer, value in opened.items() if pointer in program.elsewhere}
-    steps = program.steps({**values, **(beside or {})}, {})
+    steps = program.steps({**values, **beside}, {})
     return Written(cast("dict[str, Any]", _with_auto(config, (), opened)), tuple(opened), steps)
 
 

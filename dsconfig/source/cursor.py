@@ -89,20 +89,18 @@ class Cursor:
         if not self.stack:
             self.out.value = frame.items
         if frame.pointer is not None:
-            self.out.places[frame.pointer] = (
-                frame.key_start,
-                frame.key_end,
-                frame.start,
-                len(self.text),
-            )
+            place = (frame.key_start, frame.key_end, frame.start, len(self.text))
+            self.out.places[frame.pointer] = place
         self.stack.append(frame)
 
     def close(self) -> None:
-        """Close the innermost container behind the current character."""
+        """Close the innermost container behind the current character, and go on behind it."""
         frame = self.stack.pop()
         if frame.pointer is not None:
             place = (frame.key_start, frame.key_end, frame.start, self.at)
             self.out.places[frame.pointer] = place
+        if self.stack:
+            self.after_value()
 
     def after_value(self) -> None:
         self.skip()
@@ -123,7 +121,6 @@ class Cursor:
             # Either this container's own mark is missing, or it is this one, mistyped.
             self.at += 0 if enclosing else 1
             self.close()
-            self.after_value()
         else:
             self.problem(self.at, self.at + 1, f"nothing is open that {mark!r} could close")
             self.at += 1

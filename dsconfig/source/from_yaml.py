@@ -144,7 +144,10 @@ def _config_node(root: Node) -> Node:
             return named if named and _is_path(named, "deepspeed_config_file") else None
         if node is root and any(_is_nothing(entries.get(key)) for key in HOLDERS):
             return None
-        for key in (*HOLDERS, *_chosen(entries)):
+        # ``{name: deepspeed, config_file: ds.json}`` is a choice of backends.
+        name = entries.get("name")
+        is_chosen = name is not None and name.value == "deepspeed"
+        for key in (*HOLDERS, "config_file") if is_chosen else HOLDERS:
             held = entries.get(key)
             if held is not None and (
                 held.id == "mapping"
@@ -155,7 +158,13 @@ def _config_node(root: Node) -> Node:
                 if inner is not None:
                     return inner
         least = 1 if node is root else 2
-        if telling(_blocks(entries)) >= least and plugin_settings.OWN.isdisjoint(entries):
+        # ``bf16: true`` is a trainer's: a ds_config has a block there.
+        names = (
+            key
+            for key, held in entries.items()
+            if key not in ("bf16", "fp16") or held.id == "mapping"
+        )
+        if telling(names) >= least and plugin_settings.OWN.isdisjoint(entries):
             return node
         waiting += (
             child
@@ -165,19 +174,6 @@ def _config_node(root: Node) -> Node:
         if len(waiting) > MOST_NODES:
             break
     return None
-
-
-def _blocks(entries: dict[str, Node]) -> Iterator[str]:
-    """The keys but ``bf16: true``, which is a trainer's: a ds_config has a block there."""
-    for key, node in entries.items():
-        if key not in ("bf16", "fp16") or node.id == "mapping":
-            yield key
-
-
-def _chosen(entries: dict[str, Node]) -> tuple[str, ...]:
-    """The key of the path in ``{name: deepspeed, config_file: ds.json}``, a choice of backends."""
-    name = entries.get("name")
-    return ("config_file",) if name is not None and name.value == "deepspeed" else ()
 
 
 def _is_path(node: Node, key: str) -> bool:

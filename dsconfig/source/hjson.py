@@ -179,8 +179,6 @@ class Parser(Cursor):
         if mark == "]":
             self.at += 1
             self.close()
-            if self.stack:
-                self.after_value()
             return
         if mark == "}":
             self.mismatch(frame, "]")
@@ -199,8 +197,6 @@ class Parser(Cursor):
         if mark == "}" and not frame.braceless:
             self.at += 1
             self.close()
-            if self.stack:
-                self.after_value()
             return
         if mark in "]}":
             self.mismatch(frame, "}")

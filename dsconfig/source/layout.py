@@ -187,7 +187,10 @@ class Layout:
         entry = shifted(entry, indent)
         if self._line_start(start) == self._line_start(opener) and not self.is_bare_text(last):
             return (self._edit(end, end, f", {entry}"),)
-        after = self._behind_comment(end if comma is None else comma + 1)
+        after = end if comma is None else comma + 1
+        line_end = end_of_line(self.text, after)
+        if is_comment(self.text[after:line_end].strip()):
+            after = line_end
         if comma is not None or self.is_bare_text(last):
             tail = "," if comma is not None else ""
             return (self._edit(after, after, f"\n{indent}{entry}{tail}"),)
@@ -206,9 +209,3 @@ class Layout:
             return (self._edit(inside, inside, shifted(entry, indent)),)
         indent += self.step()
         return (self._edit(inside, inside, f"\n{indent}{shifted(entry, indent)}"),)
-
-    def _behind_comment(self, offset: int) -> int:
-        """The end of the line if only a comment stands between; else ``offset`` itself."""
-        line_end = end_of_line(self.text, offset)
-        tail = self.text[offset:line_end].strip()
-        return line_end if is_comment(tail) else offset

@@ -46,12 +46,8 @@ class TokenError(Exception):
         crash: bool = False,
     ) -> None:
         super().__init__(message)
-        self.message = message
-        self.start = start
-        self.end = end
-        self.resume = resume
-        self.value = value
-        self.crash = crash
+        self.message, self.start, self.end = message, start, end
+        self.resume, self.value, self.crash = resume, value, crash
 
 
 def end_of_line(text: str, at: int) -> int:

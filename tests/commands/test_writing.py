@@ -69,7 +69,7 @@ def test_an_edit_made_meanwhile_is_not_lost(config: Path) -> None:
     was = config.read_bytes()
     config.write_text("mine")
     with pytest.raises(UsageError, match="meanwhile"):
-        writing.rewrite(config, was, "yours", "--fix")
+        writing.rewrite(config, was, "yours")
     assert config.read_text() == "mine"
 
 

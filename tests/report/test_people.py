@@ -5,7 +5,7 @@ import io
 import pytest
 
 from dsconfig.report import FileReport, Report
-from dsconfig.report.render import Look, render, renderer
+from dsconfig.report.render import Look, render
 from dsconfig.report.render.full import excerpt
 from dsconfig.report.render.terminal import look_of, paint
 from report.findings import FILES, IDLE, TEXT, WRONG, place
@@ -129,7 +129,7 @@ def test_columns_sets_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unknown_format_is_named_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="choose one of full, concise, json"):
-        renderer("xml")
+        render("xml", [])
 
 
 def test_without_a_look_the_standard_output_decides(capsys: pytest.CaptureFixture[str]) -> None:

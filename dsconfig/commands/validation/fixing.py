@@ -151,7 +151,7 @@ def repair(
                 (BYTE_ORDER_MARK if each.has_mark else "") + (each.text or "")
                 for each in (before, after.document)
             )
-            writing.rewrite(Path(before.name), was.encode(), text, "--fix")
+            writing.rewrite(Path(before.name), was.encode(), text)
     if not dry:
         output.heading(reports)
         output.findings(reports, aside=aside)

@@ -1,15 +1,13 @@
 """How findings are shown: one file per format, chosen by name, imported when chosen."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from dsconfig.report.render.terminal import Look, look_of
 from dsconfig.report.report import FileReport
 
-Renderer = Callable[[Sequence[FileReport], Look], str]
-
-__all__ = ["FORMATS", "FOR_PEOPLE", "Look", "Renderer", "render", "renderer"]
+__all__ = ["FORMATS", "FOR_PEOPLE", "Look", "render"]
 
 FORMATS = {
     "full": "dsconfig.report.render.full",
@@ -23,17 +21,12 @@ FORMATS = {
 FOR_PEOPLE = ("full", "concise")
 
 
-def renderer(name: str) -> Renderer:
-    """The renderer of a format. Raises ValueError for an unknown name."""
-    if name not in FORMATS:
-        raise ValueError(f"{name!r} is not an output format; choose one of {', '.join(FORMATS)}")
-    render: Renderer = import_module(FORMATS[name]).render
-    return render
-
-
 def render(name: str, files: Sequence[FileReport], look: Look | None = None) -> str:
     """The findings in a format; without ``look``, as standard output can show them.
 
     Raises ValueError for an unknown format.
     """
-    return renderer(name)(files, look or look_of(sys.stdout))
+    if name not in FORMATS:
+        raise ValueError(f"{name!r} is not an output format; choose one of {', '.join(FORMATS)}")
+    shown: str = import_module(FORMATS[name]).render(files, look or look_of(sys.stdout))
+    return shown

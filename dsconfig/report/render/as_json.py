@@ -78,7 +78,4 @@ def diagnostic_data(found: Diagnostic) -> dict[str, Any]:
 def _range(place: Range | None) -> dict[str, Any] | None:
     if place is None:
         return None
-    return {
-        "start": {"line": place.start.line, "column": place.start.column},
-        "end": {"line": place.end.line, "column": place.end.column},
-    }
+    return {"start": place.start._asdict(), "end": place.end._asdict()}

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 
-from dsconfig.report.diagnostic import Applicability, Diagnostic, Effect, Range, Severity
+from dsconfig.report.diagnostic import Applicability, Effect, Range, Severity
 from dsconfig.report.render.terminal import Look, is_control, one_line, paint
 from dsconfig.report.report import Cause, FileReport, by_cause
 
@@ -76,7 +76,10 @@ def _finding(file: str, lines: Sequence[str], cause: Cause, look: Look) -> str:
 def _notes(cause: Cause, margin: str, look: Look) -> list[str]:
     found = cause.first
     notes = [("also", one_line(cause.also))] if cause.others else []
-    notes.append(("effect", _consequence(found)))
+    late = found.late and found.effect is Effect.REFUSED
+    effect = LATE if late else f"{found.effect}: {found.effect.meaning}"
+    programs = f" ({', '.join(found.runtimes)})" if found.runtimes else ""
+    notes.append(("effect", f"{effect}{programs}"))
     if found.help:
         notes.append(("help", one_line(found.help)))
     if found.fix is not None:
@@ -90,12 +93,6 @@ def _notes(cause: Cause, margin: str, look: Look) -> list[str]:
         equals, strong = paint("=", "frame", look), paint(f"{label}:", "strong", look)
         lines.append(f"{margin} {equals} {strong}{wrapped}")
     return lines
-
-
-def _consequence(found: Diagnostic) -> str:
-    late = found.late and found.effect is Effect.REFUSED
-    words = LATE if late else f"{found.effect}: {found.effect.meaning}"
-    return f"{words} ({', '.join(found.runtimes)})" if found.runtimes else words
 
 
 def _wrap(text: str, width: int, indent: str) -> str:

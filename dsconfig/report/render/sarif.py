@@ -59,13 +59,15 @@ def _result(file: str, found: Diagnostic, index: dict[str, int]) -> dict[str, An
     if found.range is not None:
         location["region"] = _region(found.range)
     text = found.message if found.help is None else f"{found.message}\n{found.help}"
+    # The same for the same finding when the lines around it move.
+    identity = f"{found.code} {found.pointer}".encode(errors="backslashreplace")
     result: dict[str, Any] = {
         "ruleId": found.code,
         "ruleIndex": index[found.code],
         "level": LEVELS[found.severity],
         "message": {"text": text},
         "locations": [{"physicalLocation": location}],
-        "partialFingerprints": {"dsconfig/v1": _fingerprint(found)},
+        "partialFingerprints": {"dsconfig/v1": sha256(identity).hexdigest()[:16]},
         "properties": {
             "effect": str(found.effect),
             "late": found.late,
@@ -93,13 +95,6 @@ def _region(place: Range) -> dict[str, int]:
         "endLine": place.end.line,
         "endColumn": place.end.column,
     }
-
-
-def _fingerprint(found: Diagnostic) -> str:
-    """The same for the same finding when the lines around it move."""
-    return sha256(f"{found.code} {found.pointer}".encode(errors="backslashreplace")).hexdigest()[
-        :16
-    ]
 
 
 def _uri(file: str) -> str:
