@@ -156,17 +156,8 @@ def estimate(
         with usage():
             writing.write(html, pictures.page(found, said, told), option="--html")
     _show(found, facts, effective, program, written, output_format, read, changes, others)
-    if fail_if_oom and not _any_fits(found, facts):
+    if fail_if_oom and all(tables.not_fitting(option, facts) for option in found.options):
         raise typer.Exit(1)
-
-
-def _any_fits(found: "Estimate", facts: "Facts") -> bool:
-    """Whether one of the choices fits the card, and the main memory and disk that are known."""
-    return any(
-        all(fit.fits for fit in option.fits)
-        and not search.misfit_below(option.host, option.nvme, facts)
-        for option in found.options
-    )
 
 
 def _resolved(document: "Document", facts: "Facts", program: "Runtime") -> "Effective":

@@ -85,9 +85,8 @@ def with_trainable(facts: "Facts", trainable: str | None) -> "Facts":
     if trainable is None:
         return facts
     if facts.model is None:
-        if facts.outline is not None:
-            raise UsageError(facts.why_no_model)
-        raise UsageError("--trainable needs the model: give --model or --params")
+        needed = "--trainable needs the model: give --model or --params"
+        raise UsageError(facts.why_no_model if facts.outline else needed)
     if adapters.adapters_of(facts.model) is not None:
         raise UsageError("--trainable: the adapters in the model say already what is trained")
     with usage():

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsconfig.commands import options
-from dsconfig.commands.errors import UsageError
 from dsconfig.commands.validation.judge import Judge, Selection, selectors
 from dsconfig.commands.validation.output import Output
 from dsconfig.commands.validation.targets import STDIN, Target, targets
@@ -19,7 +18,7 @@ from dsconfig.source.pointer import dotted
 
 with lazily():
     from dsconfig.commands.validation import baseline as baselines
-    from dsconfig.commands.validation import fixing, settings
+    from dsconfig.commands.validation import fixing
 
 if TYPE_CHECKING:
     from dsconfig.report import Diagnostic, FileReport
@@ -87,7 +86,7 @@ def validate(
         selection=Selection(selectors("--select", select), selectors("--ignore", ignore)),
         baseline=baselines.load(baseline) if baseline else None,
     )
-    chosen = _targets(files, stdin_filename)
+    chosen = targets(files or ["."], stdin_filename)
     if fix or unsafe_fixes or diff:
         reports, changed = fixing.repair(chosen, judge, output, unsafe=unsafe_fixes, dry=diff)
     else:
@@ -98,20 +97,6 @@ def validate(
             _say_what_dsengine_needs(chosen[0], judge, reports[0], output)
     output.summary(reports)
     raise typer.Exit(_exit_code(reports, changed and diff, exit_zero, error_on_warning))
-
-
-def _targets(files: Sequence[str] | None, stdin_name: str | None) -> list[Target]:
-    arguments = files or ["."]
-    found = [
-        target
-        for target in targets(arguments, stdin_name)
-        if target.name in arguments
-        or target.source == STDIN
-        or not settings.settings_for(target.name).excludes(target.name)
-    ]
-    if not found:
-        raise UsageError(f"no config found in {', '.join(arguments)}; name the file itself")
-    return found
 
 
 def _judge(chosen: Sequence[Target], judge: Judge) -> list["FileReport"]:
@@ -133,9 +118,8 @@ def _say_what_dsengine_needs(
     target: Target, judge: Judge, report: "FileReport", output: Output
 ) -> None:
     """One line about what our own engine would stop at, where another program runs the file."""
-    if target.source == STDIN or report.report.refusals or report.reader is None:
-        return
-    if report.reader.inferred_from is None:
+    is_inferred = report.reader is not None and report.reader.inferred_from is not None
+    if target.source == STDIN or report.report.refusals or not is_inferred:
         return
     own = judge.for_file(target.name)
     pointers = dict.fromkeys(own.stops_dsengine(own.read(target)))

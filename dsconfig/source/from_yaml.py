@@ -149,14 +149,15 @@ def _config_node(root: Node) -> Node:
         is_chosen = name is not None and name.value == "deepspeed"
         for key in (*HOLDERS, "config_file") if is_chosen else HOLDERS:
             held = entries.get(key)
-            if held is not None and (
-                held.id == "mapping"
-                or (_is_path(held, key) and (node is root or _is_called_so(held)))
-            ):
-                inner = _config_node(held) if held.id == "mapping" else held
+            if held is None:
+                continue
+            if held.id == "mapping":
                 searched.add(id(held))
+                inner = _config_node(held)
                 if inner is not None:
                     return inner
+            elif _is_path(held, key) and (node is root or _is_called_so(held)):
+                return held
         least = 1 if node is root else 2
         # ``bf16: true`` is a trainer's: a ds_config has a block there.
         names = (

@@ -19,17 +19,12 @@ with lazily():
 class Output:
     """How one run of ``validate`` speaks."""
 
-    def __init__(self, form: str, *, quiet: bool = False) -> None:
+    def __init__(self, form: str, *, quiet: bool) -> None:
         if form not in FORMATS:
             known = ", ".join(FORMATS)
             raise UsageError(f"--output-format: {form!r} is not one of {known}")
         self.form = form
         self.quiet = quiet
-        for stream in (sys.stdout, sys.stderr):
-            # What the terminal cannot show is written as an escape instead of failing.
-            reconfigure = getattr(stream, "reconfigure", None)
-            if reconfigure is not None:
-                reconfigure(errors="backslashreplace")
 
     def findings(self, reports: Sequence[FileReport], *, aside: bool = False) -> None:
         """Print the findings; ``aside`` to stderr, where stdout holds a fixed config."""

@@ -1,11 +1,12 @@
 """Files, directories, globs and ``-`` as a list of configs to judge."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dsconfig.commands.errors import UsageError
+from dsconfig.commands.validation.settings import settings_for
 from dsconfig.lazily import lazily
 
 with lazily():
@@ -22,12 +23,18 @@ class Target(NamedTuple):
     name: str
 
 
-def targets(arguments: Iterable[str], stdin_name: str | None = None) -> list[Target]:
-    """What the arguments name, each file once, directories in alphabetical order."""
+def targets(arguments: Sequence[str], stdin_name: str | None) -> list[Target]:
+    """What the arguments name, each file once, directories in alphabetical order; without the files
+    in them that their project excludes. Raises UsageError where nothing is left.
+    """
     found: dict[str, Target] = {}
     for argument in arguments:
         for target in _expand(argument, stdin_name):
-            found.setdefault(target.source, target)
+            is_named = target.name in arguments or target.source == STDIN
+            if is_named or not settings_for(target.name).excludes(target.name):
+                found.setdefault(target.source, target)
+    if not found:
+        raise UsageError(f"no config found in {', '.join(arguments)}; name the file itself")
     return list(found.values())
 
 
