@@ -10,8 +10,6 @@ from dsconfig.runtimes.base import AutoFate, Runtime
 
 REFUSALS = (AutoFate.REFUSED, AutoFate.REFUSED_LATE)
 OURS = "dsengine"
-
-
 _EFFECTS = {
     AutoFate.KEPT: Effect.ALTERED,
     AutoFate.REFUSED: Effect.REFUSED,

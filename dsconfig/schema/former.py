@@ -26,18 +26,14 @@ def renewed(config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(zero, bool):  # the form before there were stages
         found[ZERO] = {"stage": int(zero)}
     elif isinstance(zero, dict):
-        found[ZERO] = _renewed_zero(dict(cast(Mapping[str, Any], zero)))
+        found[ZERO] = inside = dict(cast(Mapping[str, Any], zero))
+        for block, switch in SWITCHES.items():
+            value = inside.get(switch)
+            on = value.lower() in TRUE_WORDS if isinstance(value, str) else value is True
+            if on and block not in inside:
+                del inside[switch]
+                inside[block] = {"device": "cpu"}
+        for name, old in RENAMED.items():
+            if old in inside and name not in inside:
+                inside[name] = inside.pop(old)
     return found
-
-
-def _renewed_zero(zero: dict[str, Any]) -> dict[str, Any]:
-    for block, switch in SWITCHES.items():
-        value = zero.get(switch)
-        on = value.lower() in TRUE_WORDS if isinstance(value, str) else value is True
-        if on and block not in zero:
-            del zero[switch]
-            zero[block] = {"device": "cpu"}
-    for name, old in RENAMED.items():
-        if old in zero and name not in zero:
-            zero[name] = zero.pop(old)
-    return zero

@@ -57,18 +57,15 @@ def _refuse_unmet(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
         if not wanted.late:
             dotted, value = ".".join(path), read.get(*path)
             said = f"{dotted} is {value!r}; DeepSpeed takes {wanted.expected}"
-            raise Stops(_class_of(dotted, value), said, dotted)
+            # Bare where a method or an operator meets a wrong type.
+            error = _ALWAYS.get(dotted, "AttributeError")
+            if isinstance(value, str):
+                error = _METHODS.get(dotted, error)
+            raise Stops(error, said, dotted)
 
 
 _REPLAYED = (*batch.KEYS, "sequence_parallel_size")
 """Keys whose arithmetic is replayed as it is, with the errors it brings."""
-
-
-def _class_of(dotted: str, value: Any) -> str:
-    """The exception behind a demand: bare where a method or operator meets a wrong type."""
-    if dotted in _METHODS:
-        return _METHODS[dotted] if isinstance(value, str) else "AttributeError"
-    return _ALWAYS.get(dotted, "AttributeError")
 
 
 _METHODS = {
