@@ -1,10 +1,8 @@
 """What an accelerate config file (the YAML of ``accelerate config``) says of the run."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from dsconfig.facts import given
 from dsconfig.facts.given import FactError
 from dsconfig.source import plugin_settings
 
@@ -12,22 +10,13 @@ FLAG = "--accelerate-config"
 
 
 class Launch(NamedTuple):
-    """``settings`` is the whole file; ``plugin`` its ``deepspeed_config`` block."""
-
     world_size: int | None
     nodes: int | None
     precision: str | None
-    settings: Mapping[str, Any]
-    plugin: Mapping[str, Any]
-
-
-def from_path(path: str | Path) -> Launch:
-    """Read the file. Raises FactError on values of a wrong type."""
-    return launch(given.read_file(path, FLAG))
 
 
 def launch(settings: Mapping[str, Any]) -> Launch:
-    plugin = settings.get("deepspeed_config")
+    """What the whole file says. Raises FactError on values of a wrong type."""
     mixed = plugin_settings.mixed_precision(settings)
     # YAML 1.1 reads a bare ``no`` as false, and accelerate's own files write it bare.
     mixed = "no" if mixed is False else mixed
@@ -38,8 +27,6 @@ def launch(settings: Mapping[str, Any]) -> Launch:
         world_size=_count(settings, "num_processes"),
         nodes=_machines(settings),
         precision=None if chosen is None else plugin_settings.PRECISIONS.get(chosen, "fp32"),
-        settings=settings,
-        plugin=plugin if isinstance(plugin, dict) else {},
     )
 
 

@@ -90,8 +90,9 @@ def _adapted(
 
 
 def _with_adapter(module: ModuleFact, rank: int, dropout: str) -> ModuleFact:
-    width_in, width_out = _widths(module)
-    dtype = module.parameters[0].dtype
+    weight = module.parameters[0]
+    is_transposed, dtype = module.type == "Conv1D", weight.dtype
+    width_in, width_out = weight.shape if is_transposed else weight.shape[::-1]
 
     def beside(name: str, kind: str, *weights: TensorFact) -> ModuleFact:
         place = f"{module.name}.{name}"
@@ -105,12 +106,6 @@ def _with_adapter(module: ModuleFact, rank: int, dropout: str) -> ModuleFact:
         beside(_UP, "Linear", TensorFact("weight", (width_out, rank), dtype)),
     )
     return ModuleFact(module.name, module.type, children=parts)
-
-
-def _widths(linear: ModuleFact) -> tuple[int, int]:
-    """(in, out)."""
-    rows, columns = linear.parameters[0].shape
-    return (rows, columns) if linear.type == "Conv1D" else (columns, rows)
 
 
 def adapters_of(tree: ModelTree) -> Adapters | None:

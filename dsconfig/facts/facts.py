@@ -4,7 +4,7 @@ Its parts have modules of their own: a config judged without facts needs this cl
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,11 @@ from dsconfig.lazily import lazily
 
 with lazily():
     from dsconfig import mesh
+    from dsconfig.facts import training
 
 if TYPE_CHECKING:
     from dsconfig.facts.machine import DeviceFacts, HostFacts
-    from dsconfig.facts.model import ModelOutline, ModelTree
+    from dsconfig.facts.model import Architecture, ModelOutline, ModelTree
     from dsconfig.facts.training import TrainingFacts
 
 
@@ -64,6 +65,35 @@ class Facts:
         """Why nothing can be said that needs the model's sizes, and what supplies them."""
         asked = "the model is unknown: give --model or --params"
         return self.outline.why if self.outline is not None else asked
+
+    @property
+    def architecture(self) -> "Architecture | None":
+        """The model's sizes, where they are known."""
+        return self.model.architecture if self.model else None
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """TrainingArguments of the run, and what flags say in their words."""
+        return self.training.arguments if self.training else {}
+
+    @property
+    def sequence_length(self) -> int | None:
+        return self.training.sequence_length if self.training else None
+
+    @property
+    def device_bytes(self) -> int | None:
+        """Memory of the device, where it is known."""
+        return self.device.memory_bytes if self.device else None
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the processor is the device."""
+        return self.device is not None and self.device.kind == "cpu"
+
+    def with_arguments(self, arguments: Mapping[str, Any]) -> "Facts":
+        """The same run with these arguments, and those that it has beside them."""
+        held = self.training or training.TrainingFacts()
+        return replace(self, training=replace(held, arguments={**held.arguments, **arguments}))
 
     @property
     def data_parallel(self) -> int | None:

@@ -9,10 +9,10 @@ from typing import Any
 
 from dsconfig import mesh
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.given import FactError, above_zero, byte_count, not_negative
+from dsconfig.facts.given import FactError, above_zero, byte_count, not_negative, read_file
 from dsconfig.facts.machine import DeviceFacts, HostFacts, named_device, processor, this_host
 from dsconfig.facts.model import ModelOutline, ModelTree
-from dsconfig.facts.training import FLAG, TrainingFacts, from_path, training
+from dsconfig.facts.training import FLAG, TrainingFacts, training
 from dsconfig.lazily import lazily
 from dsconfig.schema.version import Version
 
@@ -64,7 +64,8 @@ def gather(
 def _facts(given: Mapping[str, Any]) -> Facts:
     """The arguments of :func:`gather` by name, checked and looked up."""
     origins: dict[str, str] = {}
-    launch = _launch(given["accelerate_config"])
+    launched = _settings(given["accelerate_config"], accelerate_config.FLAG)
+    launch = accelerate_config.launch(launched)
     for name, flag in (("training", "training_args"), ("launch", "accelerate_config")):
         if isinstance(given[flag], str | Path):
             origins[name] = str(given[flag])
@@ -80,20 +81,24 @@ def _facts(given: Mapping[str, Any]) -> Facts:
         above_zero(own[name], _FLAG_OF[name])
     for name in ("learning_rate", "warmup_steps"):
         not_negative(own[name], _FLAG_OF[name])
-    own["precision"] = _precision(given["precision"])
+    if own["precision"] not in (None, *_PRECISIONS):
+        said = f"{own['precision']!r} is unknown; give one of {', '.join(_PRECISIONS)}"
+        raise FactError("--precision", said)
     device = given["device"]
+    model = _model(given["model"], given["params"], origins)
     ranks_of_node = mesh.ranks_per_node(ranks, nodes) if ranks else 1
     return Facts(
         world_size=ranks,
         nodes=nodes,
         device=_device(device, given["device_memory"], ranks_of_node, origins),
         host=_host(device, given["host_memory"], given["nvme"], given["nvme_size"], origins),
-        **_model(given["model"], given["params"], origins),
+        model=None if isinstance(model, ModelOutline) else model,
+        outline=model if isinstance(model, ModelOutline) else None,
         training=_training(given["training_args"], launch.precision, own, origins),
         client_optimizer=given["client_optimizer"],
         client_scheduler=given["client_scheduler"],
         releases=MappingProxyType(_releases(given["releases"])),
-        launch=MappingProxyType(dict(launch.settings)),
+        launch=MappingProxyType(dict(launched)),
         node_link_gb_per_second=_node_link(given["node_link"], origins),
         origins=MappingProxyType(origins),
         **degrees,
@@ -141,13 +146,9 @@ _WHOLE = (
 )
 
 
-def _launch(source: str | Path | Mapping[str, Any] | None) -> Any:
-
-    if source is None:
-        return accelerate_config.Launch(None, None, None, {}, {})
-    if isinstance(source, Mapping):
-        return accelerate_config.launch(source)
-    return accelerate_config.from_path(source)
+def _settings(source: str | Path | Mapping[str, Any] | None, flag: str) -> Mapping[str, Any]:
+    """Those of a file, or as they are given."""
+    return read_file(source, flag) if isinstance(source, str | Path) else source or {}
 
 
 def _either(
@@ -198,12 +199,6 @@ def _node_link(given: str | float | None, origins: dict[str, str]) -> float | No
     return rate
 
 
-def _precision(name: str | None) -> str | None:
-    if name is not None and name not in _PRECISIONS:
-        raise FactError("--precision", f"{name!r} is unknown; give one of {', '.join(_PRECISIONS)}")
-    return name
-
-
 def _device(
     device: str | DeviceFacts | None,
     memory: str | int | None,
@@ -223,18 +218,13 @@ def _device(
     elif device.lower() == "cpu":
         found = processor(ranks_of_node)
     else:
-        found = _named_device(device, capacity)
+        try:
+            found = named_device(device)
+        except FactError:
+            if capacity is None:
+                raise
+            found = DeviceFacts(name=device)
     return replace(found, memory_bytes=capacity) if capacity is not None else found
-
-
-def _named_device(name: str, capacity: int | None) -> DeviceFacts:
-
-    try:
-        return named_device(name)
-    except FactError:
-        if capacity is None:
-            raise
-        return DeviceFacts(name=name, memory_bytes=capacity)
 
 
 def _host(
@@ -267,16 +257,6 @@ def _model(
     model: str | Path | ModelTree | None,
     params: str | int | float | None,
     origins: dict[str, str],
-) -> dict[str, Any]:
-    """The field of Facts that holds what is known of the model."""
-    found = _named_model(model, params, origins)
-    return {"outline" if isinstance(found, ModelOutline) else "model": found}
-
-
-def _named_model(
-    model: str | Path | ModelTree | None,
-    params: str | int | float | None,
-    origins: dict[str, str],
 ) -> ModelTree | ModelOutline | None:
     if model is not None and params is not None:
         raise FactError("--params", "--model already says how many parameters there are; drop one")
@@ -299,7 +279,6 @@ def _named_model(
         if not path.is_file():
             raise FactError("--model", f"{model} does not exist; name a config.json or a model")
         return hf_config.from_path(path)
-
     cached = hub.config_of(str(model))
     if cached is not None:
         origins["model"] = f"--model, from {cached}"
@@ -313,7 +292,6 @@ def _training(
     own: Mapping[str, Any],
     origins: dict[str, str],
 ) -> TrainingFacts | None:
-
     given = {name: value for name, value in own.items() if value is not None}
     for name in given:
         origins[name] = _FLAG_OF[name]
@@ -322,10 +300,7 @@ def _training(
             given["precision"] = launch_precision
             origins["precision"] = "--accelerate-config"
         return TrainingFacts(**given) if given else None
-    if isinstance(source, Mapping):
-        held = training(source)
-    else:
-        held = from_path(source)
+    held = training(_settings(source, FLAG))
     for field in fields(held):
         if field.name not in given and getattr(held, field.name) is not None:
             origins[field.name] = FLAG

@@ -125,8 +125,7 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
         raise SizesUnknown("--model", f"{name} has no vocab_size: {remedy}")
     dtype = config.get("dtype") or config.get("torch_dtype") or part.get("torch_dtype")
     trained_in = dtype if dtype in ("bfloat16", "float16", "float32") else None
-    tree = _counted(name, shape, trained_in)
-    tree = tree or _estimated(name, shape, is_rotary=_is_rotary(part))
+    tree = _counted(name, shape) or _estimated(name, shape, part)
     missing = tuple(_left_out(part, shape))
     tree = replace(tree, assumed=(*tree.assumed, *missing)) if missing else tree
     if not (_first(config, "hidden_size") and _depth(config)):
@@ -169,7 +168,7 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
         raise FactError("--model", f"{said}; mend the file, or give --params")
     family = config.get("model_type") or config.get("architecture")
     mixture = mixtures.mixture_of(config, layers)
-    dense = frozenset(range(layers)) if mixture is None else frozenset(mixture.dense)
+    dense = frozenset(mixture.get("dense_blocks", range(layers)))
     blocks = mixers.blocks_of(config, layers, hidden, lambda place: place not in dense)
     return Architecture(
         hidden_size=hidden,
@@ -184,7 +183,7 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
         tied_embeddings=_is_tied(config),
         query_key_norm=architectures.normalises_heads(family) or config.get("use_qk_norm") is True,
         family=family if isinstance(family, str) else None,
-        **({} if mixture is None else mixture.sizes),
+        **mixture,
         blocks=blocks,
         extras=_extras(config),
     )
@@ -282,14 +281,9 @@ def _is_gated(config: Mapping[str, Any]) -> bool:
     return "silu" in activation or "swiglu" in activation or "gated" in activation
 
 
-def _is_rotary(config: Mapping[str, Any]) -> bool:
-    """Whether positions are turned into queries and keys, and have no table of their own."""
-    return _first(config, "kv_heads") is not None or any(key.startswith("rope") for key in config)
-
-
-def _counted(name: str, shape: Architecture, trained_in: str | None = None) -> ModelTree | None:
+def _counted(name: str, shape: Architecture) -> ModelTree | None:
     """The tree of a known family. Raises SizesUnknown where one of its tensors has no elements."""
-    tree = architectures.model_of(name, shape, trained_in=trained_in)
+    tree = architectures.model_of(name, shape)
     if tree is None or tree.root is None:
         return None
     for tensor, fact in tree.root.named_parameters():
@@ -299,8 +293,10 @@ def _counted(name: str, shape: Architecture, trained_in: str | None = None) -> M
     return tree
 
 
-def _estimated(name: str, shape: Architecture, *, is_rotary: bool) -> ModelTree:
+def _estimated(name: str, shape: Architecture, config: Mapping[str, Any]) -> ModelTree:
     """Counts of a family without a tree here: those of a relative of the same sizes."""
+    # Positions that are turned into queries and keys have no table of their own.
+    is_rotary = _first(config, "kv_heads") or any(key.startswith("rope") for key in config)
     twin = "llama" if shape.gated_mlp or is_rotary else "gpt2"
     if shape.extras.get("kv_lora_rank"):
         twin = "deepseek_v3"

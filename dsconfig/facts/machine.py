@@ -56,7 +56,13 @@ class HostFacts:
     @property
     def usable_bytes(self) -> int | None:
         """What a job can have of the main memory; the rest is the system's."""
-        return None if self.memory_bytes is None else self.memory_bytes - _of_system(self)
+        if self.memory_bytes is None:
+            return None
+        left, taken = self.memory_bytes, 0.0
+        for size, share in _TAKEN_BY_SYSTEM:
+            part = min(left, size * GIB)
+            left, taken = left - part, taken + part * share
+        return self.memory_bytes - int(taken + left * _TAKEN_ABOVE)
 
 
 _TAKEN_BY_SYSTEM = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06))
@@ -64,14 +70,6 @@ _TAKEN_ABOVE = 0.02
 """Shares of one slice of GiB after the other, and of all above them, that kernel, daemons and page
 cache need: what Google Kubernetes Engine keeps from the jobs of a node (its page "Plan GKE Standard
 node sizes")."""
-
-
-def _of_system(host: HostFacts) -> int:
-    left, taken = host.memory_bytes or 0, 0.0
-    for size, share in _TAKEN_BY_SYSTEM:
-        part = min(left, size * GIB)
-        left, taken = left - part, taken + part * share
-    return int(taken + left * _TAKEN_ABOVE)
 
 
 _KIND_OF_VENDOR = {"nvidia": "cuda", "amd": "rocm", "intel": "hpu"}

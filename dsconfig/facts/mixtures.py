@@ -4,7 +4,6 @@ Families name the same sizes differently. Read from the configuration files of t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from dsconfig.facts.given import FactError
@@ -31,55 +30,25 @@ _ONE_SHARED = frozenset({"llama4_text"})
 """Families with a shared expert of which the config says nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture:
-    """``dense`` are the places of blocks with one MLP in the experts' place, ``dense_width`` wide
-    (None: as intermediate_size says); ``shared`` is the inner width of all experts that every
-    token goes through."""
-
-    experts: int
-    chosen: int | None
-    width: int | None
-    shared: int = 0
-    dense: tuple[int, ...] = ()
-    dense_width: int | None = None
-
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """The same as an :class:`~dsconfig.facts.model.Architecture` has it."""
-        return {
-            "experts": self.experts,
-            "experts_per_token": self.chosen,
-            "expert_size": self.width,
-            "shared_width": self.shared,
-            "dense_blocks": self.dense,
-            "dense_width": self.dense_width,
-        }
-
-
-def mixture_of(config: Mapping[str, Any], layers: int) -> Mixture | None:
-    """None where every token goes through one MLP in each block."""
+def mixture_of(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """Its sizes, by field of :class:`~dsconfig.facts.model.Architecture`; empty where every token
+    goes through one MLP in each block."""
     experts = count(config, EXPERTS)
     if experts is None or experts < 2 or config.get("is_moe") is False:
-        return None
+        return {}
     width = count(config, _WIDTH) or count(config, ("intermediate_size",))
-    return Mixture(
-        experts=experts,
-        chosen=count(config, _CHOSEN),
-        width=width,
-        shared=_shared(config, width or 0),
-        dense=tuple(each for each in range(layers) if not _is_mixed(config, each)),
-        dense_width=count(config, _DENSE_WIDTH),
-    )
-
-
-def _shared(config: Mapping[str, Any], width: int) -> int:
-    named = shared_width(config)
-    if named is not None:
-        return named
-    if config.get("model_type") in _ONE_SHARED:
-        return width
-    return (count(config, _SHARED_EXPERTS) or 0) * width
+    shared = shared_width(config)
+    if shared is None:
+        one = config.get("model_type") in _ONE_SHARED
+        shared = (1 if one else count(config, _SHARED_EXPERTS) or 0) * (width or 0)
+    return {
+        "experts": experts,
+        "experts_per_token": count(config, _CHOSEN),
+        "expert_size": width,
+        "shared_width": shared,
+        "dense_blocks": tuple(each for each in range(layers) if not _is_mixed(config, each)),
+        "dense_width": count(config, _DENSE_WIDTH),
+    }
 
 
 def shared_width(config: Mapping[str, Any]) -> int | None:

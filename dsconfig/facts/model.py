@@ -126,6 +126,16 @@ class Architecture:
         return self.head_dim or self.hidden_size // self.heads
 
     @property
+    def width_of_queries(self) -> int:
+        """Of all heads together."""
+        return self.heads * self.width_of_head
+
+    @property
+    def width_of_keys(self) -> int:
+        """Of all keys together; their values are as wide."""
+        return (self.kv_heads or self.heads) * self.width_of_head
+
+    @property
     def width_of_mlp(self) -> int:
         return self.intermediate_size or 4 * self.hidden_size
 

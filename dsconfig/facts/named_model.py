@@ -49,30 +49,8 @@ _EXTRAS = (
     "qk_rope_head_dim",
     "qk_nope_head_dim",
 )
-_TRAINED_IN_BF16 = {
-    "llama",
-    "mistral",
-    "mixtral",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "gemma2",
-    "gemma3_text",
-    "smollm3",
-    "gpt_oss",
-    "glm4_moe",
-    "llama4_text",
-    "minimax_m2",
-    "qwen3_next",
-    "qwen3_5_text",
-    "qwen3_5_moe_text",
-    "phi3",
-    "deepseek_v3",
-    "kimi_linear",
-    "bloom",
-    "falcon",
-    "t5",
-}
+_NOT_IN_BF16 = {"gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "phi", "bert"}
+"""Families that were trained in another dtype, of those in the catalogue."""
 TUNED = re.compile(r"-(?:instruct|chat|it|base)(?=-hf$|$)", re.IGNORECASE)
 """What is put behind the name of a model that was trained further: its sizes stay the same."""
 _REMEDY = "Give the path of its config.json, or --params"
@@ -96,12 +74,7 @@ def model(name: str) -> ModelTree:
 
 def _tree(entry: Mapping[str, Any]) -> ModelTree:
     sizes = architecture(entry)
-    trained_in = "bfloat16" if sizes.family in _TRAINED_IN_BF16 else None
-    config = MappingProxyType({"hidden_size": entry["hidden_size"]})
-    tree = architectures.model_of(entry["name"], sizes, trained_in=trained_in)
-    if tree is not None:
-        return replace(tree, config=config)
-    return ModelTree(
+    tree = architectures.model_of(entry["name"], sizes) or ModelTree(
         name=entry["name"],
         parameters=entry["params"],
         trainable=entry["params"],
@@ -110,8 +83,11 @@ def _tree(entry: Mapping[str, Any]) -> ModelTree:
         largest_module=entry["largest_module_params"],
         largest_block=entry["largest_block_params"],
         hidden_size=entry["hidden_size"],
-        trained_in=trained_in,
-        config=config,
+    )
+    return replace(
+        tree,
+        trained_in=None if sizes.family in _NOT_IN_BF16 else "bfloat16",
+        config=MappingProxyType({"hidden_size": entry["hidden_size"]}),
     )
 
 

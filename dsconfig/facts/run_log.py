@@ -64,10 +64,6 @@ class RunLog:
     found: tuple[str, ...] = field(default=())
     """What kinds of lines there were, in words."""
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.found
-
     def peak(self, phase: str) -> int | None:
         """The most that was allocated in a phase; None where nothing was printed there."""
         return max((each.peak for each in self.readings if each.phase == phase), default=None)
@@ -89,7 +85,7 @@ def from_path(path: str | Path) -> RunLog:
         limit = LARGEST_BYTES // MIB
         raise FactError("--log", f"{path} is larger than {limit} MiB: name a part of it")
     found = from_text(data.decode("utf-8", errors="replace"))
-    if found.is_empty:
+    if not found.found:
         raise FactError(
             "--log",
             f"{path} holds no line that is known: memory of DeepSpeed (see_memory_usage), its "
@@ -108,6 +104,7 @@ def from_text(text: str) -> RunLog:
     lacking = _out_of_memory(lines)
     config = _config(text)
     iteration = list(_ITERATION.finditer(text))
+    world = _first(_WORLD, text)
     kinds = {
         "memory by caption": bool(readings),
         "throughput": bool(rates or iteration),
@@ -117,7 +114,7 @@ def from_text(text: str) -> RunLog:
     }
     return RunLog(
         release=_first(_RELEASE, text),
-        world_size=_whole(_first(_WORLD, text)),
+        world_size=int(world) if world else None,
         config=config,
         readings=readings,
         samples_per_second=float(rates[-1][1]) if rates else None,
@@ -249,10 +246,6 @@ def _config(text: str) -> Mapping[str, Any] | None:
 def _first(pattern: re.Pattern[str], text: str) -> str | None:
     hit = pattern.search(text)
     return hit[1] if hit else None
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text else None
 
 
 def _seconds(hit: re.Match[str]) -> float | None:

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from dsconfig.facts import given
 from dsconfig.facts.given import FactError
 
 FLAG = "--training-args"
@@ -119,11 +117,6 @@ NUMBERS = (
 
 OF_SCRIPTS = frozenset(("max_seq_length", "max_length", "num_training_steps"))
 """Arguments that are read here and are fields of scripts' and trainers' own classes."""
-
-
-def from_path(path: str | Path) -> TrainingFacts:
-    """Read a file of TrainingArguments. Raises FactError on values of a wrong type."""
-    return training(given.read_file(path, FLAG))
 
 
 def training(arguments: Mapping[str, Any]) -> TrainingFacts:

@@ -1,4 +1,4 @@
-"""Model trees built from sizes: one file per family, names as in Hugging Face's modules.
+"""Model trees built from sizes: names as in Hugging Face's modules.
 
 Each family module has ``build(sizes: Architecture) -> Part``. Nothing is imported before a
 model of that family is asked for.
@@ -6,7 +6,7 @@ model of that family is asked for.
 
 from importlib import import_module
 
-from dsconfig.facts.model import Architecture, ModelTree, ModuleFact, counted
+from dsconfig.facts.model import Architecture, ModelTree, counted
 
 HOME_OF_FAMILY = {
     "llama": "llama",
@@ -19,15 +19,9 @@ HOME_OF_FAMILY = {
     "phi3": "llama",
     "mixtral": "llama",
     "qwen3_moe": "llama",
-    "gpt2": "gpt2",
-    "gpt": "gpt",
-    "gpt_neo": "eleuther",
-    "gptj": "eleuther",
-    "gpt_neox": "eleuther",
-    "opt": "opt",
-    "bloom": "bloom",
-    "falcon": "bloom",
-    "phi": "bloom",
+    **dict.fromkeys(
+        ("gpt", "gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "bloom", "falcon", "phi"), "gpt"
+    ),
     "deepseek_v2": "deepseek",
     "deepseek_v3": "deepseek",
     "kimi_k2": "deepseek",
@@ -86,29 +80,17 @@ _NORMALISING = frozenset(
 )
 
 
-def tree(sizes: Architecture) -> ModuleFact | None:
-    """The whole module tree, or None when the family is not known here."""
+def model_of(name: str, sizes: Architecture) -> ModelTree | None:
+    """The tree of a known family, None for the others. Everything is counted from its tensors."""
     home = HOME_OF_FAMILY.get(sizes.family or "")
     if home is None or (home == "hybrid" and not sizes.blocks):
         return None
-    return import_module(f"{__name__}.{home}").build(sizes).placed()
-
-
-def model_of(
-    name: str, sizes: Architecture, *, trained_in: str | None = None, assumed: tuple[str, ...] = ()
-) -> ModelTree | None:
-    """The tree of a known family, None for the others. Everything is counted from its tensors."""
-    root = tree(sizes)
-    if root is None:
-        return None
+    root = import_module(f"{__name__}.{home}").build(sizes).placed()
     bare = ModelTree(
         name=name,
         parameters=0,
         trainable=0,
-        root=root,
         architecture=sizes,
         hidden_size=sizes.hidden_size,
-        trained_in=trained_in,
-        assumed=assumed,
     )
     return counted(bare, root)

@@ -5,6 +5,7 @@ from dsconfig.facts.architectures.parts import (
     Part,
     embedding,
     group,
+    language_model,
     linear,
     rms_norm,
     stack_of,
@@ -28,9 +29,7 @@ def build(sizes: Architecture) -> Part:
         stack_of("layers", blocks),
         rms_norm("norm", hidden),
     )
-    tied = "model.embed_tokens.weight" if sizes.tied_embeddings else ""
-    head = linear("lm_head", hidden, sizes.vocab_size, tied=tied)
-    return group("", f"{PREFIX}ForCausalLM", body, head)
+    return language_model(sizes, f"{PREFIX}ForCausalLM", body, "embed_tokens")
 
 
 def block(sizes: Architecture, inner: Part) -> Part:

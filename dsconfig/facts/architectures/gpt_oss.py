@@ -1,6 +1,14 @@
 """gpt-oss: grouped attention with a sink per head, experts in every block, biases everywhere."""
 
-from dsconfig.facts.architectures.parts import Part, embedding, group, linear, rms_norm, stack
+from dsconfig.facts.architectures.parts import (
+    Part,
+    embedding,
+    group,
+    language_model,
+    linear,
+    rms_norm,
+    stack,
+)
 from dsconfig.facts.model import Architecture, TensorFact
 
 PREFIX = "GptOss"
@@ -16,7 +24,7 @@ def build(sizes: Architecture) -> Part:
         stack("layers", block(sizes), sizes.layers),
         rms_norm("norm", hidden),
     )
-    return group("", f"{PREFIX}ForCausalLM", body, linear("lm_head", hidden, sizes.vocab_size))
+    return language_model(sizes, f"{PREFIX}ForCausalLM", body)
 
 
 def block(sizes: Architecture) -> Part:
@@ -34,8 +42,8 @@ def block(sizes: Architecture) -> Part:
 
 def attention(sizes: Architecture) -> Part:
     """The sinks are one more score for each head, which belongs to no token."""
-    hidden, width = sizes.hidden_size, sizes.width_of_head
-    queries, keys = sizes.heads * width, (sizes.kv_heads or sizes.heads) * width
+    hidden = sizes.hidden_size
+    queries, keys = sizes.width_of_queries, sizes.width_of_keys
     return Part(
         "self_attn",
         f"{PREFIX}Attention",

@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 
 from dsconfig.facts.architectures import deepseek
 from dsconfig.facts.architectures.mixers import mixer_part
-from dsconfig.facts.architectures.parts import Part, embedding, group, linear, rms_norm, stack_of
+from dsconfig.facts.architectures.parts import (
+    Part,
+    embedding,
+    group,
+    language_model,
+    linear,
+    rms_norm,
+    stack_of,
+)
 from dsconfig.facts.mixers import ATTENTION, Block, Mixer, Mixing
 from dsconfig.facts.model import Architecture, TensorFact
 
@@ -148,9 +156,7 @@ def build(sizes: Architecture) -> Part:
         stack_of("layers", tuple(one[block] for block in sizes.blocks)),
         rms_norm(dialect.last_norm, hidden),
     )
-    tied = f"{dialect.body}.{dialect.table}.weight" if sizes.tied_embeddings else ""
-    head = linear("lm_head", hidden, sizes.vocab_size, tied=tied)
-    return group("", f"{dialect.prefix}ForCausalLM", body, head)
+    return language_model(sizes, f"{dialect.prefix}ForCausalLM", body, dialect.table)
 
 
 def _block(sizes: Architecture, dialect: Dialect, block: Block) -> Part:
@@ -180,7 +186,7 @@ def attention(sizes: Architecture, dialect: Dialect) -> Part:
     if sizes.extras.get("kv_lora_rank"):
         return deepseek.attention(sizes)
     hidden, width = sizes.hidden_size, sizes.width_of_head
-    queries, keys = sizes.heads * width, (sizes.kv_heads or sizes.heads) * width
+    queries, keys = sizes.width_of_queries, sizes.width_of_keys
     gated = 2 if dialect.gate == "double" else 1
     gate = dialect.gate if gated == 1 else ""
     normed = (queries, keys) if dialect.normalises_all_heads else (width, width)

@@ -1,6 +1,14 @@
 """Llama and what descends from it: Mistral, Qwen 2 and 3, Gemma 2 and 3, Phi-3, SmolLM3."""
 
-from dsconfig.facts.architectures.parts import Part, embedding, group, linear, rms_norm, stack_of
+from dsconfig.facts.architectures.parts import (
+    Part,
+    embedding,
+    group,
+    language_model,
+    linear,
+    rms_norm,
+    stack_of,
+)
 from dsconfig.facts.model import Architecture, TensorFact
 
 CLASS_PREFIX = {
@@ -28,9 +36,7 @@ def build(sizes: Architecture) -> Part:
         stack_of("layers", blocks(sizes, prefix)),
         rms_norm("norm", hidden),
     )
-    tied = "model.embed_tokens.weight" if sizes.tied_embeddings else ""
-    head = linear("lm_head", hidden, sizes.vocab_size, tied=tied)
-    return group("", f"{prefix}ForCausalLM", body, head)
+    return language_model(sizes, f"{prefix}ForCausalLM", body, "embed_tokens")
 
 
 def per_layer_inputs(sizes: Architecture) -> tuple[Part, ...]:
@@ -72,7 +78,7 @@ def block(sizes: Architecture, prefix: str, inner: Part) -> Part:
 
 def attention(sizes: Architecture, prefix: str) -> Part:
     hidden, width = sizes.hidden_size, sizes.width_of_head
-    queries, keys = sizes.heads * width, (sizes.kv_heads or sizes.heads) * width
+    queries, keys = sizes.width_of_queries, sizes.width_of_keys
     output = linear("o_proj", queries, hidden)
     if sizes.family == "phi3":
         fused = linear("qkv_proj", hidden, queries + 2 * keys)
@@ -106,15 +112,16 @@ def feed_forward(sizes: Architecture, prefix: str, name: str = "mlp", width: int
 
 def experts(sizes: Architecture, prefix: str) -> Part:
     """A mixture of experts, the experts' weights in two three-dimensional tensors."""
-    router = Part("gate", f"{prefix}TopKRouter", (_router_weight(sizes),))
+    router = TensorFact("weight", (sizes.experts or 0, sizes.hidden_size))
+    shared = None
+    if sizes.shared_width:
+        shared = feed_forward(sizes, prefix, "shared_expert", sizes.shared_width)
     return group(
         "mlp",
         f"{prefix}SparseMoeBlock",
-        router,
+        Part("gate", f"{prefix}TopKRouter", (router,)),
         fused_experts(sizes, prefix),
-        feed_forward(sizes, prefix, "shared_expert", sizes.shared_width)
-        if sizes.shared_width
-        else None,
+        shared,
     )
 
 
@@ -127,7 +134,3 @@ def fused_experts(sizes: Architecture, prefix: str) -> Part:
         TensorFact("down_proj", (count, hidden, inner)),
     )
     return Part("experts", f"{prefix}Experts", weights)
-
-
-def _router_weight(sizes: Architecture) -> TensorFact:
-    return TensorFact("weight", (sizes.experts or 0, sizes.hidden_size))

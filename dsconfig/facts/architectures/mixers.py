@@ -7,28 +7,11 @@ from dsconfig.facts.model import TensorFact
 
 def mixer_part(mixer: Mixer, hidden: int, family: str, name: str, prefix: str) -> Part:
     """The module of one mixer, called ``name`` in its block."""
-    build = {
-        Mixing.DELTA: _delta,
-        Mixing.KIMI_DELTA: _kimi_delta,
-        Mixing.MAMBA: _mamba,
-        Mixing.MAMBA_2: _mamba_2,
-        Mixing.CONVOLUTION: _convolution,
-        Mixing.LIGHTNING: _lightning,
-        Mixing.RECURRENT: _recurrent,
-    }[mixer.kind]
+    type_, build = _KINDS[mixer.kind]
     own, children = build(mixer, hidden, family)
-    return Part(name, f"{prefix}{_KINDS[mixer.kind]}", own, children)
+    return Part(name, f"{prefix}{type_}", own, children)
 
 
-_KINDS = {
-    Mixing.DELTA: "GatedDeltaNet",
-    Mixing.KIMI_DELTA: "DeltaAttention",
-    Mixing.MAMBA: "MambaMixer",
-    Mixing.MAMBA_2: "Mamba2Mixer",
-    Mixing.CONVOLUTION: "ShortConv",
-    Mixing.LIGHTNING: "LightningAttention",
-    Mixing.RECURRENT: "RecurrentBlock",
-}
 _Parts = tuple[tuple[TensorFact, ...], tuple[Part, ...]]
 
 
@@ -133,3 +116,14 @@ def _recurrent(mixer: Mixer, hidden: int, family: str) -> _Parts:
         _short_convolution(mixer, "conv_1d"),
         Part("rg_lru", "Rglru", tuple(gates)),
     )
+
+
+_KINDS = {
+    Mixing.DELTA: ("GatedDeltaNet", _delta),
+    Mixing.KIMI_DELTA: ("DeltaAttention", _kimi_delta),
+    Mixing.MAMBA: ("MambaMixer", _mamba),
+    Mixing.MAMBA_2: ("Mamba2Mixer", _mamba_2),
+    Mixing.CONVOLUTION: ("ShortConv", _convolution),
+    Mixing.LIGHTNING: ("LightningAttention", _lightning),
+    Mixing.RECURRENT: ("RecurrentBlock", _recurrent),
+}

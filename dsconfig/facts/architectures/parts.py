@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from dsconfig.facts.model import ModuleFact, TensorFact
+from dsconfig.facts.model import Architecture, ModuleFact, TensorFact
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +67,12 @@ def stack_of(name: str, blocks: tuple[Part, ...]) -> Part:
         replace(block, name=str(index), repeated=True) for index, block in enumerate(blocks)
     )
     return Part(name, "ModuleList", children=tuple(numbered))
+
+
+def language_model(
+    sizes: Architecture, type_: str, body: Part, table: str = "", *, bias: bool = False
+) -> Part:
+    """``body`` under its head, which shares the embedding ``table`` where the sizes tie them."""
+    tied = f"{body.name}.{table}.weight" if table and sizes.tied_embeddings else ""
+    head = linear("lm_head", sizes.hidden_size, sizes.vocab_size, bias=bias, tied=tied)
+    return group("", type_, body, head)
