@@ -4,17 +4,15 @@ Notation: s tokens, b samples, h hidden size, a heads, k key/value heads, d head
 width of the MLP, v vocabulary, w bytes of the model dtype. Everything is per rank.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from dsconfig.cost.families import Family, Norm, family_of
 from dsconfig.cost.loss import FORMULAS, Loss, loss_bytes, loss_of, upcasts_logits
-from dsconfig.cost.mixers import KERNELS, mixer_bytes
+from dsconfig.cost.mixers import KERNELS, bytes_without_scores
 from dsconfig.facts.adapters import Adapters, adapters_of
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.mixers import Block, Mixing
+from dsconfig.facts.mixers import Block
 from dsconfig.facts.model import Architecture
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.version import Version
@@ -114,8 +112,6 @@ def block_bytes(
     family = family_of(shape)
     dropout = family.dropout and style.dropout is not False
     scores_dropout = family.attention_dropout and style.dropout is not False
-    queries = shape.heads * shape.width_of_head / shape.hidden_size
-    values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
     frozen = adapters is not None
     norms = _norms(family, shape, style, block, frozen=frozen)
     attention = _attention(family, shape, style)
@@ -125,14 +121,14 @@ def block_bytes(
         quadratic = _scores(family, style, scores_dropout)
     elif scores_dropout and style.mask_width > 1:
         # The CPU has no fused attention with dropout: scaled q and k, and the scores.
-        attention += style.width * (2 * queries + values)
+        queries = shape.width_of_queries / shape.hidden_size
+        attention += style.width * (2 * queries + shape.width_of_keys / shape.hidden_size)
         quadratic = 12.0
     masks = places_of(block) * style.mask_width if dropout else 0
-    others = (each for each in block.mixers if each.kind is not Mixing.ATTENTION)
     return BlockBytes(
         linear=norms
         + attention * block.attentions
-        + sum(mixer_bytes(each, style.width) for each in others) / shape.hidden_size
+        + bytes_without_scores(block, style.width) / shape.hidden_size
         + _mlp(family, shape, style, block, frozen=frozen)
         + masks
         + (_adapted(family, shape, style, adapters) if adapters else 0),
@@ -158,8 +154,8 @@ def _attention(family: Family, shape: Architecture, style: Style) -> float:
     lengths = 4 * shape.heads / shape.hidden_size if style.flash else 0
     if shape.extras.get("kv_lora_rank"):
         return latent_attention(shape, style.width, flash=style.flash) + lengths
-    queries = shape.heads * shape.width_of_head / shape.hidden_size
-    values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
+    queries = shape.width_of_queries / shape.hidden_size
+    values = shape.width_of_keys / shape.hidden_size
     kept = style.width * (2 * queries + 2 * values)
     if family.fused_rotary:
         kept += style.width * (queries + values)
@@ -173,8 +169,8 @@ def _read_by_output(family: Family, shape: Architecture, style: Style) -> float:
     """What the last map of attention alone keeps: flash attention keeps its own output too."""
     if style.flash and not family.fused_rotary:
         return 0.0
-    values = (shape.kv_heads or shape.heads) if style.flash else shape.heads
-    return style.width * values * shape.width_of_head / shape.hidden_size
+    read = shape.width_of_keys if style.flash else shape.width_of_queries
+    return style.width * read / shape.hidden_size
 
 
 def _adapted(family: Family, shape: Architecture, style: Style, adapters: Adapters) -> float:
@@ -206,8 +202,8 @@ def _norms(
     if family.post_norms:
         total += places * kept + scales
     if shape.query_key_norm:
-        heads = shape.heads + (shape.kv_heads or shape.heads)
-        total += kept * block.attentions * heads * shape.width_of_head / shape.hidden_size
+        normed = shape.width_of_queries + shape.width_of_keys
+        total += kept * block.attentions * normed / shape.hidden_size
     return total
 
 
@@ -249,36 +245,26 @@ def _scores(family: Family, style: Style, dropout: bool) -> float:
     return cast + style.width + capped + masked
 
 
-def operator_bytes(shape: Architecture, style: Style, block: Block | None = None) -> float:
+def operator_bytes(shape: Architecture, style: Style, block: Block) -> float:
     """What is kept per s*b*h when attention and every other matrix product are.
 
     The policy of torchtitan's and PyTorch's selective checkpointing: of query, key, value,
     output, gate, up and down the odd ones; of a plain MLP the up projection.
     """
-    queries = shape.heads * shape.width_of_head / shape.hidden_size
-    values = (shape.kv_heads or shape.heads) * shape.width_of_head / shape.hidden_size
-    block = block or commonest(shape)
     inner = _inner_width(shape, block) / shape.hidden_size
     gated = 1 if shape.gated_mlp and inner else 0
-    others = (each for each in block.mixers if each.kind is not Mixing.ATTENTION)
-    mixed = sum(mixer_bytes(each, style.width) for each in others)
+    queries = shape.width_of_queries / shape.hidden_size
+    values = shape.width_of_keys / shape.hidden_size
     attention = style.width * (2 * queries + values) + 4 * shape.heads / shape.hidden_size
-    rest = style.width * (1 + inner + gated) + mixed / shape.hidden_size
-    return rest + attention * block.attentions
-
-
-def _arguments(facts: Facts) -> Mapping[str, Any]:
-    return facts.training.arguments if facts.training else {}
+    mixed = bytes_without_scores(block, style.width) / shape.hidden_size
+    return style.width * (1 + inner + gated) + mixed + attention * block.attentions
 
 
 def style_of(effective: Effective, facts: Facts) -> Style:
     """Kernels as the training facts name them; flash attention where they say nothing."""
-    arguments = _arguments(facts)
+    arguments = facts.arguments
     width = effective.numerics.precision.bytes
-    on_cpu = facts.device is not None and facts.device.kind == "cpu"
-    dropout = None
-    if facts.model and facts.model.architecture:
-        dropout = facts.model.architecture.extras.get("dropout")
+    dropout = facts.architecture.extras.get("dropout") if facts.architecture else None
     return Style(
         width=width,
         flash=is_flash(facts),
@@ -286,7 +272,7 @@ def style_of(effective: Effective, facts: Facts) -> Style:
         loss=loss_of(arguments),
         compiled=bool(arguments.get("torch_compile", False)),
         dropout=None if dropout is None else bool(dropout),
-        mask_width=width if on_cpu else 1,
+        mask_width=width if facts.on_cpu else 1,
     )
 
 
@@ -297,28 +283,26 @@ others (its notes: ``scaled_dot_product_attention`` by default)."""
 
 def is_flash(facts: Facts) -> bool:
     """Whether attention keeps no scores: as the run says, else as transformers does by itself."""
-    asked = _arguments(facts).get("attn_implementation")
+    asked = facts.arguments.get("attn_implementation")
     if asked is not None:
         return str(asked) != "eager"
     release = facts.releases.get("transformers")
     if release is not None and Version.parse(release) < FUSES_ATTENTION:
         return False
-    shape = facts.model.architecture if facts.model else None
-    return shape is None or not family_of(shape).writes_scores
+    return facts.architecture is None or not family_of(facts.architecture).writes_scores
 
 
 def is_recomputation_asked(facts: Facts) -> bool:
     """Whether the training run decides it: stronger than the block of a file."""
-    return _arguments(facts).get("gradient_checkpointing") is not None
+    return facts.arguments.get("gradient_checkpointing") is not None
 
 
 def recompute_of(effective: Effective, facts: Facts) -> Recompute:
     """What the training run asks for, else what the block of the file says."""
-    arguments = _arguments(facts)
-    asked = arguments.get("gradient_checkpointing")
+    asked = facts.arguments.get("gradient_checkpointing")
     if isinstance(asked, str) and asked in _RECOMPUTE_NAMES:
         return Recompute(asked)
-    if asked and "context_fn" in (arguments.get("gradient_checkpointing_kwargs") or ()):
+    if asked and "context_fn" in (facts.arguments.get("gradient_checkpointing_kwargs") or ()):
         return Recompute.SELECTIVE  # by what policy, only the script knows
     if asked is None:
         asked = effective.activation_checkpointing.enabled
@@ -327,43 +311,24 @@ def recompute_of(effective: Effective, facts: Facts) -> Recompute:
 
 def activations_of(effective: Effective, facts: Facts) -> Activations:
     """Activations of one micro batch; nothing when the sequence length is unknown."""
-    shape = facts.model.architecture if facts.model else None
-    length = facts.training.sequence_length if facts.training else None
-    batch = effective.batch.micro_batch if effective.batch else _written(effective)
-    if batch is None and facts.training:
-        batch = facts.training.micro_batch_size
-    if shape is None or length is None or batch is None:
+    batch = _micro_batch(effective, facts)
+    model, shape, length = facts.model, facts.architecture, facts.sequence_length
+    if model is None or shape is None or length is None or batch is None:
         return Activations(assumed="no sequence length, micro batch or shape: none counted")
-    style = style_of(effective, facts)
+    style, recompute = style_of(effective, facts), recompute_of(effective, facts)
     tokens = length * batch // facts.sequence_parallel
-    recompute = recompute_of(effective, facts)
-    return _activations(effective, facts, shape, style, (tokens, length), recompute)
+    tensor, hidden, kinds = facts.tensor_parallel, shape.hidden_size, shape.kinds
+    adapters = adapters_of(model)
+    bytes_of = {kind: block_bytes(shape, style, adapters, kind) for kind in kinds}
 
+    def kept_by(kind: Block, *, scores: bool = True) -> int:
+        """All that a block keeps of a micro batch, on one of the ranks that divide it."""
+        block = bytes_of[kind]
+        linear = block.whole + (block.linear - block.whole) / tensor
+        quadratic = block.quadratic * shape.heads / tensor * length if scores else 0.0
+        return int(tokens * (hidden * linear + quadratic))
 
-def _written(effective: Effective) -> int | None:
-    """The micro batch of a config whose batch is not settled."""
-    size = effective.config.get("train_micro_batch_size_per_gpu")
-    return size if isinstance(size, int) and size > 0 else None
-
-
-def _activations(
-    effective: Effective,
-    facts: Facts,
-    shape: Architecture,
-    style: Style,
-    size: tuple[int, int],
-    recompute: Recompute,
-) -> Activations:
-    tokens = size[0]
-    tensor = facts.tensor_parallel
-    hidden = shape.hidden_size
-    adapters = adapters_of(facts.model) if facts.model else None
-    block = block_bytes(shape, style, adapters)
-    kinds = shape.kinds
-    whole_blocks = {
-        kind: _whole(shape, block_bytes(shape, style, adapters, kind), tensor, size)
-        for kind in kinds
-    }
+    whole_blocks = {kind: kept_by(kind) for kind in kinds}
     full = sum(whole_blocks[kind] * count for kind, count in kinds.items()) // shape.layers
     largest = max(whole_blocks, key=lambda kind: whole_blocks[kind])
     inner = _inner_width(shape, largest) / hidden * (1 if style.lean else 2)
@@ -371,11 +336,9 @@ def _activations(
     kept, again, on_host = full, 0, 0
     if recompute is Recompute.SELECTIVE:
         left = {
-            kind: int(
-                tokens * hidden * operator_bytes(shape, style, kind) / tensor
-                if style.flash
-                else _whole(shape, _unscored(shape, style, adapters, kind), tensor, size)
-            )
+            kind: int(tokens * hidden * operator_bytes(shape, style, kind) / tensor)
+            if style.flash
+            else kept_by(kind, scores=False)
             for kind in kinds
         }
         kept = sum(left[kind] * count for kind, count in kinds.items()) // shape.layers
@@ -384,12 +347,23 @@ def _activations(
         settings = effective.activation_checkpointing
         split = tensor if settings.partition_activations else 1
         # Of so many blocks the input of the first is kept, and all are rebuilt together.
-        together = min(_arguments(facts).get(CHECKPOINT_INTERVAL, 1), _blocks_of_stage(facts))
+        of_stage = -(-shape.layers // facts.pipeline_parallel)
+        together = min(facts.arguments.get(CHECKPOINT_INTERVAL, 1), of_stage)
         kept = style.width * tokens * hidden // split // together
         again = whole_blocks[largest] if together == 1 else full * together
         if settings.cpu_checkpointing:
             kept, on_host = 0, kept * shape.layers
-    forward, backward = _loss(facts, shape, style, tokens)
+    forward, backward = loss_bytes(
+        style.loss,
+        shape,
+        style.width,
+        tokens,
+        tensor,
+        fp32_copy=not style.compiled,
+        fp32_logits=upcasts_logits(shape.family, facts.releases.get("transformers")),
+        # Fewer trained parameters than the head has: adapters, and a head that stays as it is.
+        trains_head=model.trainable >= shape.vocab_size * hidden and adapters is None,
+    )
     return Activations(
         blocks=shape.layers,
         per_block=kept,
@@ -400,45 +374,19 @@ def _activations(
         logits_backward=backward,
         on_host=on_host,
         tokens=tokens,
-        formula=_formula(shape, block, recompute),
+        formula=_formula(shape, bytes_of[commonest(shape)], recompute),
         loss_formula=FORMULAS[style.loss],
     )
 
 
-def _whole(shape: Architecture, block: BlockBytes, tensor: int, size: tuple[int, int]) -> int:
-    """All that a block keeps of a micro batch, on one of ``tensor`` ranks that divide it."""
-    tokens, length = size
-    linear = block.whole + (block.linear - block.whole) / tensor
-    scores = block.quadratic * shape.heads / tensor * length
-    return int(tokens * (shape.hidden_size * linear + scores))
-
-
-def _unscored(
-    shape: Architecture, style: Style, adapters: Adapters | None, kind: Block
-) -> BlockBytes:
-    return replace(block_bytes(shape, style, adapters, kind), quadratic=0.0)
-
-
-def _blocks_of_stage(facts: Facts) -> int:
-    shape = facts.model.architecture if facts.model else None
-    return -(-shape.layers // facts.pipeline_parallel) if shape else 1
-
-
-def _loss(facts: Facts, shape: Architecture, style: Style, tokens: int) -> tuple[int, int]:
-    """(end of forward, start of backward): logits, loss and what differentiates them."""
-    # Fewer trained parameters than the head has: adapters, and a head that stays as it is.
-    head = shape.vocab_size * shape.hidden_size
-    return loss_bytes(
-        style.loss,
-        shape,
-        style.width,
-        tokens,
-        facts.tensor_parallel,
-        fp32_copy=not style.compiled,
-        fp32_logits=upcasts_logits(shape.family, facts.releases.get("transformers")),
-        trains_head=facts.model is None
-        or (facts.model.trainable >= head and adapters_of(facts.model) is None),
-    )
+def _micro_batch(effective: Effective, facts: Facts) -> int | None:
+    """As settled; else as the config says, or the run."""
+    if effective.batch:
+        return effective.batch.micro_batch
+    written = effective.config.get("train_micro_batch_size_per_gpu")
+    if isinstance(written, int) and written > 0:
+        return written
+    return facts.training.micro_batch_size if facts.training else None
 
 
 def _formula(shape: Architecture, block: BlockBytes, recompute: Recompute) -> str:

@@ -134,11 +134,6 @@ def _scaled(device: DeviceMemory, slope: float) -> tuple[Component, ...]:
 def _components(device: DeviceMemory, calibration: Calibration) -> tuple[Component, ...]:
     """Those, and the constant as a component of its own."""
     scaled = _scaled(device, calibration.slope)
-    constant = Component(
-        name="measured beyond the formulas",
-        bytes=calibration.constant_bytes,
-        pointer="",
-        phases=tuple(device.phase_bytes),
-        formula="calibration",
-    )
+    amount, phases = calibration.constant_bytes, tuple(device.phase_bytes)
+    constant = Component("measured beyond the formulas", amount, "", "calibration", phases)
     return (*scaled, constant) if constant.bytes else scaled

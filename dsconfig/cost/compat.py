@@ -79,11 +79,11 @@ def zero2_table(
     """What ``estimate_zero2_model_states_mem_needs_all_cold`` prints."""
     lines = [_heading(num_gpus_per_node, num_nodes), f"{_software(total_params)}."]
     lines.append(_COLUMNS)
-    for offload in (True, False):
+    for chosen in _CHOICES_OF_2:
         states = zero2_model_states(
-            total_params, num_gpus_per_node, num_nodes, offload, additional_buffer_factor
+            total_params, num_gpus_per_node, num_nodes, *chosen, additional_buffer_factor
         )
-        lines.append(_row(states, f"offload_optimizer={_device(offload)}"))
+        lines.append(_row(states, f"offload_optimizer={_device(*chosen)}"))
     return "\n".join(lines) + "\n"
 
 
@@ -98,24 +98,27 @@ def zero3_table(
     layer = f"{int(largest_layer_params / 1e6)}M largest layer params."
     lines = [_heading(num_gpus_per_node, num_nodes), f"{_software(total_params)}, {layer}"]
     lines.append(_COLUMNS)
-    for optimizer, params in ((True, True), (True, False), (False, False)):
-        for zero_init in (True, False):
-            states = zero3_model_states(
-                total_params,
-                largest_layer_params,
-                num_gpus_per_node,
-                num_nodes,
-                optimizer,
-                params,
-                zero_init,
-                additional_buffer_factor,
-            )
-            options = (
-                f"offload_param={_device(params)}, offload_optimizer={_device(optimizer)}, "
-                f"zero_init={int(zero_init)}"
-            )
-            lines.append(_row(states, options))
+    model = total_params, largest_layer_params
+    for chosen in _CHOICES_OF_3:
+        states = zero3_model_states(
+            *model, num_gpus_per_node, num_nodes, *chosen, additional_buffer_factor
+        )
+        optimizer, params, zero_init = chosen
+        options = (
+            f"offload_param={_device(params)}, offload_optimizer={_device(optimizer)}, "
+            f"zero_init={int(zero_init)}"
+        )
+        lines.append(_row(states, options))
     return "\n".join(lines) + "\n"
+
+
+_CHOICES_OF_2 = ((True,), (False,))
+_CHOICES_OF_3 = tuple(
+    (*offloaded, zero_init)
+    for offloaded in ((True, True), (True, False), (False, False))
+    for zero_init in (True, False)
+)
+"""What the tables show of (offloaded optimizer, offloaded parameters, zero.Init), in their order."""
 
 
 def as_data(
@@ -123,23 +126,24 @@ def as_data(
 ) -> dict[str, Any]:
     """Both tables as ``{"format_version", "options"}``, sizes in bytes, in the order printed."""
     hardware = (num_gpus_per_node, num_nodes)
-    options: list[dict[str, Any]] = []
-    for offload in (True, False):
-        states = zero2_model_states(total_params, *hardware, offload)
-        options.append(_option(2, states, offload_optimizer=offload))
-    for optimizer, params in ((True, True), (True, False), (False, False)):
-        for zero_init in (True, False):
-            states = zero3_model_states(
-                total_params, largest_layer_params, *hardware, optimizer, params, zero_init
-            )
-            chosen = {"offload_optimizer": optimizer, "offload_param": params}
-            options.append(_option(3, states, **chosen, zero_init=zero_init))
+    names = ("offload_optimizer", "offload_param", "zero_init")
+    priced = [
+        *((2, each, zero2_model_states(total_params, *hardware, *each)) for each in _CHOICES_OF_2),
+        *(
+            (3, each, zero3_model_states(total_params, largest_layer_params, *hardware, *each))
+            for each in _CHOICES_OF_3
+        ),
+    ]
+    options = [
+        {
+            "stage": stage,
+            **dict(zip(names, chosen, strict=False)),
+            "cpu_bytes": states.cpu_bytes,
+            "gpu_bytes": states.gpu_bytes,
+        }
+        for stage, chosen, states in priced
+    ]
     return {"format_version": "1.0", "options": options}
-
-
-def _option(stage: int, states: States, **chosen: bool) -> dict[str, Any]:
-    sizes = {"cpu_bytes": states.cpu_bytes, "gpu_bytes": states.gpu_bytes}
-    return {"stage": stage, **chosen, **sizes}
 
 
 def paper_states(params: float, gpus: int, stage: int) -> float:

@@ -14,49 +14,22 @@ class Phase(StrEnum):
     STEP = "step"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Component:
     """Bytes per rank held during ``phases``; ``pointer`` is the config key that causes them.
 
-    ``formula`` says in words how the number comes about, ``source`` where the formula is from.
+    ``formula`` says in words how the number comes about.
     """
 
     name: str
     bytes: int
     pointer: str
-    phases: tuple[Phase, ...]
-    formula: str = ""
-    source: str = ""
+    formula: str
+    phases: tuple[Phase, ...] = tuple(Phase)
     pinned: bool = False
     """Page-locked, in main memory."""
     piece: int | None = None
     """Bytes of each page-locked tensor of it but the last; None: it is one."""
-
-
-def below_device(
-    name: str,
-    amount: int,
-    pointer: str,
-    formula: str,
-    *,
-    pinned: bool = False,
-    piece: int | None = None,
-    phases: tuple[Phase, ...] = tuple(Phase),
-) -> Component:
-    """What one rank holds in main memory or on disk."""
-    return Component(
-        name=name,
-        bytes=amount,
-        pointer=pointer,
-        phases=phases,
-        formula=formula,
-        pinned=pinned,
-        piece=piece,
-    )
-
-
-def _no_phases() -> Mapping[Phase, int]:
-    return MappingProxyType({})
 
 
 MARGIN, OUTSIDE = "allocator's margin", "outside the allocator"
@@ -86,7 +59,7 @@ class DeviceMemory:
     least_needed_bytes: int
     most_needed_bytes: int
     """The same with the fewest and the most fragments that are known."""
-    rest_bytes: Mapping[Phase, int] = field(default_factory=_no_phases)
+    rest_bytes: Mapping[Phase, int] = field(default_factory=lambda: MappingProxyType({}))
     """Bytes still held when each phase ends."""
     low_bytes: int | None = None
     high_bytes: int | None = None

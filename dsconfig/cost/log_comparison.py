@@ -5,7 +5,7 @@ allocated), what a process holds outside the allocator, and how long a step take
 expected. Never the model's states: where those differ, the run was another one.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dsconfig.cost.estimate import Option, Phase
@@ -27,9 +27,9 @@ class Figure:
     """One figure: bytes, or seconds of a step."""
 
     what: str
+    unit: str = "bytes"
     measured: float
     predicted: float
-    unit: str = "bytes"
 
     @property
     def error(self) -> float:
@@ -165,20 +165,4 @@ def _failed(log: RunLog, option: Option) -> str:
 
 def as_data(comparison: Comparison) -> dict[str, Any]:
     """Ready for JSON."""
-    return {
-        "figures": [
-            {
-                "what": each.what,
-                "unit": each.unit,
-                "measured": each.measured,
-                "predicted": each.predicted,
-            }
-            for each in comparison.figures
-        ],
-        "fitted": [
-            {"name": each.name, "value": each.value, "assumed": each.assumed, "unit": each.unit}
-            for each in comparison.fitted
-        ],
-        "failed": comparison.failed,
-        "is_foreign": comparison.is_foreign,
-    }
+    return asdict(comparison)

@@ -8,7 +8,7 @@ times in a layer of Qwen3.5, 9 times and more in one of Bamba).
 
 from collections.abc import Callable, Mapping
 
-from dsconfig.facts.mixers import Mixer, Mixing
+from dsconfig.facts.mixers import Block, Mixer, Mixing
 
 CHUNK = 64
 """Tokens of a chunk in flash-linear-attention; for each token it keeps a row of so many."""
@@ -20,6 +20,11 @@ LIGHTNING_BLOCK = 256
 
 def mixer_bytes(mixer: Mixer, width: int) -> float:
     return _KEPT[mixer.kind](mixer, width)
+
+
+def bytes_without_scores(block: Block, width: int) -> float:
+    """Of all mixers of a block that are no attention."""
+    return sum(mixer_bytes(each, width) for each in block.mixers if each.kind in _KEPT)
 
 
 def _delta(mixer: Mixer, width: int) -> float:

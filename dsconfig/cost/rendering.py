@@ -71,16 +71,7 @@ def option_data(option: Option) -> dict[str, Any]:
         "bucket_rule_bytes": option.bucket_rule_bytes,
         "bucket_allocated_bytes": option.bucket_allocated_bytes,
         "step": None if option.step is None else asdict(option.step),
-        "fits": [
-            {
-                "device": fit.device,
-                "memory_bytes": fit.memory_bytes,
-                "fits": fit.fits,
-                "may_fit": fit.may_fit,
-                "headroom_bytes": fit.headroom_bytes,
-            }
-            for fit in option.fits
-        ],
+        "fits": [asdict(fit) for fit in option.fits],
     }
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from dsconfig.cost.deepspeed import host_tier as deepspeed
 from dsconfig.cost.dsengine import host_tier as dsengine
-from dsconfig.cost.estimate import Component, Phase, TierMemory, below_device
+from dsconfig.cost.estimate import Component, Phase, TierMemory
 from dsconfig.cost.hardware import pinned
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier
@@ -24,16 +24,20 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
         found += program.parameters_on_host(job, zero.offload_param)
     if job.activations.on_host:
         pointer = "/activation_checkpointing/cpu_checkpointing"
-        found.append(
-            below_device("checkpoints", job.activations.on_host, pointer, "2sbh L", pinned=True)
-        )
+        amount = job.activations.on_host
+        found.append(Component("checkpoints", amount, pointer, "2sbh L", pinned=True))
     ranks = job.ranks_per_node
     locked = sum(_locked(each) for each in found)
     rounds = is_deepspeed and not job.on_cpu
     raw = sum(each.bytes for each in found if each.pinned)
-    rounding = _times(_rounding(locked - raw if rounds else 0), ranks)
+    added = Component(
+        "rounding of page-locked memory",
+        locked - raw if rounds else 0,
+        "/zero_optimization/offload_optimizer/pin_memory",
+        "each page-locked tensor to the next power of two",
+    )
+    rounding = _times(added, ranks)
     components = tuple(_times(each, ranks) for each in found if each.bytes)
-    rounded = locked * ranks
     total = sum(component.bytes for component in components)
     built, updating = _times(_built(job), ranks), _times(_temporaries(job), ranks)
     flattened = _times(deepspeed.flattened(job), ranks) if is_deepspeed else None
@@ -46,7 +50,7 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
         components=components,
         bytes=total,
         peak_bytes=peak,
-        pinned_bytes=rounded,
+        pinned_bytes=locked * ranks,
         rounding_bytes=rounding.bytes,
     )
 
@@ -58,12 +62,6 @@ def _locked(component: Component) -> int:
     piece = min(component.piece or component.bytes, component.bytes)
     whole, rest = divmod(component.bytes, piece)
     return whole * pinned(piece) + pinned(rest)
-
-
-def _rounding(amount: int) -> Component:
-    pointer = "/zero_optimization/offload_optimizer/pin_memory"
-    formula = "each page-locked tensor to the next power of two"
-    return below_device("rounding of page-locked memory", amount, pointer, formula)
 
 
 def nvme_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
@@ -84,9 +82,7 @@ def _built(job: Workload) -> Component:
         elements = job.model.largest_module or max(each.elements for each in job.weights)
         formula = f"{job.built_width} per element of the largest module, under zero.Init"
     amount = 0 if job.on_cpu else elements * job.built_width
-    return Component(
-        name="model as built", bytes=amount, pointer="", phases=(Phase.INIT,), formula=formula
-    )
+    return Component("model as built", amount, "", formula, (Phase.INIT,))
 
 
 def _temporaries(job: Workload) -> Component:
@@ -94,13 +90,8 @@ def _temporaries(job: Workload) -> Component:
     offload = job.effective.zero.offload_optimizer
     on_host = offload is not None and offload.tier is Tier.HOST
     share = int(job.owned * offload.ratio) if offload is not None and on_host else 0
-    return Component(
-        name="optimizer temporaries",
-        bytes=4 * job.optimizer.temporaries_below(share),
-        pointer="/optimizer/type",
-        phases=(Phase.STEP,),
-        formula="unfused kernels only",
-    )
+    amount, formula = 4 * job.optimizer.temporaries_below(share), "unfused kernels only"
+    return Component("optimizer temporaries", amount, "/optimizer/type", formula, (Phase.STEP,))
 
 
 def _times(component: Component, ranks: int) -> Component:

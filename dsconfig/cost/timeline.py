@@ -25,12 +25,11 @@ SHAPED = frozenset(
 
 
 class Part(NamedTuple):
-    """What bytes are held for: name, the config key that causes them, formula, its source."""
+    """What bytes are held for: name, the config key that causes them, formula."""
 
     name: str
     pointer: str
-    formula: str = ""
-    source: str = ""
+    formula: str
     stream: str = "compute"
     """CUDA stream it is allocated on: the caching allocator keeps a pool for each."""
     communicated: bool = False
@@ -72,14 +71,7 @@ class Trace:
                 if amount:
                     phases_of.setdefault((part, amount), []).append(phase)
         return tuple(
-            Component(
-                name=part.name,
-                bytes=amount,
-                pointer=part.pointer,
-                phases=tuple(phases),
-                formula=part.formula,
-                source=part.source,
-            )
+            Component(part.name, amount, part.pointer, part.formula, tuple(phases))
             for (part, amount), phases in phases_of.items()
         )
 

@@ -8,7 +8,11 @@ through a flattened copy. Then the owned gradients move to the partition.
 from dataclasses import dataclass
 
 from dsconfig.cost.deepspeed import parts
-from dsconfig.cost.deepspeed.releases import Release
+from dsconfig.cost.deepspeed.releases import (
+    EXACT_FP32_SUMS,
+    bucket_elements,
+    gradient_test_bytes,
+)
 from dsconfig.cost.timeline import Timeline
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Precision, Tier
@@ -57,7 +61,7 @@ class Partition:
             offset += weight.elements
         rank = max(touched, key=lambda each: (touched[each], -each))
         numerics = job.effective.numerics
-        exact = Release(job.version).sums_exactly
+        exact = job.version >= EXACT_FP32_SUMS
         compact = exact and job.width == 2 and numerics.grad_accum_dtype is Precision.FP32
         return cls(total, elements, rank, touched[rank], compact, owners, slices)
 
@@ -84,9 +88,8 @@ def hold_buckets(job: Workload, line: Timeline) -> None:
     """Allocate the buckets, whole, unless they are there already."""
     zero = job.effective.zero
     if zero.contiguous_gradients and not line.held(parts.BUCKET):
-        release = Release(job.version)
-        width = gradient_width(job) if release.sums_exactly else job.width
-        amount = release.bucket_elements(zero.reduce_bucket_size, zero.stage) * width
+        width = gradient_width(job) if job.version >= EXACT_FP32_SUMS else job.width
+        amount = bucket_elements(job.version, zero.reduce_bucket_size, zero.stage) * width
         line.hold(parts.BUCKET, amount)
         if zero.overlap_comm:
             line.hold(parts.SECOND_BUCKET, amount)
@@ -149,8 +152,9 @@ class Buckets:
         in_bucket = self._contiguous and self._filled <= self._size
         copied = (not in_bucket and len(self._fill) > 1) or self._is_split()
         line.free(parts.STAGING)
-        if self._partition.compact:
-            self._make_partition_if_owned()
+        owns = any(self._partition.owns(index) for index in self._fill)
+        if self._partition.compact and owns and not self._offloaded:
+            self._make_partition()
         in_bucket_width = job.width if self._keeps else self._width
         if copied:
             line.hold(parts.STAGING, self._filled * in_bucket_width)
@@ -169,10 +173,6 @@ class Buckets:
             # let go of it when the next one starts.
             line.hold(parts.STAGING, self._filled * self._width)
         self._fill, self._filled = [], 0
-
-    def _make_partition_if_owned(self) -> None:
-        if not self._offloaded and any(self._partition.owns(index) for index in self._fill):
-            self._make_partition()
 
     def _is_split(self) -> bool:
         """Whether the bucket has slices of several ranks (or of several outputs)."""
@@ -202,7 +202,7 @@ class Buckets:
         line, job = self._line, self._job
         owned, elements = self._partition.slices[index], job.weights[index].elements
         line.blink(parts.GRADIENT_NORM, owned * NORM_WIDTH)
-        tested = Release(job.version).gradient_test_bytes(job.effective.numerics)
+        tested = gradient_test_bytes(job.version, job.effective.numerics)
         line.blink(parts.SENT_OVERFLOW_CHECK, elements * tested)
         if self._width < job.master_width:
             line.blink(parts.SENT_GRADIENT, owned * job.master_width)

@@ -13,7 +13,11 @@ from enum import Enum, auto
 from itertools import accumulate
 
 from dsconfig.cost.deepspeed import parts
-from dsconfig.cost.deepspeed.releases import Release
+from dsconfig.cost.deepspeed.releases import (
+    SKIPS_GATHERS_OF_ONE,
+    STAGE3_BUCKET_FOLLOWS_WIRE,
+    WRAPS_GIVEN_MODELS,
+)
 from dsconfig.cost.timeline import Timeline
 from dsconfig.cost.workload import Weight, Weights, Workload
 from dsconfig.runtimes.effective import Tier, Zero
@@ -33,7 +37,7 @@ class Gather(Enum):
     def of(cls, job: Workload) -> "Gather":
         zero = job.effective.zero
         in_groups = zero.mics_shard_size > 0  # MiCS gathers by its own code, of one rank too
-        if job.ranks > 1 or in_groups or not Release(job.version).skips_gathers_of_one:
+        if job.ranks > 1 or in_groups or job.version < SKIPS_GATHERS_OF_ONE:
             return cls.RANKS
         on_device = zero.parameter_tier is Tier.DEVICE or job.on_cpu
         return cls.VIEW if on_device else cls.COPY
@@ -209,16 +213,14 @@ class Coordinator:
 
 def bucket_width(job: Workload) -> int:
     """Bytes of an element of the reduce bucket."""
-    follows = Release(job.version).stage3_bucket_follows_wire
-    return job.communication_width if follows else job.width
+    follows_wire = job.version >= STAGE3_BUCKET_FOLLOWS_WIRE
+    return job.communication_width if follows_wire else job.width
 
 
 def keeps_linear(job: Workload) -> bool:
     """Whether forward leaves gathered weights with autograd: torch's linear, nothing recomputed."""
-    wrapped = Release(job.version).wraps_linear(
-        zero_init=job.builds_in_pieces,
-        memory_efficient=job.effective.zero.memory_efficient_linear,
-    )
+    reaches = job.builds_in_pieces or job.version >= WRAPS_GIVEN_MODELS
+    wrapped = job.effective.zero.memory_efficient_linear and reaches
     return not wrapped and job.activations.recomputed == 0
 
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from dsconfig.cost.deepspeed import stage12
 from dsconfig.cost.deepspeed.buckets import Partition
-from dsconfig.cost.estimate import Component, Phase, below_device
+from dsconfig.cost.estimate import Component, Phase
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
 
@@ -20,9 +20,8 @@ def flattened(job: Workload) -> Component:
     passes = job.effective.zero.stage in (1, 2) and not stage12.flattens_on_device(job)
     amount = 2 * job.trained * job.width if passes else 0
     formula = "w per trainable element, twice, while they are laid together"
-    return below_device(
-        "weights being flattened", amount, "/zero_optimization/stage", formula, phases=(Phase.INIT,)
-    )
+    stage = "/zero_optimization/stage"
+    return Component("weights being flattened", amount, stage, formula, (Phase.INIT,))
 
 
 def on_nvme(job: Workload) -> list[Component]:
@@ -30,12 +29,12 @@ def on_nvme(job: Workload) -> list[Component]:
     found: list[Component] = []
     if zero.optimizer_tier is Tier.NVME and is_swapped(job):
         state = job.optimizer.state_bytes(own, job.state_width)
-        found.append(below_device("master weights", own * 4, OPTIMIZER, "4 per owned element"))
-        found.append(below_device("optimizer state", state, OPTIMIZER, "state per owned element"))
-        found.append(below_device("gradients", own * 4, OPTIMIZER, "4 per owned element"))
+        found.append(Component("master weights", own * 4, OPTIMIZER, "4 per owned element"))
+        found.append(Component("optimizer state", state, OPTIMIZER, "state per owned element"))
+        found.append(Component("gradients", own * 4, OPTIMIZER, "4 per owned element"))
     if zero.parameter_tier is Tier.NVME:
         amount = job.shard(job.elements) * job.width
-        found.append(below_device("weights", amount, PARAMETERS, "w per owned element"))
+        found.append(Component("weights", amount, PARAMETERS, "w per owned element"))
     return found
 
 
@@ -60,27 +59,16 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     # The passes of a window are added up here: in full what touches the owned part.
     sums = zero.stage < 3 and job.accumulation > 1
     summed = Partition.largest(job).touched * job.width if sums else 0
-    per_touched = "w per touched element"
+    per_touched, per_owned = "w per touched element", "4 per owned element"
     # Stage 3 page-locks the gradient of each sub-group apart, and no masters; below it both whole.
     by_group = min(own, zero.sub_group_size) * width if zero.stage == 3 else None
-    pins_masters = pin and zero.stage < 3
+    pins_masters, master, staging = pin and zero.stage < 3, share * width, own * job.width
     found = [
-        below_device("accumulated gradients", summed, _ACCUMULATION, per_touched, pinned=pin),
-        below_device(
-            "master weights", share * width, OPTIMIZER, "4 per owned element", pinned=pins_masters
-        ),
-        below_device(
-            "gradients",
-            share * width,
-            OPTIMIZER,
-            "4 per owned element",
-            pinned=pin,
-            piece=by_group,
-        ),
-        below_device(
-            "16-bit staging", own * job.width, OPTIMIZER, "w per owned element", pinned=pin
-        ),
-        below_device("optimizer state", state, OPTIMIZER, "state per owned element"),
+        Component("accumulated gradients", summed, _ACCUMULATION, per_touched, pinned=pin),
+        Component("master weights", master, OPTIMIZER, per_owned, pinned=pins_masters),
+        Component("gradients", master, OPTIMIZER, per_owned, pinned=pin, piece=by_group),
+        Component("16-bit staging", staging, OPTIMIZER, "w per owned element", pinned=pin),
+        Component("optimizer state", state, OPTIMIZER, "state per owned element"),
     ]
     return [each for each in found if each.bytes]
 
@@ -89,34 +77,24 @@ def _unswapped(job: Workload, pin: bool) -> list[Component]:
     """What stays in main memory beside the pool: fp32 gradients, and sub-groups too small."""
     own, formula = job.owned, "4 per owned element, to the step"
     each = min(own, job.effective.zero.sub_group_size) * 4
-    kept = [below_device("gradients", own * 4, OPTIMIZER, formula, pinned=pin, piece=each)]
+    kept = [Component("gradients", own * 4, OPTIMIZER, formula, pinned=pin, piece=each)]
     if not is_swapped(job):
         state = job.optimizer.state_bytes(own, job.state_width)
         small = "sub-groups below 1 MiB are not swapped"
         group = "/zero_optimization/sub_group_size"
-        kept.append(below_device("master weights", own * 4, group, small, pinned=pin))
-        kept.append(below_device("optimizer state", state, group, small))
+        kept.append(Component("master weights", own * 4, group, small, pinned=pin))
+        kept.append(Component("optimizer state", state, group, small))
     return kept
 
 
 def _pool(job: Workload, offload: Offload) -> list[Component]:
-    own = job.owned
-    group = min(own, job.effective.zero.sub_group_size)
+    own, pin, count_key = job.owned, offload.pin_memory, f"{OPTIMIZER}/buffer_count"
+    each = min(own, job.effective.zero.sub_group_size) * 4
     count = offload.buffer_count * (2 if offload.pipeline_read or offload.pipeline_write else 1)
-    shards, buffers = own * job.width, count * group * 4
     formula = "buffer_count x largest sub-group x 4"
     return [
-        below_device(
-            "gradient shards", shards, OPTIMIZER, "w per owned element", pinned=offload.pin_memory
-        ),
-        below_device(
-            "swap buffers",
-            buffers,
-            f"{OPTIMIZER}/buffer_count",
-            formula,
-            pinned=True,
-            piece=group * 4,
-        ),
+        Component("gradient shards", own * job.width, OPTIMIZER, "w per owned element", pinned=pin),
+        Component("swap buffers", count * each, count_key, formula, pinned=True, piece=each),
     ]
 
 
@@ -125,11 +103,11 @@ def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     if offload.tier is Tier.HOST:
         amount, formula = shards * job.width, "w per owned element"
         # Laid together in page-locked memory, whatever ``pin_memory`` says.
-        return [below_device("weights", amount, PARAMETERS, formula, pinned=True)]
+        return [Component("weights", amount, PARAMETERS, formula, pinned=True)]
     pool = offload.buffer_count * offload.buffer_size * job.width
     kept = min(shards, offload.max_in_cpu) * job.width
     formula = "buffer_count x size x w"
     return [
-        below_device("swap buffers", pool, f"{PARAMETERS}/buffer_size", formula, pinned=True),
-        below_device("weights kept", kept, f"{PARAMETERS}/max_in_cpu", "max_in_cpu x w"),
+        Component("swap buffers", pool, f"{PARAMETERS}/buffer_size", formula, pinned=True),
+        Component("weights kept", kept, f"{PARAMETERS}/max_in_cpu", "max_in_cpu x w"),
     ]

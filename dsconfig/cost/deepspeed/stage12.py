@@ -8,7 +8,12 @@ from dsconfig.cost.deepspeed.buckets import (
     gradient_width,
     hold_buckets,
 )
-from dsconfig.cost.deepspeed.releases import Release
+from dsconfig.cost.deepspeed.releases import (
+    FLATTENS_ON_DEVICE,
+    MASTERS_PASS_NARROW,
+    MASTERS_PASS_WHOLE,
+    overflow_bytes,
+)
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import muon_bytes
 from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, trained_backwards
@@ -88,11 +93,10 @@ def flattens_on_device(job: Workload) -> bool:
     """
     if job.on_cpu:
         return True
-    if not Release(job.version).flattens_on_device:
+    if job.version < FLATTENS_ON_DEVICE:
         return False
-    held = (job.trained + job.frozen_elements) * job.width
-    flat = job.trained * job.width
-    return job.free_bytes is None or job.free_bytes - held >= flat
+    both = (job.elements + job.trained) * job.width
+    return job.free_bytes is None or job.free_bytes >= both
 
 
 def _hold_accumulated(job: Workload, line: Timeline, partition: Partition) -> None:
@@ -108,13 +112,6 @@ def _hold_accumulated(job: Workload, line: Timeline, partition: Partition) -> No
         line.hold(parts.ACCUMULATED, partition.touched * job.width)
 
 
-def _test_overflow(job: Workload, line: Timeline) -> None:
-    """One gradient after the other, before anything is flattened."""
-    each = Release(job.version).overflow_bytes(job.effective.numerics)
-    largest = job.largest_trained
-    line.blink(parts.OVERFLOW_CHECK, each * largest)
-
-
 def _step(job: Workload, line: Timeline, partition: Partition) -> None:
     """One parameter group, the worst case: flatten, cast to fp32, update."""
     own = partition.elements
@@ -122,10 +119,13 @@ def _step(job: Workload, line: Timeline, partition: Partition) -> None:
     if job.effective.zero.optimizer_tier is not Tier.DEVICE:
         for part in gradients:
             line.free(part)
-        if Release(job.version).masters_pass_whole and not job.on_cpu:
+        passes_whole = MASTERS_PASS_WHOLE <= job.version < MASTERS_PASS_NARROW
+        if passes_whole and not job.on_cpu:
             line.blink(parts.PASSING_MASTER, own * job.master_width)
         return
-    _test_overflow(job, line)
+    # One gradient after the other, before anything is flattened.
+    tested = overflow_bytes(job.version, job.effective.numerics)
+    line.blink(parts.OVERFLOW_CHECK, tested * job.largest_trained)
     if partition.compact:
         line.free(parts.PARTITION)  # it is the fp32 gradient
         line.hold(parts.STEP_GRADIENT, own * job.master_width)

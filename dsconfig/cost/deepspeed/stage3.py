@@ -14,7 +14,7 @@ from dsconfig.cost.deepspeed.coordinator import (
     bucket_width,
     persistent_weights,
 )
-from dsconfig.cost.deepspeed.releases import Release
+from dsconfig.cost.deepspeed.releases import FLAT_STAGE3, GATHERS_IN_PLACE
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import muon_bytes
 from dsconfig.cost.timeline import (
@@ -74,7 +74,7 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
         kept = owned - int(owned * zero.offload_optimizer.ratio)
         line.hold(parts.MASTER, kept * job.master_width)
         line.hold(parts.MOMENTS, job.optimizer.state_bytes(kept, job.state_width))
-    if Release(job.version).stage3_bucket_is_permanent:
+    if job.version >= FLAT_STAGE3:
         line.hold(parts.BUCKET, zero.reduce_bucket_size * bucket_width(job))
     if zero.optimizer_tier is Tier.DEVICE:
         line.hold(parts.GRADIENT_SHARDS, owned * job.accumulation_width)
@@ -86,12 +86,11 @@ def _creation_gather(job: Workload) -> int:
 
     A shard in main memory passes through the device.
     """
-    release = Release(job.version)
     largest = job.largest_trained
     alone = Gather.of(job)
     if alone is not Gather.RANKS:
         return 0 if alone is Gather.VIEW else largest * job.width
-    if not release.gathers_in_place:
+    if job.version < GATHERS_IN_PLACE:
         return 2 * largest * job.width
     offloaded = job.effective.zero.parameter_tier is not Tier.DEVICE
     return (largest + (job.shard(largest) if offloaded else 0)) * job.width
@@ -141,7 +140,7 @@ def _run(job: Workload, line: Timeline) -> None:
     run_backward(job, line, lambda _, __: line.replay(next(stretches)))
     line.replay(next(stretches))  # the last bucket
     line.free(parts.BACKLOG)
-    if not Release(job.version).stage3_bucket_is_permanent:
+    if job.version < FLAT_STAGE3:
         line.free(parts.BUCKET)
         line.free(parts.SECOND_BUCKET)
 

@@ -7,7 +7,7 @@ files that the kernel pages (``dsengine.tiers.mapped``).
 
 from dsconfig import tiles
 from dsconfig.cost.dsengine.sharding import host_share, moves_masters, shard_bytes, shard_width
-from dsconfig.cost.estimate import Component, Phase, below_device
+from dsconfig.cost.estimate import Component, Phase
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
 
@@ -32,24 +32,24 @@ def on_nvme(job: Workload) -> list[Component]:
     if zero.optimizer_tier is Tier.NVME:
         own = host_share(job)[1]
         state = job.optimizer.state_bytes(own)
-        found.append(below_device("master weights", own * 4, OPTIMIZER, "4 per owned element"))
-        found.append(below_device("optimizer state", state, OPTIMIZER, "state per owned element"))
+        found.append(Component("master weights", own * 4, OPTIMIZER, "4 per owned element"))
+        found.append(Component("optimizer state", state, OPTIMIZER, "state per owned element"))
     if zero.offload_param is not None and zero.parameter_tier is Tier.NVME:
         filed = shard_bytes(job) - _kept(job, zero.offload_param)
-        found.append(below_device("weights", filed, PARAMETERS, SHARDS))
+        found.append(Component("weights", filed, PARAMETERS, SHARDS))
     return found
 
 
 def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     own, pin = host_share(job)[1], offload.pin_memory
     state = job.optimizer.state_bytes(own)
-    gradients = below_device("gradients", own * 4, OPTIMIZER, "4 per owned element", pinned=pin)
+    gradients = Component("gradients", own * 4, OPTIMIZER, "4 per owned element", pinned=pin)
     staging = _staging(job, own, pinned=pin)
     if offload.tier is Tier.HOST:
         return [
-            below_device("master weights", own * 4, OPTIMIZER, "4 per owned element", pinned=pin),
+            Component("master weights", own * 4, OPTIMIZER, "4 per owned element", pinned=pin),
             gradients,
-            below_device("optimizer state", state, OPTIMIZER, "state per owned element"),
+            Component("optimizer state", state, OPTIMIZER, "state per owned element"),
             *staging,
         ]
     segments = 1 + state // max(1, 4 * own)
@@ -57,7 +57,7 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     count = tiles.buffers(offload.buffer_count, segments, -(-own // max(1, tile)))
     held = count * segments * tile * tiles.ELEMENT_BYTES
     formula = "4 per element of a tile, for its parts and each moment"
-    buffers = below_device("tile buffers", held, f"{OPTIMIZER}/buffer_count", formula)
+    buffers = Component("tile buffers", held, f"{OPTIMIZER}/buffer_count", formula)
     return [gradients, buffers, *staging]
 
 
@@ -66,7 +66,7 @@ def _staging(job: Workload, own: int, *, pinned: bool) -> list[Component]:
     if job.on_cpu or job.effective.zero.offload_param is not None or not own:
         return []
     size, formula = tiles.PIECES * tiles.PIECE_BYTES, f"{tiles.PIECES} buffers of 32 MiB"
-    return [below_device("staging buffers", size, OPTIMIZER, formula, pinned=pinned)]
+    return [Component("staging buffers", size, OPTIMIZER, formula, pinned=pinned)]
 
 
 def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
@@ -75,12 +75,12 @@ def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     late = (Phase.BACKWARD, Phase.STEP)
     pin = offload.pin_memory and offload.tier is Tier.HOST
     found = [
-        below_device("weights", kept, PARAMETERS, SHARDS, pinned=pin),
-        below_device("gradient shards", trained, PARAMETERS, SHARDS, pinned=pin, phases=late),
+        Component("weights", kept, PARAMETERS, SHARDS, pinned=pin),
+        Component("gradient shards", trained, PARAMETERS, SHARDS, pinned=pin, phases=late),
     ]
     if job.effective.zero.offload_optimizer is None:
         state = job.optimizer.state_bytes(job.owned)
-        found.append(below_device("optimizer state", state, PARAMETERS, "state per owned element"))
+        found.append(Component("optimizer state", state, PARAMETERS, "state per owned element"))
     return found
 
 
