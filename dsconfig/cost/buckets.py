@@ -48,11 +48,10 @@ def most_elements(facts: Facts, written: Sequence[int], *, overlaps: bool) -> in
 
     Solves (reduce + allgather) * 2 bytes * (4.5 with overlap, else 1) <= 45 % of the memory.
     """
-    device = facts.device
-    if device is None or device.memory_bytes is None:
+    if facts.device_bytes is None:
         return DEFAULT_BUCKET
     halves = 18 if overlaps else 4
-    both = device.memory_bytes * _SHARE_NUMERATOR * 2 // (_SHARE_DENOMINATOR * halves)
+    both = facts.device_bytes * _SHARE_NUMERATOR * 2 // (_SHARE_DENOMINATOR * halves)
     return max(1, both - written[0] if len(written) == 1 else both // 2)
 
 

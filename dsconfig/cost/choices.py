@@ -6,7 +6,6 @@ from typing import Any
 
 from dsconfig.cost.activations import Recompute, is_flash, recompute_of
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.training import TrainingFacts
 from dsconfig.runtimes.base import RECOMPUTATION, SELECTIVE_RECOMPUTATION
 from dsconfig.runtimes.effective import (
     TIER_NAMES,
@@ -23,7 +22,9 @@ from dsconfig.runtimes.effective import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a search decides. ``buckets`` are those sizes that it settles, by field of ``Zero``."""
+    """What a search decides. ``buckets`` are those sizes that it settles, by field of ``Zero``;
+    they follow from the rest.
+    """
 
     stage: int
     optimizer: Tier = Tier.DEVICE
@@ -31,7 +32,9 @@ class Choice:
     recompute: Recompute = Recompute.NONE
     micro_batch: int = 1
     accumulation: int = 1
-    buckets: Mapping[str, int | bool] = field(default_factory=dict[str, "int | bool"], hash=False)
+    buckets: Mapping[str, int | bool] = field(
+        default_factory=dict[str, "int | bool"], compare=False
+    )
 
     @property
     def label(self) -> str:
@@ -75,29 +78,24 @@ USUAL = (
 """What a table shows, least sharded first."""
 
 
-def usual_config(facts: Facts, choice: Choice, *, micro_batch: int | None = None) -> Effective:
+def usual_config(facts: Facts, choice: Choice) -> Effective:
     """Mixed-precision AdamW with overlap_comm on and every other key at its default."""
     training = facts.training
     precision = Precision(training.precision) if training and training.precision else None
     if precision is None:
         bf16 = facts.device is None or facts.device.bf16
         precision = Precision.BF16 if bf16 else Precision.FP16
-    micro = micro_batch or (training.micro_batch_size if training else None) or 1
+    micro = (training.micro_batch_size if training else None) or 1
     accumulation = (training.gradient_accumulation_steps if training else None) or 1
-    ranks = facts.data_parallel or 1
-    return Effective(
-        batch=Batch(
-            global_batch=micro * accumulation * ranks,
-            micro_batch=micro,
-            accumulation=accumulation,
-            data_parallel=ranks,
-        ),
+    config = Effective(
+        batch=None,
         zero=with_choice(Zero(overlap_comm=True), choice, facts),
         numerics=Numerics(
             precision=precision, grad_accum_dtype=precision, communication_dtype=precision
         ),
         optimizer=Named(type="AdamW"),
     )
+    return with_micro_batch(config, micro, accumulation, facts.data_parallel or 1)
 
 
 def with_choice(zero: Zero, choice: Choice, facts: Facts) -> Zero:
@@ -160,15 +158,12 @@ def with_recomputation(effective: Effective, enabled: bool = True) -> Effective:
 
 def recomputing_selectively(facts: Facts) -> Facts:
     """The same run with attention and every other matrix product kept: the script's doing."""
-    training = facts.training or TrainingFacts()
-    arguments = {**training.arguments, "gradient_checkpointing": Recompute.SELECTIVE.value}
-    return replace(facts, training=replace(training, arguments=arguments))
+    return facts.with_arguments({"gradient_checkpointing": Recompute.SELECTIVE.value})
 
 
 def can_select(facts: Facts) -> bool:
     """Whether our policy is what the price is of: that of eager attention is another one."""
-    shape = facts.model.architecture if facts.model else None
-    return shape is not None and is_flash(facts)
+    return facts.architecture is not None and is_flash(facts)
 
 
 RECOMPUTED: Mapping[str, Any] = {"partition_activations": False}
@@ -190,13 +185,10 @@ def choice_edits(zero: Zero) -> dict[str, Any]:
     blocks = {"offload_optimizer": zero.offload_optimizer, "offload_param": zero.offload_param}
     for key, offload in blocks.items():
         if offload is not None and offload.tier is not Tier.DEVICE:
-            edits[f"/zero_optimization/{key}"] = _block(offload)
+            block = {"device": TIER_NAMES[offload.tier], "pin_memory": offload.pin_memory}
+            path = {"nvme_path": offload.nvme_path} if offload.nvme_path else {}
+            edits[f"/zero_optimization/{key}"] = {**block, **path}
     return edits
-
-
-def _block(offload: Offload) -> dict[str, Any]:
-    path = {"nvme_path": offload.nvme_path} if offload.nvme_path else {}
-    return {"device": TIER_NAMES[offload.tier], "pin_memory": offload.pin_memory, **path}
 
 
 def config_of(effective: Effective, *, recomputes: bool = True) -> dict[str, Any]:

@@ -118,7 +118,7 @@ _CHOICES_OF_3 = tuple(
     for offloaded in ((True, True), (True, False), (False, False))
     for zero_init in (True, False)
 )
-"""What the tables show of (offloaded optimizer, offloaded parameters, zero.Init), in their order."""
+"""What the tables show of (offloaded optimizer, offloaded parameters, zero.Init), in order."""
 
 
 def as_data(

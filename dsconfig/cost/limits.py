@@ -30,10 +30,6 @@ class Limit:
     candidate: Candidate | None = None
 
     @property
-    def effective(self) -> Effective | None:
-        return self.candidate.effective if self.candidate else None
-
-    @property
     def option(self) -> Option | None:
         return self.candidate.option if self.candidate else None
 
@@ -63,7 +59,7 @@ def limits(
     With a config only its own choice is tried; else the answer comes with what ``resolve`` and
     ``tune`` choose for the facts at the limit. Raises ValueError when the card's memory is unknown.
     """
-    if facts.device is None or facts.device.memory_bytes is None:
+    if facts.device_bytes is None:
         raise ValueError("--fit needs the card: give --device or --device-memory")
     ask = _Questions(facts, effective, runtime)
     found: list[Limit] = []
@@ -72,7 +68,7 @@ def limits(
     if facts.model is not None:
         found.append(ask.fewest_gpus())
     if facts.model is not None and facts.world_size is not None:
-        if facts.training is not None and facts.training.sequence_length is not None:
+        if facts.sequence_length is not None:
             found.append(ask.largest_micro_batch())
         found.append(ask.longest_sequence())
     return tuple(found)
@@ -108,7 +104,8 @@ class _Questions:
 
         def fitting(place: int) -> Space | None:
             gpus = groups[place] * group
-            return self._holding(replace(facts, world_size=gpus, nodes=-(-gpus // per_node)))
+            space = self._space(replace(facts, world_size=gpus, nodes=-(-gpus // per_node)))
+            return space if search.holds(space) else None
 
         low, high, best = -1, 0, fitting(0)
         while best is None and high < len(groups) - 1:
@@ -167,11 +164,6 @@ class _Questions:
         if most is None:
             return Limit(question=question)
         return Limit(question=question, value=most, candidate=search.fastest(space(most)).chosen)
-
-    def _holding(self, facts: Facts) -> Space | None:
-        """What is asked of the search at these facts; None where nothing fits."""
-        space = self._space(facts)
-        return space if search.holds(space) else None
 
     def _space(self, facts: Facts, micro_batch: int | None = None) -> Space:
         if self._effective is None:

@@ -7,19 +7,39 @@ TrainSchedule.num_pipe_buffers). So the first stage keeps most activations, the 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from dsconfig.cost.activations import Activations
+from dsconfig.cost.workload import OUTSIDE, Weight, Weights, Workload, workload
+from dsconfig.facts.facts import Facts
+from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.effective import Effective
 
-if TYPE_CHECKING:
-    from dsconfig.cost.workload import Weight
 
-OUTSIDE = -1
+def workloads(effective: Effective, facts: Facts, program: Runtime) -> tuple[Workload, ...]:
+    """That of the first stage of a pipeline and of the last: all between hold less than one of
+    them. One where there is no pipeline.
+
+    Raises ValueError as :func:`~dsconfig.cost.workload.workload` does.
+    """
+    in_engine = not program.ends_in_deepspeed
+    whole = workload(effective, facts, program.version, in_engine=in_engine)
+    stages = facts.pipeline_parallel
+    if stages == 1:
+        return (whole,)
+    return tuple(_of_stage(whole, stage, stages) for stage in (0, stages - 1))
 
 
-def fullest_stages(stages: int) -> tuple[int, ...]:
-    """The first and the last: all between hold less than one of them."""
-    return tuple(dict.fromkeys((0, stages - 1)))
+def _of_stage(whole: Workload, stage: int, stages: int) -> Workload:
+    shape = whole.model.architecture
+    tied = shape is not None and shape.tied_embeddings
+    weights = Weights(weights_of_stage(whole.weights, stage, stages, tied=tied))
+    blocks = len({each.block for each in whole.weights if each.block != OUTSIDE})
+    activations = whole.activations
+    if activations.blocks:
+        activations = activations_of_stage(activations, blocks, stage, stages, whole.accumulation)
+    # The tree is that of the whole model: its units are not those of a stage.
+    model = replace(whole.model, root=None)
+    return replace(whole, weights=weights, activations=activations, model=model)
 
 
 def blocks_of_stage(blocks: int, stage: int, stages: int) -> range:
@@ -38,8 +58,8 @@ def blocks_of_stage(blocks: int, stage: int, stages: int) -> range:
 
 
 def weights_of_stage(
-    weights: Sequence["Weight"], stage: int, stages: int, *, tied: bool
-) -> tuple["Weight", ...]:
+    weights: Sequence[Weight], stage: int, stages: int, *, tied: bool
+) -> tuple[Weight, ...]:
     """Its blocks; on the first stage what stands before them, on the last what stands behind.
 
     Tied weights have a copy on the last stage too (DeepSpeed's ``TiedLayerSpec``).

@@ -13,21 +13,13 @@ from dsconfig.cost.activations import (
     recompute_of,
 )
 from dsconfig.cost.buckets import bucket_rule_bytes
-from dsconfig.cost.estimate import (
-    DeviceMemory,
-    Estimate,
-    Fit,
-    Option,
-    Phase,
-    Step,
-    TierMemory,
-)
+from dsconfig.cost.estimate import DeviceMemory, Estimate, Fit, Option, Phase, Step, TierMemory
+from dsconfig.cost.pipeline import workloads
 from dsconfig.cost.step_time import step_time
 from dsconfig.cost.tiers import host_memory, nvme_memory
 from dsconfig.cost.timeline import SHAPED, OutOfRoom, Trace
-from dsconfig.cost.workload import Workload, workloads
+from dsconfig.cost.workload import Workload
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.training import TrainingFacts
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.degrees import recomputed_blocks, with_degrees
 from dsconfig.runtimes.effective import TIER_NAMES, Effective
@@ -57,22 +49,15 @@ def facts_in_force(effective: Effective, facts: Facts, program: Runtime) -> Fact
     blocks = recomputed_blocks(effective.config)
     if split.pipeline_parallel == 1 or not blocks or is_recomputation_asked(split):
         return split
-    training = split.training or TrainingFacts()
     asked = {"gradient_checkpointing": str(Recompute.FULL), CHECKPOINT_INTERVAL: blocks}
-    arguments = {**training.arguments, **asked}
-    return replace(split, training=replace(training, arguments=arguments))
-
-
-def _workloads(effective: Effective, facts: Facts, program: Runtime) -> tuple[Workload, ...]:
-    in_engine = not program.ends_in_deepspeed
-    return workloads(effective, facts, program.version, in_engine=in_engine)
+    return split.with_arguments(asked)
 
 
 def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine") -> Option:
     """One choice of stage and offload, in full."""
     program = runtime_of(runtime)
     facts = facts_in_force(effective, facts, program)
-    return _priced(_workloads(effective, facts, program), effective, facts, program)
+    return _priced(workloads(effective, facts, program), effective, facts, program)
 
 
 def price_if_held(
@@ -89,7 +74,7 @@ def price_if_held(
     """
     program = runtime_of(runtime)
     facts = facts_in_force(effective, facts, program)
-    jobs = _workloads(effective, facts, program)
+    jobs = workloads(effective, facts, program)
     if len(jobs) == 1 and not below(*_below_device(jobs[0], program)):
         return None
     room = _room(facts)
@@ -113,7 +98,17 @@ def _priced(
     job, trace = max(runs, key=lambda run: run[1].peak)
     zero = effective.zero
     host, nvme = _below_device(job, program)
-    device = _device(job, trace, facts, host)
+    low, high = spread(job, trace)
+    device = DeviceMemory(
+        components=trace.components(),
+        phase_bytes=MappingProxyType(trace.peaks),
+        rest_bytes=MappingProxyType(trace.rests),
+        peak_bytes=trace.peak,
+        peak_phase=trace.peak_phase,
+        low_bytes=low,
+        high_bytes=high,
+        **(_on_cpu(job, trace, host) if job.on_cpu else _on_card(trace, facts)),
+    )
     card = facts.device
     known = [(card.name, card.memory_bytes)] if card and card.memory_bytes is not None else []
     return Option(
@@ -149,30 +144,14 @@ def _step(effective: Effective, facts: Facts, program: Runtime) -> Step | None:
     )
 
 
-def _device(job: Workload, trace: Trace, facts: Facts, host: TierMemory) -> DeviceMemory:
-    low, high = spread(job, trace)
-    return DeviceMemory(
-        components=trace.components(),
-        phase_bytes=MappingProxyType(trace.peaks),
-        rest_bytes=MappingProxyType(trace.rests),
-        peak_bytes=trace.peak,
-        peak_phase=trace.peak_phase,
-        low_bytes=low,
-        high_bytes=high,
-        **(_on_cpu(job, trace, host) if job.on_cpu else _on_card(trace, facts)),
-    )
-
-
 def _on_cpu(job: Workload, trace: Trace, host: TierMemory) -> dict[str, int]:
-    """There is neither pool nor context, and what is moved to the host is the same memory."""
-    whole = _with_host(job, trace, host)
-    return {
-        "reserved_bytes": trace.peak,
-        "visible_bytes": whole,
-        "needed_bytes": whole,
-        "least_needed_bytes": whole,
-        "most_needed_bytes": whole,
-    }
+    """There is neither pool nor context, and what is moved to the host is the same memory: all that
+    is moved, but while the model is built only the masters."""
+    masters = sum(part.bytes for part in host.components if part.name == "master weights")
+    moved = dict.fromkeys(trace.peaks, host.bytes) | {Phase.INIT: masters}
+    whole = max(peak + moved[phase] // job.ranks_per_node for phase, peak in trace.peaks.items())
+    needed = ("visible_bytes", "needed_bytes", "least_needed_bytes", "most_needed_bytes")
+    return {"reserved_bytes": trace.peak, **dict.fromkeys(needed, whole)}
 
 
 def _on_card(trace: Trace, facts: Facts) -> dict[str, int]:
@@ -189,30 +168,16 @@ def _on_card(trace: Trace, facts: Facts) -> dict[str, int]:
     }
 
 
-def _with_host(job: Workload, trace: Trace, host: TierMemory) -> int:
-    """The most of one rank on a CPU, where what is moved to the host stays in the same memory.
-
-    While the model is built there are only the masters of it.
-    """
-    masters = sum(part.bytes for part in host.components if part.name == "master weights")
-    moved = dict.fromkeys(trace.peaks, host.bytes) | {Phase.INIT: masters}
-    return max(peak + moved[phase] // job.ranks_per_node for phase, peak in trace.peaks.items())
-
-
 def _reserved(pooled: int, facts: Facts, margin: float = hardware.RESERVED_OVER_ALLOCATED) -> int:
     capability = facts.device.compute_capability if facts.device else None
-    pool = pooled + hardware.workspace_bytes(capability)
-    return int(pool * margin)
+    return int((pooled + hardware.workspace_bytes(capability)) * margin)
 
 
 def _room(facts: Facts) -> int | None:
     """The most bytes allocated that the card holds: pools take no less than what is in them."""
-    card = facts.device
-    if card is None or card.memory_bytes is None:
-        return None
-    if card.kind == "cpu":
-        return card.memory_bytes
-    left = card.memory_bytes - hardware.outside_bytes(facts)
+    if facts.device_bytes is None or facts.on_cpu:
+        return facts.device_bytes
+    left = facts.device_bytes - hardware.outside_bytes(facts)
     return bisect_right(range(max(0, left)), left, key=lambda each: _reserved(each, facts)) - 1
 
 
@@ -251,7 +216,7 @@ def inputs_of(
             "precision": str(effective.numerics.precision),
             "optimizer": effective.optimizer.type if effective.optimizer else "AdamW (assumed)",
             "micro_batch": micro,
-            "sequence_length": training.sequence_length if training else None,
+            "sequence_length": facts.sequence_length,
             "accumulation": batch.accumulation if batch else 1,
             "recompute": recompute_of(effective, facts),
             "overlap_comm": effective.zero.overlap_comm,

@@ -85,7 +85,7 @@ def limits_data(limits: tuple[Limit, ...]) -> dict[str, Any]:
                 "value": limit.value,
                 "recompute": limit.recompute is not Recompute.NONE,
                 "recomputation": limit.recompute.value,
-                "config": config_of(limit.effective) if limit.effective else None,
+                "config": config_of(limit.candidate.effective) if limit.candidate else None,
                 "option": option_data(limit.option) if limit.option else None,
             }
             for limit in limits

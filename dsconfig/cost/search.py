@@ -217,8 +217,8 @@ class Space:
     runtime: Runtime
     batches: Batches
     open: frozenset[str] = EVERYTHING
-    priced: dict[tuple[Any, ...], Candidate] = field(default_factory=dict[Any, Candidate])
-    too_large: set[tuple[Any, ...]] = field(default_factory=set[Any])
+    priced: dict[Choice, Candidate] = field(default_factory=dict[Choice, Candidate])
+    too_large: set[Choice] = field(default_factory=set[Choice])
 
     def arrangements(self) -> list[Choice]:
         """Stage, tiers and recomputation, what may be the quickest first; among equals the least
@@ -289,22 +289,17 @@ class Space:
 
     def candidate(self, choice: Choice) -> Candidate:
         """A choice with its price; once one program does not hold it, no other is asked."""
-        key = _key(choice)
-        if key not in self.priced:
+        if choice not in self.priced:
             effective, facts = self.config(choice), self.facts_of(choice)
-            self.priced[key] = self._candidate(
-                choice,
-                effective,
-                (price(effective, facts, runtime=each) for each in programs(self.runtime)),
-            )
-        return self.priced[key]
+            prices = (price(effective, facts, runtime=each) for each in programs(self.runtime))
+            self.priced[choice] = self._candidate(choice, effective, prices)
+        return self.priced[choice]
 
     def fitting(self, choice: Choice) -> Candidate | None:
         """The same if it fits, else None: a price that is asked for no more than that ends at the
         first memory that overflows.
         """
-        key = _key(choice)
-        if key not in self.priced and key not in self.too_large:
+        if choice not in self.priced and choice not in self.too_large:
             effective, facts = self.config(choice), self.facts_of(choice)
             options = list[Option]()
             for program in programs(self.runtime):
@@ -317,11 +312,11 @@ class Space:
                     ),
                 )
                 if option is None:
-                    self.too_large.add(key)
+                    self.too_large.add(choice)
                     return None
                 options.append(option)
-            self.priced[key] = self._candidate(choice, effective, options)
-        found = self.priced.get(key)
+            self.priced[choice] = self._candidate(choice, effective, options)
+        found = self.priced.get(choice)
         return found if found is not None and found.verdict.fits else None
 
     def _candidate(
@@ -353,18 +348,6 @@ class Space:
     def batched(self, choice: Choice, micro: int) -> Choice:
         steps = self.batches.accumulation(micro)
         return replace(choice, micro_batch=micro, accumulation=steps)
-
-
-def _key(choice: Choice) -> tuple[Any, ...]:
-    """What it decides itself: buckets follow from it."""
-    return (
-        choice.stage,
-        choice.optimizer,
-        choice.parameters,
-        choice.recompute,
-        choice.micro_batch,
-        choice.accumulation,
-    )
 
 
 _BUCKET_FIELDS = (
@@ -440,21 +423,17 @@ def _leanest(space: Space, fitting: Sequence[Candidate]) -> Candidate:
     """Of the stages that are as fast as the fastest, the lowest, unless another has more than 5 %
     of the card less: below that the estimate tells no difference.
     """
-    device = space.facts.device
     fastest = min(fitting, key=lambda each: each.time.seconds_per_sample)
     equals = [
         each
         for each in fitting
-        if _differ_by_stage(each.choice, fastest.choice) and _is_as_fast(each.time, fastest.time)
+        if replace(each.choice, stage=0) == replace(fastest.choice, stage=0)
+        and _is_as_fast(each.time, fastest.time)
     ]
     least = min(each.device_bytes for each in equals)
-    room = TO_SPARE * ((device and device.memory_bytes) or least)
+    room = TO_SPARE * (space.facts.device_bytes or least)
     lean = (each for each in equals if each.device_bytes <= least + room)
     return min(lean, key=lambda each: each.choice.stage)
-
-
-def _differ_by_stage(one: Choice, other: Choice) -> bool:
-    return replace(one, stage=0, buckets={}) == replace(other, stage=0, buckets={})
 
 
 def _is_as_fast(mine: StepTime, other: StepTime) -> bool:
@@ -511,13 +490,13 @@ def _largest(space: Space, choice: Choice, *, spare: bool) -> Candidate | None:
 
 def _expected(space: Space, tried: list[Candidate], spare: bool) -> int:
     """The place of the size at which the card would be full, by the last two that were priced."""
-    device = space.facts.device
+    memory = space.facts.device_bytes
     one, other = sorted(tried[-2:], key=lambda each: each.choice.micro_batch)
     apart = other.choice.micro_batch - one.choice.micro_batch
     grown = other.device_bytes - one.device_bytes
-    if device is None or device.memory_bytes is None or grown <= 0:
+    if memory is None or grown <= 0:
         return len(space.batches.sizes)
-    room = device.memory_bytes * (1 - TO_SPARE if spare else 1) - one.device_bytes
+    room = memory * (1 - TO_SPARE if spare else 1) - one.device_bytes
     micro = one.choice.micro_batch + room * apart / grown
     return bisect_right(space.batches.sizes, micro) - 1
 
@@ -563,7 +542,7 @@ def tune(
         raise ValueError(facts.why_no_model)
     if facts.model is None or facts.world_size is None:
         raise ValueError("tune needs the model and the devices: give --model and --gpus")
-    if facts.device is None or facts.device.memory_bytes is None:
+    if facts.device_bytes is None:
         raise ValueError("tune needs the card: give --device or --device-memory")
     ranks, total = facts.data_parallel or 1, facts.training and facts.training.global_batch_size
     if total and total % ranks:

@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
     name: str
     pointer: str
-    formula: str
+    formula: str = ""
     stream: str = "compute"
     """CUDA stream it is allocated on: the caching allocator keeps a pool for each."""
     communicated: bool = False

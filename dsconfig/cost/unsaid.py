@@ -4,7 +4,7 @@ A verdict rests on what is usual where nothing is said. Where another answer wou
 answer belongs to it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dsconfig.cost.activations import is_flash
 from dsconfig.cost.deepspeed.releases import BEFORE_CHANGES
@@ -54,27 +54,21 @@ def _answered(flag: str, effective: Effective, facts: Facts, program: Runtime) -
 
 def _loss(effective: Effective, facts: Facts, program: Runtime) -> Unsaid | None:
     """Cross entropy in one kernel: the plain one, which is assumed, holds most."""
-    training = facts.training
-    if training is None or training.sequence_length is None:
+    if facts.sequence_length is None or _SETTLES_LOSS & facts.arguments.keys():
         return None
-    if _SETTLES_LOSS & training.arguments.keys():
-        return None
-    arguments = {**training.arguments, "loss": str(Loss.FUSED)}
-    asked = replace(facts, training=replace(training, arguments=arguments))
+    asked = facts.with_arguments({"loss": str(Loss.FUSED)})
     other = _answered(f"--loss {Loss.FUSED}", effective, asked, program)
     return other if other.fits else None
 
 
 def _attention(effective: Effective, facts: Facts, program: Runtime) -> Unsaid | None:
     """FlashAttention, for a family that is written out where nobody asks for it."""
-    training = facts.training
-    shape = facts.model.architecture if facts.model else None
-    if training is None or training.sequence_length is None or shape is None or is_flash(facts):
+    shape = facts.architecture
+    if facts.sequence_length is None or shape is None or is_flash(facts):
         return None
-    if "attn_implementation" in training.arguments or not family_of(shape).has_flash:
+    if "attn_implementation" in facts.arguments or not family_of(shape).has_flash:
         return None
-    arguments = {**training.arguments, "attn_implementation": "flash_attention_2"}
-    asked = replace(facts, training=replace(training, arguments=arguments))
+    asked = facts.with_arguments({"attn_implementation": "flash_attention_2"})
     other = _answered("--attention flash", effective, asked, program)
     return other if other.fits else None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-from dsconfig.cost import hardware, pipeline
+from dsconfig.cost import hardware
 from dsconfig.cost.activations import Activations, activations_of
 from dsconfig.cost.optimizers import OptimizerCost, cost_in_force
 from dsconfig.facts.facts import Facts
@@ -99,11 +99,13 @@ class Workload:
     builds_in_pieces: bool = False
     """Under zero.Init: no rank ever holds the whole model."""
     built_width: int = 4
-    """Bytes of an element as the model is built or loaded, before anything is cast."""
+    """Bytes of an element as the model is built or loaded, before anything is cast: fp32, unless
+    ``dtype`` (once ``torch_dtype``) of ``from_pretrained`` is one of 16 bits."""
     on_cpu: bool = False
     """The processor is the device, and gloo the communication library."""
     free_bytes: int | None = None
-    """Of the device before anything is allocated; None where its memory is not known."""
+    """Of the device before anything is allocated, once the context and the communicators are there;
+    None where its memory is not known."""
     room: int | None = None
     """Bytes past which a replay need not go on: all that is asked is whether it keeps below."""
 
@@ -176,35 +178,6 @@ class Workload:
         return sum(self.shard(elements) * count for elements, count in sizes.items())
 
 
-def workloads(
-    effective: Effective, facts: Facts, version: Version = NEWEST, *, in_engine: bool = False
-) -> tuple[Workload, ...]:
-    """One for each stage of a pipeline that may be the fullest; one where there is no pipeline.
-
-    Raises ValueError as :func:`workload` does.
-    """
-    whole = workload(effective, facts, version, in_engine=in_engine)
-    stages = facts.pipeline_parallel
-    if stages == 1:
-        return (whole,)
-    return tuple(_of_stage(whole, stage, stages) for stage in pipeline.fullest_stages(stages))
-
-
-def _of_stage(whole: Workload, stage: int, stages: int) -> Workload:
-    shape = whole.model.architecture
-    tied = shape is not None and shape.tied_embeddings
-    weights = Weights(pipeline.weights_of_stage(whole.weights, stage, stages, tied=tied))
-    blocks = len({each.block for each in whole.weights if each.block != OUTSIDE})
-    activations = whole.activations
-    if activations.blocks:
-        activations = pipeline.activations_of_stage(
-            activations, blocks, stage, stages, whole.accumulation
-        )
-    # The tree is that of the whole model: its units are not those of a stage.
-    model = replace(whole.model, root=None)
-    return replace(whole, weights=weights, activations=activations, model=model)
-
-
 def workload(
     effective: Effective, facts: Facts, version: Version = NEWEST, *, in_engine: bool = False
 ) -> Workload:
@@ -218,8 +191,11 @@ def workload(
             f"--params: {facts.model.parameters:.3g} parameters are beyond any model; write a "
             "count like 13e9, 13B or 700M"
         )
-    batch = effective.batch
-    ranks = Mesh.over(
+    batch, arguments = effective.batch, facts.arguments
+    dtype = str(arguments.get("dtype") or arguments.get("torch_dtype") or "")
+    is_half = dtype.removeprefix("torch.") in {"bfloat16", "float16", "bf16", "fp16"}
+    memory = facts.device_bytes
+    mesh = Mesh.over(
         facts.world_size,
         sharded=True,
         group=effective.zero.mics_shard_size,
@@ -230,39 +206,19 @@ def workload(
     return Workload(
         effective=effective,
         weights=weights_of(facts.model, facts.tensor_parallel),
-        mesh=ranks,
+        mesh=mesh,
         ranks_per_node=ranks_per_node(facts.world_size, facts.nodes),
         optimizer=cost_in_force(effective, facts, facts.model, in_engine=in_engine),
         accumulation=batch.accumulation if batch else 1,
         activations=activations_of(effective, facts),
         model=facts.model,
         version=version,
-        builds_in_pieces=effective.zero.stage == 3 and _uses_zero_init(facts),
-        built_width=_built_width(facts),
-        on_cpu=facts.device is not None and facts.device.kind == "cpu",
-        free_bytes=_free_bytes(facts),
+        # Usual at stage 3 (Hugging Face does it by itself); ``zero_init`` says no.
+        builds_in_pieces=effective.zero.stage == 3 and bool(arguments.get("zero_init", True)),
+        built_width=2 if is_half else 4,
+        on_cpu=facts.on_cpu,
+        free_bytes=None if memory is None else memory - hardware.outside_bytes(facts),
     )
-
-
-def _free_bytes(facts: Facts) -> int | None:
-    """What the driver calls free once the context and the communicators are there."""
-    if facts.device is None or facts.device.memory_bytes is None:
-        return None
-    return facts.device.memory_bytes - hardware.outside_bytes(facts)
-
-
-def _uses_zero_init(facts: Facts) -> bool:
-    """Usual at stage 3 (Hugging Face does it by itself); the argument ``zero_init`` says no."""
-    return facts.training is None or bool(facts.training.arguments.get("zero_init", True))
-
-
-def _built_width(facts: Facts) -> int:
-    """fp32, unless ``dtype`` (once ``torch_dtype``) of ``from_pretrained`` is one of 16 bits."""
-    if facts.training is None:
-        return 4
-    arguments = facts.training.arguments
-    dtype = str(arguments.get("dtype") or arguments.get("torch_dtype") or "")
-    return 2 if dtype.removeprefix("torch.") in {"bfloat16", "float16", "bf16", "fp16"} else 4
 
 
 _CACHE: dict[tuple[int, int], tuple[ModelTree, Weights]] = {}
@@ -314,13 +270,6 @@ def _from_tree(model: ModelTree) -> list[Weight]:
     return found
 
 
-def _shape_of_counts(model: ModelTree) -> tuple[int, int]:
-    shape = model.architecture
-    layers = shape.layers if shape else 32
-    outer = shape.vocab_size * shape.hidden_size if shape else model.parameters // 100
-    return layers, min(outer, model.parameters // 4)
-
-
 def _matrices(block: int, shape: Architecture | None) -> tuple[list[int], list[int]]:
     """Elements of a block's matrices, and of the two tensors of its experts, where it has some."""
     experts: list[int] = []
@@ -338,7 +287,10 @@ def _matrices(block: int, shape: Architecture | None) -> tuple[list[int], list[i
 
 def _from_counts(model: ModelTree) -> list[Weight]:
     """Embedding, equal blocks of seven matrices, head: only the sum is known for certain."""
-    (layers, outer), shape = _shape_of_counts(model), model.architecture
+    shape = model.architecture
+    layers = shape.layers if shape else 32
+    table = shape.vocab_size * shape.hidden_size if shape else model.parameters // 100
+    outer = min(table, model.parameters // 4)
     block, rest = divmod(model.parameters - 2 * outer, layers)
     matrices, experts = _matrices(block, shape)
     count = (shape.experts if shape else None) or 1

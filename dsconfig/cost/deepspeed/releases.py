@@ -15,8 +15,8 @@ from dsconfig.schema.version import PUBLISHED, Version
 RUN = tuple(map(Version.parse, ("0.14.5", "0.16.9", "0.18.9", "0.19.6", "0.19.7", "0.19.8")))
 PLAIN_BUCKETS = Version(0, 4, 0)
 FLAT_STAGE3 = Version(0, 6, 0)
-"""Stage 3's bucket is there from the beginning; before, it was made in each backward, and twice with
-overlap_comm."""
+"""Stage 3's bucket is there from the beginning; before, it was made in each backward, and twice
+with overlap_comm."""
 MASKED_OVERFLOW = Version(0, 13, 0)
 FP16_CHECKED_ONLY = Version(0, 12, 0)
 STAGE3_BUCKET_FOLLOWS_WIRE = Version(0, 17, 0)
