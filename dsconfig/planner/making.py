@@ -77,15 +77,11 @@ def complete(plan: Plan, facts: Facts) -> Plan:
             "host_rounding_bytes": option.host.rounding_bytes,
             "nvme_bytes": option.nvme.bytes,
             # Without the length of a sample no activations are among them.
-            "sequence_length": facts.training.sequence_length if facts.training else None,
+            "sequence_length": facts.sequence_length,
         },
         traffic=traffic(units, tree, plan.mesh, plan.effective),
-        step={} if option.step is None or not _length(facts) else asdict(option.step),
+        step={} if option.step is None or not facts.sequence_length else asdict(option.step),
     )
-
-
-def _length(facts: Facts) -> int | None:
-    return facts.training.sequence_length if facts.training else None
 
 
 def mesh_of(zero: Zero, facts: Facts) -> Mesh:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from dsconfig.planner.coverage.rules import (
-    OFF,
     ON,
     OPTIMIZER_OFFLOADED,
     SHARDED,
@@ -11,6 +10,7 @@ from dsconfig.planner.coverage.rules import (
     Rule,
     honoured,
     inert,
+    off_or_refused,
     refused,
 )
 from dsconfig.runtimes.built import engine_takes
@@ -93,8 +93,9 @@ RULES = {
     "optimizer.params.set_grad_none": inert("gradients are always freed after the step"),
     "optimizer.params.fp32_optimizer_states": inert("states are fp32"),
     "optimizer.params.ns_method": inert("both orthogonalise alike; torch has the standard method"),
-    "optimizer.params.per_head_muon": inert("off", OFF)
-    + refused("whole matrices are orthogonalised, not heads; remove the key"),
+    "optimizer.params.per_head_muon": off_or_refused(
+        "whole matrices are orthogonalised, not heads; remove the key"
+    ),
     "optimizer.params.max_grad_norm": refused(
         "DeepSpeed refuses it too; write gradient_clipping at the top level"
     ),

@@ -1,12 +1,6 @@
 """What is printed, timed, profiled, logged and checkpointed."""
 
-from dsconfig.planner.coverage.rules import (
-    honoured,
-    inert,
-    off_or_refused,
-    refused,
-    set_elsewhere,
-)
+from dsconfig.planner.coverage.rules import Condition, honoured, inert, off_or_refused, refused
 
 SWITCHED = ("flops_profiler", "tensorboard", "wandb", "comet", "csv_monitor", "comms_logger")
 
@@ -49,15 +43,17 @@ RULES = {
     "checkpoint.use_node_local_storage": refused(
         "a checkpoint is one directory, which loads at any world size only where all ranks see all "
         "of it; save to storage that the nodes share and remove the key",
-        set_elsewhere(
+        Condition(
             "when it is on and there are several nodes",
-            lambda config: config.checkpointing.node_local_storage,
+            lambda value, config: config.checkpointing.node_local_storage,
         ),
     )
     + inert("all ranks of one node see its directories"),
     "checkpoint.parallel_write.pipeline_stage": inert("there is one pipeline stage"),
     "checkpoint.checkpoint_serialization": inert("safetensors and torch's own format"),
-    "datastates_ckpt": off_or_refused("DataStates", "use the engine's async save"),
+    "datastates_ckpt": off_or_refused(
+        "DataStates is not built; use the engine's async save", "DataStates is off"
+    ),
 } | {
     f"{monitor}.{key}": honoured(f"{monitor} receives lr, loss scale and timings on rank 0")
     for monitor, keys in {

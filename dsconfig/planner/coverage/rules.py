@@ -94,10 +94,6 @@ def equals(wanted: Any) -> Condition:
     return Condition(f"when it is {wanted!r}", lambda value, config: value == wanted)
 
 
-def set_elsewhere(words: str, test: Callable[[Effective], bool]) -> Condition:
-    return Condition(words, lambda value, config: test(config))
-
-
-def off_or_refused(feature: str, instead: str) -> Rule:
-    """A switch the engine does not have: harmless when off."""
-    return inert(f"{feature} is off", OFF) + refused(f"{feature} is not built; {instead}")
+def off_or_refused(why: str, off: str = "off") -> Rule:
+    """A switch the engine does not have: harmless when off; ``why`` as in :func:`refused`."""
+    return inert(off, OFF) + refused(why)

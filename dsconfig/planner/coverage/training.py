@@ -27,8 +27,10 @@ _BATCH = {
     ),
     "gradient_allreduce_op": honoured("mean divides by the ranks, sum does not"),
     "communication_data_type": honoured("the dtype in which gradients are reduced"),
-    "disable_allgather": inert("read by nobody; DeepSpeed dropped its use", OFF)
-    + refused("updated parameters must be gathered; remove the key"),
+    "disable_allgather": off_or_refused(
+        "updated parameters must be gathered; remove the key",
+        "read by nobody; DeepSpeed dropped its use",
+    ),
     "allgather_size": inert("only the old boolean form of zero_optimization reads it"),
     "dataloader_drop_last": honoured("the data loader drops the incomplete last batch"),
     "vocabulary_size": inert("DeepSpeed only warns about its alignment; nothing reads it"),
@@ -36,7 +38,9 @@ _BATCH = {
     "sequence_parallel_size": inert("no sequence parallelism", equals(1))
     + refused("sequence parallelism is not built; remove the key or set it to 1"),
     "seq_parallel_communication_data_type": inert("no sequence parallelism"),
-    "use_data_before_expert_parallelism": off_or_refused("expert parallelism", "remove the key"),
+    "use_data_before_expert_parallelism": off_or_refused(
+        "expert parallelism is not built; remove the key", "expert parallelism is off"
+    ),
     "disable_python_gc": honoured("the garbage collector runs only between steps"),
     "zero_allow_untested_optimizer": inert(
         "every torch optimizer works here: sharding is independent of the optimizer"
@@ -57,6 +61,7 @@ _IS_MODEL_DTYPE = Condition(
     lambda value, config: config.numerics.grad_accum_dtype is config.numerics.precision,
 )
 
+_MASTER = off_or_refused("a 16-bit master is not built; remove the key", "the master stays fp32")
 _NAMED: dict[str, Rule] = {
     "fp16.enabled": honoured("16-bit parameters over an fp32 sharded master"),
     "fp16.auto_cast": inert("inputs keep their dtype", OFF)
@@ -67,18 +72,17 @@ _NAMED: dict[str, Rule] = {
     "fp16.hysteresis": honoured("overflows before the dynamic scale is halved"),
     "fp16.consecutive_hysteresis": honoured("a good step refills the hysteresis"),
     "fp16.min_loss_scale": honoured("an overflow at this scale stops the run"),
-    "fp16.fp16_master_weights_and_grads": inert("the master stays fp32", OFF)
-    + refused("a 16-bit master is not built; remove the key"),
+    "fp16.fp16_master_weights_and_grads": _MASTER,
     "bf16.enabled": honoured("16-bit parameters over an fp32 sharded master"),
     "bf16.immediate_grad_update": inert(
         "gradients reach the fp32 accumulator in the backward hook anyway"
     ),
     "bf16.check_grad_overflow": honoured("a non-finite gradient norm skips the step", BF16)
     + inert("bf16 is not the precision of this run"),
-    "bf16.bf16_master_weights_and_grads": inert("the master stays fp32", OFF)
-    + refused("a 16-bit master is not built; remove the key"),
-    "bf16.bf16_optimizer_states": inert("states stay fp32", OFF)
-    + refused("16-bit optimizer states are not built; remove the key"),
+    "bf16.bf16_master_weights_and_grads": _MASTER,
+    "bf16.bf16_optimizer_states": off_or_refused(
+        "16-bit optimizer states are not built; remove the key", "states stay fp32"
+    ),
     "torch_autocast.enabled": honoured("forward runs under torch.autocast"),
     "torch_autocast.dtype": honoured("the dtype of torch.autocast"),
     "torch_autocast.lower_precision_safe_modules": inert(

@@ -13,6 +13,7 @@ from dsconfig.planner.coverage.rules import (
     equals,
     honoured,
     inert,
+    off_or_refused,
     refused,
     stages,
 )
@@ -25,13 +26,11 @@ def _stage_3(by: str) -> Rule:
     return honoured(by, _STAGE_3) + inert(_WHOLE)
 
 
-def _sharded(by: str) -> Rule:
-    return honoured(by, SHARDED) + inert("at stage 0 every rank holds everything")
-
-
+_REPLICATED = inert("at stage 0 every rank holds everything")
 _BLOCK = {
     "stage": honoured("0: replicas; 1 and 2: sharded states, parameters whole; 3: all sharded"),
-    "reduce_bucket_size": _sharded("the cap of sharding units outside the repeated blocks"),
+    "reduce_bucket_size": honoured("the cap of sharding units outside the repeated blocks", SHARDED)
+    + _REPLICATED,
     "allgather_bucket_size": inert(
         "a unit's all-gather is one call; it allocates nothing in DeepSpeed either"
     ),
@@ -46,7 +45,7 @@ _BLOCK = {
     "load_from_fp32_weights": inert("checkpoints hold the fp32 master, loads use it"),
     "elastic_checkpoint": inert("every checkpoint loads at any number of ranks"),
     "ignore_unused_parameters": honoured("false: a parameter without gradient is an error"),
-    "legacy_stage1": inert("off", OFF) + refused("removed from DeepSpeed; remove the key"),
+    "legacy_stage1": off_or_refused("removed from DeepSpeed; remove the key"),
     "parameter_alignment": inert("allocations are aligned by the allocator"),
     "sub_group_size": honoured(
         "the most elements that the offloaded optimizer updates at a time; never more than a "
@@ -89,15 +88,14 @@ _BLOCK = {
     + inert(_WHOLE),
     "mics_shard_size": inert("off", equals(-1))
     + honoured("a two-dimensional mesh: shards within the group, replicas across", SHARDED)
-    + inert("at stage 0 every rank holds everything"),
+    + _REPLICATED,
     "mics_hierarchical_params_gather": inert("off", OFF)
     + inert("gathers stay inside the shard group, which is what it is for"),
-    "zero_quantized_weights": inert("off", OFF)
-    + refused("quantised gathering is not built; remove the key"),
-    "zero_quantized_nontrainable_weights": inert("off", OFF)
-    + refused("quantised storage is not built; remove the key"),
-    "zero_quantized_gradients": inert("off", OFF)
-    + refused("quantised reduction is not built; remove the key"),
+    "zero_quantized_weights": off_or_refused("quantised gathering is not built; remove the key"),
+    "zero_quantized_nontrainable_weights": off_or_refused(
+        "quantised storage is not built; remove the key"
+    ),
+    "zero_quantized_gradients": off_or_refused("quantised reduction is not built; remove the key"),
     "zenflow": inert("off", NULL) + refused("ZenFlow is not built; remove the block"),
     "leaf_module": inert("off", NULL)
     + honoured("parameters in them that a rank has not used are reduced as zeros", SHARDED)
@@ -139,8 +137,7 @@ _TIERS = {
     f"{_OPTIMIZER}.ratio": inert("everything is offloaded", equals(1.0))
     + honoured("this share of the elements is updated on the host", OPTIMIZER_OFFLOADED)
     + inert("nothing is offloaded"),
-    f"{_OPTIMIZER}.super_offload": inert("off", OFF)
-    + refused("SuperOffload is not built; remove the key"),
+    f"{_OPTIMIZER}.super_offload": off_or_refused("SuperOffload is not built; remove the key"),
     f"{_OPTIMIZER}.cpuadam_cores_perc": inert("only SuperOffload's worker reads it"),
     f"{_PARAM}.device": inert("parameters stay on the device", equals("none"))
     + honoured("parameter shards rest on this tier", _STAGE_3)
@@ -157,7 +154,7 @@ _TIERS = {
     "aio.thread_count": inert("renamed in DeepSpeed 0.16.4; write aio.intra_op_parallelism"),
     "aio.single_submit": inert("a switch of libaio, which is not used"),
     "aio.overlap_events": inert("a switch of libaio, which is not used"),
-    "aio.use_gds": inert("off", OFF) + refused("GPUDirect Storage is not built; remove the key"),
+    "aio.use_gds": off_or_refused("GPUDirect Storage is not built; remove the key"),
 }
 
 _DEPRECATED_PIN = "DeepSpeed drops it; write pin_memory in the offload block"
