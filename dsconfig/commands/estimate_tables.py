@@ -12,6 +12,7 @@ import typer
 
 from dsconfig.commands import verdict as verdicts
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph, terminal_width
+from dsconfig.cost.choices import moved
 from dsconfig.cost.estimate import (
     MARGIN,
     MOVED,
@@ -20,7 +21,7 @@ from dsconfig.cost.estimate import (
     Option,
     TierMemory,
 )
-from dsconfig.cost.rendering import bar, label, moved
+from dsconfig.cost.rendering import bar, label
 from dsconfig.cost.search import misfit_below
 from dsconfig.lazily import lazily
 from dsconfig.report.sizes import GIB, counted, gib, in_gib, size
@@ -121,7 +122,8 @@ def _choices(estimate: Estimate, facts: "Facts") -> TextTable:
         counts = [option.device.needed_bytes, option.host.bytes]
         counts += [option.nvme.bytes] if nvme else []
         cells = [in_gib(count, 1) if count else "-" for count in counts]
-        table.add_row(str(option.stage), moved(option), *cells, _fits(option, facts))
+        tiers = moved(option.offload_optimizer, option.offload_param)
+        table.add_row(str(option.stage), tiers, *cells, _fits(option, facts))
     return table
 
 

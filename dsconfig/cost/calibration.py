@@ -37,7 +37,11 @@ def calibrate(option: Option, measured_bytes: int, *, what: str = "visible") -> 
         "visible": device.visible_bytes,
     }[what]
     gap = measured_bytes - estimated
-    loose = _loose(device)
+    loose = sum(
+        part.bytes
+        for part in device.components
+        if part.name in SHAPED and device.peak_phase in part.phases
+    )
     slope = min(2.0, max(0.0, 1 + gap / loose)) if loose else 1.0
     # Another phase may be the highest once this one has shrunk.
     phases = _phases(device, _scaled(device, slope)).values()
@@ -72,17 +76,11 @@ def calibrated(estimate: Estimate, calibration: Calibration) -> Estimate:
     return replace(estimate, options=options, inputs=inputs)
 
 
-def _loose(device: DeviceMemory) -> int:
-    return sum(
-        part.bytes
-        for part in device.components
-        if part.name in SHAPED and device.peak_phase in part.phases
-    )
-
-
 def _corrected(option: Option, calibration: Calibration) -> Option:
     device = option.device
-    components = _components(device, calibration)
+    amount, all_phases = calibration.constant_bytes, tuple(device.phase_bytes)
+    constant = Component("measured beyond the formulas", amount, "", "calibration", all_phases)
+    components = (*_scaled(device, calibration.slope), *([constant] if amount else []))
     phases = _phases(device, components)
     peak_phase = max(phases, key=lambda phase: phases[phase])
     shift = phases[peak_phase] - device.peak_bytes
@@ -129,11 +127,3 @@ def _scaled(device: DeviceMemory, slope: float) -> tuple[Component, ...]:
         else part
         for part in device.components
     )
-
-
-def _components(device: DeviceMemory, calibration: Calibration) -> tuple[Component, ...]:
-    """Those, and the constant as a component of its own."""
-    scaled = _scaled(device, calibration.slope)
-    amount, phases = calibration.constant_bytes, tuple(device.phase_bytes)
-    constant = Component("measured beyond the formulas", amount, "", "calibration", phases)
-    return (*scaled, constant) if constant.bytes else scaled

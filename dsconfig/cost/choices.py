@@ -43,14 +43,8 @@ class Choice:
     @property
     def tiers(self) -> str:
         """What is moved off the GPU, as it follows the stage: ``, optimizer to CPU``."""
-        places = {Tier.HOST: "CPU", Tier.NVME: "NVMe"}
-        parts = [""]
-        if self.optimizer is not Tier.DEVICE:
-            what = "optimizer + parameters" if self.parameters is self.optimizer else "optimizer"
-            parts.append(f"{what} to {places[self.optimizer]}")
-        if self.parameters not in (Tier.DEVICE, self.optimizer):
-            parts.append(f"parameters to {places[self.parameters]}")
-        return ", ".join(parts)
+        words = moved(PLACES[self.optimizer], PLACES[self.parameters])
+        return f", {words}" if words else ""
 
     @property
     def works(self) -> bool:
@@ -61,6 +55,20 @@ class Choice:
         return self.stage >= lowest[self.optimizer]
 
 
+PLACES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
+"""Tiers in the words of ds_config."""
+
+
+def moved(optimizer: str, parameters: str) -> str:
+    """``optimizer + parameters to CPU``, of two such places; "" where all stays on the device."""
+    places = {"optimizer": optimizer, "parameters": parameters}
+    left = {what: _PEOPLES[place] for what, place in places.items() if place != "none"}
+    if len(set(left.values())) == 1:
+        return f"{' + '.join(left)} to {next(iter(left.values()))}"
+    return ", ".join(f"{what} to {where}" for what, where in left.items())
+
+
+_PEOPLES = {"cpu": "CPU", "nvme": "NVMe"}
 OPTIMIZER_BUFFERS, PARAMETER_BUFFERS = 4, 5
 """DeepSpeed's defaults of buffer_count."""
 

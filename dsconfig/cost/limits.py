@@ -30,6 +30,10 @@ class Limit:
     candidate: Candidate | None = None
 
     @property
+    def effective(self) -> Effective | None:
+        return self.candidate.effective if self.candidate else None
+
+    @property
     def option(self) -> Option | None:
         return self.candidate.option if self.candidate else None
 

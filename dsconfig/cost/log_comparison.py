@@ -37,7 +37,7 @@ class Figure:
         return self.predicted / self.measured - 1 if self.measured else float("inf")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fitted:
     """A number of the machine that the run tells, beside the one that is assumed."""
 
@@ -79,28 +79,21 @@ def _is_foreign(log: RunLog, option: Option) -> bool:
 
 def _figures(log: RunLog, option: Option, samples: int | None) -> list[Figure]:
     device = option.device
-    found: list[Figure] = []
+    pairs: list[tuple[str, float | None, float | None]] = []
     for phase in Phase:
-        peak, rest = log.peak(phase), log.at_the_end_of(phase)
-        if peak is not None and phase in device.phase_bytes:
-            predicted = device.phase_bytes[phase]
-            found.append(Figure(what=f"peak in {phase}", measured=peak, predicted=predicted))
-        if rest is not None and phase in device.rest_bytes:
-            predicted = device.rest_bytes[phase]
-            found.append(Figure(what=f"after {phase}", measured=rest, predicted=predicted))
-    if log.peak_allocated is not None:
-        found.append(
-            Figure(what="peak allocated", measured=log.peak_allocated, predicted=device.peak_bytes)
-        )
-    if log.visible is not None:
-        found.append(
-            Figure(what="as nvidia-smi", measured=log.visible, predicted=device.visible_bytes)
-        )
+        pairs.append((f"peak in {phase}", log.peak(phase), device.phase_bytes.get(phase)))
+        pairs.append((f"after {phase}", log.at_the_end_of(phase), device.rest_bytes.get(phase)))
+    pairs.append(("peak allocated", log.peak_allocated, device.peak_bytes))
+    pairs.append(("as nvidia-smi", log.visible, device.visible_bytes))
+    found = [
+        Figure(what=what, measured=measured, predicted=predicted)
+        for what, measured, predicted in pairs
+        if measured is not None and predicted is not None
+    ]
     seconds = _step_seconds(log, samples)
     if seconds is not None and option.step is not None:
-        found.append(
-            Figure(what="step", measured=seconds, predicted=option.step.seconds, unit="seconds")
-        )
+        predicted = option.step.seconds
+        found.append(Figure(what="step", measured=seconds, predicted=predicted, unit="seconds"))
     return found
 
 
@@ -117,33 +110,17 @@ def _fitted(log: RunLog, option: Option, samples: int | None) -> list[Fitted]:
     training = [each for each in log.readings if each.phase in _TRAINING]
     highest = max(training, key=lambda each: each.peak, default=None)
     if highest is not None and highest.peak and highest.reserved >= highest.peak:
-        found.append(
-            Fitted(
-                name="allocator's margin",
-                value=highest.reserved / highest.peak,
-                assumed=device.reserved_bytes / device.peak_bytes,
-                unit="reserved over allocated",
-            )
-        )
+        margin = highest.reserved / highest.peak
+        assumed = device.reserved_bytes / device.peak_bytes
+        found.append(Fitted("allocator's margin", margin, assumed, "reserved over allocated"))
         if log.visible is not None and log.visible > highest.reserved:
-            found.append(
-                Fitted(
-                    name="outside the allocator",
-                    value=log.visible - highest.reserved,
-                    assumed=device.visible_bytes - device.reserved_bytes,
-                    unit="bytes",
-                )
-            )
+            outside = log.visible - highest.reserved
+            assumed = device.visible_bytes - device.reserved_bytes
+            found.append(Fitted("outside the allocator", outside, assumed, "bytes"))
     seconds = _step_seconds(log, samples)
     if seconds and option.step is not None:
-        found.append(
-            Fitted(
-                name="time of a step",
-                value=seconds / option.step.seconds,
-                assumed=1.0,
-                unit="of what was expected",
-            )
-        )
+        longer = seconds / option.step.seconds
+        found.append(Fitted("time of a step", longer, 1.0, "of what was expected"))
     return found
 
 

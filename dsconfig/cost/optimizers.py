@@ -1,6 +1,6 @@
 """What the optimizer in force keeps for each element that a rank owns, and needs in a step."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,9 @@ def optimizer_cost(
     name = optimizer.type if optimizer else client or "AdamW"
     params = dict(optimizer.params) if optimizer else {}
     found = optimizer_type(name)
-    kind = _class_named(name)
+    # One that a script passes is known by its class, whatever its spelling; Adam if unknown.
+    bare = name.lower().replace("_", "").removeprefix("torch.").removeprefix("optim.")
+    kind = _BY_LOWER_NAME.get(bare, OPTIMIZER_CLASSES["FusedAdam"])
     if found is not None and (optimizer is not None or client is None):
         kind = OPTIMIZER_CLASSES[found.class_in_deepspeed(params, offloaded=offloaded)]
     ours = found.class_in_engine(params) if found is not None and in_engine else None
@@ -94,15 +96,7 @@ def optimizer_cost(
 _BY_LOWER_NAME = {
     name.lower().removeprefix("torch."): kind for name, kind in OPTIMIZER_CLASSES.items()
 }
-
-
-def _class_named(client: str) -> OptimizerClass:
-    """The class of an optimizer that a script passes, whatever its spelling; Adam if unknown.
-
-    One called as one of torch's is torch's.
-    """
-    bare = client.lower().replace("_", "").removeprefix("torch.").removeprefix("optim.")
-    return _BY_LOWER_NAME.get(bare, OPTIMIZER_CLASSES["FusedAdam"])
+"""Of an optimizer called as one of torch's, torch's."""
 
 
 def cost_in_force(
@@ -114,10 +108,16 @@ def cost_in_force(
     cost = optimizer_cost(named, facts.client_optimizer, offloaded=offloaded, in_engine=in_engine)
     if named is None or not cost.leaves_to_adam:
         return cost
-    shapes = tuple(_trained_shapes(model, cost.leaves_to_adam))
-    of_adam = sum(prod(shape) for shape, is_adams in shapes if is_adams)
-    share = of_adam / max(1, sum(prod(shape) for shape, _ in shapes))
-    matrices = frozenset(shape for shape, is_adams in shapes if not is_adams and len(shape) == 2)
+    named_tensors = model.root.first_parameters() if model.root is not None else ()
+    trained = [(name.lower(), tensor) for name, tensor in named_tensors if tensor.trainable]
+    of_muon = [
+        tensor
+        for name, tensor in trained
+        if len(tensor.shape) >= 2 and not any(part in name for part in cost.leaves_to_adam)
+    ]
+    elements = sum(tensor.elements for _, tensor in trained)
+    share = (elements - sum(tensor.elements for tensor in of_muon)) / max(1, elements)
+    matrices = frozenset(tensor.shape for tensor in of_muon if len(tensor.shape) == 2)
     cost = replace(cost, share_of_adam=share, matrices=matrices)
     states = cost.states + share
     if in_engine or (zero.stage < 3 and offloaded):
@@ -129,23 +129,6 @@ def cost_in_force(
     width = effective.numerics.communication_dtype.bytes
     of_adam = states - 1  # one momentum for every element, a second for Adam's
     return replace(cost, states=2 * of_adam, other_bytes=width * (1 - of_adam))
-
-
-def _trained_shapes(
-    model: ModelTree, tables: tuple[str, ...]
-) -> Iterator[tuple[tuple[int, ...], bool]]:
-    """Of each trainable tensor the shape, and whether Muon leaves it to Adam.
-
-    Nothing where names are not known.
-    """
-    seen: set[str] = set()
-    for name, tensor in model.root.named_parameters() if model.root is not None else ():
-        storage = tensor.storage or name
-        if storage in seen or not tensor.trainable:
-            continue
-        seen.add(storage)
-        is_table = any(part in name.lower() for part in tables)
-        yield tensor.shape, len(tensor.shape) < 2 or is_table
 
 
 def _at_once(kind: OptimizerClass, params: Mapping[str, Any]) -> int | None:

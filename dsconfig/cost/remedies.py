@@ -1,6 +1,6 @@
 """What would make a config fit: single changes, cheapest in step time first."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple
@@ -58,12 +58,17 @@ def cheapest_changes(
     """
     facts = _with_no_said_once(effective, facts)
     judge = _Judge(effective, facts, runtime)
-    lines = list(_lines(effective, facts))
+    others = ([other] for other in _other_choices(effective, facts))
+    lines = [*_of_the_run(effective, facts), *others]
     found = [change for line in lines for change in judge.along(line)]
     if sum(change.fits for change in found) < count:
         alone = {change.what: change.slowdown for change in found if change.fits}
         pairs = [change for line in _pairs(effective, facts) for change in judge.along(line)]
-        found += [pair for pair in pairs if not _is_needless(pair, alone)]
+        found += [
+            pair
+            for pair in pairs
+            if all(alone.get(part, inf) > pair.slowdown for part in pair.parts)
+        ]
     fitting = sorted((each for each in found if each.fits), key=lambda each: each.slowdown)
     rest = sorted((each for each in found if not each.fits), key=lambda each: -each.saved_bytes)
     return tuple((fitting or rest)[:count])
@@ -83,10 +88,6 @@ def _with_no_said_once(effective: Effective, facts: Facts) -> Facts:
 
 
 GRADIENTS = "gradient_checkpointing"
-
-
-def _is_needless(pair: Change, alone: Mapping[str, float]) -> bool:
-    return any(alone.get(part, inf) <= pair.slowdown for part in pair.parts)
 
 
 class _Judge:
@@ -144,12 +145,6 @@ Line = list[Candidate]
 """Changes of one kind, that which saves most first: what follows it cannot fit if it does not."""
 
 
-def _lines(effective: Effective, facts: Facts) -> Iterator[Line]:
-    yield from _of_the_run(effective, facts)
-    for other in _other_choices(effective, facts):
-        yield [other]
-
-
 def _of_the_run(effective: Effective, facts: Facts) -> Iterator[Line]:
     """Batch, recomputation and buckets: what goes together with any stage and offload."""
     batches = list(_smaller_batches(effective))[::-1]
@@ -179,8 +174,7 @@ def _joined(first: Candidate, others: Iterable[Candidate]) -> Iterator[Candidate
 
 def _recomputation(effective: Effective, facts: Facts) -> Iterator[Candidate]:
     """Nothing where it is done already, or where a flag has settled it."""
-    settled = facts.training is not None and GRADIENTS in facts.training.arguments
-    if recompute_of(effective, facts) is Recompute.FULL or settled:
+    if recompute_of(effective, facts) is Recompute.FULL or GRADIENTS in facts.arguments:
         return
     edits: dict[str, Any] = {RECOMPUTATION: dict(RECOMPUTED)}
     yield Candidate(("recompute activations",), edits, with_recomputation(effective))

@@ -4,28 +4,18 @@ from dataclasses import asdict
 from typing import Any
 
 from dsconfig.cost.activations import Recompute
-from dsconfig.cost.choices import config_of
+from dsconfig.cost.choices import config_of, moved
 from dsconfig.cost.estimate import Component, Estimate, Option, TierMemory
 from dsconfig.cost.limits import Limit
 from dsconfig.cost.search import Candidate
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-_PLACES = {"cpu": "CPU", "nvme": "NVMe"}
-
-
-def moved(option: Option) -> str:
-    """``optimizer + parameters to CPU``; nothing where all stays on the device."""
-    places = {"optimizer": option.offload_optimizer, "parameters": option.offload_param}
-    left = {what: place for what, place in places.items() if place != "none"}
-    if len(set(left.values())) == 1:
-        return f"{' + '.join(left)} to {_PLACES[next(iter(left.values()))]}"
-    return ", ".join(f"{what} to {_PLACES[where]}" for what, where in left.items())
 
 
 def label(option: Option) -> str:
     """``stage 3, optimizer + parameters to CPU``."""
-    parts = [f"stage {option.stage}", moved(option)]
-    return ", ".join(part for part in parts if part)
+    tiers = moved(option.offload_optimizer, option.offload_param)
+    return f"stage {option.stage}, {tiers}" if tiers else f"stage {option.stage}"
 
 
 def bar(value: float, largest: float, width: int) -> str:
@@ -85,7 +75,7 @@ def limits_data(limits: tuple[Limit, ...]) -> dict[str, Any]:
                 "value": limit.value,
                 "recompute": limit.recompute is not Recompute.NONE,
                 "recomputation": limit.recompute.value,
-                "config": config_of(limit.candidate.effective) if limit.candidate else None,
+                "config": config_of(limit.effective) if limit.effective else None,
                 "option": option_data(limit.option) if limit.option else None,
             }
             for limit in limits

@@ -4,7 +4,9 @@ A verdict rests on what is usual where nothing is said. Where another answer wou
 answer belongs to it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from dsconfig.cost.activations import is_flash
 from dsconfig.cost.deepspeed.releases import BEFORE_CHANGES
@@ -39,12 +41,18 @@ def deciding(
     if not option.fits:
         return ()
     fits = verdict_on(option, effective, facts).fits
-    found: list[Unsaid | None] = []
-    if not fits:
-        found = [_loss(effective, facts, program), _attention(effective, facts, program)]
+    asked = [] if fits else list(_kernels(facts))
+    answers = [_answered(flag, effective, others, program) for flag, others in asked]
+    found = [each for each in answers if each.fits]
     if program.ends_in_deepspeed and not release_is_known:
-        found.append(_release(effective, facts, program, fits=fits))
-    return tuple(each for each in found if each is not None)
+        # The newest of the releases before a change at which the verdict is another.
+        older = (each for each in BEFORE_CHANGES if each < program.version)
+        answers = (
+            _answered(f"--deepspeed-version {each}", effective, facts, program.at(each))
+            for each in older
+        )
+        found += islice((each for each in answers if each.fits is not fits), 1)
+    return tuple(found)
 
 
 def _answered(flag: str, effective: Effective, facts: Facts, program: Runtime) -> Unsaid:
@@ -52,35 +60,19 @@ def _answered(flag: str, effective: Effective, facts: Facts, program: Runtime) -
     return Unsaid(flag, option, verdict_on(option, effective, facts).fits)
 
 
-def _loss(effective: Effective, facts: Facts, program: Runtime) -> Unsaid | None:
-    """Cross entropy in one kernel: the plain one, which is assumed, holds most."""
-    if facts.sequence_length is None or _SETTLES_LOSS & facts.arguments.keys():
-        return None
-    asked = facts.with_arguments({"loss": str(Loss.FUSED)})
-    other = _answered(f"--loss {Loss.FUSED}", effective, asked, program)
-    return other if other.fits else None
-
-
-def _attention(effective: Effective, facts: Facts, program: Runtime) -> Unsaid | None:
-    """FlashAttention, for a family that is written out where nobody asks for it."""
-    shape = facts.architecture
-    if facts.sequence_length is None or shape is None or is_flash(facts):
-        return None
-    if "attn_implementation" in facts.arguments or not family_of(shape).has_flash:
-        return None
-    asked = facts.with_arguments({"attn_implementation": "flash_attention_2"})
-    other = _answered("--attention flash", effective, asked, program)
-    return other if other.fits else None
-
-
 _SETTLES_LOSS = {"loss", "use_liger_kernel", "torch_compile"}
 
 
-def _release(effective: Effective, facts: Facts, program: Runtime, *, fits: bool) -> Unsaid | None:
-    """The newest of the releases before a change at which the verdict is another."""
-    older = (each for each in BEFORE_CHANGES if each < program.version)
-    answers = (
-        _answered(f"--deepspeed-version {each}", effective, facts, program.at(each))
-        for each in older
-    )
-    return next((each for each in answers if each.fits is not fits), None)
+def _kernels(facts: Facts) -> Iterator[tuple[str, Facts]]:
+    """Kernels that hold less than what is assumed, by flag, with the run that has them."""
+    if facts.sequence_length is None:
+        return
+    if not _SETTLES_LOSS & facts.arguments.keys():
+        # Cross entropy in one kernel: the plain one, which is assumed, holds most.
+        yield f"--loss {Loss.FUSED}", facts.with_arguments({"loss": str(Loss.FUSED)})
+    shape, name = facts.architecture, "attn_implementation"
+    # FlashAttention, for a family that is written out where nobody asks for it.
+    if shape is None or is_flash(facts) or name in facts.arguments:
+        return
+    if family_of(shape).has_flash:
+        yield "--attention flash", facts.with_arguments({name: "flash_attention_2"})

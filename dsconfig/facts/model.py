@@ -81,12 +81,16 @@ class ModuleFact:
                 yield prefix + tensor.name, tensor
 
     def unique_parameters(self) -> Iterator[TensorFact]:
+        return (tensor for _, tensor in self.first_parameters())
+
+    def first_parameters(self) -> Iterator[tuple[str, TensorFact]]:
+        """Those of :meth:`named_parameters`, shared ones at the first place alone."""
         seen: set[str] = set()
         for name, tensor in self.named_parameters():
             storage = tensor.storage or name
             if storage not in seen:
                 seen.add(storage)
-                yield tensor
+                yield name, tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -333,13 +333,13 @@ def test_the_fewest_gpus_are_whole_groups_of_parallel_ranks(degrees: dict[str, i
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_the_config_of_a_limit_is_accepted_and_fits(runtime: str) -> None:
     for limit in limits(facts(), runtime=runtime)[1:3]:
-        assert limit.candidate is not None and limit.option is not None
+        assert limit.effective is not None and limit.option is not None
         here, training = facts(), facts().training
         if limit.recompute and runtime == "deepspeed":
             # DeepSpeed leaves that to the script, whose word is a fact.
             asked = replace(training or TrainingFacts(), arguments={"gradient_checkpointing": True})
             here = replace(here, training=asked)
-        resolution = dsconfig.resolve(config_of(limit.candidate.effective), here, runtime=runtime)
+        resolution = dsconfig.resolve(config_of(limit.effective), here, runtime=runtime)
         assert resolution.ok
     again = dsconfig.estimate(resolution, here).options[0]
     assert again.device.peak_bytes == limit.option.device.peak_bytes
