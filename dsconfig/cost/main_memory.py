@@ -59,7 +59,10 @@ def _settings(
         def with_ratio(share: float) -> Effective:
             return with_optimizer(replace(offload, ratio=share))
 
-        share = _largest_share(with_ratio, offload.ratio, needed, available)
+        # Parameters stay whole where they are: what a share needs falls in steps.
+        shares = (each / 100 for each in range(int(100 * offload.ratio), 0, -1))
+        less = (share for share in shares if share < offload.ratio)
+        share = next((share for share in less if needed(with_ratio(share)) <= available), None)
         if share is not None:
             yield f"{stage}offload_optimizer.ratio to {share:.2f}", with_ratio(share)
     small = replace(zero, sub_group_size=min(zero.sub_group_size, SMALL_TILES))
@@ -71,18 +74,3 @@ def _settings(
             f"sub_group_size to {small.sub_group_size} and offload_param.max_in_cpu to 0",
             replace(effective, zero=emptied),
         )
-
-
-def _largest_share(
-    with_ratio: Callable[[float], Effective],
-    now: float,
-    needed: Callable[[Effective], int],
-    most: int,
-) -> float | None:
-    """The largest share, in hundredths, below ``now`` of which ``most`` bytes are enough.
-
-    Parameters stay whole where they are: what a share needs falls in steps.
-    """
-    hundredths = range(int(100 * now), 0, -1)
-    shares = (each / 100 for each in hundredths if each / 100 < now)
-    return next((share for share in shares if needed(with_ratio(share)) <= most), None)

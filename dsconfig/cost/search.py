@@ -88,7 +88,7 @@ def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
     lacks.append(_host_misfit(option.host, facts))
     if host is not None and host.usable_bytes is not None:
         wants.append((option.host.peak_bytes, host.usable_bytes))
-    lacks.append(_disk_misfit(option.nvme, effective, facts))
+    lacks.append(_disk_misfit(option.nvme, facts, effective))
     if host is not None and host.nvme_bytes is not None and option.nvme.bytes:
         wants.append((option.nvme.bytes, host.nvme_bytes))
     tight = any(wanted > there * (1 - TO_SPARE) for wanted, there in wants)
@@ -97,7 +97,7 @@ def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
 
 def misfit_below(host: TierMemory, nvme: TierMemory, facts: Facts) -> str:
     """What main memory or a disk of known size lacks, in words; empty where both suffice."""
-    return _host_misfit(host, facts) or _disk_too_small(nvme, facts)
+    return _host_misfit(host, facts) or _disk_misfit(nvme, facts)
 
 
 def _host_misfit(host: TierMemory, facts: Facts) -> str:
@@ -110,16 +110,12 @@ def _host_misfit(host: TierMemory, facts: Facts) -> str:
     return f"{needs}, {in_gib(usable, 0)} are usable"
 
 
-def _disk_misfit(nvme: TierMemory, effective: Effective, facts: Facts) -> str:
-    """What NVMe lacks, in words; empty where it fits, or nobody knows its size."""
-    if not nvme.bytes:
-        return ""
-    if not _names_disk(effective, facts):
+def _disk_misfit(nvme: TierMemory, facts: Facts, effective: Effective | None = None) -> str:
+    """What NVMe lacks, in words: a directory where ``effective`` is asked and names none, or room.
+    Empty where it fits, or nobody knows its size.
+    """
+    if nvme.bytes and effective is not None and not _names_disk(effective, facts):
         return f"needs {size(nvme.bytes, 0)} of NVMe: give --nvme"
-    return _disk_too_small(nvme, facts)
-
-
-def _disk_too_small(nvme: TierMemory, facts: Facts) -> str:
     there = facts.host.nvme_bytes if facts.host else None
     if there is None or nvme.bytes <= there:
         return ""
@@ -243,9 +239,7 @@ class Space:
         ]
         if ARRANGEMENT & self.open:
             found = [each for each in found if each.works]
-        if len(found) < 2:
-            return found
-        return sorted(found, key=self.quickest)
+        return sorted(found, key=self.quickest) if len(found) > 1 else found
 
     def quickest(self, choice: Choice) -> float:
         """Seconds per sample that an arrangement stays above: at the largest batch in question,
@@ -308,7 +302,7 @@ class Space:
                     facts,
                     runtime=program,
                     below=lambda host, nvme: (
-                        not (_host_misfit(host, facts) or _disk_misfit(nvme, effective, facts))
+                        not (_host_misfit(host, facts) or _disk_misfit(nvme, facts, effective))
                     ),
                 )
                 if option is None:

@@ -66,7 +66,7 @@ def _locked(component: Component) -> int:
 
 def nvme_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     """What one node keeps on disk."""
-    found = deepspeed.on_nvme(job) if is_deepspeed else dsengine.on_nvme(job)
+    found = (deepspeed if is_deepspeed else dsengine).on_nvme(job)
     components = tuple(_times(each, job.ranks_per_node) for each in found)
     total = sum(component.bytes for component in components)
     return TierMemory(components=components, bytes=total, peak_bytes=total)

@@ -332,3 +332,14 @@ def run_backward(
     line.free(parts.kept)
     line.free(parts.outside)
     line.free(parts.in_flight)
+
+
+def run_backward_holding(job: Workload, line: Timeline, part: Part, *, added: bool) -> None:
+    """The same where each gradient stays, or is ``added`` to one that is there already."""
+    hold = line.blink if added else line.hold
+
+    def differentiate(_: int, indices: list[int]) -> None:
+        for index in trained_backwards(job, indices):
+            hold(part, job.weights[index].elements * job.width)
+
+    run_backward(job, line, differentiate)

@@ -16,13 +16,12 @@ WIDTHS = ("hidden_size", "hidden_sizes")
 TEXT = "text_config"
 
 
-def attributes(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with its widths under the names by which integrations ask for them."""
-    return _attributes(config, str(config.get("model_type")))
+def attributes(config: Mapping[str, Any], model_type: object = None) -> dict[str, Any]:
+    """The config with its widths under the names by which integrations ask for them.
 
-
-def _attributes(config: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-    own, found = _table().get(model_type, {}), dict(config)
+    ``model_type`` is that of a config that names none.
+    """
+    own, found = _table().get(str(config.get("model_type", model_type)), {}), dict(config)
     for name in WIDTHS:
         kept_as = own.get("kept_as", {}).get(name, name)
         if kept_as in config:
@@ -32,10 +31,9 @@ def _attributes(config: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     part = config.get(TEXT)
     text_type = own.get(TEXT)
     if isinstance(part, Mapping):
-        text = cast(Mapping[str, Any], part)
-        found[TEXT] = _attributes(text, str(text.get("model_type", text_type)))
+        found[TEXT] = attributes(cast(Mapping[str, Any], part), text_type)
     elif text_type is not None:
-        found[TEXT] = _attributes({}, text_type)
+        found[TEXT] = attributes({}, text_type)
     return found
 
 

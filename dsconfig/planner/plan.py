@@ -42,8 +42,8 @@ class UnitSchedule:
 
     modules: tuple[str, ...]
     elements: int
-    gather: bool
-    reshard_after_forward: bool | int
+    gather: bool = False
+    reshard_after_forward: bool | int = False
     prefetch: tuple[int, ...] = ()
 
 

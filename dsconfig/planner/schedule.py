@@ -20,14 +20,7 @@ from dsconfig.facts.model import ModelTree
 from dsconfig.mesh import Mesh
 from dsconfig.planner.plan import UnitSchedule
 from dsconfig.runtimes.effective import Effective, Zero
-from dsconfig.units import (
-    Place,
-    Unit,
-    cap_of,
-    order_of_use,
-    placed,
-    units,
-)
+from dsconfig.units import Unit, cap_of, order_of_use, placed, units
 
 
 def unit_schedule(zero: Zero, tree: ModelTree) -> tuple[UnitSchedule, ...]:
@@ -48,32 +41,19 @@ def schedule(
     of registration of their first module is taken as the order of use.
     """
     if zero.stage != 3:
-        return tuple(
-            UnitSchedule(
-                modules=unit.modules,
-                elements=unit.elements,
-                gather=False,
-                reshard_after_forward=False,
-            )
-            for unit in units
-        )
+        return tuple(UnitSchedule(modules=each.modules, elements=each.elements) for each in units)
+    groups = zero.hpz_partition_size if zero.hpz_partition_size > 1 else True
     places = placed(units, sizes, zero, order if order is not None else range(len(units)))
     return tuple(
         UnitSchedule(
             modules=unit.modules,
             elements=unit.elements,
             gather=not place.persistent,
-            reshard_after_forward=_reshard(place, zero),
+            reshard_after_forward=groups if place.freed_after_forward else False,
             prefetch=place.ahead,
         )
         for unit, place in zip(units, places, strict=True)
     )
-
-
-def _reshard(place: Place, zero: Zero) -> bool | int:
-    if not place.freed_after_forward:
-        return False
-    return zero.hpz_partition_size if zero.hpz_partition_size > 1 else True
 
 
 def traffic(

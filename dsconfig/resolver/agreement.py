@@ -54,7 +54,12 @@ def check(draft: Draft, original: Mapping[str, Any]) -> None:
         if draft.document.is_made and each.left is None and each.right.file == LAUNCH:
             continue  # the config was made from there
         if f"/{each.path.replace('.', '/')}" not in told:
-            _report(draft, each, original)
+            followed = holder(each, draft.runtime)
+            message = said(draft.document.name, each, original, facts, followed)
+            draft.report("DSC758", each.path, message, _ONE_PLACE)
+
+
+_ONE_PLACE = 'say it in one place: write "auto" in the config and keep the value in the other file'
 
 
 def disagreements(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
@@ -94,7 +99,7 @@ def said(
 
 def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
     """As the Trainer compares them, but only for arguments that were really given."""
-    given = _given(facts)
+    given = facts.arguments
     if not given:
         return
     try:
@@ -131,15 +136,8 @@ def _with_launch(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagree
             yield Disagreement(f"{dtype}.enabled", None, Side(LAUNCH, "mixed_precision", shown))
 
 
-def _given(facts: Facts) -> Mapping[str, Any]:
-    return facts.training.arguments if facts.training is not None else NOTHING
-
-
-NOTHING: Mapping[str, Any] = {}
-
-
 def _between_both(facts: Facts) -> Iterator[Disagreement]:
-    given = _given(facts)
+    given = facts.arguments
     mixed = facts.launch.get("mixed_precision")
     for dtype in ("fp16", "bf16"):
         if mixed is not None and dtype in given and bool(given[dtype]) != (mixed == dtype):
@@ -158,15 +156,6 @@ _SHARED = {
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "gradient_clipping": "max_grad_norm",
 }
-
-
-def _report(draft: Draft, found: Disagreement, original: Mapping[str, Any]) -> None:
-    draft.report(
-        "DSC758",
-        found.path,
-        said(draft.document.name, found, original, draft.facts, holder(found, draft.runtime)),
-        'say it in one place: write "auto" in the config and keep the value in the other file',
-    )
 
 
 def _shown(facts: Facts, side: Side) -> str:

@@ -24,7 +24,11 @@ def fill(draft: Draft) -> None:
     if ranks is None:
         _ask_for_ranks(draft)
     elif _lacks_global(draft, known):
-        _ask_for_global(draft)
+        draft.missing(
+            next((path for path in KEYS if draft.is_auto(path)), ""),
+            "nothing says how many samples make one optimizer step, so the batch cannot be split",
+            "give --global-batch (with --micro-batch if you know what fits), or --training-args",
+        )
     elif _search_micro(draft, known, ranks):
         _solve(draft, known, ranks)
 
@@ -61,15 +65,6 @@ def _lacks_global(draft: Draft, known: dict[str, Known]) -> bool:
     return known.keys() == {MICRO} and draft.is_auto(STEPS)
 
 
-def _ask_for_global(draft: Draft) -> None:
-    path = next((path for path in KEYS if draft.is_auto(path)), "")
-    draft.missing(
-        path,
-        "nothing says how many samples make one optimizer step, so the batch cannot be split",
-        "give --global-batch (with --micro-batch if you know what fits), or --training-args",
-    )
-
-
 def _search_micro(draft: Draft, known: dict[str, Known], ranks: int) -> bool:
     """Settle the micro batch by memory where nothing else does; False when none was found."""
     total = known[GLOBAL].value if GLOBAL in known else None
@@ -95,15 +90,10 @@ def _solve(draft: Draft, known: dict[str, Known], ranks: int) -> None:
             taken = path == STEPS and GLOBAL not in known
             known[path] = Known(value, Source.DEFAULT if taken else Source.DERIVED)
         if not draft.explicit(path):
-            _write(draft, path, known[path])
-
-
-def _write(draft: Draft, path: str, member: Known) -> None:
-    """Write a member the file left open."""
-    inputs: dict[str, Any] = {"data_parallel": draft.facts.data_parallel}
-    if member.source is Source.MEMORY:
-        inputs |= draft.searches.get(path, {})
-    draft.fill(path, member.value, member.source, _rule(path, member.source), **inputs)
+            source, inputs = known[path].source, dict[str, Any](data_parallel=ranks)
+            if source is Source.MEMORY:
+                inputs |= draft.searches.get(path, {})
+            draft.fill(path, known[path].value, source, _rule(path, source), **inputs)
 
 
 def _rule(path: str, source: Source) -> str:

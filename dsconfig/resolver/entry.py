@@ -37,19 +37,15 @@ def resolve(
         return _unreadable(document, runtime)
     draft = Draft(document, facts, runtime)
     (foreign if runtime.fills_by_itself else policy).fill(draft)
-    if facts.launch or (facts.training is not None and facts.training.arguments):
+    if facts.launch or facts.arguments:
         agreement.check(draft, value)
-    return _finished(draft)
-
-
-def _finished(draft: Draft) -> Resolution:
     return Resolution(
         config=draft.config,
         ledger=tuple(draft.ledger),
         diagnostics=in_order(draft.findings),
-        runtime=draft.runtime.name,
-        version=draft.runtime.version,
-        derive=partial(_effective, draft.config, draft.facts, draft.runtime),
+        runtime=runtime.name,
+        version=runtime.version,
+        derive=partial(_effective, draft.config, facts, runtime),
     )
 
 
@@ -73,4 +69,6 @@ def _unreadable(document: Document, runtime: Runtime) -> Resolution:
             help='write an object: {"train_micro_batch_size_per_gpu": "auto", ...}',
         ),
     )
-    return Resolution(config={}, ledger=(), diagnostics=found, runtime=runtime.name)
+    return Resolution(
+        config={}, ledger=(), diagnostics=found, runtime=runtime.name, derive=lambda: None
+    )

@@ -1,12 +1,13 @@
 """Other programs: what they put in place of "auto", or how they stop."""
 
+from collections.abc import Container
 from typing import Any
 
 from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoFate
-from dsconfig.runtimes.behaviour.replay import Failure, MissingFact, Reason, Replay
+from dsconfig.runtimes.behaviour.replay import Failure, MissingFact, Reason
 from dsconfig.source.pointer import copied, is_block, join
 
 
@@ -15,7 +16,8 @@ def fill(draft: Draft) -> None:
     before = draft.config
     departure = draft.document.departure
     if departure is not None and not draft.runtime.reads_hjson:
-        _report(draft, Failure("JSONDecodeError", f"{departure.message} is no strict JSON"))
+        told = Failure("JSONDecodeError", f"{departure.message} is no strict JSON")
+        _report(draft, "DSC760", told, "raises")
         return
     try:
         replay = draft.runtime.fill(copied(before), draft.facts)
@@ -24,48 +26,34 @@ def fill(draft: Draft) -> None:
         return
     draft.config = replay.config
     if replay.failure is not None:
-        _report(draft, replay.failure)
-    _note_changes(draft, before, replay)
+        _report(draft, "DSC760", replay.failure, "raises")
+    unsaid = Reason(f"written by {draft.runtime.name}", Source.DEFAULT, {})
+    for path, new in changes(before, replay.config):
+        why = replay.reasons.get(path, unsaid)
+        draft.note(path, new, why.source, why.rule, **why.inputs)
     for remark in replay.remarks:
         draft.report(remark.code, remark.path, remark.message, remark.help)
     if replay.failure is None:
         _left_over(draft)
     if replay.failure_after is not None:
-        _report_after(draft, replay.failure_after)
+        said = "hands this to DeepSpeed, which raises"
+        told = {found.pointer for found in draft.findings}
+        _report(draft, "DSC761", replay.failure_after, said, told)
 
 
-def _report_after(draft: Draft, failure: Failure) -> None:
-    told = {found.pointer for found in draft.findings}
+def _report(
+    draft: Draft, code: str, failure: Failure, does: str, told: Container[str] = ()
+) -> None:
+    """One finding for each key the error names, but where something is ``told`` already."""
     for path in failure.paths or ("",):
         if not path or join(*path.split(".")) not in told:
             draft.report(
-                "DSC761",
+                code,
                 path,
-                f"{draft.runtime.name} hands this to DeepSpeed, which raises "
-                f"{failure.exception}: {failure.message}",
+                f"{draft.runtime.name} {does} {failure.exception}: {failure.message}",
                 "mend the key, or resolve the file with dsconfig resolve and train with the result",
                 late=failure.late,
             )
-
-
-def _report(draft: Draft, failure: Failure) -> None:
-    """One finding for each key the error names."""
-    program = draft.runtime.name
-    for path in failure.paths or ("",):
-        draft.report(
-            "DSC760",
-            path,
-            f"{program} raises {failure.exception}: {failure.message}",
-            "mend the key, or resolve the file with dsconfig resolve and train with the result",
-            late=failure.late,
-        )
-
-
-def _note_changes(draft: Draft, before: dict[str, Any], replay: Replay) -> None:
-    unsaid = Reason(f"written by {draft.runtime.name}", Source.DEFAULT, {})
-    for path, new in changes(before, replay.config):
-        why = replay.reasons.get(path, unsaid)
-        draft.note(path, new, why.source, why.rule, **why.inputs)
 
 
 def changes(before: Any, after: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -1,7 +1,6 @@
 """The largest micro batch that the estimate says fits."""
 
 from dsconfig.cost import search
-from dsconfig.cost.search import Space
 from dsconfig.report.sizes import gib
 from dsconfig.resolver import sizing, zero
 from dsconfig.resolver.draft import Draft
@@ -12,8 +11,8 @@ def largest(draft: Draft, path: str) -> int | None:
     if draft.given_up:
         return None  # no stage fits: that was said, and there is nothing to search
     space = sizing.space(draft)
-    device = draft.facts.device
-    if space is None or device is None or device.memory_bytes is None:
+    device, capacity = draft.facts.device, draft.facts.device_bytes
+    if space is None or device is None or capacity is None:
         flags = sizing.missing_flags(draft.facts)
         remedy = f"give --micro-batch, or {' and '.join(flags)}" if flags else "give --micro-batch"
         draft.missing(path, "the largest micro batch that fits cannot be estimated", remedy)
@@ -21,17 +20,24 @@ def largest(draft: Draft, path: str) -> int | None:
     (choice,) = space.arrangements()
     found = search.with_largest_batch(space, choice)
     if found is None:
-        _not_even_one(draft, path, space, device.memory_bytes)
+        smallest = min(space.priced.values(), key=lambda each: each.choice.micro_batch)
+        draft.report(
+            "DSC252",
+            path,
+            f"a micro batch of {smallest.choice.micro_batch} needs {gib(smallest.device_bytes)} on "
+            f"a device of {gib(capacity)}",
+            f'{zero.way_out(space)}; write "auto" for the stage and the offload devices',
+        )
         return None
     tried = sorted(space.priced.values(), key=lambda each: each.choice.micro_batch)
     draft.searches[path] = {
         "device": device.name,
-        "capacity_bytes": device.memory_bytes,
+        "capacity_bytes": capacity,
         "peak_bytes": found.device_bytes,
         "tried": {str(each.choice.micro_batch): gib(each.device_bytes, 2) for each in tried},
     }
     if found.verdict.tight:
-        left = device.memory_bytes - found.device_bytes
+        left = capacity - found.device_bytes
         draft.report(
             "DSC155",
             path,
@@ -40,15 +46,3 @@ def largest(draft: Draft, path: str) -> int | None:
             "should it run out of memory, write the next smaller one",
         )
     return found.choice.micro_batch
-
-
-def _not_even_one(draft: Draft, path: str, space: Space, capacity: int) -> None:
-    smallest = min(space.priced.values(), key=lambda each: each.choice.micro_batch)
-    micro = smallest.choice.micro_batch
-    draft.report(
-        "DSC252",
-        path,
-        f"a micro batch of {micro} needs {gib(smallest.device_bytes)} on a device of "
-        f"{gib(capacity)}",
-        f'{zero.way_out(space)}; write "auto" for the stage and the offload devices',
-    )

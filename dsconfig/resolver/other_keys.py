@@ -20,11 +20,7 @@ def fill(draft: Draft) -> None:
         # The batch triple is one question: what is wrong with it was said at one of its keys.
         if path in batch.KEYS or path in draft.given_up or join(*path.split(".")) in reported:
             continue
-        rule = _RULES.get(path)
-        if rule is not None:
-            rule(draft, path)
-        else:
-            _default(draft, path)
+        _RULES.get(path, _default)(draft, path)
 
 
 def _clipping(draft: Draft, path: str) -> None:
@@ -42,18 +38,19 @@ def _communication(draft: Draft, path: str) -> None:
 
 
 def _accumulation_dtype(draft: Draft, path: str) -> None:
-    dtype = half_precision(draft)
-    if dtype == "bf16":
-        rule = "bf16 has too few digits to add up many micro batches"
-        draft.fill(path, "fp32", Source.DERIVED, rule, precision=dtype)
-    else:
-        said = "the dtype of the model" if dtype else "the model is in fp32"
-        draft.fill(path, dtype or "fp32", Source.DERIVED, said, precision=dtype or "fp32")
+    precision = half_precision(draft) or "fp32"
+    rule = {
+        "bf16": "bf16 has too few digits to add up many micro batches",
+        "fp16": "the dtype of the model",
+        "fp32": "the model is in fp32",
+    }[precision]
+    dtype = "fp32" if precision == "bf16" else precision
+    draft.fill(path, dtype, Source.DERIVED, rule, precision=precision)
 
 
 def _checkpoints(draft: Draft, path: str) -> None:
     """As many as there are blocks; null where that is not known."""
-    shape = draft.facts.model.architecture if draft.facts.model else None
+    shape = draft.facts.architecture
     if shape is None:
         draft.fill(path, None, Source.DEFAULT, "needed only with contiguous memory")
     else:

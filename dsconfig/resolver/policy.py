@@ -11,15 +11,7 @@ from dsconfig.lazily import lazily
 from dsconfig.resolver.draft import Draft
 
 with lazily():
-    from dsconfig.resolver import (
-        batch,
-        buckets,
-        optimizer,
-        other_keys,
-        precision,
-        scheduler,
-        zero,
-    )
+    from dsconfig.resolver import batch, buckets, optimizer, other_keys, precision, scheduler, zero
 
 AUTO_BLOCKS: Mapping[str, Mapping[str, Any]] = {
     "fp16": {"enabled": "auto"},

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dsconfig.facts import DeviceFacts, Facts
+from dsconfig.facts import DeviceFacts
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 
@@ -26,7 +26,15 @@ def fill(draft: Draft) -> None:
     for name, path in _PATHS.items():
         if draft.is_auto(path) or (name == chosen and not draft.has(path) and draft.takes(path)):
             draft.fill(path, name == chosen, source, rule, **inputs)
-    _warn(draft, chosen)
+    model = draft.facts.model
+    if chosen == "fp16" and model is not None and model.trained_in == "bfloat16":
+        draft.report(
+            "DSC350",
+            FP16,
+            f"{model.name} was trained in bf16; in fp16 its activations may overflow, which "
+            "shows as skipped steps while the loss scale falls",
+            "use a device with bf16 (a100, h100, l4 ...), or train in fp32",
+        )
 
 
 def _choice(draft: Draft) -> tuple[str | None, Source, str, dict[str, Any]]:
@@ -44,36 +52,17 @@ def _choice(draft: Draft) -> tuple[str | None, Source, str, dict[str, Any]]:
     device = draft.facts.device
     if device is None:
         return None, Source.HARDWARE, "", {}
-    chosen = _best(device, forbidden)
-    inputs = {"device": device.name, "bf16": device.bf16, "fp16": device.fp16}
-    return chosen, Source.HARDWARE, _reason(chosen, device, forbidden), inputs
-
-
-def _best(device: DeviceFacts, forbidden: list[str]) -> str:
-    if device.bf16 and "bf16" not in forbidden:
-        return "bf16"
-    return "fp16" if device.fp16 and "fp16" not in forbidden else "fp32"
-
-
-def _reason(chosen: str, device: DeviceFacts, forbidden: list[str]) -> str:
+    chosen, reason = _best(device, forbidden)
     off = f"; the config switches {' and '.join(forbidden)} off" if forbidden else ""
-    if chosen == "bf16":
-        return f"{device.name} computes in bf16, which needs no loss scale{off}"
-    if chosen == "fp16":
+    inputs = {"device": device.name, "bf16": device.bf16, "fp16": device.fp16}
+    return chosen, Source.HARDWARE, reason + off, inputs
+
+
+def _best(device: DeviceFacts, forbidden: list[str]) -> tuple[str, str]:
+    """With the reason for it."""
+    if device.bf16 and "bf16" not in forbidden:
+        return "bf16", f"{device.name} computes in bf16, which needs no loss scale"
+    if device.fp16 and "fp16" not in forbidden:
         lacks = "" if device.bf16 else f"{device.name} has no bf16; "
-        return f"{lacks}fp16 with a dynamic loss scale{off}"
-    return f"{device.name} is left with fp32{off}"
-
-
-def _warn(draft: Draft, chosen: str) -> None:
-    """Say so when weights trained in bf16 are to run in fp16: their range does not fit."""
-    facts: Facts = draft.facts
-    if chosen != "fp16" or facts.model is None or facts.model.trained_in != "bfloat16":
-        return
-    draft.report(
-        "DSC350",
-        FP16,
-        f"{facts.model.name} was trained in bf16; in fp16 its activations may overflow, which "
-        "shows as skipped steps while the loss scale falls",
-        "use a device with bf16 (a100, h100, l4 ...), or train in fp32",
-    )
+        return "fp16", f"{lacks}fp16 with a dynamic loss scale"
+    return "fp32", f"{device.name} is left with fp32"

@@ -27,10 +27,6 @@ class LedgerEntry:
     inputs: Mapping[str, Any]
 
 
-def _nothing() -> "Effective | None":
-    return None
-
-
 # Without slots, so that ``effective`` can be kept once it has been derived.
 @dataclass(frozen=True, kw_only=True)
 class Resolution:
@@ -45,7 +41,7 @@ class Resolution:
     runtime: str
     version: Version = NEWEST
     """The release of DeepSpeed that was asked about."""
-    derive: "Callable[[], Effective | None]" = field(default=_nothing, repr=False, compare=False)
+    derive: "Callable[[], Effective | None]" = field(repr=False, compare=False)
 
     @cached_property
     def effective(self) -> "Effective | None":

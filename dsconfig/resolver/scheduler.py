@@ -15,7 +15,10 @@ def fill(draft: Draft) -> None:
     total = draft.facts.training.total_steps if draft.facts.training else None
     _type(draft, total)
     if draft.is_auto(PARAMS):
-        _write_params(draft)
+        keys = ["warmup_min_lr", "warmup_max_lr", "warmup_num_steps"]
+        decays = draft.value(TYPE) == "WarmupDecayLR"
+        keys += ["total_num_steps"] if decays else []
+        draft.config["scheduler"]["params"] = dict.fromkeys(keys, "auto")
     if draft.is_auto(f"{PARAMS}.warmup_min_lr"):
         draft.fill(f"{PARAMS}.warmup_min_lr", 0, Source.DEFAULT, "the warmup starts from rest")
     _rates(draft)
@@ -32,13 +35,6 @@ def _type(draft: Draft, total: int | None) -> None:
     else:
         rule = "the length of the run is known, so the rate can fall to zero at its end"
         draft.fill(TYPE, "WarmupDecayLR", Source.TRAINING, rule, total_steps=total)
-
-
-def _write_params(draft: Draft) -> None:
-    keys = ["warmup_min_lr", "warmup_max_lr", "warmup_num_steps"]
-    if draft.value(TYPE) == "WarmupDecayLR":
-        keys.append("total_num_steps")
-    draft.config["scheduler"]["params"] = dict.fromkeys(keys, "auto")
 
 
 def _rates(draft: Draft) -> None:

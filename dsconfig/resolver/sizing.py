@@ -16,11 +16,7 @@ BLOCK = "zero_optimization"
 STAGE = f"{BLOCK}.stage"
 OPTIMIZER = f"{BLOCK}.offload_optimizer.device"
 PARAMETERS = f"{BLOCK}.offload_param.device"
-ARRANGEMENT = {
-    STAGE: search.STAGE,
-    OPTIMIZER: search.OPTIMIZER,
-    PARAMETERS: search.PARAMETERS,
-}
+ARRANGEMENT = {STAGE: search.STAGE, OPTIMIZER: search.OPTIMIZER, PARAMETERS: search.PARAMETERS}
 """Paths of what is arranged, with the search's names for it."""
 
 
@@ -37,25 +33,20 @@ def space(draft: Draft) -> search.Space | None:
         return None
     sizes = {name for name in buckets.KEYS if draft.is_auto(f"{BLOCK}.{name}")}
     arranged = {name for path, name in ARRANGEMENT.items() if draft.is_auto(path)}
+    known = {path: each.value for path, each in known_members(draft).items()}
+    counts = {path: each for path, each in known.items() if type(each) is int and each > 0}
     return search.Space(
         base=base,
         facts=draft.facts,
         runtime=draft.runtime,
-        batches=_batches(draft),
+        batches=search.batches(
+            draft.facts.data_parallel or 1,
+            total=counts.get(GLOBAL),
+            micro=counts.get(MICRO),
+            steps=counts.get(STEPS),
+            searched=draft.is_auto(MICRO) or draft.is_auto(STEPS),
+        ),
         open=frozenset(sizes | arranged),
-    )
-
-
-def _batches(draft: Draft) -> search.Batches:
-    known = {path: each.value for path, each in known_members(draft).items()}
-    counts = {path: each for path, each in known.items() if type(each) is int and each > 0}
-    asked = draft.is_auto(MICRO) or draft.is_auto(STEPS)
-    return search.batches(
-        draft.facts.data_parallel or 1,
-        total=counts.get(GLOBAL),
-        micro=counts.get(MICRO),
-        steps=counts.get(STEPS),
-        searched=asked,
     )
 
 
@@ -63,12 +54,12 @@ def missing_flags(facts: Facts) -> tuple[str, ...]:
     """The flags that an estimate still needs."""
     needed: dict[str, object] = {
         "--gpus": facts.world_size,
-        "--device": facts.device and facts.device.memory_bytes,
+        "--device": facts.device_bytes,
         ("--params" if facts.outline else "--model or --params"): facts.model,
     }
-    if facts.model is not None and facts.model.architecture is not None:
+    if facts.architecture is not None:
         # Without it no activations would be counted, and everything would seem to fit.
-        needed["--seq-len"] = facts.training and facts.training.sequence_length
+        needed["--seq-len"] = facts.sequence_length
     return tuple(flag for flag, fact in needed.items() if fact is None)
 
 

@@ -19,7 +19,9 @@ def known_members(draft: Draft) -> dict[str, Known]:
     """Members of the config, then, where something is open, those of the training run."""
     known = {path: Known(draft.value(path), Source.CONFIG) for path in KEYS if draft.explicit(path)}
     training = draft.facts.training
-    if training is None or not _is_open(draft, known):
+    # Something is "auto", or the file settles too little by itself.
+    is_open = any(draft.is_auto(path) for path in KEYS) or not {GLOBAL, MICRO} & known.keys()
+    if training is None or not is_open:
         return known
     offered = {
         GLOBAL: training.global_batch_size,
@@ -30,8 +32,3 @@ def known_members(draft: Draft) -> dict[str, Known]:
         if value is not None and path not in known:
             known[path] = Known(value, Source.TRAINING)
     return known
-
-
-def _is_open(draft: Draft, known: dict[str, Known]) -> bool:
-    """True when something is "auto", or the file settles too little by itself."""
-    return any(draft.is_auto(path) for path in KEYS) or not {GLOBAL, MICRO} & known.keys()

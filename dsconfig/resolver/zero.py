@@ -19,8 +19,6 @@ from dsconfig.runtimes.effective import TIER_NAMES, Tier
 def fill(draft: Draft) -> None:
     """Settle what is "auto" among the three; what the file says is never changed."""
     open_paths = [path for path in sizing.ARRANGEMENT if draft.is_auto(path)]
-    if not open_paths:
-        return
     space = sizing.space(draft)
     if space is None:
         _ask(draft, open_paths)
@@ -88,20 +86,11 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
     ):
         if draft.is_auto(path):
             draft.fill(path, value, Source.MEMORY, rule, **inputs)
-    _name_disks(draft, choice)
-    _warn_about_host(draft, found)
-
-
-def _name_disks(draft: Draft, choice: Choice) -> None:
     host = draft.facts.host
     for what, tier in (("optimizer", choice.optimizer), ("param", choice.parameters)):
         path = f"zero_optimization.offload_{what}.nvme_path"
         if tier is Tier.NVME and host is not None and not draft.explicit(path):
             draft.fill(path, host.nvme_path, Source.HARDWARE, "from --nvme")
-
-
-def _warn_about_host(draft: Draft, found: Candidate) -> None:
-    host = draft.facts.host
     if found.option.host.bytes and (host is None or host.memory_bytes is None):
         draft.report(
             "DSC153",

@@ -193,15 +193,11 @@ class Coordinator:
 
     def _arrive(self, indices: list[int]) -> None:
         """The gather is done: parameters are copied out, unless there is only one."""
-        total = sum(self._bytes[index] for index in indices)
-        if not self._is_buffered:
-            self._line.hold(parts.GATHERED, total)
-        elif len(indices) == 1:
-            self._line.free(parts.GATHER_COPY, self._on_the_wire(total))
-            self._line.hold(parts.GATHERED, total)
-        else:
-            self._line.hold(parts.GATHERED, total)
-            self._line.free(parts.GATHER_COPY, self._on_the_wire(total))
+        total, is_alone = sum(self._bytes[index] for index in indices), len(indices) == 1
+        buffered = self._on_the_wire(total) if self._is_buffered else 0
+        self._line.free(parts.GATHER_COPY, buffered if is_alone else 0)
+        self._line.hold(parts.GATHERED, total)
+        self._line.free(parts.GATHER_COPY, 0 if is_alone else buffered)
         for index in indices:
             self._state[index] = "here"
             del self._flying[index]

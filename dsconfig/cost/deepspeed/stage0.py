@@ -3,7 +3,7 @@
 from dsconfig.cost.deepspeed import parts
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import muon_bytes
-from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, trained_backwards
+from dsconfig.cost.timeline import Timeline, Trace, run_backward_holding, run_forward
 from dsconfig.cost.workload import Workload
 
 ALL_REDUCE_ELEMENTS = 500_000_000
@@ -20,17 +20,7 @@ def simulate(job: Workload) -> Trace:
         line.hold(parts.GRADIENTS, owned * job.width)
     run_forward(job, line)
     line.enter(Phase.BACKWARD)
-    kept = line.held(parts.GRADIENTS)
-
-    def differentiate(_: int, indices: list[int]) -> None:
-        for index in trained_backwards(job, indices):
-            amount = job.weights[index].elements * job.width
-            if kept:
-                line.blink(parts.GRADIENTS, amount)
-            else:
-                line.hold(parts.GRADIENTS, amount)
-
-    run_backward(job, line, differentiate)
+    run_backward_holding(job, line, parts.GRADIENTS, added=line.held(parts.GRADIENTS) > 0)
     together = min(owned, ALL_REDUCE_ELEMENTS)
     line.hold(parts.STAGING, together * job.width)
     if job.communication_width != job.width:

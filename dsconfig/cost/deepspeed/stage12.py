@@ -16,7 +16,14 @@ from dsconfig.cost.deepspeed.releases import (
 )
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import muon_bytes
-from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, trained_backwards
+from dsconfig.cost.timeline import (
+    Timeline,
+    Trace,
+    run_backward,
+    run_backward_holding,
+    run_forward,
+    trained_backwards,
+)
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier
 
@@ -160,17 +167,8 @@ def simulate_fp32_sums(job: Workload) -> Trace:
         line.hold(parts.GRADIENTS, total * job.width)
     run_forward(job, line)
     line.enter(Phase.BACKWARD)
-    standing = line.held(parts.GRADIENTS) > 0
-
-    def differentiate(_: int, indices: list[int]) -> None:
-        for index in trained_backwards(job, indices):
-            amount = job.weights[index].elements * job.width
-            if immediate or standing:
-                line.blink(parts.GRADIENTS, amount)
-            else:
-                line.hold(parts.GRADIENTS, amount)
-
-    run_backward(job, line, differentiate)
+    added = immediate or line.held(parts.GRADIENTS) > 0
+    run_backward_holding(job, line, parts.GRADIENTS, added=added)
     line.blink(parts.STAGING, total * job.communication_width)
     line.enter(Phase.STEP)
     temporaries = job.optimizer.temporaries(own, own, on_cpu=job.on_cpu)

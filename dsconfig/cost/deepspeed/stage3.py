@@ -17,14 +17,7 @@ from dsconfig.cost.deepspeed.coordinator import (
 from dsconfig.cost.deepspeed.releases import FLAT_STAGE3, GATHERS_IN_PLACE
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import muon_bytes
-from dsconfig.cost.timeline import (
-    Recorder,
-    Stretch,
-    Timeline,
-    Trace,
-    run_backward,
-    run_forward,
-)
+from dsconfig.cost.timeline import Recorder, Stretch, Timeline, Trace, run_backward, run_forward
 from dsconfig.cost.workload import OUTSIDE, Weight, Weights, Workload
 from dsconfig.runtimes.effective import Tier
 
@@ -177,7 +170,8 @@ class _ModelPass:
     def stretches(self) -> Iterator[Stretch]:
         """One iteration from its beginning to its end: forward, backward, the last bucket."""
         for _, modules in self._stretches:
-            yield self._forward(modules)
+            self._use(modules)
+            yield self._line.cut()
         for stretch in reversed(self._stretches):
             yield self._backward(*stretch)
         self._reduce()
@@ -199,10 +193,6 @@ class _ModelPass:
             self._coordinator.fetch(module)
             self._coordinator.release(module)
 
-    def _forward(self, modules: list[int]) -> Stretch:
-        self._use(modules)
-        return self._line.cut()
-
     def _backward(self, block: int, modules: list[int]) -> Stretch:
         self._use(self._recomputed(block, modules))
         weights = self._job.weights
@@ -222,25 +212,15 @@ class _ModelPass:
         if self._fill + elements > size:
             self._reduce()
         self._largest = max(self._largest, elements)
-        if elements > size or not job.zero.contiguous_gradients:
-            self._in_fill += 1
-            self._fill += elements
-            if elements > size:
-                self._reduce()
-            return
-        line.free(parts.GRADIENTS, elements * job.width)
-        self._wait(elements)
+        if elements <= size and job.zero.contiguous_gradients:
+            line.free(parts.GRADIENTS, elements * job.width)
+            if self._waits:  # with a stream of its own the reduction lets go of it buckets later
+                room = BACKLOG_BUCKETS * size * job.width - line.held(parts.BACKLOG)
+                line.hold(parts.BACKLOG, min(room, elements * job.width))
         self._fill += elements
         self._in_fill += 1
-
-    def _wait(self, elements: int) -> None:
-        """With a stream of its own the reduction lets go of a gradient buckets later."""
-        if not self._waits:
-            return
-        job, line = self._job, self._line
-        limit = BACKLOG_BUCKETS * job.zero.reduce_bucket_size * job.width
-        room = limit - line.held(parts.BACKLOG)
-        line.hold(parts.BACKLOG, min(room, elements * job.width))
+        if elements > size:
+            self._reduce()
 
     def _reduce(self) -> None:
         """Reduce-scatter: several gradients are interleaved in a copy; gloo makes another."""

@@ -5,13 +5,7 @@ from dataclasses import dataclass, replace
 
 from dsconfig import tiles
 from dsconfig.cost.workload import Weight, Workload
-from dsconfig.units import (
-    Unit,
-    cap_of,
-    order_of_use,
-    placed,
-    units,
-)
+from dsconfig.units import Unit, cap_of, order_of_use, placed, units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,14 +152,11 @@ def _unit(job: Workload, indices: tuple[int, ...]) -> Unit:
 def _indices(job: Workload) -> dict[str, int]:
     """Place of each parameter in the workload, by its first full name."""
     assert job.model.root is not None
-    found: dict[str, int] = {}
-    storages: dict[str, int] = {}
-    for name, tensor in job.model.root.named_parameters():
-        storage = tensor.storage or name
-        if storage not in storages:
-            storages[storage] = len(storages)
-        found[name] = storages[storage]
-    return found
+    places: dict[str, int] = {}
+    return {
+        name: places.setdefault(tensor.storage or name, len(places))
+        for name, tensor in job.model.root.named_parameters()
+    }
 
 
 def host_share(job: Workload) -> tuple[int, int]:

@@ -53,7 +53,7 @@ def _is_annotation(path: tuple[str, ...]) -> bool:
 def _may_refuse(path: tuple[str, ...], value: Any) -> bool:
     if _is_annotation(path):
         return False
-    rule = None if any("." in name for name in path) else rule_of(".".join(own_path(path)))
+    rule = _rule_at(path)
     if rule is None:
         return lives(path)
     return any(case.status is Status.REFUSED for case in rule) and not (
@@ -75,11 +75,13 @@ def _fate(pointer: str, value: Any, effective: Effective) -> tuple[Status, str]:
     if _is_annotation(path):
         return Status.INERT, "an annotation for people and tools"
     block = path[0]
-    if block in SWITCHED and not _enabled(effective.config, block):
+    written = effective.config.get(block)
+    is_on = is_block(written) and bool(written.get("enabled"))
+    if block in SWITCHED and not is_on:
         if path == (block, "enabled"):
             return Status.HONOURED, f"{block} stays off"
         return Status.INERT, f"{block}.enabled is false"
-    rule = None if any("." in name for name in path) else rule_of(".".join(own_path(path)))
+    rule = _rule_at(path)
     if rule is None and not lives(path):
         return Status.INERT, "no release of DeepSpeed reads such a key, and nothing here does"
     if rule is None:
@@ -88,9 +90,9 @@ def _fate(pointer: str, value: Any, effective: Effective) -> tuple[Status, str]:
     return case.status, case.by
 
 
-def _enabled(config: Mapping[str, Any], block: str) -> bool:
-    written = config.get(block)
-    return is_block(written) and bool(written.get("enabled"))
+def _rule_at(path: tuple[str, ...]) -> Rule | None:
+    """None for a name with a dot, which is no key's."""
+    return None if any("." in name for name in path) else rule_of(".".join(own_path(path)))
 
 
 @lru_cache(maxsize=1024)

@@ -1,13 +1,6 @@
 """Blocks that belong to engines of another kind: inert while off, refused when on."""
 
-from dsconfig.planner.coverage.rules import (
-    SHARDED,
-    Condition,
-    Rule,
-    honoured,
-    inert,
-    refused,
-)
+from dsconfig.planner.coverage.rules import SHARDED, Condition, Rule, honoured, inert, refused
 from dsconfig.runtimes.effective import Effective
 from dsconfig.source.pointer import lookup
 
