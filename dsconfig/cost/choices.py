@@ -43,7 +43,7 @@ class Choice:
     @property
     def tiers(self) -> str:
         """What is moved off the GPU, as it follows the stage: ``, optimizer to CPU``."""
-        words = moved(PLACES[self.optimizer], PLACES[self.parameters])
+        words = moved(TIER_NAMES[self.optimizer], TIER_NAMES[self.parameters])
         return f", {words}" if words else ""
 
     @property
@@ -55,12 +55,8 @@ class Choice:
         return self.stage >= lowest[self.optimizer]
 
 
-PLACES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
-"""Tiers in the words of ds_config."""
-
-
 def moved(optimizer: str, parameters: str) -> str:
-    """``optimizer + parameters to CPU``, of two such places; "" where all stays on the device."""
+    """``optimizer + parameters to CPU``, of two tiers by name; "" where all stays on the device."""
     places = {"optimizer": optimizer, "parameters": parameters}
     left = {what: _PEOPLES[place] for what, place in places.items() if place != "none"}
     if len(set(left.values())) == 1:

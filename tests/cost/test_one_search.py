@@ -14,7 +14,7 @@ import dsconfig
 from dsconfig.commands import init_template
 from dsconfig.commands.errors import UsageError
 from dsconfig.cost.activations import Recompute
-from dsconfig.cost.choices import NAMES, recomputing_selectively
+from dsconfig.cost.choices import recomputing_selectively
 from dsconfig.cost.deepspeed.stage3 import recording_of
 from dsconfig.cost.limits import limits
 from dsconfig.cost.pricing import price, price_if_held
@@ -32,7 +32,7 @@ from dsconfig.facts import DeviceFacts, Facts, architectures, parameter_count
 from dsconfig.facts.gathering import gather
 from dsconfig.report.sizes import GIB
 from dsconfig.runtimes.base import runtime_of
-from dsconfig.runtimes.effective import Tier
+from dsconfig.runtimes.effective import TIER_NAMES, Tier
 from resolver.strategies import wide
 
 A = "auto"
@@ -108,8 +108,8 @@ def tuned(candidate: Candidate, *, recomputed: bool) -> tuple[Any, ...]:
     names += ["prefetch_bucket_size", "param_persistence_threshold"] if choice.stage == 3 else []
     return (
         choice.stage,
-        NAMES[choice.optimizer],
-        NAMES[choice.parameters],
+        TIER_NAMES[choice.optimizer],
+        TIER_NAMES[choice.parameters],
         recomputed,
         choice.micro_batch,
         choice.accumulation,
@@ -123,7 +123,7 @@ def open_file(facts: Facts, fixed: Mapping[str, Any], *, recomputed: bool) -> di
     zero["stage"] = fixed.get(STAGE, A)
     for name in (OPTIMIZER, PARAMETERS):
         if name in fixed:
-            zero[name] = {"device": NAMES[fixed[name]]}
+            zero[name] = {"device": TIER_NAMES[fixed[name]]}
     if recomputed:
         config["activation_checkpointing"] = {"partition_activations": False}
     return config
