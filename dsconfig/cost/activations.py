@@ -12,7 +12,7 @@ from dsconfig.cost.loss import FORMULAS, Loss, loss_bytes, loss_of, upcasts_logi
 from dsconfig.cost.mixers import KERNELS, bytes_without_scores
 from dsconfig.facts.adapters import Adapters, adapters_of
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.mixers import Block
+from dsconfig.facts.mixers import BlockKind
 from dsconfig.facts.model import Architecture
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.version import Version
@@ -102,7 +102,7 @@ def block_bytes(
     shape: Architecture,
     style: Style,
     adapters: Adapters | None = None,
-    block: Block | None = None,
+    block: BlockKind | None = None,
 ) -> BlockBytes:
     """What one block keeps when nothing is recomputed: one of this kind, else of the commonest.
 
@@ -137,12 +137,12 @@ def block_bytes(
     )
 
 
-def commonest(shape: Architecture) -> Block:
+def commonest(shape: Architecture) -> BlockKind:
     """The kind of block of which there are most."""
     return max(shape.kinds, key=lambda block: shape.kinds[block])
 
 
-def places_of(block: Block) -> int:
+def places_of(block: BlockKind) -> int:
     """Norms ahead of a part of the block: one for mixers side by side, one for each in a row."""
     in_a_row = block.attentions == len(block.mixers) > 1
     mixing = len(block.mixers) if in_a_row else min(1, len(block.mixers))
@@ -186,7 +186,7 @@ def _norms(
     family: Family,
     shape: Architecture,
     style: Style,
-    block: Block,
+    block: BlockKind,
     *,
     frozen: bool,
 ) -> float:
@@ -207,7 +207,9 @@ def _norms(
     return total
 
 
-def _mlp(family: Family, shape: Architecture, style: Style, block: Block, *, frozen: bool) -> float:
+def _mlp(
+    family: Family, shape: Architecture, style: Style, block: BlockKind, *, frozen: bool
+) -> float:
     copies = family.mlp_copies
     if style.lean and copies > 2:
         copies -= 1 if shape.gated_mlp else 3  # the activated gate is rebuilt in backward
@@ -220,7 +222,7 @@ def _mlp(family: Family, shape: Architecture, style: Style, block: Block, *, fro
     return kept
 
 
-def _inner_width(shape: Architecture, block: Block) -> int:
+def _inner_width(shape: Architecture, block: BlockKind) -> int:
     """Inner width of a block's MLPs and of all experts that work on a token, together."""
     dense = (shape.experts and shape.dense_width) or shape.width_of_mlp
     if not block.has_experts:
@@ -245,7 +247,7 @@ def _scores(family: Family, style: Style, dropout: bool) -> float:
     return cast + style.width + capped + masked
 
 
-def operator_bytes(shape: Architecture, style: Style, block: Block) -> float:
+def operator_bytes(shape: Architecture, style: Style, block: BlockKind) -> float:
     """What is kept per s*b*h when attention and every other matrix product are.
 
     The policy of torchtitan's and PyTorch's selective checkpointing: of query, key, value,
@@ -321,7 +323,7 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
     adapters = adapters_of(model)
     bytes_of = {kind: block_bytes(shape, style, adapters, kind) for kind in kinds}
 
-    def kept_by(kind: Block, *, scores: bool = True) -> int:
+    def kept_by(kind: BlockKind, *, scores: bool = True) -> int:
         """All that a block keeps of a micro batch, on one of the ranks that divide it."""
         block = bytes_of[kind]
         linear = block.whole + (block.linear - block.whole) / tensor

@@ -8,7 +8,7 @@ times in a layer of Qwen3.5, 9 times and more in one of Bamba).
 
 from collections.abc import Callable, Mapping
 
-from dsconfig.facts.mixers import Block, Mixer, Mixing
+from dsconfig.facts.mixers import BlockKind, Mixer, Mixing
 
 CHUNK = 64
 """Tokens of a chunk in flash-linear-attention; for each token it keeps a row of so many."""
@@ -22,7 +22,7 @@ def mixer_bytes(mixer: Mixer, width: int) -> float:
     return _KEPT[mixer.kind](mixer, width)
 
 
-def bytes_without_scores(block: Block, width: int) -> float:
+def bytes_without_scores(block: BlockKind, width: int) -> float:
     """Of all mixers of a block that are no attention."""
     return sum(mixer_bytes(each, width) for each in block.mixers if each.kind in _KEPT)
 

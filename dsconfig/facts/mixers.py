@@ -80,7 +80,7 @@ ATTENTION = Mixer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class BlockKind:
     """``mixers`` stand in one block together (Falcon-H1) or one after the other (LongCat);
     ``dense`` are its MLPs, beside experts where ``has_experts``."""
 
@@ -112,21 +112,21 @@ def depth_of(config: Mapping[str, Any]) -> int | None:
 
 def blocks_of(
     config: Mapping[str, Any], layers: int, hidden: int, has_experts: Callable[[int], bool]
-) -> tuple[Block, ...]:
+) -> tuple[BlockKind, ...]:
     """The blocks in their order; empty where each has attention and then one MLP or experts.
 
     ``has_experts``: whether the block of a place has them in its MLP's place.
     """
     family = config.get("model_type")
     if family == "longcat_flash":  # two rounds of attention and MLP, experts across both
-        return (Block(mixers=(ATTENTION,) * 2, dense=2, has_experts=True),) * layers
+        return (BlockKind(mixers=(ATTENTION,) * 2, dense=2, has_experts=True),) * layers
     without = _without_scores(config, hidden)
     if without is None:
         return ()
     if family in OF_MAMBA:
-        return (Block(mixers=(without,), dense=0),) * layers
+        return (BlockKind(mixers=(without,), dense=0),) * layers
     if family == "falcon_h1":
-        return (Block(mixers=(without, ATTENTION)),) * layers
+        return (BlockKind(mixers=(without, ATTENTION)),) * layers
     order = _order(config, layers)
     alone = any(word in ("mlp", "moe") for word in order)  # a block is one thing or the other
     return tuple(
@@ -145,13 +145,13 @@ def unknown_words(config: Mapping[str, Any], hidden: int) -> tuple[str, ...]:
     return tuple(word for word in words if not _is_attention(word))
 
 
-def _block(word: str, without: Mixer, *, alone: bool, mixed: bool) -> Block:
+def _block(word: str, without: Mixer, *, alone: bool, mixed: bool) -> BlockKind:
     mixer = ATTENTION if _is_attention(word) else without
     if not alone:
-        return Block(mixers=(mixer,), dense=int(not mixed), has_experts=mixed)
+        return BlockKind(mixers=(mixer,), dense=int(not mixed), has_experts=mixed)
     if word in ("mlp", "moe"):
-        return Block(mixers=(), dense=int(word == "mlp"), has_experts=word == "moe")
-    return Block(mixers=(mixer,), dense=0)
+        return BlockKind(mixers=(), dense=int(word == "mlp"), has_experts=word == "moe")
+    return BlockKind(mixers=(mixer,), dense=0)
 
 
 def _is_attention(word: str) -> bool:

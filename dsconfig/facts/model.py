@@ -7,7 +7,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
-from dsconfig.facts.mixers import ATTENTION, Block
+from dsconfig.facts.mixers import ATTENTION, BlockKind
 
 BYTES_OF_DTYPE: Mapping[str, int] = {
     "float64": 8,
@@ -120,7 +120,7 @@ class Architecture:
     """Places of blocks that have an MLP where the others have experts."""
     dense_width: int | None = None
     """Inner width of that MLP, where it is not ``intermediate_size``."""
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[BlockKind, ...] = ()
     """What each block is made of; empty: attention in all, then experts or an MLP."""
     extras: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     """Sizes only one family has (``decoder_layers``, ``kv_lora_rank`` ...)."""
@@ -144,14 +144,14 @@ class Architecture:
         return self.intermediate_size or 4 * self.hidden_size
 
     @property
-    def kinds(self) -> Mapping[Block, int]:
+    def kinds(self) -> Mapping[BlockKind, int]:
         """How many blocks there are of each kind."""
         if self.blocks:
             return Counter(self.blocks)
         dense = len(self.dense_blocks) if self.experts else self.layers
         counts = {
-            Block(dense=0, has_experts=True): self.layers - dense,
-            Block(mixers=(ATTENTION,)): dense,
+            BlockKind(dense=0, has_experts=True): self.layers - dense,
+            BlockKind(mixers=(ATTENTION,)): dense,
         }
         return {block: count for block, count in counts.items() if count}
 

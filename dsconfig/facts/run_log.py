@@ -23,7 +23,7 @@ _SIZE = rf"{_NUMBER} (KiB|MiB|GiB|bytes)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class MemoryReading:
     """One line of ``see_memory_usage``, in bytes; ``peak`` is since the reading before."""
 
     caption: str
@@ -52,7 +52,7 @@ class RunLog:
     release: str | None = None
     world_size: int | None = None
     config: Mapping[str, Any] | None = None
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[MemoryReading, ...] = ()
     samples_per_second: float | None = None
     """The last average that was printed, of all ranks."""
     seconds_per_iteration: float | None = None
@@ -139,7 +139,7 @@ _NVIDIA_SMI = re.compile(r"\|\s+(\d{1,12})MiB\s*/\s*\d{1,12}MiB\s*\|")
 _JSON = re.compile(r"\bjson = (\{)")
 
 
-def _readings(lines: list[str]) -> Iterator[Reading]:
+def _readings(lines: list[str]) -> Iterator[MemoryReading]:
     """A caption stands on the line before its figures."""
     caption = ""
     for line in lines:
@@ -147,7 +147,7 @@ def _readings(lines: list[str]) -> Iterator[Reading]:
         named = _CAPTION.search(line)
         if figures is not None:
             allocated, peak, reserved = (int(float(figures[n]) * GIB) for n in (1, 2, 3))
-            yield Reading(
+            yield MemoryReading(
                 caption=caption,
                 phase=phase_of(caption),
                 allocated=allocated,

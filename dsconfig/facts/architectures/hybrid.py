@@ -18,7 +18,7 @@ from dsconfig.facts.architectures.parts import (
     rms_norm,
     stack_of,
 )
-from dsconfig.facts.mixers import ATTENTION, Block, Mixer, Mixing
+from dsconfig.facts.mixers import ATTENTION, BlockKind, Mixer, Mixing
 from dsconfig.facts.model import Architecture, TensorFact
 
 
@@ -159,7 +159,7 @@ def build(sizes: Architecture) -> Part:
     return language_model(sizes, f"{dialect.prefix}ForCausalLM", body, dialect.table)
 
 
-def _block(sizes: Architecture, dialect: Dialect, block: Block) -> Part:
+def _block(sizes: Architecture, dialect: Dialect, block: BlockKind) -> Part:
     hidden = sizes.hidden_size
     if len(block.mixers) > 1 and set(block.mixers) == {ATTENTION}:
         return _rounds(sizes, dialect, block)
@@ -241,7 +241,7 @@ def _experts(sizes: Architecture, dialect: Dialect) -> tuple[Part, ...]:
     return (mixture,) if beside is None else (mixture, beside)
 
 
-def _rounds(sizes: Architecture, dialect: Dialect, block: Block) -> Part:
+def _rounds(sizes: Architecture, dialect: Dialect, block: BlockKind) -> Part:
     """Several rounds of attention and MLP, and experts beside them (LongCat)."""
     hidden, count = sizes.hidden_size, sizes.experts or 0
     idle = int(sizes.extras.get("zero_expert_num") or 0)  # they hand on what they are given
