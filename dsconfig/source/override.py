@@ -53,10 +53,14 @@ def _put(root: Any, pointer: str, new: Any, override: str) -> None:
         elif is_block(here):
             here = here.setdefault(part, {})
         else:
-            raise ValueError(f"--set {override}: {'.'.join(way[:index])} is no object")
+            raise _no_object(override, way[:index])
     if is_list(here) and last.isdigit() and int(last) < len(here):
         here[int(last)] = new
     elif is_block(here):
         here[last] = new
     else:
-        raise ValueError(f"--set {override}: {'.'.join(way) or 'the config'} is no object")
+        raise _no_object(override, way)
+
+
+def _no_object(override: str, path: Sequence[str]) -> ValueError:
+    return ValueError(f"--set {override}: {'.'.join(path) or 'the config'} is no object")

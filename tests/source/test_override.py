@@ -50,3 +50,17 @@ def test_untouched_keys_keep_their_places_and_the_original_its_values() -> None:
 def test_what_cannot_be_set_says_how_to_write_it(override: str) -> None:
     with pytest.raises(ValueError, match="--set"):
         with_overrides(read(TEXT), [override])
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "whose"),
+    [
+        (TEXT, "betas.x.y=1", "betas"),
+        (TEXT, "fp16.enabled.x=1", "fp16.enabled"),
+        ("[1]", "stage=3", "the config"),
+        ("[1]", "zero_optimization.stage=3", "the config"),
+    ],
+)
+def test_what_is_no_object_is_named(text: str, override: str, whose: str) -> None:
+    with pytest.raises(ValueError, match=f": {whose} is no object$"):
+        with_overrides(read(text), [override])
