@@ -102,7 +102,7 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=(key,),
                 message=f"{key} does not go with reduce_scatter at ZeRO stage {config.stage}: "
-                f"{NOW}",
+                + NOW,
                 help=f'delete {key}, or set "reduce_scatter": false',
             )
 

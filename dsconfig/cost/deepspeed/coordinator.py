@@ -193,11 +193,13 @@ class Coordinator:
 
     def _arrive(self, indices: list[int]) -> None:
         """The gather is done: parameters are copied out, unless there is only one."""
-        total, is_alone = sum(self._bytes[index] for index in indices), len(indices) == 1
+        total = sum(self._bytes[index] for index in indices)
         buffered = self._on_the_wire(total) if self._is_buffered else 0
-        self._line.free(parts.GATHER_COPY, buffered if is_alone else 0)
+        if len(indices) == 1:
+            self._line.free(parts.GATHER_COPY, buffered)
         self._line.hold(parts.GATHERED, total)
-        self._line.free(parts.GATHER_COPY, 0 if is_alone else buffered)
+        if len(indices) > 1:
+            self._line.free(parts.GATHER_COPY, buffered)
         for index in indices:
             self._state[index] = "here"
             del self._flying[index]
