@@ -1,6 +1,7 @@
 """Releases of transformers and accelerate that are known to train wrong, where they are named."""
 
 import importlib.metadata
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,15 @@ def severities(config: dict, release: str, **facts) -> set[str]:
     known = dsconfig.gather(releases={"transformers": release}, **facts)
     found = dsconfig.validate(config, known, runtime="transformers").diagnostics
     return {each.severity for each in found if each.code == "DSC847"}
+
+
+@pytest.mark.parametrize("block", ["optimizer", "scheduler"])
+def test_a_schedule_of_the_file_is_not_slowed(block: str) -> None:
+    bad = rules()["DSC848"].bad
+    own = {"optimizer": {"type": "AdamW"}, "scheduler": {"type": "WarmupLR"}}
+    given = bad._replace(config=json.dumps(json.loads(bad.config) | {block: own[block]}))
+    assert "DSC848" in {each.code for each in judge(bad)}
+    assert "DSC848" not in {each.code for each in judge(given)}
 
 
 def test_it_is_an_error_where_the_release_does_it_to_every_model() -> None:
