@@ -82,16 +82,16 @@ def limited(device: str, folder: Path, mebibytes: int) -> "subprocess.CompletedP
 @pytest.mark.engine
 @pytest.mark.long
 def test_less_memory_than_the_states_need_is_enough_with_nvme_alone(tmp_path: Path) -> None:
-    """Masters, gradients and moments are 1280 MiB, and the weights 160 MiB; of the states the
+    """Masters, gradients and moments are 1920 MiB, and the weights 240 MiB; of the states the
     gradients alone stay in memory, and a checkpoint brings no more of them there.
 
-    With up to 1230 MiB it trains on NVMe on a quiet machine, and with more on a busy one.
+    On NVMe it trains with 1650 MiB, not with 1600; the limit leaves a busy machine 200 more.
     """
-    on_nvme = limited("nvme", tmp_path, 1400)
+    on_nvme = limited("nvme", tmp_path, 1850)
     assert on_nvme.returncode == 0, on_nvme.stderr
-    on_host = limited("cpu", tmp_path, 1400)
+    on_host = limited("cpu", tmp_path, 1850)
     assert on_host.returncode == 1
     assert "main memory, and the limit of this process leaves" in on_host.stderr
     assert "set offload_optimizer.device to nvme" in on_host.stderr
-    with_more = limited("cpu", tmp_path, 4000)
+    with_more = limited("cpu", tmp_path, 5000)
     assert with_more.stdout == on_nvme.stdout, with_more.stderr

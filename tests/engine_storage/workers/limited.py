@@ -17,8 +17,8 @@ from ports import reserved_port
 
 _ARENA_MAX = -8
 """``M_ARENA_MAX`` of mallopt(3)."""
-WIDTH, LAYERS = 1024, 80
-"""80 Mi parameters: 160 MiB in bf16, 1280 MiB of masters, gradients and AdamW's moments."""
+WIDTH, LAYERS = 1024, 120
+"""120 Mi parameters: 240 MiB in bf16, 1920 MiB of masters, gradients and AdamW's moments."""
 
 
 def trained(device: str, folder: str, width: int, layers: int) -> list[float]:
