@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ MOVED = 4 * 4 + 3 * 4 + 4 + 2
 written; the weight read again and its 16 bits written."""
 LARGE_BLOCK = 8 * 2**20
 """Bytes of one request of sequential I/O."""
+OFFLOADED = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
 WIDE: dict[str, Any] = {"dim": 768, "layers": 8, "heads": 12, "vocabulary": 16384, "context": 64}
 
 Actions = Mapping[str, Callable[[], Any]]
@@ -57,13 +59,16 @@ def bound(elements: int, **settings: Any) -> tuple[Any, Callable[[], None]]:
     """An AdamW of fp32 parts below bf16 shards, and its step."""
     import torch
 
+    from dsconfig.runtimes.effective import effective
     from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
 
     count = max(1, elements // WEIGHT)
     masters = {f"w{i}": torch.nn.Parameter(torch.randn(WEIGHT).bfloat16()) for i in range(count)}
     optimizer = torch.optim.AdamW(masters.values(), lr=1e-4, fused=True)
     kind = NvmeBinding if "nvme_path" in settings else HostBinding
-    binding = kind(optimizer, masters, OffloadSettings(**settings), {})
+    offload = OffloadSettings.of(effective(OFFLOADED))
+    assert offload is not None
+    binding = kind(optimizer, masters, replace(offload, **settings), {})
     for weight in masters.values():
         weight.sum().backward()
 

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import dsengine
+from dsconfig import block_values
 from dsengine.checkpoints import checkpointer
 from dsengine.communication.devices import device_for, settle_device
 from dsengine.observation import progress
@@ -29,9 +30,10 @@ from dsengine.optimizers.binding import Binding
 from dsengine.optimizers.gradients import global_norm, scale_gradients
 from dsengine.parameters.shards import copy_whole, part_of, whole_of
 from dsengine.simulation.fakes import Operations
-from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
+from dsengine.tiers import HostBinding, NvmeBinding
 from dsengine.tiers.host import _to_part
 from dsengine.torch_private import as_shard, inputs_to
+from engine_storage.offloading import offload_settings
 
 RANK, WORLD = 5, 8
 
@@ -279,7 +281,7 @@ class Reads(TorchDispatchMode):
 def test_the_flops_profiler_times_work_not_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = Cuda(monkeypatch)
     module = nn.Linear(2, 2)
-    profile = FlopsProfile({}, module)
+    profile = FlopsProfile(block_values("flops_profiler", {}), module)
     monkeypatch.setattr("dsengine.observation.flops.time.perf_counter", lambda: 10.0 * cuda.waits)
     with profile.counting():
         module(torch.ones(1, 2))
@@ -332,7 +334,7 @@ def test_parts_that_leave_for_files_are_not_pinned(
     monkeypatch.setattr(torch, "empty", noted)
     monkeypatch.setattr(Tensor, "new_empty", noted_like)
     weight = nn.Parameter(torch.ones(4))
-    settings = OffloadSettings(pin_memory=True, nvme_path=str(tmp_path))
+    settings = offload_settings(pin_memory=True, nvme_path=str(tmp_path))
     binding = kind(torch.optim.AdamW([weight]), {"weight": weight}, settings, {})
     assert sum(asked) == pinned
     asked.clear()

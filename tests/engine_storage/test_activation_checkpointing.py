@@ -1,6 +1,7 @@
 """Blocks recompute their activations: less is kept, nothing else changes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from dsengine.loop.activation_checkpointing import (
     checkpoint_blocks,
     every_other_product,
 )
+
+DEFAULTS = checkpointing.unconfigured()
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +72,9 @@ def model() -> Model:
 BLOCKS = [f"layers.{i}" for i in range(4)]
 
 
-@pytest.mark.parametrize("settings", [Settings(), Settings(cpu_checkpointing=True, profile=True)])
+@pytest.mark.parametrize(
+    "settings", [DEFAULTS, replace(DEFAULTS, cpu_checkpointing=True, profile=True)]
+)
 def test_gradients_are_the_same_and_less_is_kept(settings: Settings) -> None:
     plain, recomputing = model(), model()
     checkpoint_blocks(recomputing, settings, BLOCKS)
@@ -124,13 +129,13 @@ class Products(TorchDispatchMode):
 
 def test_names_stay_as_they_are() -> None:
     recomputing = model()
-    checkpoint_blocks(recomputing, Settings(), BLOCKS)
+    checkpoint_blocks(recomputing, DEFAULTS, BLOCKS)
     assert recomputing.state_dict().keys() == model().state_dict().keys()
 
 
 def test_nothing_is_recomputed_in_evaluation() -> None:
     recomputing = model()
-    checkpoint_blocks(recomputing, Settings(), BLOCKS)
+    checkpoint_blocks(recomputing, DEFAULTS, BLOCKS)
     with torch.no_grad():
         recomputing(torch.zeros(1, 8))
     assert recomputing.layers[0].calls == 1

@@ -9,11 +9,19 @@ from typing import Any
 
 import pytest
 
+from dsconfig import block_values
 from dsconfig.planner.coverage.page import live_paths
 from dsconfig.runtimes.effective import effective
-from dsengine.observation.monitors import LEARNING_RATE, MissingPackageError, build_monitors
+from dsengine.observation.monitors import LEARNING_RATE, MissingPackageError, Monitors
+from dsengine.observation.monitors import build_monitors as monitors_of_whole_blocks
 
 EVENTS = [(LEARNING_RATE, 0.1, 8), ("Train/Samples/loss_scale", 4.0, 8), (LEARNING_RATE, 0.2, 16)]
+
+
+def build_monitors(given: dict[str, dict[str, Any]], **more: Any) -> Monitors:
+    """The monitors of these blocks, in which the keys that are not given have their defaults."""
+    blocks = {name: block_values(name, block) for name, block in given.items()}
+    return monitors_of_whole_blocks(blocks, **more)
 
 
 def test_csv_has_one_file_per_tag_that_later_runs_go_on(tmp_path: Path) -> None:
@@ -90,7 +98,7 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
 
 def test_an_unknown_monitor_is_refused() -> None:
     with pytest.raises(ValueError, match="no such monitor: mlflow"):
-        build_monitors({"mlflow": {}})
+        monitors_of_whole_blocks({"mlflow": {}})
 
 
 MONITOR_KEYS: dict[str, tuple[str, dict[str, Any]]] = {

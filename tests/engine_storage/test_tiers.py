@@ -14,10 +14,11 @@ from dsconfig.tiles import STAGING_BYTES, host_share, tile_elements
 from dsengine.observation.memory import LiveBytes
 from dsengine.optimizers.binding import proves_elementwise
 from dsengine.optimizers.lion import Lion
-from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
+from dsengine.tiers import HostBinding, NvmeBinding
 from dsengine.tiers.files import ALIGNMENT, Buffer, FileIO, UnnamedFile, fresh_directory, wait
 from dsengine.tiers.host import BEGUN_AT_ONCE
 from dsengine.tiers.tiles import Piece, divide_into_tiles
+from engine_storage.offloading import offload_settings
 from training.ranks import Ranks, SharedRanks
 
 JOBS = "engine_storage.jobs.tiers"
@@ -59,14 +60,14 @@ def test_a_tile_comes_back_from_its_file(tmp_path: Path, threads: int) -> None:
 
 
 def test_what_an_earlier_run_left_is_removed(tmp_path: Path) -> None:
-    directory = fresh_directory(str(tmp_path), "optimizer", 0, 10)
+    directory = fresh_directory(str(tmp_path), "optimizer", 10)
     (directory / "tile0").write_text("old")
-    assert list(fresh_directory(str(tmp_path), "optimizer", 0, 10).iterdir()) == []
+    assert list(fresh_directory(str(tmp_path), "optimizer", 10).iterdir()) == []
 
 
 def test_too_little_space_is_said_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nvme_path"):
-        fresh_directory(str(tmp_path), "optimizer", 0, 2**60)
+        fresh_directory(str(tmp_path), "optimizer", 2**60)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +180,7 @@ def backward(held: dict[str, nn.Parameter], step: int) -> None:
 def test_hooks_on_a_step_run_once_around_all_of_its_tiles() -> None:
     held = weights()
     optimizer = optimizer_of("SGD", held)
-    binding = HostBinding(optimizer, held, OffloadSettings(sub_group_size=400), {})
+    binding = HostBinding(optimizer, held, offload_settings(sub_group_size=400), {})
     assert len(binding.host_tiles) > 5
     before = {name: weight.detach().clone() for name, weight in held.items()}
     seen: list[list[bool]] = []
@@ -209,7 +210,7 @@ def test_what_is_frozen_at_first_is_trained_when_it_thaws(
 ) -> None:
     held = weights()
     held["b"].requires_grad_(False)
-    settings = OffloadSettings(nvme_path=str(tmp_path))
+    settings = offload_settings(nvme_path=str(tmp_path))
     binding = tier(optimizer_of("AdamW", held), held, settings, {})
     before = held["b"].detach().clone()
     backward(held, 0)
@@ -226,7 +227,7 @@ def test_what_is_frozen_at_first_is_trained_when_it_thaws(
 def test_a_first_step_makes_few_states_at_a_time(tmp_path: Path, tier: type[HostBinding]) -> None:
     elements = 6 * BEGUN_AT_ONCE
     held = {"w": nn.Parameter(torch.zeros(elements))}
-    settings = OffloadSettings(nvme_path=str(tmp_path))
+    settings = offload_settings(nvme_path=str(tmp_path))
     binding = tier(torch.optim.AdamW([held["w"]], fused=True), held, settings, {})
     held["w"].sum().backward()
     live = LiveBytes(torch.device("cpu"))
@@ -241,7 +242,7 @@ def test_what_is_given_to_part_and_shard_is_not_rounded_to_that(
     tmp_path: Path, tier: type[HostBinding]
 ) -> None:
     held = {"w": nn.Parameter(torch.zeros(5, dtype=torch.bfloat16))}
-    settings = OffloadSettings(nvme_path=str(tmp_path))
+    settings = offload_settings(nvme_path=str(tmp_path))
     binding = tier(torch.optim.SGD([held["w"]], lr=0.1), held, settings, {})
     exact = torch.linspace(1.0, 1.01, 5)
     with torch.no_grad(), binding.in_reach():
@@ -261,7 +262,7 @@ def test_who_looks_at_parts_sees_what_was_written_to_shards(
     tmp_path: Path, tier: type[HostBinding]
 ) -> None:
     held = weights()
-    settings = OffloadSettings(sub_group_size=400, nvme_path=str(tmp_path))
+    settings = offload_settings(sub_group_size=400, nvme_path=str(tmp_path))
     binding = tier(optimizer_of("AdamW", held), held, settings, {})
     held["c"].detach().mul_(0.5)
     with binding.in_reach():
@@ -272,7 +273,7 @@ def test_who_looks_at_parts_sees_what_was_written_to_shards(
 def test_options_that_come_later_bring_states_for_every_tile() -> None:
     expected, got = weights(), weights()
     plain, tiled = (torch.optim.SGD(each.values(), lr=0.1) for each in (expected, got))
-    binding = HostBinding(tiled, got, OffloadSettings(sub_group_size=400), {})
+    binding = HostBinding(tiled, got, offload_settings(sub_group_size=400), {})
     for step in range(4):
         if step == 1:
             plain.param_groups[0]["momentum"] = tiled.param_groups[0]["momentum"] = 0.9
@@ -289,7 +290,7 @@ def test_options_that_come_later_bring_states_for_every_tile() -> None:
 def test_a_state_that_the_file_has_no_room_for_is_refused(tmp_path: Path) -> None:
     held = weights()
     optimizer = torch.optim.SGD(held.values(), lr=0.1)
-    binding = NvmeBinding(optimizer, held, OffloadSettings(nvme_path=str(tmp_path)), {})
+    binding = NvmeBinding(optimizer, held, offload_settings(nvme_path=str(tmp_path)), {})
     refusal = "no room for momentum_buffer: give optimizer.params"
     with binding.as_sharded(), pytest.raises(ValueError, match=refusal):
         binding.room_for("a", "momentum_buffer")
@@ -318,7 +319,7 @@ def test_a_step_in_tiles_is_a_step(
 ) -> None:
     expected, got = weights(), weights()
     plain, tiled = optimizer_of(kind, expected), optimizer_of(kind, got)
-    settings = OffloadSettings(
+    settings = offload_settings(
         sub_group_size=sub_group_size, ratio=ratio, nvme_path=str(tmp_path), buffer_count=3
     )
     binding = tier(tiled, got, settings, {})

@@ -9,8 +9,8 @@ Without model parallelism there is nobody to share a saved activation with, so
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -29,18 +29,24 @@ T = TypeVar("T")
 class Settings:
     """The block ``activation_checkpointing`` of a config."""
 
-    partition_activations: bool = False
-    cpu_checkpointing: bool = False
-    contiguous_memory_optimization: bool = False
-    number_checkpoints: int | None = None
-    synchronize_checkpoint_boundary: bool = False
-    profile: bool = False
+    partition_activations: bool
+    cpu_checkpointing: bool
+    contiguous_memory_optimization: bool
+    number_checkpoints: int | None
+    synchronize_checkpoint_boundary: bool
+    profile: bool
 
     @classmethod
     def of(cls, effective: dsconfig.Effective) -> "Settings":
         """Return the settings of a plan's config."""
         block = effective.activation_checkpointing
         return cls(**{name: getattr(block, name) for name in cls.__dataclass_fields__})
+
+
+@cache
+def unconfigured() -> Settings:
+    """What holds where no config says anything."""
+    return Settings.of(dsconfig.Effective(batch=None))
 
 
 _settings: Settings | None = None
@@ -72,7 +78,7 @@ def configure(
         "profile": profile,
     }
     block |= {name: value for name, value in given.items() if value is not None}
-    use(Settings(**block))
+    use(replace(unconfigured(), **block))
 
 
 def use(settings: Settings) -> None:
@@ -98,7 +104,7 @@ def checkpoint(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
     Random numbers and autocast are the same the second time.
     """
-    settings = _settings or Settings()
+    settings = _settings or unconfigured()
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
     synchronizes = settings.synchronize_checkpoint_boundary and torch.cuda.is_available()

@@ -19,15 +19,15 @@ PIECES = {GATHER: "all_gather_into_tensor", REDUCE: "reduce_scatter_tensor"}
 class CommunicationLog(TorchDispatchMode):
     """Counts the collectives that run while it is entered, by name and bytes sent.
 
-    ``settings`` is the block ``comms_logger``: ``prof_all``, ``prof_ops`` (names counted where
-    not all are), ``verbose`` (say each one).
+    ``settings`` is the whole block ``comms_logger``: ``prof_all``, ``prof_ops`` (names counted
+    where not all are), ``verbose`` (say each one).
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
-        self._all = bool(settings.get("prof_all", True))
-        self._chosen = set(settings.get("prof_ops") or ())
-        self._verbose = bool(settings.get("verbose", False))
+        self._all = settings["prof_all"]
+        self._chosen = set(settings["prof_ops"])
+        self._verbose = settings["verbose"]
         self.counts: dict[tuple[str, int], int] = defaultdict(int)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 class FlopsProfile:
     """Counts the forward of one step and writes a table.
 
-    ``settings`` is the block ``flops_profiler``: ``profile_step`` (1 is the first),
+    ``settings`` is the whole block ``flops_profiler``: ``profile_step`` (1 is the first),
     ``module_depth`` (-1: all), ``top_modules`` per depth, ``detailed``, ``output_file``,
     ``recompute_fwd_factor``.
     """
@@ -27,7 +27,7 @@ class FlopsProfile:
 
     def wants(self, step: int) -> bool:
         """Whether the forward of optimizer step ``step`` (from 1) is to be counted."""
-        return step == int(self._settings.get("profile_step", 1)) and self._counter is None
+        return step == self._settings["profile_step"] and self._counter is None
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -50,7 +50,7 @@ class FlopsProfile:
     def report(self) -> str:
         """Return the table; FLOPs are multiply-adds times two, of one micro batch on one rank."""
         total = self.flops
-        factor = 3.0 + float(self._settings.get("recompute_fwd_factor", 0.0))
+        factor = 3.0 + self._settings["recompute_fwd_factor"]
         rate = total / self._seconds / 1e12 if self._seconds else 0.0
         parameters = sum(p.numel() for p in self._module.parameters())
         lines = [
@@ -62,7 +62,7 @@ class FlopsProfile:
 
     def write(self) -> bool:
         """Write to ``output_file`` where one is named; return whether it was."""
-        target = self._settings.get("output_file")
+        target = self._settings["output_file"]
         if not target:
             return False
         Path(target).parent.mkdir(parents=True, exist_ok=True)
@@ -71,10 +71,9 @@ class FlopsProfile:
 
     def _rows(self, total: int) -> list[str]:
         assert self._counter is not None
-        if not self._settings.get("detailed", True):
+        if not self._settings["detailed"]:
             return []
-        deepest = int(self._settings.get("module_depth", -1))
-        most = int(self._settings.get("top_modules", 1))
+        deepest, most = (int(self._settings[name]) for name in ("module_depth", "top_modules"))
         by_depth: dict[int, list[tuple[int, str]]] = {}
         for name, operations in self._counter.get_flop_counts().items():
             depth = 0 if name == "Global" else name.count(".") + 1

@@ -42,16 +42,8 @@ class MissingPackageError(ImportError):
         )
 
 
-def _setting(block: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """Return a key of a monitor's block; null counts as absent."""
-    value = block.get(name)
-    return default if value is None else value
-
-
-def _log_directory(block: Mapping[str, Any]) -> str:
-    """Return ``output_path/job_name``."""
-    path = Path(_setting(block, "output_path", ""))
-    return str(path / _setting(block, "job_name", "DeepSpeedJobName"))
+def _log_directory(block: Mapping[str, Any]) -> Path:
+    return Path(block["output_path"]) / block["job_name"]
 
 
 class TensorboardMonitor:
@@ -62,7 +54,7 @@ class TensorboardMonitor:
             from torch.utils.tensorboard.writer import SummaryWriter
         except ImportError:
             raise MissingPackageError("tensorboard", "tensorboard") from None
-        self._writer = SummaryWriter(log_dir=_log_directory(block))
+        self._writer = SummaryWriter(log_dir=str(_log_directory(block)))
 
     def write_events(self, events: Iterable[Event]) -> None:
         for tag, value, step in events:
@@ -82,9 +74,7 @@ class WandbMonitor:
         except ImportError:
             raise MissingPackageError("wandb", "wandb") from None
         self._run = self._wandb.init(
-            project=_setting(block, "project", "deepspeed"),
-            group=_setting(block, "group"),
-            entity=_setting(block, "team"),
+            project=block["project"], group=block["group"], entity=block["team"]
         )
 
     def write_events(self, events: Iterable[Event]) -> None:
@@ -106,13 +96,10 @@ class CometMonitor:
             comet = import_module("comet_ml")
         except ImportError:
             raise MissingPackageError("comet", "comet_ml") from None
-        self._experiment = comet.start(
-            **{name: _setting(block, name) for name in _COMET_STARTED_WITH}
-        )
-        name = _setting(block, "experiment_name")
-        if name is not None:
-            self._experiment.set_name(name)
-        self._interval = int(_setting(block, "samples_log_interval", 100))
+        self._experiment = comet.start(**{name: block[name] for name in _COMET_STARTED_WITH})
+        if block["experiment_name"] is not None:
+            self._experiment.set_name(block["experiment_name"])
+        self._interval: int = block["samples_log_interval"]
         self._last: dict[str, int] = {}
 
     def write_events(self, events: Iterable[Event]) -> None:
@@ -133,7 +120,7 @@ class CsvMonitor:
     """
 
     def __init__(self, block: Mapping[str, Any]) -> None:
-        self.directory = Path(_log_directory(block))
+        self.directory = _log_directory(block)
         self.directory.mkdir(parents=True, exist_ok=True)
 
     def write_events(self, events: Iterable[Event]) -> None:
@@ -155,7 +142,7 @@ BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], Monitor]] = {
     "comet": CometMonitor,
     "csv_monitor": CsvMonitor,
 }
-"""By block of a config, its monitor."""
+"""By block of a config, its monitor, which takes the block with its defaults filled in."""
 
 
 class Monitors:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
-from dsconfig import Plan
+import dsconfig
 from dsengine.observation.events import StepEvents
 from dsengine.observation.memory import memory_line
 from dsengine.observation.printing import logger, say, script_logger
@@ -21,16 +21,18 @@ NOTHING = nullcontext()
 class Reporter:
     """Watches the phases of an engine. Costs nothing for what the plan does not ask for."""
 
-    def __init__(self, plan: Plan, engine: "Engine") -> None:
+    def __init__(self, plan: dsconfig.Plan, engine: "Engine") -> None:
         settings = plan.effective.reporting
         self._settings = settings
         self._engine = engine
-        throughput = (plan.effective.config.get("timers") or {}).get("throughput") or {}
-        self._shows_throughput = bool(throughput.get("enabled", True))
+        timers = plan.effective.config.get("timers") or {}
+        given = {"throughput": timers.get("throughput") or {}}
+        throughput = dsconfig.block_values("timers", given)["throughput"]
+        self._shows_throughput: bool = throughput["enabled"]
         self.throughput = Throughput(
             plan.batch.global_batch,
             engine.device,
-            synchronized=bool(throughput.get("synchronized", True)),
+            synchronized=throughput["synchronized"],
         )
         timed = settings.wall_clock_breakdown or settings.flops_profiler is not None
         self._timers = Timers(engine.device) if timed else None

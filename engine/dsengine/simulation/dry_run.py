@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+import dsconfig
 from dsconfig import ModelTree, Plan
 from dsengine.observation.communication import CommunicationLog
 from dsengine.observation.memory import LiveBytes
@@ -59,7 +60,7 @@ def simulate(
         raise ValueError("a dry run needs a process group of its own; one is already running")
     if not callable(model):
         model = partial(stand_in, _tree(model))
-    places, sent = Places(), CommunicationLog({})
+    places, sent = Places(), CommunicationLog(_every_collective())
     live = _Live(places, files=files)
     with (
         warnings.catch_warnings(),
@@ -173,9 +174,17 @@ def _quiet(plan: Plan) -> Plan:
     for a log, the engine does them itself.
     """
     reporting = replace(
-        plan.effective.reporting, steps_per_print=None, monitors={}, comms_logger={}
+        plan.effective.reporting,
+        steps_per_print=None,
+        monitors={},
+        comms_logger=_every_collective(),
     )
     return replace(plan, effective=replace(plan.effective, reporting=reporting))
+
+
+def _every_collective() -> dict[str, Any]:
+    """The block of a log of all collectives, which a config has to say nothing for."""
+    return dsconfig.block_values("comms_logger", {})
 
 
 def _by_collective(sent: CommunicationLog) -> dict[str, int]:
@@ -189,9 +198,7 @@ def _by_collective(sent: CommunicationLog) -> dict[str, int]:
 def _tree(model: str | ModelTree) -> ModelTree:
     if isinstance(model, ModelTree):
         return model
-    from dsconfig import gather
-
-    tree = gather(model=model).model
+    tree = dsconfig.gather(model=model).model
     assert tree is not None
     return tree
 

@@ -15,10 +15,12 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from dsengine.tiers.memory import GIBI
+
 View = Callable[[int, int], Tensor]
-GIB = 2**30
 ALIGNMENT = 4096
 """Bytes; what O_DIRECT asks of addresses, offsets and lengths."""
 
@@ -76,7 +78,7 @@ class UnnamedFile:
             os.close(self.descriptor)
             raise OSError(
                 error.errno,
-                f"{error.strerror}: nvme_path refuses a file of {self.size / GIB:.3g} GiB; free "
+                f"{error.strerror}: nvme_path refuses a file of {self.size / GIBI:.3g} GiB; free "
                 "space there, raise the limit on files, or name a larger disk",
                 str(path.parent),
             ) from error
@@ -121,7 +123,7 @@ def unusable(directory: Path, needed: int) -> str:
     if needed <= free:
         return ""
     return (
-        f"{free / GIB:.3g} GiB are free and the ranks of this node need {needed / GIB:.3g} GiB; "
+        f"{free / GIBI:.3g} GiB are free and the ranks of this node need {needed / GIBI:.3g} GiB; "
         "name a larger disk, or train on more nodes"
     )
 
@@ -204,11 +206,12 @@ def remove_directory(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def fresh_directory(nvme_path: str, content: str, rank: int, needed: int) -> Path:
+def fresh_directory(nvme_path: str, content: str, needed: int) -> Path:
     """Return this rank's directory for ``content``, emptied of what an earlier run left.
 
     Raises OSError when fewer than ``needed`` bytes are free.
     """
+    rank = dist.get_rank() if dist.is_initialized() else 0
     directory = Path(nvme_path) / "dsengine" / content / f"rank{rank}"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
@@ -33,8 +32,7 @@ def rest_in_files(units: Iterable[FSDPModule], nvme_path: str, max_in_memory: in
         elif size:
             chosen.append(parameter)
     needed = sum(parameter.flat_shard.nbytes for parameter in chosen)
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    directory = fresh_directory(nvme_path, "parameters", rank, needed)
+    directory = fresh_directory(nvme_path, "parameters", needed)
     for number, parameter in enumerate(chosen):
         parameter.rest_in(in_file(directory / f"shard{number}", parameter.flat_shard))
     return needed

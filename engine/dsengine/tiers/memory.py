@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-KIBI = 1024
+KIBI, MEBI, GIBI = 2**10, 2**20, 2**30
 PROC = Path("/proc")
 GROUP = Path("/sys/fs/cgroup")
 MAPPED_FROM = 2**17
@@ -67,7 +67,7 @@ def refusals_told(size: int, *, pin: bool) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, OSError) as error:
-        amount = f"{size / 2**20:.4g} MiB of {'page-locked ' if pin else ''}main memory"
+        amount = f"{size / MEBI:.4g} MiB of {'page-locked ' if pin else ''}main memory"
         remedy = (
             "set pin_memory of the offload blocks to false, or leave this run more main memory"
             if pin

@@ -19,7 +19,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -63,10 +62,9 @@ class NvmeBinding(HostBinding):
             for piece in tile.pieces:
                 self._places.setdefault(piece.name, elements)
                 elements += piece.elements
-        rank = dist.get_rank() if dist.is_initialized() else 0
         self._segment_bytes = aligned(elements * tiles.ELEMENT_BYTES)
         needed = self._visiting * self._segment_bytes
-        self.directory = fresh_directory(settings.nvme_path or ".", "optimizer", rank, needed)
+        self.directory = fresh_directory(settings.nvme_path or ".", "optimizer", needed)
         self._file = UnnamedFile(self.directory / "states", needed)
         self._io = FileIO(settings.in_flight, settings.block_bytes)
         count = tiles.buffers(settings.buffer_count, self._visiting, len(self.host_tiles))

@@ -1,8 +1,6 @@
 """What a plan says about the optimizer's tier, in one place."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -20,15 +18,15 @@ class OffloadSettings:
     ``shards_on_host``: the shards of parameters rest below the device too.
     """
 
-    sub_group_size: int = 1_000_000_000
-    ratio: float = 1.0
-    pin_memory: bool = True
-    nvme_path: str | None = None
-    buffer_count: int = 4
-    block_bytes: int = 1_048_576
-    in_flight: int = 8
-    rounding: torch.dtype = torch.float32
-    shards_on_host: bool = False
+    sub_group_size: int
+    ratio: float
+    pin_memory: bool
+    nvme_path: str | None
+    buffer_count: int
+    block_bytes: int
+    in_flight: int
+    rounding: torch.dtype
+    shards_on_host: bool
 
     @classmethod
     def of(cls, effective: dsconfig.Effective) -> "OffloadSettings | None":
@@ -37,7 +35,7 @@ class OffloadSettings:
         offload = zero.offload_optimizer
         if offload is None or zero.stage == 0:
             return None
-        aio: Mapping[str, Any] = effective.config.get("aio") or {}
+        aio = dsconfig.block_values("aio", effective.config.get("aio") or {})
         on_nvme = str(offload.tier) == "nvme"
         if on_nvme and not offload.nvme_path:
             raise ValueError("zero_optimization.offload_optimizer.device is nvme: give nvme_path")
@@ -47,9 +45,8 @@ class OffloadSettings:
             pin_memory=offload.pin_memory,
             nvme_path=offload.nvme_path if on_nvme else None,
             buffer_count=offload.buffer_count,
-            block_bytes=int(aio.get("block_size", 1_048_576)),
-            in_flight=max(1, int(aio.get("intra_op_parallelism", 1)))
-            * max(1, int(aio.get("queue_depth", 8))),
+            block_bytes=int(aio["block_size"]),
+            in_flight=max(1, int(aio["intra_op_parallelism"])) * max(1, int(aio["queue_depth"])),
             rounding=policy(effective).accumulation,
             shards_on_host=zero.stage == 3 and zero.offload_param is not None,
         )

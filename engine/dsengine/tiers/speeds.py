@@ -10,10 +10,11 @@ import torch
 
 import dsconfig
 from dsengine.tiers.files import Buffer, FileIO, UnnamedFile, wait
+from dsengine.tiers.memory import MEBI
 
-MOVED_BYTES = 256 * 2**20
+MOVED_BYTES = 256 * MEBI
 """More than caches hold, and a staging buffer's size."""
-DISK_BLOCK, DISK_IN_FLIGHT = 8 * 2**20, 4
+DISK_BLOCK, DISK_IN_FLIGHT = 8 * MEBI, 4
 """Large requests, several at a time: what sequential direct I/O is fastest with."""
 ROUNDS = 3
 

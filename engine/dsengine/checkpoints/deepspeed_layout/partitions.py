@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dsconfig import OPTIMIZER_CLASSES, optimizer_type
+from dsconfig import OPTIMIZER_CLASSES, Effective, optimizer_type
 from dsengine import DEEPSPEED
 from dsengine.checkpoints.deepspeed_layout import flat
 from dsengine.checkpoints.deepspeed_layout.pickles import foreign
@@ -15,8 +15,6 @@ from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.optimizer_state import moments_of
 
-SUB_GROUP_ELEMENTS = 10**9
-"""``zero_optimization.sub_group_size`` where a config leaves it out."""
 _SCALERS = "deepspeed.runtime.fp16.loss_scaler"
 _FRAGMENT = ("deepspeed.utils.tensor_fragment", "fragment_address")
 
@@ -144,7 +142,7 @@ def flat_stage(saved: WholeCheckpoint, stage: int, ranks: int) -> Iterator[dict[
 def stage_3(saved: WholeCheckpoint, ranks: int) -> Iterator[dict[str, Any]]:
     """Stage 3: for each rank its pieces of every weight, sub-group by sub-group."""
     zero = saved.config.get("zero_optimization") or {}
-    limit = int(zero.get("sub_group_size") or SUB_GROUP_ELEMENTS)
+    limit = int(zero.get("sub_group_size") or Effective(batch=None).zero.sub_group_size)
     buffers: list[list[str]] = []
     of_group: list[list[int]] = []
     for group in optimizer_groups(saved, 1):

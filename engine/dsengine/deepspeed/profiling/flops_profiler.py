@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+import dsconfig
 from dsengine.observation.flops import FlopsProfile
 
 
@@ -44,7 +45,7 @@ def get_model_profile(
         "detailed": detailed,
         "output_file": output_file,
     }
-    profile = FlopsProfile(settings, model)
+    profile = FlopsProfile(dsconfig.block_values("flops_profiler", settings), model)
     call = model if mode == "forward" else getattr(model, mode)
     was_training = model.training
     model.eval()
