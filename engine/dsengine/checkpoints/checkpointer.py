@@ -14,6 +14,7 @@ from dsengine.checkpoints.directory import LATEST, LONGEST_TAG, is_tag, read_lat
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.load import load
+from dsengine.checkpoints.retention import check_keep
 from dsengine.checkpoints.save import Snapshot, collect, write
 from dsengine.checkpoints.staging import Staging
 from dsengine.checkpoints.state import TrainingState
@@ -51,8 +52,8 @@ class Checkpointer:
         tag_validation: str = "warn",
         for_deepspeed: bool = False,
     ) -> None:
-        if keep is not None and keep < 1:
-            raise ValueError(f"keep must be at least 1 checkpoint, not {keep}")
+        if keep is not None:
+            check_keep(keep)
         self.asynchronous = asynchronous
         self.keep = keep
         self.tag_validation = tag_validation.lower()

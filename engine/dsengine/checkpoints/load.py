@@ -18,7 +18,7 @@ from dsengine.checkpoints.optimizer_state import (
 )
 from dsengine.checkpoints.random_state import restore_random_state
 from dsengine.checkpoints.state import TrainingState
-from dsengine.checkpoints.tensor_files import METADATA, read_tensors, saved_tensors
+from dsengine.checkpoints.tensor_files import METADATA, read_tensors, saved_tensors, weight_key
 from dsengine.parameters.names import regathered
 
 _SMALL = {"client_state": dict, "parts": dict, "random": list, "optimizer": dict | None}
@@ -70,10 +70,10 @@ def _prepare(
 ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor] | None]:
     """The small states, and what weights and the optimizer's states (or None) are read into."""
     held = state.weights()
-    names = check_weights(manifest, held, strict=strict)
+    names = check_weights(manifest.weights, held, strict=strict, excluded=manifest.excluded)
     small = _small_states(path / directory.STATE)
     saved = saved_tensors(path)
-    weights = {f"model.{name}": held[name] for name in names}
+    weights = {weight_key(name): held[name] for name in names}
     if not with_optimizer or state.optimizer is None or small["optimizer"] is None:
         return small, weights, None
     check_same_family(state.optimizer, small["optimizer"])

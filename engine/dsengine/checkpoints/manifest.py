@@ -1,7 +1,7 @@
 """manifest.json: what a checkpoint holds, in plain data, and whether its files are whole."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,13 +105,20 @@ def _check_files(directory: Path, manifest: Manifest) -> None:
             )
 
 
-def check_weights(manifest: Manifest, expected: Mapping[str, Tensor], *, strict: bool) -> list[str]:
-    """Return the names to load. Raise CheckpointMismatchError, naming keys, for another model.
+def check_weights(
+    saved: Mapping[str, list[int]],
+    expected: Mapping[str, Tensor],
+    *,
+    strict: bool,
+    excluded: Sequence[str] = (),
+) -> list[str]:
+    """Return which names to load of those whose shapes are ``saved``.
 
-    Shapes must always agree; missing and unexpected names only when ``strict``.
+    Raises CheckpointMismatchError, naming keys, for another model.
+    Shapes must always agree; missing and unexpected names only when ``strict``, but for those
+    ``excluded`` on request.
     """
-    saved = manifest.weights
-    absent = [n for n in expected if n not in saved and n not in manifest.excluded]
+    absent = [n for n in expected if n not in saved and n not in excluded]
     surplus = [n for n in saved if n not in expected]
     reshaped = [
         f"{n} ({tuple(saved[n])} in the checkpoint, {tuple(t.shape)} in the model)"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -19,6 +19,11 @@ _MOMENTS = {
     for each in OPTIMIZERS.values()
 }
 """What an optimizer of a family must find in its state once that is not empty."""
+
+
+def has_elements(value: object) -> TypeGuard[Tensor]:
+    """Whether a state is a moment or the like: a tensor of at least one dimension."""
+    return isinstance(value, Tensor) and value.dim() > 0
 
 
 def name_and_entry(key: str) -> tuple[str, str]:
@@ -40,13 +45,13 @@ def _names(parameters: Mapping[str, Tensor], optimizer: Optimizer) -> dict[int, 
 
 
 def optimizer_tensors(parameters: Mapping[str, Tensor], optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the moments and the like: tensors with at least one dimension, by key."""
+    """Return the moments and the like, by key."""
     names = _names(parameters, optimizer)
     return {
         f"optimizer.{names[id(parameter)]}:{entry}": value.detach()
         for parameter, state in optimizer.state.items()
         for entry, value in state.items()
-        if isinstance(value, Tensor) and value.dim() > 0
+        if has_elements(value)
     }
 
 
@@ -57,7 +62,7 @@ def optimizer_values(parameters: Mapping[str, Tensor], optimizer: Optimizer) -> 
         names[id(parameter)]: {
             entry: value.detach().cpu().clone() if isinstance(value, Tensor) else value
             for entry, value in state.items()
-            if not (isinstance(value, Tensor) and value.dim() > 0)
+            if not has_elements(value)
         }
         for parameter, state in optimizer.state.items()
     }

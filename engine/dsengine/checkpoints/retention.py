@@ -26,10 +26,15 @@ def checkpoints(root: Path) -> list[str]:
     return [tag for *_, tag in sorted(found)]
 
 
-def retain(root: Path, keep: int) -> None:
-    """Remove all but the ``keep`` of the latest steps; never the one that ``latest`` names."""
+def check_keep(keep: int) -> None:
+    """Raise ValueError for a number of checkpoints that leaves none."""
     if keep < 1:
         raise ValueError(f"keep must be at least 1 checkpoint, not {keep}")
+
+
+def retain(root: Path, keep: int) -> None:
+    """Remove all but the ``keep`` of the latest steps; never the one that ``latest`` names."""
+    check_keep(keep)
     tags = checkpoints(root)
     latest = read_latest(root)
     for tag in tags[: max(0, len(tags) - keep)]:

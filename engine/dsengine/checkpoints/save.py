@@ -15,7 +15,7 @@ from dsengine.checkpoints.recovery_scripts import write_recovery_scripts
 from dsengine.checkpoints.retention import retain
 from dsengine.checkpoints.staging import Staging
 from dsengine.checkpoints.state import TrainingState
-from dsengine.checkpoints.tensor_files import write_tensors
+from dsengine.checkpoints.tensor_files import weight_key, write_tensors
 from dsengine.parameters.names import named_persistent_buffers
 
 
@@ -43,7 +43,7 @@ def collect(
 ) -> Snapshot:
     """Gather what goes into the checkpoint. The tensors are still those of training."""
     weights = state.weights(exclude_frozen=exclude_frozen)
-    tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
+    tensors = {weight_key(name): tensor for name, tensor in weights.items()}
     small: dict[str, Any] = {
         "client_state": client_state,
         "parts": {name: part.state_dict() for name, part in state.parts.items()},

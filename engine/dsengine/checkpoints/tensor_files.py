@@ -26,6 +26,13 @@ accelerator it is one, for which torch copies ahead of the writing."""
 METADATA = ".metadata"
 """The file in which torch.distributed.checkpoint says where everything lies."""
 
+MODEL = "model."
+"""What the keys of parameters and buffers begin with."""
+
+
+def weight_key(name: str) -> str:
+    return f"{MODEL}{name}"
+
 
 def write_tensors(
     tensors: dict[str, Tensor], path: Path, group: CheckpointGroup

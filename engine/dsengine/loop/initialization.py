@@ -15,6 +15,7 @@ from dsengine import __version__
 from dsengine.communication.agreement import check_agreement
 from dsengine.communication.devices import device_of_rank, settle_device
 from dsengine.communication.ending import end_in_order
+from dsengine.communication.environment import DEFAULT_PORT
 from dsengine.communication.peers import in_phase, taking_part
 from dsengine.loop.engine import Engine, living
 from dsengine.loop.misuse import ArgumentError
@@ -52,7 +53,7 @@ def initialize(
     model_parameters: Any = None,
     training_data: Any = None,
     lr_scheduler: Any = None,
-    distributed_port: int = 29500,
+    distributed_port: int = DEFAULT_PORT,
     mpu: Any = None,
     dist_init_required: bool | None = None,
     collate_fn: Callable[..., Any] | None = None,

@@ -18,8 +18,8 @@ from dsengine.observation import events
 from dsengine.observation.printing import say
 from dsengine.parameters.model_tree import describe
 from dsengine.tiers import files, memory
+from dsengine.tiers.memory import GIBI
 
-GIB = 2**30
 NODE, PROCESS = "this node has", "the limit of this process leaves"
 
 Config = str | Path | Mapping[str, Any]
@@ -210,8 +210,8 @@ def refuse_short_memory(plan: Plan, facts: Facts) -> None:
             )
             remedy = ", or ".join(ways) or "train a smaller model, or give it more memory"
             raise ValueError(
-                f"zero_optimization: offloaded states need {needed / GIB:.1f} GiB of main memory, "
-                f"and {whose} {available / GIB:.1f} GiB: {remedy}"
+                f"zero_optimization: offloaded states need {needed / GIBI:.1f} GiB of main memory, "
+                f"and {whose} {available / GIBI:.1f} GiB: {remedy}"
             )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from dsengine.checkpoints import Checkpointer, TrainingState
 from dsengine.checkpoints.directory import read_latest
 from dsengine.checkpoints.export import load_weights, save_weights, whole_state_dict
+from dsengine.checkpoints.export.save_weights import DEFAULT_FILE_BYTES, SAFETENSORS_NAME
 from dsengine.communication.peers import in_phase
 from dsengine.loop.offload_states import EVERYTHING, OffloadingEngine
 from dsengine.observation.events import tell_first
@@ -136,9 +137,9 @@ class SavingEngine(OffloadingEngine):
     def save_16bit_model(
         self,
         save_dir: Path,
-        save_filename: str = "model.safetensors",
+        save_filename: str = SAFETENSORS_NAME,
         exclude_frozen_parameters: bool = False,
-        max_file_bytes: int = 5 * 10**9,
+        max_file_bytes: int = DEFAULT_FILE_BYTES,
     ) -> bool:
         """Write whole weights in the dtype of training, as ``from_pretrained`` reads them.
 

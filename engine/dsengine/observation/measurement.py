@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from dsengine.communication.peers.status import IN_LOOP
 from dsengine.observation.memory import LiveBytes, resident
+from dsengine.observation.timers import finished_at
+from dsengine.tiers.memory import MEBI
 
 if TYPE_CHECKING:
     from dsengine.loop.engine import Engine
 
-PHASES = ("forward", "backward", "step")
+PHASES = (*IN_LOOP,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,7 @@ def _observed(engine: "Engine", during: Callable[[str], Any]) -> Iterator[None]:
 def _timed(device: torch.device, seconds: dict[str, float], phase: str) -> Iterator[None]:
     started = time.perf_counter()
     yield
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    seconds[phase] += time.perf_counter() - started
+    seconds[phase] += finished_at(device) - started
 
 
 @contextmanager
@@ -116,10 +117,10 @@ def print_measurement(measured: Measurement) -> None:
         peak, expected = measured.peak_bytes[phase], measured.estimated_bytes.get(phase)
         table.add_row(
             phase,
-            "-" if expected is None else f"{expected / 2**20:.1f} MiB",
-            f"{peak / 2**20:.1f} MiB",
+            "-" if expected is None else f"{expected / MEBI:.1f} MiB",
+            f"{peak / MEBI:.1f} MiB",
             "-" if expected is None else f"{(expected - peak) / peak:+.1%}",
             f"{measured.seconds[phase] * 1000:.0f} ms",
         )
-    table.add_row("process (RSS)", "", f"{measured.resident_bytes / 2**20:.1f} MiB", "", "")
+    table.add_row("process (RSS)", "", f"{measured.resident_bytes / MEBI:.1f} MiB", "", "")
     Console(width=100).print(table)

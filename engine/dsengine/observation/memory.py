@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dsengine.tiers.memory import GIBI, KIBI
 from dsengine.torch_private import resizes, storage_key
 
 
@@ -213,9 +214,6 @@ def _existing_tensors() -> list[torch.Tensor]:
     return found
 
 
-GIB = 1024**3
-
-
 def resident() -> int:
     """Bytes of main memory that this process holds; 0 where the system does not say."""
     try:
@@ -227,12 +225,12 @@ def resident() -> int:
 
 def peak_resident() -> int:
     """The most bytes of main memory that this process has held; they cannot be reset."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI
 
 
 def memory_line(phase: str, device: torch.device) -> str:
     """Allocated and peak GiB: the allocator's on CUDA, else those of the process."""
     if device.type == "cuda":
         held, peak = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
-        return f"memory after {phase}: {held / GIB:.2f} GiB allocated, peak {peak / GIB:.2f} GiB"
-    return f"memory after {phase}: peak resident {peak_resident() / GIB:.2f} GiB"
+        return f"memory after {phase}: {held / GIBI:.2f} GiB allocated, peak {peak / GIBI:.2f} GiB"
+    return f"memory after {phase}: peak resident {peak_resident() / GIBI:.2f} GiB"

@@ -10,6 +10,13 @@ WARM_STEPS = 2
 """Steps left out of the average rate: allocation and caching distort them."""
 
 
+def finished_at(device: torch.device) -> float:
+    """The time when ``device`` has done what was asked of it, in seconds."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
 class Timers:
     """Milliseconds by phase, summed since they were last taken; the device is synchronised."""
 
@@ -19,21 +26,18 @@ class Timers:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        started = self._now()
+        started = finished_at(self._device)
         try:
             yield
         finally:
-            self._sums[name] = self._sums.get(name, 0.0) + (self._now() - started) * 1e3
+            self._sums[name] = (
+                self._sums.get(name, 0.0) + (finished_at(self._device) - started) * 1e3
+            )
 
     def take(self) -> dict[str, float]:
         """Return the sums and start anew."""
         sums, self._sums = self._sums, {}
         return sums
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
 
 
 class Throughput:
@@ -68,7 +72,5 @@ class Throughput:
 
     def _end(self) -> float:
         # Waiting at every boundary would keep work from being queued up.
-        if self._synchronized and self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-            return time.perf_counter()
-        return self._last
+        waits = self._synchronized and self._device.type == "cuda"
+        return finished_at(self._device) if waits else self._last

@@ -14,9 +14,8 @@ from dsengine.optimizers.precision import Policy
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.reduction import Averaging, all_reduce_hook
 from dsengine.sharding.window_sums import WindowSums
+from dsengine.tiers.memory import MEBI
 from dsengine.torch_private import arm_reducer, foreach_copy_, inputs_to
-
-MEBI = 1024**2
 
 
 class Replicated(Sharding):

@@ -10,9 +10,10 @@ from torch.distributed.tensor import DTensor
 
 from dsengine.parameters.shards import is_indivisible
 from dsengine.sharding.zero.partitioned import is_piece
+from dsengine.tiers.memory import MEBI
 from dsengine.torch_private import broadcast_coalesced, buffer_table
 
-BROADCAST_BYTES = 256 * 1024**2
+BROADCAST_BYTES = 256 * MEBI
 """Most bytes of one flattened broadcast."""
 
 

@@ -6,8 +6,19 @@ from pathlib import Path
 from dsengine.checkpoints.directory import read_latest
 from dsengine.checkpoints.errors import CheckpointError
 
+MODEL_FILES, OPTIMIZER_FILES = "*_model_states.pt", "*_optim_states.pt"
 _OPTIMIZER_FILE = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 _MODEL_FILE = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
+
+
+def model_file(rank: int | None = None) -> str:
+    """The name of the model's file: of a ``rank`` at stage 3, else of all."""
+    return f"{'' if rank is None else f'zero_pp_rank_{rank}_'}mp_rank_00_model_states.pt"
+
+
+def optimizer_file(rank: int, prefix: str) -> str:
+    """The name of the optimizer's file of a rank; ``prefix``: "bf16_" in that precision."""
+    return f"{prefix}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
 
 
 def is_deepspeed_directory(path: Path) -> bool:

@@ -11,10 +11,14 @@ from torch import Tensor
 from dsengine.checkpoints.deepspeed_layout.read import read_checkpoint
 from dsengine.checkpoints.deepspeed_layout.whole import LOSS_SCALE_NAMES, WholeCheckpoint
 from dsengine.checkpoints.group import CheckpointGroup
-from dsengine.checkpoints.manifest import Manifest, check_weights, shapes
-from dsengine.checkpoints.optimizer_state import check_offered, restore_optimizer_values
+from dsengine.checkpoints.manifest import check_weights, shapes
+from dsengine.checkpoints.optimizer_state import (
+    check_offered,
+    has_elements,
+    restore_optimizer_values,
+)
 from dsengine.checkpoints.state import TrainingState
-from dsengine.parameters.names import named_shards, regathered
+from dsengine.parameters.names import regathered
 from dsengine.parameters.shards import copy_whole
 
 
@@ -54,9 +58,9 @@ def _checked(
     state: TrainingState, saved: WholeCheckpoint, strict: bool, with_optimizer: bool
 ) -> WholeCheckpoint:
     targets = state.weights()
-    tied = {n for n, _ in named_shards(state.module, remove_duplicate=False)} - set(targets)
+    tied = state.tied()
     weights = {name: tensor for name, tensor in saved.weights.items() if name not in tied}
-    check_weights(Manifest(tag=str(saved.path), weights=shapes(weights)), targets, strict=strict)
+    check_weights(shapes(weights), targets, strict=strict)
     if with_optimizer:
         _check_states(state, _states(state, saved))
     return saved
@@ -98,7 +102,7 @@ def _load_entries(
     room: Callable[[str], Tensor | None],
 ) -> None:
     for entry, value in saved.items():
-        if isinstance(value, Tensor) and value.dim() > 0:
+        if has_elements(value):
             there = room(entry)
             if there is None:
                 there = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
@@ -107,7 +111,7 @@ def _load_entries(
 
 
 def _scalars(entries: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in entries.items() if not (isinstance(v, Tensor) and v.dim() > 0)}
+    return {name: value for name, value in entries.items() if not has_elements(value)}
 
 
 def _states(state: TrainingState, saved: WholeCheckpoint) -> dict[str, dict[str, Any]]:

@@ -22,9 +22,12 @@ from dsengine.checkpoints.deepspeed_layout.pickles import read_file
 from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint, own_checkpoint
 from dsengine.checkpoints.directory import read_latest
 from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.optimizer_state import has_elements
 
+COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 KNOWN = frozenset(
     {
+        *COUNTERS,
         "buffer_names",
         "checkpoint_parallel_dimensions",
         "data_sampler",
@@ -33,8 +36,6 @@ KNOWN = frozenset(
         "ds_version",
         "frozen_param_fragments",
         "frozen_param_shapes",
-        "global_samples",
-        "global_steps",
         "lr_scheduler",
         "module",
         "mp_world_size",
@@ -42,7 +43,6 @@ KNOWN = frozenset(
         "param_shapes",
         "random_ltd",
         "shared_params",
-        "skipped_steps",
         "sparse_tensor_module_names",
     }
 )
@@ -97,12 +97,11 @@ def _common(directory: Path, models: list[dict[str, Any]]) -> dict[str, Any]:
     first = models[0]
     if "module" not in first:
         raise CheckpointError(f"{directory} holds no weights: {sorted(first)[:8]}")
-    names = ("global_steps", "global_samples", "skipped_steps")
     return {
         "path": directory,
         "world_size": first.get("dp_world_size", 1),
         "lr_scheduler": first.get("lr_scheduler"),
-        "counters": {name: first[name] for name in names if name in first},
+        "counters": {name: first[name] for name in COUNTERS if name in first},
         "client_state": {key: first[key] for key in first if key not in KNOWN},
         "dtype": _dtype(first),
         "buffers": list(first.get("buffer_names") or []),
@@ -181,7 +180,7 @@ def _weights(models: list[dict[str, Any]], masters: dict[str, Tensor]) -> dict[s
 
 def _flat_entries(states: Mapping[int, Mapping[str, Any]]) -> list[str]:
     first = next(iter(states.values()), {})
-    return [name for name, value in first.items() if isinstance(value, Tensor) and value.dim()]
+    return [name for name, value in first.items() if has_elements(value)]
 
 
 def _collect(
@@ -196,7 +195,7 @@ def _collect_scalars(
 ) -> None:
     for group, state in zip(shapes, of_group, strict=True):
         for entry, value in state.items():
-            if isinstance(value, Tensor) and value.dim():
+            if has_elements(value):
                 continue
             for name in group:
                 states.setdefault(name, {})[entry] = torch.as_tensor(value, dtype=torch.float32)

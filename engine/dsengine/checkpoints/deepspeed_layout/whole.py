@@ -13,7 +13,7 @@ from dsengine.checkpoints.directory import STATE
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import Manifest, read_manifest
 from dsengine.checkpoints.optimizer_state import name_and_entry
-from dsengine.checkpoints.tensor_files import read_tensors, saved_tensors
+from dsengine.checkpoints.tensor_files import MODEL, read_tensors, saved_tensors, weight_key
 from dsengine.optimizers.precision import DTYPES
 
 LOSS_SCALE_NAMES = {
@@ -68,7 +68,7 @@ def own_checkpoint(directory: Path, *, only_weights: bool = False) -> WholeCheck
     manifest = read_manifest(directory)
     said = manifest.description
     tensors = _tensors(directory, manifest, only_weights)
-    weights = {name: tensors[f"model.{name}"] for name in manifest.weights}
+    weights = {name: tensors[weight_key(name)] for name in manifest.weights}
     weights |= {n: weights[same] for n, same in manifest.tied.items() if same in weights}
     small = {} if only_weights else plain.load(directory / STATE)
     optimizer, parts = small.get("optimizer") or {}, small.get("parts") or {}
@@ -97,7 +97,7 @@ def _tensors(directory: Path, manifest: Manifest, only_weights: bool) -> dict[st
     targets = {
         key: torch.empty(shape, dtype=dtype)
         for key, (shape, dtype) in saved_tensors(directory).items()
-        if key.startswith("model.") or not only_weights
+        if key.startswith(MODEL) or not only_weights
     }
     read_tensors(targets, directory, CheckpointGroup(alone=True), manifest.checksums)
     return targets

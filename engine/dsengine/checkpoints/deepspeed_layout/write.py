@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dsengine import DEEPSPEED
+from dsengine.checkpoints.deepspeed_layout.files import model_file, optimizer_file
 from dsengine.checkpoints.deepspeed_layout.flat import own_pieces
 from dsengine.checkpoints.deepspeed_layout.partitions import (
     flat_stage,
@@ -21,15 +22,13 @@ from dsengine.checkpoints.deepspeed_layout.partitions import (
     whole_optimizer,
 )
 from dsengine.checkpoints.deepspeed_layout.pickles import write_file
-from dsengine.checkpoints.deepspeed_layout.read import KNOWN
+from dsengine.checkpoints.deepspeed_layout.read import COUNTERS, KNOWN
 from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint, own_checkpoint
 from dsengine.checkpoints.directory import Writing, discard
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.recovery_scripts import NAMES
 from dsengine.checkpoints.save import Snapshot, publish, write
-
-COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 
 
 def write_checkpoint(
@@ -121,17 +120,14 @@ def _check(saved: WholeCheckpoint, stage: int) -> None:
 def _files(saved: WholeCheckpoint, stage: int, ranks: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name every file, with what it holds; none is made before it is asked for."""
     if stage == 0:
-        yield "mp_rank_00_model_states.pt", _model(saved, 0, ranks, 0)
+        yield model_file(), _model(saved, 0, ranks, 0)
         return
     prefix = "bf16_" if saved.dtype == torch.bfloat16 else ""
     states = stage_3(saved, ranks) if stage == 3 else flat_stage(saved, stage, ranks)
     for rank, state in enumerate(states):
-        zero = f"zero_pp_rank_{rank}_mp_rank_00"
-        if stage == 3:
-            yield f"{zero}_model_states.pt", _model(saved, stage, ranks, rank)
-        elif rank == 0:
-            yield "mp_rank_00_model_states.pt", _model(saved, stage, ranks, rank)
-        yield f"{prefix}{zero}_optim_states.pt", {"optimizer_state_dict": state}
+        if stage == 3 or rank == 0:
+            yield model_file(rank if stage == 3 else None), _model(saved, stage, ranks, rank)
+        yield optimizer_file(rank, prefix), {"optimizer_state_dict": state}
 
 
 def _model(saved: WholeCheckpoint, stage: int, ranks: int, rank: int) -> dict[str, Any]:

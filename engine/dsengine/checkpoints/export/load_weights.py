@@ -1,21 +1,22 @@
 """Hugging Face safetensors read straight into shards: each rank reads only what it keeps."""
 
 import json
+from collections.abc import Container
 from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.export.save_weights import SAFETENSORS_NAME
 from dsengine.checkpoints.group import CheckpointGroup
-from dsengine.checkpoints.manifest import Manifest, check_weights
+from dsengine.checkpoints.manifest import check_weights
 from dsengine.checkpoints.state import TrainingState
-from dsengine.parameters.names import named_shards, regathered
+from dsengine.parameters.names import regathered
 from dsengine.torch_private import local_part, place_of_part
 
 
@@ -33,7 +34,7 @@ def load_weights(
     """
     targets = state.weights()
     what = f"loading weights from {source}"
-    files = group.run(lambda: _check(Path(source), targets, state.module, strict), what)
+    files = group.run(lambda: _check(Path(source), targets, state.tied(), strict), what)
     with regathered(state.module):
         group.run(lambda: _read(files, targets), what)
         state.refresh_parameters()
@@ -66,11 +67,10 @@ def _opened(path: Path) -> Any:
 
 
 def _check(
-    source: Path, targets: dict[str, Tensor], module: nn.Module, strict: bool
+    source: Path, targets: dict[str, Tensor], tied: Container[str], strict: bool
 ) -> dict[Path, list[str]]:
     """Return the tensors to read by file, or raise."""
     places = weight_files(source)
-    tied = {name for name, _ in named_shards(module, remove_duplicate=False)} - set(targets)
     by_file: dict[Path, list[str]] = {}
     for name, path in places.items():
         by_file.setdefault(path, []).append(name)
@@ -78,8 +78,7 @@ def _check(
     for path, names in by_file.items():
         with _opened(path) as file:
             shapes |= {n: file.get_slice(n).get_shape() for n in names if n not in tied}
-    chosen = check_weights(Manifest(tag=str(source), weights=shapes), targets, strict=strict)
-    wanted = set(chosen)
+    wanted = set(check_weights(shapes, targets, strict=strict))
     return {path: [n for n in names if n in wanted] for path, names in by_file.items()}
 
 

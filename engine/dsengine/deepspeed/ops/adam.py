@@ -6,7 +6,7 @@ kernel is for both, and the config's ``offload_optimizer`` decides where the sta
 
 from typing import Any
 
-from torch.optim import Adam
+from torch.optim import Adam, Optimizer
 
 from dsengine.deepspeed.ops.states import step_in_fp32
 from dsengine.optimizers.build import STANDS_FOR
@@ -22,7 +22,17 @@ class StandingFor(type):
         return super().__instancecheck__(instance) or built == cls.__name__
 
 
-class FusedAdam(Adam, metaclass=StandingFor):
+class ZeroesAsTold(Optimizer):
+    """Its ``zero_grad`` does what ``set_grad_none`` says."""
+
+    set_grad_none: bool
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
+        """Drop the gradients, or fill them with zeros if ``set_grad_none`` was false."""
+        super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
+
+
+class FusedAdam(ZeroesAsTold, Adam, metaclass=StandingFor):
     """Adam with decoupled weight decay (AdamW) unless ``adam_w_mode`` is false.
 
     ``step`` of an engine drops gradients by itself, whatever ``set_grad_none`` says. Raises
@@ -52,10 +62,6 @@ class FusedAdam(Adam, metaclass=StandingFor):
             decoupled_weight_decay=adam_w_mode,
         )
         self.set_grad_none = set_grad_none
-
-    def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Drop the gradients, or fill them with zeros if ``set_grad_none`` was false."""
-        super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
 
 
 class DeepSpeedCPUAdam(Adam, metaclass=StandingFor):

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from dsengine.deepspeed.ops.adam import Betas, StandingFor
+from dsengine.deepspeed.ops.adam import Betas, StandingFor, ZeroesAsTold
 from dsengine.deepspeed.ops.states import step_in_fp32
 from dsengine.optimizers.lion import Lion
 
 
-class FusedLion(Lion, metaclass=StandingFor):
+class FusedLion(ZeroesAsTold, Lion, metaclass=StandingFor):
     """Lion; ``step`` of an engine drops gradients by itself, whatever ``set_grad_none`` says."""
 
     def __init__(
@@ -20,10 +20,6 @@ class FusedLion(Lion, metaclass=StandingFor):
     ) -> None:
         super().__init__(params, lr, betas, weight_decay)
         self.set_grad_none = set_grad_none
-
-    def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Drop the gradients, or fill them with zeros if ``set_grad_none`` was false."""
-        super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
 
 
 class DeepSpeedCPULion(Lion, metaclass=StandingFor):

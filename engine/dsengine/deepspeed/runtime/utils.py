@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from dsengine.deepspeed.accelerator import get_accelerator
-
-_GIB = 1024**3
+from dsengine.optimizers.gradients import EPSILON
+from dsengine.tiers.memory import GIBI
 
 
 def see_memory_usage(message: str, force: bool = False) -> None:
@@ -33,7 +33,7 @@ def see_memory_usage(message: str, force: bool = False) -> None:
         "CA": device.memory_reserved(),
         "Max_CA": device.max_memory_reserved(),
     }
-    held = " ".join(f"{name} {amount / _GIB:.2f} GiB" for name, amount in amounts.items())
+    held = " ".join(f"{name} {amount / GIBI:.2f} GiB" for name, amount in amounts.items())
     print(f"{message}\n{held}", flush=True)
     device.reset_peak_memory_stats()
 
@@ -81,7 +81,7 @@ def clip_grad_norm_(
     if dist.is_initialized():
         dist.all_reduce(norm)
         norm /= dist.get_world_size()
-    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    factor = (max_norm / (norm + EPSILON)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(factor.to(gradient.device, gradient.dtype))
     return norm

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from dsengine.checkpoints.deepspeed_layout import read_whole
+from dsengine.checkpoints.deepspeed_layout.files import MODEL_FILES, OPTIMIZER_FILES, model_file
 from dsengine.checkpoints.export import write_weights
+from dsengine.checkpoints.export.save_weights import SAFETENSORS_NAME
 from dsengine.optimizers.precision import DTYPES
 from dsengine.sharding.giving_back import give_back
 
@@ -77,7 +79,7 @@ def convert_zero_checkpoint_to_state_dict(
     write_weights(
         weights,
         FilePath(output_dir),
-        "model.safetensors" if safe_serialization else "pytorch_model.bin",
+        SAFETENSORS_NAME if safe_serialization else "pytorch_model.bin",
         dtype if isinstance(dtype, torch.dtype) else _dtype(dtype),
         _bytes(max_shard_size) if max_shard_size else 2**63,
     )
@@ -104,8 +106,7 @@ def convert_zero_checkpoint_to_fp32_state_dict(
 
 def get_model_state_file(checkpoint_dir: Path, zero_stage: int) -> str:
     """Return the file of DeepSpeed's layout in which rank 0 has left the model."""
-    prefix = "zero_pp_rank_0_" if zero_stage == 3 else ""
-    return get_checkpoint_files(checkpoint_dir, f"{prefix}mp_rank_00_model_states.pt")[0]
+    return get_checkpoint_files(checkpoint_dir, model_file(0 if zero_stage == 3 else None))[0]
 
 
 def get_checkpoint_files(checkpoint_dir: Path, glob_pattern: str) -> list[str]:
@@ -121,12 +122,12 @@ def get_checkpoint_files(checkpoint_dir: Path, glob_pattern: str) -> list[str]:
 
 def get_optim_files(checkpoint_dir: Path) -> list[str]:
     """Return the files of DeepSpeed's layout with states of the optimizer, rank by rank."""
-    return get_checkpoint_files(checkpoint_dir, "*_optim_states.pt")
+    return get_checkpoint_files(checkpoint_dir, OPTIMIZER_FILES)
 
 
 def get_model_state_files(checkpoint_dir: Path) -> list[str]:
     """Return the files of DeepSpeed's layout with the model, rank by rank."""
-    return get_checkpoint_files(checkpoint_dir, "*_model_states.pt")
+    return get_checkpoint_files(checkpoint_dir, MODEL_FILES)
 
 
 def _in_order_of_numbers(path: FilePath) -> list[Any]:

@@ -15,7 +15,7 @@ from dsengine.sharding.zero.rounded import show_rounded
 from dsengine.sharding.zero.status import watch_writes
 from dsengine.tiers import memory
 
-TRIM_BYTES = 16 * 2**20
+TRIM_BYTES = 16 * memory.MEBI
 """Freed, and then given back to the system: the small pieces that stay of large parameters lie
 between what glibc keeps for later, and would keep a whole model's worth of memory."""
 
