@@ -17,10 +17,8 @@ class Counters:
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.micro_steps = state["micro_steps"]
-        self.global_steps = state["global_steps"]
-        self.global_samples = state["global_samples"]
-        self.skipped_steps = state["skipped_steps"]
+        for name in asdict(self):
+            setattr(self, name, state[name])
 
 
 class Accumulation:

@@ -30,9 +30,8 @@ class Timers:
         try:
             yield
         finally:
-            self._sums[name] = (
-                self._sums.get(name, 0.0) + (finished_at(self._device) - started) * 1e3
-            )
+            passed = finished_at(self._device) - started
+            self._sums[name] = self._sums.get(name, 0.0) + passed * 1e3
 
     def take(self) -> dict[str, float]:
         """Return the sums and start anew."""

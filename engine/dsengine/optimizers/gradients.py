@@ -1,6 +1,7 @@
-"""Gradients before the step: their global norm, clipping by it, and whose stopped being numbers."""
+"""Gradients at the step: their global norm, clipping by it, and whose stopped being numbers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,12 @@ from dsengine.torch_private import foreach_mul_, foreach_norm
 
 EPSILON = 1e-6
 """Added to the norm when the clipping factor is computed, as DeepSpeed and torch do."""
+
+
+def result_of(closure: Callable[[], Any] | None) -> Any:
+    """What the closure given to a ``step`` returns, which computes gradients; None without one."""
+    with torch.enable_grad():
+        return None if closure is None else closure()
 
 
 @torch.no_grad()

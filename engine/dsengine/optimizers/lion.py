@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from dsengine.optimizers.gradients import result_of
 from dsengine.torch_private import (
     foreach_lerp,
     foreach_lerp_,
@@ -39,10 +40,7 @@ class Lion(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update all parameters that have a gradient; return what ``closure`` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = result_of(closure)
         for group in self.param_groups:
             parameters = [each for each in group["params"] if each.grad is not None]
             if parameters:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
 from dsconfig import OPTIMIZER_CLASSES
+from dsengine.optimizers.gradients import result_of
 
 Groups = list[dict[str, Any]]
 
@@ -54,10 +55,7 @@ class MuonWithAdam(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update all parameters that have a gradient; return what ``closure`` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = result_of(closure)
         for half in self._halves:
             half.step()
         return loss

@@ -106,64 +106,80 @@ class FullySharded(Sharding):
         self._sharing = mesh if mesh.ndim == 1 else mesh[SHARD]
         """The ranks that share one copy of the states."""
         self._device = device
-        self.reduces_every_micro_step = plan.effective.zero.reduces_every_pass
-        self._reduce_dtype = policy.reduced_from(whole_window=not self.reduces_every_micro_step)
         zero = plan.effective.zero
-        self._offload = zero.offload_param if zero.stage == 3 else None
-        self._masters = self._host_masters(plan.effective)
-        mark_configured(module, plan.effective.config)  # while classes have their own names
-        built_in_pieces = take_pieces(module)
-        self._defers = False
-        self._reduces = True
-        self._set_dtypes_of_meta(module)
-        averaging = Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate)
-        self._indivisible = Indivisible(module, averaging)
-        self._reshard_meshes: dict[int, Any] = {}
-        """By number of ranks: where units reshard to fewer than all."""
-        self.whole: list[FSDPModule] = []
-        """Units that are whole at rest, one module for each."""
-        self._in_leaves: set[nn.Module] = set()
-        for leaf in leaves_in_parts(module, plan.units):
-            self._shard_leaf(leaf)
-        heads = [self._shard_unit(unit) for unit in plan.units]
-        if not isinstance(module, FSDPModule):
-            self._shard([module], reshard_after_forward=False, cast_inputs=False)
-        reduce_unused_of_leaves(module, self._units())
-        if zero.ignore_unused_parameters:
-            reduce_unused_of_lists(module, self._units())
-        put_pieces(module, built_in_pieces, device, self._masters)
-        self._indivisible.settle(module, device, policy)
-        if self._masters is not None:
-            self.host_masters = self._masters.parts
-        self._rest_in_files()
-        apart = self._indivisible.masters
-        self.masters = {name: apart.get(p, p) for name, p in module.named_parameters()}
-        remember(module, self.originals, self.masters)
-        self._exchanges = can_exchange(self.norm_group, device)
-        self._all_gather = UnitAllGather()
-        self._reductions = Reductions()
-        self._set_collectives(averaging)
+        self.reduces_every_micro_step = zero.reduces_every_pass
+        self._reduce_dtype = policy.reduced_from(whole_window=not self.reduces_every_micro_step)
         self._rounds_sums = (
             self.reduces_every_micro_step and policy.accumulation is not torch.float32
         )
         self._has_sums = False
         """Gradients were reduced in this window; a script may set where windows end."""
-        _set_prefetch(plan.units, heads)
-        gather = start_gather if self._exchanges else all_gather_flat
-        self._at_rest = UnitsAtRest(self.whole, self.norm_group, gather)
-        self._gather()
-        if self._exchanges:
-            gather_asynchronously(self.root)
-        settle_root(self.root)
+        self._defers = False
+        self._reduces = True
+        self._is_stage_3 = zero.stage == 3
+        self._offload = zero.offload_param if self._is_stage_3 else None
+        self._reshard_meshes: dict[int, Any] = {}
+        """By number of ranks: where units reshard to fewer than all."""
+        self.whole: list[FSDPModule] = []
+        """Units that are whole at rest, one module for each."""
+        self._in_leaves: set[nn.Module] = set()
         self._shown: dict[nn.Parameter, nn.Parameter] = {}
         """By shard, what modules have in its place."""
-        self._is_stage_3 = zero.stage == 3
+        averaging = Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate)
+        heads = self._divide(plan, averaging)
+        self._gather_as_planned(plan.units, heads, averaging)
         if self._is_stage_3:
             block = plan.effective.config.get("zero_optimization", {})
             self._tell_whole(watches=bool(block.get("enable_sanity_checks")))
             self._show_compute_dtype()
         gathered = self._gathered_in_use()
         self._direct_use = DirectUse(self.module, gathered) if gathered else None
+
+    def _divide(self, plan: Plan, averaging: Averaging) -> list[FSDPModule | None]:
+        """Divide the model, and let masters be what is stepped; return what stands for each unit
+        of the plan."""
+        module = self.module
+        self._masters = self._host_masters(plan.effective)
+        mark_configured(module, plan.effective.config)  # while classes have their own names
+        built_in_pieces = take_pieces(module)
+        self._set_dtypes_of_meta(module)
+        self._indivisible = Indivisible(module, averaging)
+        for leaf in leaves_in_parts(module, plan.units):
+            self._shard_leaf(leaf)
+        heads = [self._shard_unit(unit) for unit in plan.units]
+        if not isinstance(module, FSDPModule):
+            self._shard([module], reshard_after_forward=False, cast_inputs=False)
+        reduce_unused_of_leaves(module, self._units())
+        if plan.effective.zero.ignore_unused_parameters:
+            reduce_unused_of_lists(module, self._units())
+        put_pieces(module, built_in_pieces, self._device, self._masters)
+        self._indivisible.settle(module, self._device, self.policy)
+        if self._masters is not None:
+            self.host_masters = self._masters.parts
+        self._rest_in_files()
+        apart = self._indivisible.masters
+        self.masters = {name: apart.get(p, p) for name, p in module.named_parameters()}
+        remember(module, self.originals, self.masters)
+        return heads
+
+    def _gather_as_planned(
+        self,
+        units: Sequence[UnitSchedule],
+        heads: Sequence[FSDPModule | None],
+        averaging: Averaging,
+    ) -> None:
+        """Set how units are gathered and reduced; gather those that are whole at rest."""
+        self._exchanges = can_exchange(self.norm_group, self._device)
+        self._all_gather = UnitAllGather()
+        self._reductions = Reductions()
+        self._set_collectives(averaging)
+        _set_prefetch(units, heads)
+        gather = start_gather if self._exchanges else all_gather_flat
+        self._at_rest = UnitsAtRest(self.whole, self.norm_group, gather)
+        self._gather()
+        if self._exchanges:
+            gather_asynchronously(self.root)
+        settle_root(self.root)
 
     def _tell_whole(self, *, watches: bool) -> None:
         """Let what stays whole say so: scripts ask every parameter of stage 3."""

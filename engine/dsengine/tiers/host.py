@@ -132,11 +132,6 @@ class HostBinding(Binding):
     def drop_gradients(self) -> None:
         self._gradients = {}
 
-    @property
-    def _visiting(self) -> int:
-        """How many tensors of a tile's size move when it is updated."""
-        return 1
-
     def _tile_elements(self) -> int:
         return tiles.tile_elements(self.settings.sub_group_size)
 

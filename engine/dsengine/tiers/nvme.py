@@ -81,6 +81,7 @@ class NvmeBinding(HostBinding):
 
     @property
     def _visiting(self) -> int:
+        """How many tensors of a tile's size move when it is updated."""
         return 1 + len(self._entries)
 
     def _tile_elements(self) -> int:

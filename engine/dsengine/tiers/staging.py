@@ -46,7 +46,7 @@ class Staging:
             staged.copy_(piece, non_blocking=True)
             arrived = _recorded(piece.device)
             place = into[start : start + piece.numel()]
-            self._under_way.append(self._submit(arrived, take, place, staged, buffer))
+            self._submit(arrived, take, place, staged, buffer)
 
     def bring(self, source: Tensor, target: Tensor) -> None:
         """Copy ``source``, on the host, into ``target`` on the device, in the order of its stream.
@@ -61,9 +61,7 @@ class Staging:
             staged = buffer.view(place.dtype)[: place.numel()]
             staged.copy_(flat[start : start + step])
             place.copy_(staged, non_blocking=True)
-            self._under_way.append(
-                self._submit(_recorded(place.device), None, place, staged, buffer)
-            )
+            self._submit(_recorded(place.device), None, place, staged, buffer)
 
     def settle(self) -> None:
         """Return when everything has arrived; raise what one piece failed with."""
@@ -90,10 +88,11 @@ class Staging:
 
     def _submit(
         self, arrived: Any, take: Take | None, place: Tensor, staged: Tensor, buffer: Tensor
-    ) -> Future[None]:
+    ) -> None:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "dsengine-staging")
-        return self._thread.submit(self._empty, arrived, take, place, staged, buffer)
+        emptied = self._thread.submit(self._empty, arrived, take, place, staged, buffer)
+        self._under_way.append(emptied)
 
     @torch.no_grad()
     def _empty(

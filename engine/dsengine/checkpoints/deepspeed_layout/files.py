@@ -13,7 +13,8 @@ _MODEL_FILE = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.p
 
 def model_file(rank: int | None = None) -> str:
     """The name of the model's file: of a ``rank`` at stage 3, else of all."""
-    return f"{'' if rank is None else f'zero_pp_rank_{rank}_'}mp_rank_00_model_states.pt"
+    prefix = "" if rank is None else f"zero_pp_rank_{rank}_"
+    return f"{prefix}mp_rank_00_model_states.pt"
 
 
 def optimizer_file(rank: int, prefix: str) -> str:
