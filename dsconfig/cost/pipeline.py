@@ -69,7 +69,7 @@ def weights_of_stage(
     places = [place for place, each in enumerate(weights) if each.block != OUTSIDE]
     before, behind = list(weights[: places[0]]), list(weights[places[-1] + 1 :])
     if tied and before:
-        behind.append(replace(max(before, key=lambda each: each.elements), linear=True))
+        behind.append(max(before, key=lambda each: each.elements))
     found = before if stage == 0 else []
     found = found + [each for each in weights if each.block in own]
     return tuple(found + (behind if stage == stages - 1 else []))

@@ -221,6 +221,15 @@ def test_a_gradient_is_weighed_in_fp64_and_tested_before_it_leaves_the_card(vers
     assert (weighed, tested) == ((8 * largest, 0) if version == "0.19.8" else (0, 11 * largest))
 
 
+def test_the_partition_of_the_gradients_is_on_the_card_unless_the_optimizer_is_not() -> None:
+    in_fp32 = {"data_types": {"grad_accum_dtype": "fp32"}}
+    on_card, below = (
+        priced(zero, device="h100-80gb", more=in_fp32) for zero in ({"stage": 2}, OFFLOADED)
+    )
+    assert held(on_card, "gradient partition") == pytest.approx(2 * WEIGHTS // 8, rel=0.001)
+    assert not held(below, "gradient partition")
+
+
 def test_a_test_for_overflow_is_laid_to_what_causes_it() -> None:
     option = priced(OFFLOADED, version="0.19.5")
     (tested,) = (part for part in option.device.components if part.name == "overflow test")
