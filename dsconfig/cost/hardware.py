@@ -11,7 +11,7 @@ from math import sqrt
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.machine import DeviceFacts, HostFacts
 from dsconfig.mesh import ranks_per_node
-from dsconfig.report.sizes import GIB
+from dsconfig.report.sizes import GIB, MIB
 from dsconfig.schema.version import Version
 
 CONTEXT_BYTES = int(0.71 * GIB)
@@ -28,18 +28,16 @@ and CUDA's runtime has it since 11.7 (CUDA programming guide, "Lazy loading", re
 COMMUNICATOR_BYTES = int(1.0 * GIB)
 """NCCL buffers of a communicator after its first collective (1 to 2 GiB, same source)."""
 
-MEBI = 2**20
-
-CUBLAS_WORKSPACE_BYTES = int(8.125 * MEBI)
+CUBLAS_WORKSPACE_BYTES = int(8.125 * MIB)
 """Per handle and stream before Hopper (PyTorch's CUDA notes, CUBLAS_WORKSPACE_CONFIG)."""
 
-CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * MEBI
+CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * MIB
 """The same on Hopper and later."""
 
-HIPBLAS_WORKSPACE_BYTES = 32 * MEBI
+HIPBLAS_WORKSPACE_BYTES = 32 * MIB
 """The same on AMD (PyTorch's ATen/cuda/CublasHandlePool.cpp)."""
 
-HIPBLAS_WORKSPACE_CDNA3_BYTES = 128 * MEBI
+HIPBLAS_WORKSPACE_CDNA3_BYTES = 128 * MIB
 """The same on AMD's gfx94x and gfx95x."""
 
 RESERVED_OVER_ALLOCATED = 1.05

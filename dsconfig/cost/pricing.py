@@ -14,6 +14,7 @@ from dsconfig.cost.activations import (
 )
 from dsconfig.cost.buckets import bucket_rule_bytes
 from dsconfig.cost.estimate import DeviceMemory, Estimate, Fit, Option, Phase, Step, TierMemory
+from dsconfig.cost.parts import MASTERS
 from dsconfig.cost.pipeline import workloads
 from dsconfig.cost.step_time import step_time
 from dsconfig.cost.tiers import host_memory, nvme_memory
@@ -147,7 +148,7 @@ def _step(effective: Effective, facts: Facts, program: Runtime) -> Step | None:
 def _on_cpu(job: Workload, trace: Trace, host: TierMemory) -> dict[str, int]:
     """There is neither pool nor context, and what is moved to the host is the same memory: all that
     is moved, but while the model is built only the masters."""
-    masters = sum(part.bytes for part in host.components if part.name == "master weights")
+    masters = sum(part.bytes for part in host.components if part.name == MASTERS)
     moved = dict.fromkeys(trace.peaks, host.bytes) | {Phase.INIT: masters}
     whole = max(peak + moved[phase] // job.ranks_per_node for phase, peak in trace.peaks.items())
     needed = ("visible_bytes", "needed_bytes", "least_needed_bytes", "most_needed_bytes")

@@ -6,6 +6,7 @@ from dsconfig.cost.deepspeed import host_tier as deepspeed
 from dsconfig.cost.dsengine import host_tier as dsengine
 from dsconfig.cost.estimate import Component, Phase, TierMemory
 from dsconfig.cost.hardware import pinned
+from dsconfig.cost.parts import OPTIMIZER, TEMPORARIES
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier
 
@@ -33,7 +34,7 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     added = Component(
         "rounding of page-locked memory",
         locked - raw if rounds else 0,
-        "/zero_optimization/offload_optimizer/pin_memory",
+        f"{OPTIMIZER}/pin_memory",
         "each page-locked tensor to the next power of two",
     )
     rounding = _times(added, ranks)
@@ -90,8 +91,9 @@ def _temporaries(job: Workload) -> Component:
     offload = job.effective.zero.offload_optimizer
     on_host = offload is not None and offload.tier is Tier.HOST
     share = int(job.owned * offload.ratio) if offload is not None and on_host else 0
-    amount, formula = 4 * job.optimizer.temporaries_below(share), "unfused kernels only"
-    return Component("optimizer temporaries", amount, "/optimizer/type", formula, (Phase.STEP,))
+    name, pointer, formula, *_ = TEMPORARIES
+    amount = 4 * job.optimizer.temporaries_below(share)
+    return Component(name, amount, pointer, formula, (Phase.STEP,))
 
 
 def _times(component: Component, ranks: int) -> Component:

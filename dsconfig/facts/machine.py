@@ -12,7 +12,7 @@ from typing import Any
 
 from dsconfig.facts import catalogue
 from dsconfig.facts.given import FactError
-from dsconfig.report.sizes import GIB
+from dsconfig.report.sizes import GIB, MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ def cards_here() -> list[tuple[str, int]]:
         return []
     rows = (line.rsplit(",", 1) for line in told.stdout.splitlines() if told.returncode == 0)
     return [
-        (row[0].strip(), int(row[1]) * 2**20)
+        (row[0].strip(), int(row[1]) * MIB)
         for row in rows
         if len(row) == 2 and row[1].strip().isdecimal()
     ][:shown]

@@ -9,6 +9,7 @@ from typing import Any
 
 from dsconfig.lazily import lazily
 from dsconfig.resolver.draft import Draft
+from dsconfig.schema.paths import OPTIMIZER_DEVICE, PARAM_DEVICE, STAGE
 
 with lazily():
     from dsconfig.resolver import batch, buckets, optimizer, other_keys, precision, scheduler, zero
@@ -32,11 +33,7 @@ AUTO_BLOCKS: Mapping[str, Mapping[str, Any]] = {
     "data_types": {"grad_accum_dtype": "auto"},
 }
 """Whole blocks that are "auto": written out, so that each key in them is settled by its rule."""
-STAGE_PATHS = (
-    "zero_optimization.stage",
-    "zero_optimization.offload_optimizer.device",
-    "zero_optimization.offload_param.device",
-)
+STAGE_PATHS = (STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE)
 
 
 def fill(draft: Draft) -> None:

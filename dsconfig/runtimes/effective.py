@@ -17,6 +17,7 @@ from dsconfig.runtimes.read_config import MONITORS
 from dsconfig.runtimes.settings import Settings, plain, setting
 from dsconfig.schema.by_hand import DTYPE_OF_NAME
 from dsconfig.schema.former import renewed
+from dsconfig.schema.paths import OFFLOAD_OPTIMIZER, OFFLOAD_PARAM, STAGE
 from dsconfig.schema.version import NEWEST, Version
 
 
@@ -103,31 +104,28 @@ class Gradients:
     compute_norm: bool = setting("zero_optimization.compute_grad_norm")
 
 
-_PARAM, _OPTIMIZER = "zero_optimization.offload_param", "zero_optimization.offload_optimizer"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
     """One tier below the device for parameters or for optimizer states."""
 
     tier: Tier
     nvme_path: str | None = None
-    buffer_count: int = setting(f"{_OPTIMIZER}.buffer_count")
-    pin_memory: bool = setting(f"{_OPTIMIZER}.pin_memory")
-    buffer_size: int = setting(f"{_PARAM}.buffer_size")
+    buffer_count: int = setting(f"{OFFLOAD_OPTIMIZER}.buffer_count")
+    pin_memory: bool = setting(f"{OFFLOAD_OPTIMIZER}.pin_memory")
+    buffer_size: int = setting(f"{OFFLOAD_PARAM}.buffer_size")
     """Of parameters."""
-    max_in_cpu: int = setting(f"{_PARAM}.max_in_cpu")
+    max_in_cpu: int = setting(f"{OFFLOAD_PARAM}.max_in_cpu")
     """Of parameters."""
-    pipeline_read: bool = setting(f"{_OPTIMIZER}.pipeline_read")
-    pipeline_write: bool = setting(f"{_OPTIMIZER}.pipeline_write")
-    ratio: float = setting(f"{_OPTIMIZER}.ratio")
+    pipeline_read: bool = setting(f"{OFFLOAD_OPTIMIZER}.pipeline_read")
+    pipeline_write: bool = setting(f"{OFFLOAD_OPTIMIZER}.pipeline_write")
+    ratio: float = setting(f"{OFFLOAD_OPTIMIZER}.ratio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zero:
     """The zero_optimization block. Bucket and threshold sizes are elements."""
 
-    stage: int = setting("zero_optimization.stage")
+    stage: int = setting(STAGE)
     reduce_bucket_size: int = setting("zero_optimization.reduce_bucket_size")
     allgather_bucket_size: int = setting("zero_optimization.allgather_bucket_size")
     overlap_comm: bool = False
@@ -344,8 +342,8 @@ def _zero(read: Settings) -> Zero:
         Zero,
         stage=stage,
         overlap_comm=overlaps(read.value(f"{block}.overlap_comm"), stage),
-        offload_optimizer=_offload(read, _OPTIMIZER),
-        offload_param=_offload(read, _PARAM),
+        offload_optimizer=_offload(read, OFFLOAD_OPTIMIZER),
+        offload_param=_offload(read, OFFLOAD_PARAM),
     )
 
 

@@ -7,6 +7,8 @@ optimizer is. So this stands by path, and not with fields of which a path may ha
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from dsconfig.schema.paths import OPTIMIZER_PARAMS, SCHEDULER_PARAMS, ZERO
+
 
 class Filled(NamedTuple):
     """What a program writes; None where it leaves the word alone."""
@@ -23,8 +25,6 @@ class Filled(NamedTuple):
 
 _SQUARE, _WIDTH = "hidden_size squared", "10 times hidden_size"
 _PLUGIN = "the plugin's value, else the environment's, else"
-_OPTIMIZER, _SCHEDULER = "optimizer.params", "scheduler.params"
-_ZERO = "zero_optimization"
 
 FILLED: Mapping[str, Filled] = {
     "train_batch_size": Filled(
@@ -43,30 +43,30 @@ FILLED: Mapping[str, Filled] = {
     "bf16.enabled": Filled(
         "true with bf16 or bf16_full_eval", "true with mixed_precision bf16 or fp8"
     ),
-    f"{_OPTIMIZER}.lr": Filled("learning_rate", "lr of DummyOptim"),
-    f"{_OPTIMIZER}.betas": Filled("[adam_beta1, adam_beta2]", None),
-    f"{_OPTIMIZER}.eps": Filled("adam_epsilon", None),
-    f"{_OPTIMIZER}.weight_decay": Filled("weight_decay", "weight_decay of DummyOptim"),
-    f"{_SCHEDULER}.warmup_min_lr": Filled("0", "0"),
-    f"{_SCHEDULER}.warmup_max_lr": Filled("learning_rate", "lr of the schedule's optimizer"),
-    f"{_SCHEDULER}.warmup_num_steps": Filled(
+    f"{OPTIMIZER_PARAMS}.lr": Filled("learning_rate", "lr of DummyOptim"),
+    f"{OPTIMIZER_PARAMS}.betas": Filled("[adam_beta1, adam_beta2]", None),
+    f"{OPTIMIZER_PARAMS}.eps": Filled("adam_epsilon", None),
+    f"{OPTIMIZER_PARAMS}.weight_decay": Filled("weight_decay", "weight_decay of DummyOptim"),
+    f"{SCHEDULER_PARAMS}.warmup_min_lr": Filled("0", "0"),
+    f"{SCHEDULER_PARAMS}.warmup_max_lr": Filled("learning_rate", "lr of the schedule's optimizer"),
+    f"{SCHEDULER_PARAMS}.warmup_num_steps": Filled(
         "the warm-up steps, at least 1", "warmup_num_steps of DummyScheduler, at least 1"
     ),
-    f"{_SCHEDULER}.total_num_steps": Filled(
+    f"{SCHEDULER_PARAMS}.total_num_steps": Filled(
         "the training steps", "total_num_steps of DummyScheduler, divided by processes"
     ),
-    f"{_ZERO}.stage": Filled(None, f"{_PLUGIN} 2"),
-    f"{_ZERO}.offload_optimizer.device": Filled(None, f"{_PLUGIN} none"),
-    f"{_ZERO}.offload_optimizer.nvme_path": Filled(None, f"{_PLUGIN} the word none"),
-    f"{_ZERO}.offload_param.device": Filled(None, f"{_PLUGIN} none"),
-    f"{_ZERO}.offload_param.nvme_path": Filled(None, f"{_PLUGIN} the word none"),
-    f"{_ZERO}.stage3_gather_16bit_weights_on_model_save": Filled(None, f"{_PLUGIN} false"),
-    f"{_ZERO}.reduce_bucket_size": Filled(_SQUARE, _SQUARE),
-    f"{_ZERO}.stage3_prefetch_bucket_size": Filled(
+    f"{ZERO}.stage": Filled(None, f"{_PLUGIN} 2"),
+    f"{ZERO}.offload_optimizer.device": Filled(None, f"{_PLUGIN} none"),
+    f"{ZERO}.offload_optimizer.nvme_path": Filled(None, f"{_PLUGIN} the word none"),
+    f"{ZERO}.offload_param.device": Filled(None, f"{_PLUGIN} none"),
+    f"{ZERO}.offload_param.nvme_path": Filled(None, f"{_PLUGIN} the word none"),
+    f"{ZERO}.stage3_gather_16bit_weights_on_model_save": Filled(None, f"{_PLUGIN} false"),
+    f"{ZERO}.reduce_bucket_size": Filled(_SQUARE, _SQUARE),
+    f"{ZERO}.stage3_prefetch_bucket_size": Filled(
         f"0.9 times {_SQUARE}, rounded down; at stage 3 only",
         f"0.9 times {_SQUARE}, rounded down, at any stage",
     ),
-    f"{_ZERO}.stage3_param_persistence_threshold": Filled(
+    f"{ZERO}.stage3_param_persistence_threshold": Filled(
         f"{_WIDTH}; at stage 3 only", f"{_WIDTH}, at any stage"
     ),
 }

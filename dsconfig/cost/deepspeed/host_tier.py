@@ -1,18 +1,14 @@
 """What one rank of DeepSpeed keeps in main memory and on NVMe for offloaded states."""
 
-from collections.abc import Mapping
-from typing import Any, cast
-
+from dsconfig.cost import parts
 from dsconfig.cost.deepspeed import stage12
 from dsconfig.cost.deepspeed.buckets import Partition
 from dsconfig.cost.estimate import Component, Phase
 from dsconfig.cost.workload import Workload
+from dsconfig.report.sizes import MIB
 from dsconfig.runtimes.effective import Offload, Tier
-
-MEBI = 2**20
-OPTIMIZER = "/zero_optimization/offload_optimizer"
-PARAMETERS = "/zero_optimization/offload_param"
-_ACCUMULATION = "/gradient_accumulation_steps"
+from dsconfig.runtimes.settings import default_of
+from dsconfig.source.pointer import value_at
 
 
 def flattened(job: Workload) -> Component:
@@ -20,21 +16,19 @@ def flattened(job: Workload) -> Component:
     passes = job.effective.zero.stage in (1, 2) and not stage12.flattens_on_device(job)
     amount = 2 * job.trained * job.width if passes else 0
     formula = "w per trainable element, twice, while they are laid together"
-    stage = "/zero_optimization/stage"
-    return Component("weights being flattened", amount, stage, formula, (Phase.INIT,))
+    return Component("weights being flattened", amount, parts.STAGE, formula, (Phase.INIT,))
 
 
 def on_nvme(job: Workload) -> list[Component]:
     zero, own = job.effective.zero, job.owned
     found: list[Component] = []
     if zero.optimizer_tier is Tier.NVME and is_swapped(job):
-        state = job.optimizer.state_bytes(own, job.state_width)
-        found.append(Component("master weights", own * 4, OPTIMIZER, "4 per owned element"))
-        found.append(Component("optimizer state", state, OPTIMIZER, "state per owned element"))
-        found.append(Component("gradients", own * 4, OPTIMIZER, "4 per owned element"))
+        found.append(parts.masters_away(own * 4))
+        found.append(parts.moments_away(job.optimizer.state_bytes(own, job.state_width)))
+        found.append(parts.gradients_away(own * 4))
     if zero.parameter_tier is Tier.NVME:
         amount = job.shard(job.elements) * job.width
-        found.append(Component("weights", amount, PARAMETERS, "w per owned element"))
+        found.append(Component("weights", amount, parts.PARAMETERS, "w per owned element"))
     return found
 
 
@@ -43,10 +37,10 @@ def is_swapped(job: Workload) -> bool:
 
     ``min_aio_bytes`` in its swap_tensor/optimizer_utils.py: the larger of 1 MiB and block_size.
     """
-    aio = cast(Any, job.effective.config.get("aio"))
-    block = aio.get("block_size", MEBI) if isinstance(aio, Mapping) else MEBI  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    path = "aio.block_size"
+    block = int(value_at(job.effective.config, path, default_of(path)))
     group = min(job.owned, job.effective.zero.sub_group_size)
-    return group * 4 >= max(MEBI, int(cast(int, block)))
+    return group * 4 >= max(MIB, block)
 
 
 def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
@@ -59,41 +53,44 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     # The passes of a window are added up here: in full what touches the owned part.
     sums = zero.stage < 3 and job.accumulation > 1
     summed = Partition.largest(job).touched * job.width if sums else 0
-    per_touched, per_owned = "w per touched element", "4 per owned element"
     # Stage 3 page-locks the gradient of each sub-group apart, and no masters; below it both whole.
     by_group = min(own, zero.sub_group_size) * width if zero.stage == 3 else None
     pins_masters, master, staging = pin and zero.stage < 3, share * width, own * job.width
     found = [
-        Component("accumulated gradients", summed, _ACCUMULATION, per_touched, pinned=pin),
-        Component("master weights", master, OPTIMIZER, per_owned, pinned=pins_masters),
-        Component("gradients", master, OPTIMIZER, per_owned, pinned=pin, piece=by_group),
-        Component("16-bit staging", staging, OPTIMIZER, "w per owned element", pinned=pin),
-        Component("optimizer state", state, OPTIMIZER, "state per owned element"),
+        Component(
+            "accumulated gradients", summed, parts.ACCUMULATION, "w per touched element", pinned=pin
+        ),
+        parts.masters_away(master, pinned=pins_masters),
+        parts.gradients_away(master, pinned=pin, piece=by_group),
+        Component("16-bit staging", staging, parts.OPTIMIZER, "w per owned element", pinned=pin),
+        parts.moments_away(state),
     ]
     return [each for each in found if each.bytes]
 
 
 def _unswapped(job: Workload, pin: bool) -> list[Component]:
     """What stays in main memory beside the pool: fp32 gradients, and sub-groups too small."""
-    own, formula = job.owned, "4 per owned element, to the step"
+    own, formula = job.owned, f"{parts.PER_OWNED}, to the step"
     each = min(own, job.effective.zero.sub_group_size) * 4
-    kept = [Component("gradients", own * 4, OPTIMIZER, formula, pinned=pin, piece=each)]
+    kept = [Component("gradients", own * 4, parts.OPTIMIZER, formula, pinned=pin, piece=each)]
     if not is_swapped(job):
         state = job.optimizer.state_bytes(own, job.state_width)
         small = "sub-groups below 1 MiB are not swapped"
-        group = "/zero_optimization/sub_group_size"
-        kept.append(Component("master weights", own * 4, group, small, pinned=pin))
-        kept.append(Component("optimizer state", state, group, small))
+        group = f"{parts.ZERO}/sub_group_size"
+        kept.append(Component(parts.MASTERS, own * 4, group, small, pinned=pin))
+        kept.append(Component(parts.MOMENTS.name, state, group, small))
     return kept
 
 
 def _pool(job: Workload, offload: Offload) -> list[Component]:
-    own, pin, count_key = job.owned, offload.pin_memory, f"{OPTIMIZER}/buffer_count"
+    own, pin, count_key = job.owned, offload.pin_memory, f"{parts.OPTIMIZER}/buffer_count"
     each = min(own, job.effective.zero.sub_group_size) * 4
     count = offload.buffer_count * (2 if offload.pipeline_read or offload.pipeline_write else 1)
     formula = "buffer_count x largest sub-group x 4"
     return [
-        Component("gradient shards", own * job.width, OPTIMIZER, "w per owned element", pinned=pin),
+        Component(
+            "gradient shards", own * job.width, parts.OPTIMIZER, "w per owned element", pinned=pin
+        ),
         Component("swap buffers", count * each, count_key, formula, pinned=True, piece=each),
     ]
 
@@ -103,11 +100,11 @@ def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     if offload.tier is Tier.HOST:
         amount, formula = shards * job.width, "w per owned element"
         # Laid together in page-locked memory, whatever ``pin_memory`` says.
-        return [Component("weights", amount, PARAMETERS, formula, pinned=True)]
+        return [Component("weights", amount, parts.PARAMETERS, formula, pinned=True)]
     pool = offload.buffer_count * offload.buffer_size * job.width
     kept = min(shards, offload.max_in_cpu) * job.width
     formula = "buffer_count x size x w"
     return [
-        Component("swap buffers", pool, f"{PARAMETERS}/buffer_size", formula, pinned=True),
-        Component("weights kept", kept, f"{PARAMETERS}/max_in_cpu", "max_in_cpu x w"),
+        Component("swap buffers", pool, f"{parts.PARAMETERS}/buffer_size", formula, pinned=True),
+        Component("weights kept", kept, f"{parts.PARAMETERS}/max_in_cpu", "max_in_cpu x w"),
     ]

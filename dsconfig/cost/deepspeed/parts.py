@@ -1,66 +1,63 @@
 """The components of a DeepSpeed run, each with the key that causes it."""
 
+from dsconfig.cost.parts import ACCUMULATION, OPTIMIZER, PER_OWNED, STAGE, ZERO
 from dsconfig.cost.timeline import Part
 
-_ZERO = "/zero_optimization"
-_STAGE = f"{_ZERO}/stage"
-
-WEIGHTS = Part("weights", _STAGE, "w per element; divided by the ranks at stage 3")
+WEIGHTS = Part("weights", STAGE, "w per element; divided by the ranks at stage 3")
 CREATED = Part("model as built", "", "w per element, whole before it is divided: no zero.Init")
 FLAT_WEIGHTS = Part(
-    "flat copy of the weights", _STAGE, "w per trainable element, while they are laid together"
+    "flat copy of the weights", STAGE, "w per trainable element, while they are laid together"
 )
 KEPT_LINEAR = Part(
     "gathered weights kept for backward",
-    f"{_ZERO}/memory_efficient_linear",
+    f"{ZERO}/memory_efficient_linear",
     "w per element of each linear map, without stage 3's own linear function",
     stream="gather",
 )
 CREATION_GATHER = Part(
     "gather of one parameter at creation",
-    _STAGE,
+    STAGE,
     "w per element of the largest one, where its hook is made",
 )
 PASSING_MASTER = Part(
     "fp32 masters passing",
-    f"{_ZERO}/offload_optimizer",
+    OPTIMIZER,
     "4 per owned element, cast on the device before 0.17.0",
 )
-MASTER = Part("fp32 master weights", _STAGE, "4 per owned element")
-MOMENTS = Part("optimizer state", "/optimizer/type", "state bytes per owned element")
+MASTER = Part("fp32 master weights", STAGE, PER_OWNED)
 ZERO_GRADIENT = Part("zero gradient at creation", "", "4 per owned element, to create the state")
-GRADIENTS = Part("gradients", _STAGE, "w per element not yet reduced")
+GRADIENTS = Part("gradients", STAGE, "w per element not yet reduced")
 PARTITION = Part(
-    "gradient partition", _STAGE, "every parameter that touches the owned part, in full"
+    "gradient partition", STAGE, "every parameter that touches the owned part, in full"
 )
 GRADIENT_SHARDS = Part(
-    "gradient shards", _STAGE, "accumulation dtype per owned element, held between steps too"
+    "gradient shards", STAGE, "accumulation dtype per owned element, held between steps too"
 )
 BACKLOG = Part(
     "gradients awaiting the reduce stream",
-    f"{_ZERO}/overlap_comm",
+    f"{ZERO}/overlap_comm",
     "up to three buckets on CUDA: one in work and two events outstanding",
 )
 GLOO_COPY = Part("gloo's copy of the bucket", "", "on CPU: reduce-scatter works on a copy")
-ACCUMULATED = Part("accumulated gradients", "/gradient_accumulation_steps", "a second partition")
+ACCUMULATED = Part("accumulated gradients", ACCUMULATION, "a second partition")
 FULL_GRADIENTS = Part(
     "fp32 gradients of all parameters", "/data_types/grad_accum_dtype", "4 per element, all ranks"
 )
 BUCKET = Part(
     "reduce bucket",
-    f"{_ZERO}/reduce_bucket_size",
+    f"{ZERO}/reduce_bucket_size",
     "reduce_bucket_size elements, allocated whole",
     communicated=True,
 )
 SECOND_BUCKET = Part(
     "second reduce bucket",
-    f"{_ZERO}/overlap_comm",
+    f"{ZERO}/overlap_comm",
     "reduce_bucket_size elements once more",
     communicated=True,
 )
 STAGING = Part(
     "flattened bucket",
-    f"{_ZERO}/reduce_bucket_size",
+    f"{ZERO}/reduce_bucket_size",
     "what is in the bucket, during a reduction",
     stream="reduce",
     communicated=True,
@@ -74,13 +71,13 @@ CAST = Part(
 )
 GRADIENT_NORM = Part(
     "gradient in fp64 for its norm",
-    f"{_ZERO}/offload_optimizer",
+    OPTIMIZER,
     "8 per owned element of the largest gradient, on its way to the host",
     stream="reduce",
 )
 SENT_GRADIENT = Part(
     "gradient on its way to the host",
-    f"{_ZERO}/offload_optimizer",
+    OPTIMIZER,
     "one gradient as it goes to the host",
     stream="reduce",
 )
@@ -96,34 +93,33 @@ STAGED_MOMENTUM = Part(
 )
 STEP_GRADIENT = Part("fp32 gradient for the step", "", "4 per element being updated")
 FLAT_GRADIENT = Part("flattened gradient", "", "every element being updated, flattened")
-TEMPORARIES = Part("optimizer temporaries", "/optimizer/type", "unfused kernels only")
 GATHERED = Part(
     "gathered parameters",
-    f"{_ZERO}/stage3_max_reuse_distance",
+    f"{ZERO}/stage3_max_reuse_distance",
     "parameters whole around their use",
     stream="gather",
 )
 PERSISTENT = Part(
     "persistent parameters",
-    f"{_ZERO}/stage3_param_persistence_threshold",
+    f"{ZERO}/stage3_param_persistence_threshold",
     "parameters below the threshold stay whole",
     stream="gather",
 )
 GATHER_COPY = Part(
     "gather buffer",
-    f"{_ZERO}/stage3_prefetch_bucket_size",
+    f"{ZERO}/stage3_prefetch_bucket_size",
     "what one gather fetches, once more",
     stream="gather",
     communicated=True,
 )
 SECONDARY = Part(
     "secondary shards (hpZ)",
-    f"{_ZERO}/zero_hpz_partition_size",
+    f"{ZERO}/zero_hpz_partition_size",
     "w per element / zero_hpz_partition_size, from its first release to the step",
 )
-OFFLOAD_SCRATCH = Part("offload scratch", f"{_ZERO}/offload_optimizer", "w x the largest parameter")
+OFFLOAD_SCRATCH = Part("offload scratch", OPTIMIZER, "w x the largest parameter")
 OVERFLOW_CHECK = Part(
     "overflow test", "/fp16", "the largest gradient in fp32, its masks: 4 or 11 per element"
 )
-SENT_OVERFLOW_CHECK = OVERFLOW_CHECK._replace(pointer=f"{_ZERO}/offload_optimizer")
+SENT_OVERFLOW_CHECK = OVERFLOW_CHECK._replace(pointer=OPTIMIZER)
 """Of a gradient on its way to the host, in every dtype."""

@@ -3,6 +3,7 @@
 from dsconfig.cost.deepspeed import parts
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import muon_bytes
+from dsconfig.cost.parts import MOMENTS, TEMPORARIES
 from dsconfig.cost.timeline import Timeline, Trace, run_backward_holding, run_forward
 from dsconfig.cost.workload import Workload
 
@@ -37,7 +38,7 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
     state = job.optimizer.state_bytes(owned, job.state_width)
     if not job.mixed:
         line.enter(Phase.FORWARD)
-        line.hold(parts.MOMENTS, state)
+        line.hold(MOMENTS, state)
         return
     line.blink(parts.FLAT_GRADIENT, owned * width)
     line.hold(parts.MASTER, owned * 4)
@@ -47,9 +48,9 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
     if not job.optimizer.fused:
         # Tensor by tensor: a 16-bit zero gradient beside the fp32 one.
         line.hold(parts.FLAT_GRADIENT, owned * width)
-    line.hold(parts.MOMENTS, state)
+    line.hold(MOMENTS, state)
     if not job.optimizer.fused:
-        line.blink(parts.TEMPORARIES, 4 * (temporaries + largest))
+        line.blink(TEMPORARIES, 4 * (temporaries + largest))
     line.free(parts.FLAT_GRADIENT)
     line.free(parts.ZERO_GRADIENT)
 
@@ -59,7 +60,7 @@ def _step(job: Workload, line: Timeline, owned: int) -> None:
     temporaries = job.optimizer.temporaries(owned, largest, on_cpu=job.on_cpu)
     line.blink(parts.ORTHOGONALIZED, muon_bytes(job, 4))
     if not job.mixed:
-        line.blink(parts.TEMPORARIES, temporaries * 4)
+        line.blink(TEMPORARIES, temporaries * 4)
     elif job.optimizer.fused:
         # A list of fp32 copies is flattened while the 16-bit gradients are still there.
         line.hold(parts.STEP_GRADIENT, owned * 4)
@@ -68,6 +69,6 @@ def _step(job: Workload, line: Timeline, owned: int) -> None:
         line.free(parts.STEP_GRADIENT)
     else:
         line.hold(parts.STEP_GRADIENT, owned * 4)
-        line.blink(parts.TEMPORARIES, 4 * (temporaries + largest))
+        line.blink(TEMPORARIES, 4 * (temporaries + largest))
         line.free(parts.STEP_GRADIENT)
     line.free(parts.GRADIENTS)

@@ -16,6 +16,7 @@ from dsconfig.cost.deepspeed.releases import (
 )
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import muon_bytes
+from dsconfig.cost.parts import MOMENTS, TEMPORARIES
 from dsconfig.cost.timeline import (
     Timeline,
     Trace,
@@ -86,7 +87,7 @@ def _create(job: Workload, line: Timeline, partition: Partition) -> None:
     state = job.optimizer.state_bytes(own, job.state_width)
     if not job.optimizer.eager:
         line.enter(Phase.FORWARD)
-    line.hold(parts.MOMENTS, state)
+    line.hold(MOMENTS, state)
     if job.optimizer.leaves_to_adam:
         line.hold(parts.STAGED_MOMENTUM, _muons(job, partition) * gradient_width(job))
 
@@ -146,7 +147,7 @@ def _step(job: Workload, line: Timeline, partition: Partition) -> None:
         line.free(part)
     free_buckets(line)
     temporaries = job.optimizer.temporaries(own, own, on_cpu=job.on_cpu)
-    line.blink(parts.TEMPORARIES, temporaries * job.master_width)
+    line.blink(TEMPORARIES, temporaries * job.master_width)
     line.free(parts.STEP_GRADIENT)
     line.free(parts.FLAT_GRADIENT)
 
@@ -162,7 +163,7 @@ def simulate_fp32_sums(job: Workload) -> Trace:
     line.hold(parts.MASTER, own * 4)
     line.hold(parts.FULL_GRADIENTS, total * 4)
     line.enter(Phase.FORWARD)
-    line.hold(parts.MOMENTS, job.optimizer.state_bytes(own))
+    line.hold(MOMENTS, job.optimizer.state_bytes(own))
     if job.accumulation > 1 and not immediate:
         line.hold(parts.GRADIENTS, total * job.width)
     run_forward(job, line)
@@ -172,6 +173,6 @@ def simulate_fp32_sums(job: Workload) -> Trace:
     line.blink(parts.STAGING, total * job.communication_width)
     line.enter(Phase.STEP)
     temporaries = job.optimizer.temporaries(own, own, on_cpu=job.on_cpu)
-    line.blink(parts.TEMPORARIES, temporaries * 4)
+    line.blink(TEMPORARIES, temporaries * 4)
     line.free(parts.GRADIENTS)
     return line.trace()

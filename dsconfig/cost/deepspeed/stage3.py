@@ -17,6 +17,7 @@ from dsconfig.cost.deepspeed.coordinator import (
 from dsconfig.cost.deepspeed.releases import FLAT_STAGE3, GATHERS_IN_PLACE
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import muon_bytes
+from dsconfig.cost.parts import MOMENTS, TEMPORARIES
 from dsconfig.cost.timeline import Recorder, Stretch, Timeline, Trace, run_backward, run_forward
 from dsconfig.cost.workload import OUTSIDE, Weight, Weights, Workload
 from dsconfig.runtimes.effective import Tier
@@ -34,7 +35,7 @@ def simulate(job: Workload) -> Trace:
     _create(job, line, owned)
     line.enter(Phase.FORWARD)
     if job.effective.zero.optimizer_tier is Tier.DEVICE and not job.optimizer.eager:
-        line.hold(parts.MOMENTS, job.optimizer.state_bytes(owned, job.state_width))
+        line.hold(MOMENTS, job.optimizer.state_bytes(owned, job.state_width))
     _hold_copies(job, line)
     _run(job, line)
     line.enter(Phase.STEP)
@@ -62,11 +63,11 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
         group = min(owned, zero.sub_group_size)
         line.blink(parts.ZERO_GRADIENT, group * job.master_width)
         if job.optimizer.eager:
-            line.hold(parts.MOMENTS, job.optimizer.state_bytes(owned, job.state_width))
+            line.hold(MOMENTS, job.optimizer.state_bytes(owned, job.state_width))
     elif zero.offload_optimizer is not None and zero.offload_optimizer.ratio < 1:
         kept = owned - int(owned * zero.offload_optimizer.ratio)
         line.hold(parts.MASTER, kept * job.master_width)
-        line.hold(parts.MOMENTS, job.optimizer.state_bytes(kept, job.state_width))
+        line.hold(MOMENTS, job.optimizer.state_bytes(kept, job.state_width))
     if job.version >= FLAT_STAGE3:
         line.hold(parts.BUCKET, zero.reduce_bucket_size * bucket_width(job))
     if zero.optimizer_tier is Tier.DEVICE:
@@ -297,7 +298,7 @@ def _step(job: Workload, line: Timeline, owned: int) -> None:
             line.hold(parts.STEP_GRADIENT, group * job.master_width)
             line.free(parts.FLAT_GRADIENT)
         temporaries = job.optimizer.temporaries(group, group, on_cpu=job.on_cpu)
-        line.blink(parts.TEMPORARIES, temporaries * job.master_width)
+        line.blink(TEMPORARIES, temporaries * job.master_width)
         line.free(parts.STEP_GRADIENT)
         line.free(parts.FLAT_GRADIENT)
     line.free(parts.SECONDARY)

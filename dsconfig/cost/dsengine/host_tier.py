@@ -8,11 +8,10 @@ files that the kernel pages (``dsengine.tiers.mapped``).
 from dsconfig import tiles
 from dsconfig.cost.dsengine.sharding import host_share, moves_masters, shard_bytes, shard_width
 from dsconfig.cost.estimate import Component, Phase
+from dsconfig.cost.parts import OPTIMIZER, PARAMETERS, gradients_away, masters_away, moments_away
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
 
-OPTIMIZER = "/zero_optimization/offload_optimizer"
-PARAMETERS = "/zero_optimization/offload_param"
 SHARDS = "per owned element: w, or 4 where its master is the shard; w where it is frozen"
 
 
@@ -31,9 +30,8 @@ def on_nvme(job: Workload) -> list[Component]:
     found: list[Component] = []
     if zero.optimizer_tier is Tier.NVME:
         own = host_share(job)[1]
-        state = job.optimizer.state_bytes(own)
-        found.append(Component("master weights", own * 4, OPTIMIZER, "4 per owned element"))
-        found.append(Component("optimizer state", state, OPTIMIZER, "state per owned element"))
+        found.append(masters_away(own * 4))
+        found.append(moments_away(job.optimizer.state_bytes(own)))
     if zero.offload_param is not None and zero.parameter_tier is Tier.NVME:
         filed = shard_bytes(job) - _kept(job, zero.offload_param)
         found.append(Component("weights", filed, PARAMETERS, SHARDS))
@@ -43,15 +41,10 @@ def on_nvme(job: Workload) -> list[Component]:
 def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     own, pin = host_share(job)[1], offload.pin_memory
     state = job.optimizer.state_bytes(own)
-    gradients = Component("gradients", own * 4, OPTIMIZER, "4 per owned element", pinned=pin)
+    gradients = gradients_away(own * 4, pinned=pin)
     staging = _staging(job, own, pinned=pin)
     if offload.tier is Tier.HOST:
-        return [
-            Component("master weights", own * 4, OPTIMIZER, "4 per owned element", pinned=pin),
-            gradients,
-            Component("optimizer state", state, OPTIMIZER, "state per owned element"),
-            *staging,
-        ]
+        return [masters_away(own * 4, pinned=pin), gradients, moments_away(state), *staging]
     segments = 1 + state // max(1, 4 * own)
     tile = min(own, tiles.filed_tile_elements(job.effective.zero.sub_group_size, segments))
     count = tiles.buffers(offload.buffer_count, segments, -(-own // max(1, tile)))
@@ -80,7 +73,7 @@ def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     ]
     if job.effective.zero.offload_optimizer is None:
         state = job.optimizer.state_bytes(job.owned)
-        found.append(Component("optimizer state", state, PARAMETERS, "state per owned element"))
+        found.append(moments_away(state, PARAMETERS))
     return found
 
 

@@ -1,14 +1,12 @@
 """The components of a dsengine run, each with the key that causes it."""
 
+from dsconfig.cost.parts import ACCUMULATION, OPTIMIZER, STAGE, ZERO
 from dsconfig.cost.timeline import Part
-
-_ZERO = "/zero_optimization"
-_STAGE = f"{_ZERO}/stage"
 
 BUILT = Part("model as built", "", "fp32, before it is divided")
 NARROWED = Part(
     "a unit in the compute dtype",
-    f"{_ZERO}/offload_optimizer",
+    OPTIMIZER,
     "w per element, while it is divided: its masters have gone to the host",
 )
 BROADCAST = Part(
@@ -16,42 +14,39 @@ BROADCAST = Part(
 )
 MASTER = Part(
     "fp32 master weights",
-    _STAGE,
+    STAGE,
     "4 per trained element, divided by the ranks from stage 1; in fp32 part of what is whole",
 )
 SHARDS = Part(
     "weight shards",
-    f"{_ZERO}/offload_optimizer",
+    OPTIMIZER,
     "w per element / ranks; the masters are on the host",
 )
-FROZEN = Part("frozen weight shards", _STAGE, "w per element, divided by the ranks from stage 1")
+FROZEN = Part("frozen weight shards", STAGE, "w per element, divided by the ranks from stage 1")
 TILES = Part(
     "fp32 weights and gradients of tiles",
-    f"{_ZERO}/offload_optimizer/ratio",
+    f"{OPTIMIZER}/ratio",
     "4 + 4 per element of the tiles that stay on the device",
 )
-MOMENTS = Part("optimizer state", "/optimizer/type", "state bytes per owned element")
-WHOLE = Part("weights whole at rest", _STAGE, "w per element below stage 3")
+WHOLE = Part("weights whole at rest", STAGE, "w per element below stage 3")
 PERSISTENT = Part(
     "persistent units",
-    f"{_ZERO}/stage3_param_persistence_threshold",
+    f"{ZERO}/stage3_param_persistence_threshold",
     "units of small parameters only stay whole",
 )
-GATHERED = Part("gathered units", f"{_ZERO}/stage3_max_reuse_distance", "w per element in use")
+GATHERED = Part("gathered units", f"{ZERO}/stage3_max_reuse_distance", "w per element in use")
 GATHER_BUFFER = Part(
     "gather buffer",
-    f"{_ZERO}/reduce_bucket_size",
+    f"{ZERO}/reduce_bucket_size",
     "one unit once more, while it is gathered",
     stream="gather",
     communicated=True,
 )
 SHARDED_GRADIENTS = Part(
-    "gradient shards", _STAGE, "4 per owned element, backward to step", stream="reduce"
+    "gradient shards", STAGE, "4 per owned element, backward to step", stream="reduce"
 )
-GRADIENTS = Part("gradients of a unit", _STAGE, "w per element until they are reduced")
-KEPT_GRADIENTS = Part(
-    "gradients not yet reduced", "/gradient_accumulation_steps", "w per element between passes"
-)
+GRADIENTS = Part("gradients of a unit", STAGE, "w per element until they are reduced")
+KEPT_GRADIENTS = Part("gradients not yet reduced", ACCUMULATION, "w per element between passes")
 SUMS = Part(
     "sums of a window's gradients",
     "/data_types/grad_accum_dtype",
@@ -61,7 +56,7 @@ CAST_INPUT = Part(
     "gradients cast to the wire", "/communication_data_type", "one unit, summed in a wider dtype"
 )
 BUCKETS = Part(
-    "gradient buckets", f"{_ZERO}/reduce_bucket_size", "w per trainable element, the whole run"
+    "gradient buckets", f"{ZERO}/reduce_bucket_size", "w per trainable element, the whole run"
 )
 REDUCE_INPUT = Part(
     "reduce-scatter input", "/communication_data_type", "one unit", communicated=True
@@ -76,12 +71,11 @@ REDUCE_OUTPUT = Part(
 EXCHANGED = Part(
     "buffers of the exchange", "", "on CPU, over gloo: a unit to send, its pieces from other ranks"
 )
-CAST_SHARDS = Part("shards cast for a gather", _STAGE, "w per element of a unit / ranks")
+CAST_SHARDS = Part("shards cast for a gather", STAGE, "w per element of a unit / ranks")
 PACKED = Part(
-    "small parameters, packed", _STAGE, "parameters below 1 MiB, gathered together after an update"
+    "small parameters, packed", STAGE, "parameters below 1 MiB, gathered together after an update"
 )
 ROUNDED = Part(
     "gradients in the accumulation dtype", "/data_types/grad_accum_dtype", "per owned element"
 )
 STEP_GRADIENT = Part("fp32 gradient for the step", "", "4 per element")
-TEMPORARIES = Part("optimizer temporaries", "/optimizer/type", "unfused kernels only")

@@ -4,6 +4,7 @@ from dsconfig.cost.dsengine import parts
 from dsconfig.cost.dsengine.collectives import broadcast_bytes
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import temporary_bytes
+from dsconfig.cost.parts import MOMENTS, TEMPORARIES
 from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, trained_backwards
 from dsconfig.cost.workload import Workload
 
@@ -18,7 +19,7 @@ def simulate(job: Workload) -> Trace:
     _create(job, line, trained)
     if not job.optimizer.eager:
         line.enter(Phase.FORWARD)
-    line.hold(parts.MOMENTS, job.optimizer.state_bytes(trained))
+    line.hold(MOMENTS, job.optimizer.state_bytes(trained))
     line.enter(Phase.FORWARD)
     sums = _width_of_sums(job)
     if job.accumulation > 1:
@@ -48,7 +49,7 @@ def simulate(job: Workload) -> Trace:
         line.hold(parts.STEP_GRADIENT, trained * MASTER_WIDTH)
         line.free(parts.KEPT_GRADIENTS)
         line.free(parts.SUMS)
-    line.blink(parts.TEMPORARIES, temporary_bytes(job, trained, lambda whole: whole))
+    line.blink(TEMPORARIES, temporary_bytes(job, trained, lambda whole: whole))
     line.free(parts.STEP_GRADIENT)
     line.free(parts.SUMS)
     line.free(parts.KEPT_GRADIENTS)

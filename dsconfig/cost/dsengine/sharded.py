@@ -14,6 +14,7 @@ from dsconfig.cost.dsengine.sharding import (
 )
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import temporary_bytes
+from dsconfig.cost.parts import MOMENTS, TEMPORARIES
 from dsconfig.cost.timeline import ActivationParts, Part, Recorder, Stretch, Timeline, Trace
 from dsconfig.cost.workload import OUTSIDE, Weight, Workload
 from dsconfig.runtimes.effective import Precision, Tier
@@ -92,7 +93,7 @@ class _Run:
     def _hold_moments(self) -> None:
         trained = sum(group.trainable for group in self._groups)
         state = self._job.optimizer.state_bytes(trained // self._job.ranks)
-        self._line.hold(parts.MOMENTS, state)
+        self._line.hold(MOMENTS, state)
 
     def _unit_made(self, group: Group, whole_model: bool) -> Stretch:
         """A unit comes and is cut, as all that are like it."""
@@ -148,7 +149,7 @@ class _Run:
         if not self._leaves and not job.optimizer.eager:
             self._hold_moments()
         line.hold(parts.TILES, self._tiles_here * 4)  # gradients, kept for the next step
-        line.hold(parts.MOMENTS, job.optimizer.state_bytes(self._tiles_here))
+        line.hold(MOMENTS, job.optimizer.state_bytes(self._tiles_here))
         if self._keeps_gradients:
             # Between passes gradients are kept as they will enter their reduction.
             line.hold(parts.KEPT_GRADIENTS, trained * held_width(job))
@@ -277,7 +278,7 @@ class _Run:
         """Update the shards, let the gradients go, bring what is whole up to date in place."""
         line, job = self._line, self._job
         here = self._tiles_here if self._leaves else job.owned
-        line.blink(parts.TEMPORARIES, temporary_bytes(job, here, job.shard))
+        line.blink(TEMPORARIES, temporary_bytes(job, here, job.shard))
         line.free(parts.SHARDED_GRADIENTS)
         line.free(parts.KEPT_GRADIENTS)
         if job.ranks > 1:

@@ -17,6 +17,7 @@ from dsconfig.planner.coverage.rules import (
     refused,
     stages,
 )
+from dsconfig.schema.paths import OFFLOAD_OPTIMIZER, OFFLOAD_PARAM
 
 _WHOLE = "below stage 3 parameters are whole at rest: nothing is gathered around use"
 _STAGE_3 = stages(3)
@@ -103,8 +104,6 @@ _BLOCK = {
 }
 
 
-_OPTIMIZER = "zero_optimization.offload_optimizer"
-_PARAM = "zero_optimization.offload_param"
 _ON_HOST = "states stay in memory; only the NVMe tier uses it"
 _PAGE_CACHE = "shards on NVMe are mapped files; the kernel's page cache stages them"
 
@@ -118,35 +117,41 @@ def _of_tiles(by: str) -> Rule:
 
 
 _TIERS = {
-    f"{_OPTIMIZER}.device": inert("the optimizer stays on the device", equals("none"))
+    f"{OFFLOAD_OPTIMIZER}.device": inert("the optimizer stays on the device", equals("none"))
     + honoured(
         "master, moments and update on this tier; gradients leave while backward runs, reduced in "
         "every pass also at stage 1",
         SHARDED,
     )
     + inert("at stage 0 nothing is offloaded"),
-    f"{_OPTIMIZER}.nvme_path": _on_nvme("one file per rank, without a name", OPTIMIZER_ON_NVME),
-    f"{_OPTIMIZER}.buffer_count": _on_nvme(
+    f"{OFFLOAD_OPTIMIZER}.nvme_path": _on_nvme(
+        "one file per rank, without a name", OPTIMIZER_ON_NVME
+    ),
+    f"{OFFLOAD_OPTIMIZER}.buffer_count": _on_nvme(
         "tensors that are staged at a time, two tiles at least", OPTIMIZER_ON_NVME
     ),
-    f"{_OPTIMIZER}.pin_memory": honoured("page-locked host memory", OPTIMIZER_OFFLOADED)
+    f"{OFFLOAD_OPTIMIZER}.pin_memory": honoured("page-locked host memory", OPTIMIZER_OFFLOADED)
     + inert("nothing is offloaded"),
-    f"{_OPTIMIZER}.pipeline_read": inert("the next tile is always read ahead"),
-    f"{_OPTIMIZER}.pipeline_write": inert("the last tile is always written behind"),
-    f"{_OPTIMIZER}.fast_init": inert("states are created in place; there is nothing to speed up"),
-    f"{_OPTIMIZER}.ratio": inert("everything is offloaded", equals(1.0))
+    f"{OFFLOAD_OPTIMIZER}.pipeline_read": inert("the next tile is always read ahead"),
+    f"{OFFLOAD_OPTIMIZER}.pipeline_write": inert("the last tile is always written behind"),
+    f"{OFFLOAD_OPTIMIZER}.fast_init": inert(
+        "states are created in place; there is nothing to speed up"
+    ),
+    f"{OFFLOAD_OPTIMIZER}.ratio": inert("everything is offloaded", equals(1.0))
     + honoured("this share of the elements is updated on the host", OPTIMIZER_OFFLOADED)
     + inert("nothing is offloaded"),
-    f"{_OPTIMIZER}.super_offload": off_or_refused("SuperOffload is not built; remove the key"),
-    f"{_OPTIMIZER}.cpuadam_cores_perc": inert("only SuperOffload's worker reads it"),
-    f"{_PARAM}.device": inert("parameters stay on the device", equals("none"))
+    f"{OFFLOAD_OPTIMIZER}.super_offload": off_or_refused(
+        "SuperOffload is not built; remove the key"
+    ),
+    f"{OFFLOAD_OPTIMIZER}.cpuadam_cores_perc": inert("only SuperOffload's worker reads it"),
+    f"{OFFLOAD_PARAM}.device": inert("parameters stay on the device", equals("none"))
     + honoured("parameter shards rest on this tier", _STAGE_3)
     + inert("parameters are offloaded only at stage 3"),
-    f"{_PARAM}.nvme_path": _on_nvme("a mapped file per rank and tensor", PARAMETERS_ON_NVME),
-    f"{_PARAM}.buffer_count": inert(_PAGE_CACHE),
-    f"{_PARAM}.buffer_size": inert(_PAGE_CACHE),
-    f"{_PARAM}.max_in_cpu": _on_nvme("elements kept in host memory", PARAMETERS_ON_NVME),
-    f"{_PARAM}.pin_memory": honoured("page-locked host memory", PARAMETERS_OFFLOADED)
+    f"{OFFLOAD_PARAM}.nvme_path": _on_nvme("a mapped file per rank and tensor", PARAMETERS_ON_NVME),
+    f"{OFFLOAD_PARAM}.buffer_count": inert(_PAGE_CACHE),
+    f"{OFFLOAD_PARAM}.buffer_size": inert(_PAGE_CACHE),
+    f"{OFFLOAD_PARAM}.max_in_cpu": _on_nvme("elements kept in host memory", PARAMETERS_ON_NVME),
+    f"{OFFLOAD_PARAM}.pin_memory": honoured("page-locked host memory", PARAMETERS_OFFLOADED)
     + inert("nothing is offloaded"),
     "aio.block_size": _of_tiles("bytes of one read or write"),
     "aio.queue_depth": _of_tiles("reads and writes in flight of each thread"),

@@ -10,6 +10,7 @@ from dsconfig.facts import hf_attributes
 from dsconfig.facts.model import ModelOutline, ModelTree
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.behaviour.replay import MissingFact, Stops, about
+from dsconfig.schema.paths import OPTIMIZER_DEVICE, PARAM_DEVICE, STAGE
 from dsconfig.source.pointer import ABSENT
 
 Named = ModelTree | ModelOutline | None
@@ -59,10 +60,10 @@ def stage_of(config: dict[str, Any]) -> Any:
     At stages 2 and 3 they look at the offload devices as well, which is where a block that
     is a text stops them.
     """
-    stage = value(config, "zero_optimization.stage", -1)
+    stage = value(config, STAGE, -1)
     if stage in (2, 3):
-        value(config, "zero_optimization.offload_optimizer.device")
-        value(config, "zero_optimization.offload_param.device")
+        value(config, OPTIMIZER_DEVICE)
+        value(config, PARAM_DEVICE)
     return stage
 
 

@@ -1,0 +1,31 @@
+"""Keys that cause components, as pointers, and the components that every runtime has."""
+
+from dsconfig.batch import STEPS
+from dsconfig.cost.estimate import Component
+from dsconfig.cost.timeline import Part
+from dsconfig.schema import paths
+from dsconfig.source.pointer import from_dotted
+
+ZERO, STAGE = from_dotted(paths.ZERO), from_dotted(paths.STAGE)
+OPTIMIZER, PARAMETERS = from_dotted(paths.OFFLOAD_OPTIMIZER), from_dotted(paths.OFFLOAD_PARAM)
+"""The blocks that move states and weights off the device."""
+ACCUMULATION = from_dotted(STEPS)
+
+MASTERS, PER_OWNED = "master weights", "4 per owned element"
+MOMENTS = Part("optimizer state", "/optimizer/type", "state bytes per owned element")
+TEMPORARIES = Part("optimizer temporaries", "/optimizer/type", "unfused kernels only")
+
+
+def masters_away(amount: int, *, pinned: bool = False) -> Component:
+    """fp32 masters that are not on the device."""
+    return Component(MASTERS, amount, OPTIMIZER, PER_OWNED, pinned=pinned)
+
+
+def gradients_away(amount: int, *, pinned: bool = False, piece: int | None = None) -> Component:
+    """Gradients in the width of those masters."""
+    return Component("gradients", amount, OPTIMIZER, PER_OWNED, pinned=pinned, piece=piece)
+
+
+def moments_away(amount: int, pointer: str = OPTIMIZER) -> Component:
+    """The states of an optimizer that are not on the device."""
+    return Component(MOMENTS.name, amount, pointer, "state per owned element")

@@ -1,0 +1,7 @@
+"""Dotted paths of keys that several rooms ask for."""
+
+ZERO = "zero_optimization"
+STAGE = f"{ZERO}.stage"
+OFFLOAD_OPTIMIZER, OFFLOAD_PARAM = f"{ZERO}.offload_optimizer", f"{ZERO}.offload_param"
+OPTIMIZER_DEVICE, PARAM_DEVICE = f"{OFFLOAD_OPTIMIZER}.device", f"{OFFLOAD_PARAM}.device"
+OPTIMIZER_PARAMS, SCHEDULER_PARAMS = "optimizer.params", "scheduler.params"
