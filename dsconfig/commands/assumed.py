@@ -134,6 +134,10 @@ def one_pass(document: "Document", facts: "Facts", program: "Runtime") -> "Facts
     return replace(facts, training=replace(training, gradient_accumulation_steps=1))
 
 
+FOR_AN_ESTIMATE = (stages_of_file, usual_precision, as_in_the_file, one_sample, one_pass)
+"""In their order: each sees what those before it have assumed."""
+
+
 def say_fp32(effective: "Effective", document: "Document", program: "Runtime") -> None:
     """One line where training in fp32 is nobody's decision."""
     config: object = document.value

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -44,6 +44,67 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
+class Asked(NamedTuple):
+    """What is told beside the estimate, or in its place, and in which form."""
+
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Largest model, batch and sequence; fewest GPUs.")
+    ] = False
+    compat: Annotated[
+        str | None, typer.Option(metavar="deepspeed", help="Print DeepSpeed's own two tables.")
+    ] = None
+    measured: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="One real peak, to calibrate by: 61.2GiB.")
+    ] = None
+    measured_as: Annotated[
+        str, typer.Option(help="What was measured: allocated, reserved or visible.")
+    ] = "visible"
+    measured_here: Annotated[
+        bool,
+        typer.Option(
+            "--measured-here", help="Measure memory, PCIe and the disk of --nvme for the step."
+        ),
+    ] = False
+    log: Annotated[
+        Path | None,
+        typer.Option(metavar="TRAIN.log", help="What a run printed, beside the estimate."),
+    ] = None
+    plot: Annotated[Path | None, typer.Option(metavar="OUT.png|svg", help="Write a bar chart.")] = (
+        None
+    )
+    html: Annotated[
+        Path | None, typer.Option(metavar="OUT.html", help="Write one self-contained page.")
+    ] = None
+    fail_if_oom: options.FailIfOom = False
+    output_format: options.FullOrJson = "full"
+
+
+class Answer(NamedTuple):
+    """An estimate with what it is of, and what else is told with it."""
+
+    found: "Estimate"
+    facts: "Facts"
+    program: inference.Program
+    effective: "Effective | None"
+    """None where no file was given: the estimate is of all usual choices."""
+    written: Mapping[str, Any]
+    """The file as it is written."""
+    log: "RunLog | None"
+    changes: "tuple[Change, ...]" = ()
+    others: "tuple[Unsaid, ...]" = ()
+
+    @property
+    def option(self) -> "Option":
+        """The file as it was priced, or the first of the choices."""
+        return self.found.options[0]
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the run of the log did not fit."""
+        return self.log is not None and self.log.out_of_memory is not None
+
+
+@options.with_groups
 @options.with_facts
 def estimate(
     file: Annotated[
@@ -52,66 +113,31 @@ def estimate(
     ] = None,
     *,
     recompute: memory_options.Recompute = None,
-    attention: memory_options.Attention = None,
-    fused_kernels: memory_options.FusedKernels = False,
-    loss_kernel: memory_options.LossKernel = None,
-    trainable: memory_options.Trainable = None,
-    lora_rank: memory_options.LoraRank = None,
-    lora_targets: memory_options.LoraTargets = None,
-    lora_dropout: memory_options.LoraDropout = 0.0,
+    style: memory_options.Style,
     overrides: options.Overrides = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
-    fit: Annotated[
-        bool, typer.Option("--fit", help="Largest model, batch and sequence; fewest GPUs.")
-    ] = False,
-    compat: Annotated[
-        str | None, typer.Option(metavar="deepspeed", help="Print DeepSpeed's own two tables.")
-    ] = None,
-    measured: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="One real peak, to calibrate by: 61.2GiB.")
-    ] = None,
-    measured_as: Annotated[
-        str, typer.Option(help="What was measured: allocated, reserved or visible.")
-    ] = "visible",
-    measured_here: Annotated[
-        bool,
-        typer.Option(
-            "--measured-here", help="Measure memory, PCIe and the disk of --nvme for the step."
-        ),
-    ] = False,
-    log: Annotated[
-        Path | None,
-        typer.Option(metavar="TRAIN.log", help="What a run printed, beside the estimate."),
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="OUT.png|svg", help="Write a bar chart.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="OUT.html", help="Write one self-contained page.")
-    ] = None,
-    fail_if_oom: options.FailIfOom = False,
-    output_format: options.FullOrJson = "full",
+    asked: Asked,
     facts: "Facts",
 ) -> None:
     """How many bytes on each GPU, on the host and on NVMe, and which key causes them.
 
     Exit code 1 when the config has errors, or with --fail-if-oom when it does not fit.
     """
-    facts = memory_options.with_style(facts, recompute, attention, fused_kernels, loss_kernel)
+    facts = memory_options.with_style(facts, style, recompute)
     facts = options.with_this_machine(facts)
-    facts = memory_options.with_adapters(facts, lora_rank, lora_targets, lora_dropout)
-    facts = memory_options.with_trainable(facts, trainable)
-    if measured_here:
+    facts = memory_options.with_adapters(facts, style)
+    facts = memory_options.with_trainable(facts, style)
+    if asked.measured_here:
         facts = options.measured_here(facts)
-    if fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
+    if asked.fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
         raise UsageError("--fail-if-oom needs the card: give --device or --device-memory")
-    if log is not None and file is None:
+    if asked.log is not None and file is None:
         raise UsageError("--log needs the config that was run: give FILE")
-    if str(html) == "-":
+    if str(asked.html) == "-":
         raise UsageError("--html: name a file; the tables take standard output")
-    if compat is not None:
-        print_compat(facts, compat, output_format)
+    if asked.compat is not None:
+        print_compat(facts, asked.compat, asked.output_format)
         return
     document = None if file is None else options.load(file, overrides)
     if document is not None:
@@ -121,43 +147,57 @@ def estimate(
     )
     effective = None
     if document is not None:
-        facts = assumed.stages_of_file(document, facts, program.runtime)
-        facts = assumed.usual_precision(document, facts, program.runtime)
-        facts = assumed.as_in_the_file(document, facts, program.runtime)
-        facts = assumed.one_sample(document, facts, program.runtime)
-        facts = assumed.one_pass(document, facts, program.runtime)
+        for assume in assumed.FOR_AN_ESTIMATE:
+            facts = assume(document, facts, program.runtime)
         effective = _resolved(document, facts, program.runtime)
-    if fit:
-        print_limits(facts, effective, program, output_format)
+    if asked.fit:
+        print_limits(facts, effective, program, asked.output_format)
         return
+    answer = _answer(asked, facts, program, effective, document.value if document else {})
+    if asked.plot is not None:
+        with usage():
+            pictures.write_chart(answer.found, asked.plot)
+    if asked.html is not None:
+        said = tables.overall(answer.found, facts, effective is not None)
+        told = verdict.remedy_data(answer.changes, program.runtime, answer.written)
+        with usage():
+            writing.write(asked.html, pictures.page(answer.found, said, told), option="--html")
+    _show(answer, asked.output_format)
+    if asked.fail_if_oom and all(tables.not_fitting(one, facts) for one in answer.found.options):
+        raise typer.Exit(1)
+
+
+def _answer(
+    asked: Asked,
+    facts: "Facts",
+    program: inference.Program,
+    effective: "Effective | None",
+    written: Mapping[str, Any],
+) -> Answer:
+    """The price of a config, or of all usual choices, and what would change it."""
     with usage():
         if effective is not None:
             found = pricing.estimate(effective, facts, runtime=program.runtime)
         else:
             found = search.table(facts, runtime=program.runtime)
-    if measured is not None:
-        found = _calibrated(found, measured, measured_as)
-    written: dict[str, Any] = document.value if document is not None else {}
+    if asked.measured is not None:
+        found = _calibrated(found, asked.measured, asked.measured_as)
     with usage():
-        read = None if log is None else run_log.from_path(log)
-    changes = _changes(found, facts, effective, program, read)
-    others: tuple[Unsaid, ...] = ()
-    if effective is not None and measured is None:  # which answers what nobody said
-        known = program.release_from not in inference.UNASKED
-        others = unsaid.deciding(
-            found.options[0], effective, facts, program.runtime, release_is_known=known
-        )
-    if plot is not None:
-        with usage():
-            pictures.write_chart(found, plot)
-    if html is not None:
-        said = tables.overall(found, facts, effective is not None)
-        told = verdict.remedy_data(changes, program.runtime, written)
-        with usage():
-            writing.write(html, pictures.page(found, said, told), option="--html")
-    _show(found, facts, effective, program, written, output_format, read, changes, others)
-    if fail_if_oom and all(tables.not_fitting(option, facts) for option in found.options):
-        raise typer.Exit(1)
+        log = None if asked.log is None else run_log.from_path(asked.log)
+    answer = Answer(found, facts, program, effective, written, log)
+    if effective is None:
+        return answer
+    if answer.ran_out or tables.not_fitting(answer.option, facts):
+        where = smaller_card(facts, answer.option, log) if log is not None else facts
+        changes = remedies.cheapest_changes(effective, where, runtime=program.runtime)
+        answer = answer._replace(changes=changes)
+    if asked.measured is not None:  # which answers what nobody said
+        return answer
+    known = program.release_from not in inference.UNASKED
+    others = unsaid.deciding(
+        answer.option, effective, facts, program.runtime, release_is_known=known
+    )
+    return answer._replace(others=others)
 
 
 def _resolved(document: "Document", facts: "Facts", program: "Runtime") -> "Effective":
@@ -200,62 +240,35 @@ def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
     return calibration.calibrated(found, fitted)
 
 
-def _changes(
-    found: "Estimate",
-    facts: "Facts",
-    effective: "Effective | None",
-    program: inference.Program,
-    log: "RunLog | None",
-) -> "tuple[Change, ...]":
-    """What would make a config fit, where it does not by the estimate or by the log of a run."""
-    option = found.options[0]
-    lacked = log is not None and log.out_of_memory is not None
-    if effective is None or not (lacked or tables.not_fitting(option, facts)):
-        return ()
-    where = smaller_card(facts, option, log) if log is not None else facts
-    return remedies.cheapest_changes(effective, where, runtime=program.runtime)
-
-
-def _show(
-    found: "Estimate",
-    facts: "Facts",
-    effective: "Effective | None",
-    program: inference.Program,
-    written: Mapping[str, Any],
-    output_format: str,
-    log: "RunLog | None",
-    changes: "tuple[Change, ...]",
-    others: "tuple[Unsaid, ...]",
-) -> None:
-    option = found.options[0]
-    lacked = log is not None and log.out_of_memory is not None
+def _show(answer: Answer, output_format: str) -> None:
+    found, facts, program, log = answer.found, answer.facts, answer.program, answer.log
     comparison = None
     if log is not None:
-        batch = None if effective is None else effective.batch
+        batch = answer.effective.batch if answer.effective is not None else None
         samples = None if batch is None else batch.global_batch
-        comparison = log_comparison.compare(log, option, samples)
+        comparison = log_comparison.compare(log, answer.option, samples)
     if output_format == "json":
         data = {**rendering.as_data(found), **program.data}
         for each, told in zip(found.options, data["options"], strict=True):
             told["lacks"] = search.misfit_below(each.host, each.nvme, facts)
-        if effective is not None:
-            data["remedies"] = verdict.remedy_data(changes, program.runtime, written)
-            data["unsaid"] = verdict.unsaid_data(others)
+        if answer.effective is not None:
+            changes = verdict.remedy_data(answer.changes, program.runtime, answer.written)
+            data |= {"remedies": changes, "unsaid": verdict.unsaid_data(answer.others)}
         if comparison is not None:
             data["log"] = log_comparison.as_data(comparison)
         typer.echo(json.dumps(data, indent=2))
-    elif effective is None:
+    elif answer.effective is None:
         with screen.ending_with(tables.overall(found, facts)):
             tables.print_table(found, facts, program)
     else:
-        first = verdict.remedy_lines(changes[:1], program.runtime, written) if changes else ()
-        said = verdict.verdict(option, facts, found.inputs["precision"])
-        with screen.ending_with(said, *first):
-            tables.print_depth(found, facts, program, changes, written, others)
+        lines = verdict.remedy_lines(answer.changes[:1], program.runtime, answer.written)
+        said = tables.overall(found, facts, is_config=True)
+        with screen.ending_with(said, *(lines if answer.changes else ())):
+            tables.print_depth(answer)
         if log is not None and comparison is not None:
             run_logs.print_comparison(log, comparison)
-            if lacked and not tables.not_fitting(option, facts):
-                for line in verdict.remedy_lines(changes, program.runtime, written):
+            if answer.ran_out and not tables.not_fitting(answer.option, facts):
+                for line in verdict.remedy_lines(answer.changes, program.runtime, answer.written):
                     typer.echo(line)
 
 

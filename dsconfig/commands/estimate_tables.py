@@ -34,12 +34,11 @@ with lazily():
 
 
 if TYPE_CHECKING:
+    from dsconfig.commands.estimate import Answer
     from dsconfig.commands.inference import Program
     from dsconfig.cost.limits import Limit
-    from dsconfig.cost.remedies import Change
     from dsconfig.cost.search import Candidate
     from dsconfig.cost.step_time import StepTime
-    from dsconfig.cost.unsaid import Unsaid
     from dsconfig.facts import Facts
     from dsconfig.facts.machine import HostFacts
 
@@ -233,23 +232,16 @@ def _count(value: int) -> str:
     return _scientific(value) if value >= 10**7 else f"{value:,}"
 
 
-def print_depth(
-    estimate: Estimate,
-    facts: "Facts",
-    program: "Program",
-    changes: "tuple[Change, ...]",
-    written: Mapping[str, Any],
-    others: "tuple[Unsaid, ...]",
-) -> None:
+def print_depth(answer: "Answer") -> None:
     """One config: the verdict, what would turn it, what would make it fit, then components."""
-    option, runtime = estimate.options[0], program.runtime
-    typer.echo(f"{paragraph(f'{_heading(estimate, program)}; {label(option)}')}\n")
-    said = verdicts.verdict(option, facts, estimate.inputs["precision"])
-    typer.echo(emphasised(paragraph(said)))
-    for other in others:
+    estimate, facts, option = answer.found, answer.facts, answer.option
+    runtime, written = answer.program.runtime, answer.written
+    typer.echo(f"{paragraph(f'{_heading(estimate, answer.program)}; {label(option)}')}\n")
+    typer.echo(emphasised(paragraph(overall(estimate, facts, is_config=True))))
+    for other in answer.others:
         typer.echo(paragraph(verdicts.unsaid_line(other)))
     if not_fitting(option, facts):
-        for line in verdicts.remedy_lines(changes, runtime, written):
+        for line in verdicts.remedy_lines(answer.changes, runtime, written):
             typer.echo(line)
     typer.echo(f"\n{_components(option)}\n")
     typer.echo(f"{_levels(option)}\n")

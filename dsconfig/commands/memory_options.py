@@ -1,7 +1,7 @@
 """Flags about how the model is run, as far as memory depends on it."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.options import fact
@@ -17,58 +17,65 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
 
 Recompute = Annotated[str | None, fact(help="none, selective or full.")]
-Attention = Annotated[str | None, fact(help="flash or eager; else as transformers does.")]
-FusedKernels = Annotated[bool, fact("--fused-kernels", help="Fused norm, MLP and loss (Liger).")]
-LossKernel = Annotated[
-    str | None,
-    fact(
-        "--loss",
-        metavar="KERNEL",
-        help="plain (default), 16bit, fused, chunked, or fused-linear (with --fused-kernels).",
-    ),
-]
-Trainable = Annotated[str | None, fact(help="Trainable parameters of a frozen model: 20M.")]
-LoraRank = Annotated[int | None, fact(min=1, help="Rank of adapters beside a frozen model.")]
-LoraTargets = Annotated[
-    str | None,
-    fact(metavar="NAMES", help="What they stand beside: q_proj,v_proj; else every linear map."),
-]
-LoraDropout = Annotated[float, fact(min=0.0, max=1.0, help="Dropout of adapters.")]
 
 
-def with_style(
-    facts: "Facts",
-    recompute: str | None,
-    attention: str | None,
-    fused: bool,
-    loss_kernel: str | None = None,
-) -> "Facts":
+class Style(NamedTuple):
+    """How the model is run and what of it is trained, a flag for each."""
+
+    attention: Annotated[str | None, fact(help="flash or eager; else as transformers does.")] = None
+    fused_kernels: Annotated[
+        bool, fact("--fused-kernels", help="Fused norm, MLP and loss (Liger).")
+    ] = False
+    loss_kernel: Annotated[
+        str | None,
+        fact(
+            "--loss",
+            metavar="KERNEL",
+            help="plain (default), 16bit, fused, chunked, or fused-linear (with --fused-kernels).",
+        ),
+    ] = None
+    trainable: Annotated[str | None, fact(help="Trainable parameters of a frozen model: 20M.")] = (
+        None
+    )
+    lora_rank: Annotated[
+        int | None, fact(min=1, help="Rank of adapters beside a frozen model.")
+    ] = None
+    lora_targets: Annotated[
+        str | None,
+        fact(metavar="NAMES", help="What they stand beside: q_proj,v_proj; else every linear map."),
+    ] = None
+    lora_dropout: Annotated[float, fact(min=0.0, max=1.0, help="Dropout of adapters.")] = 0.0
+
+
+def with_style(facts: "Facts", style: Style, recompute: str | None = None) -> "Facts":
     """The facts with these flags among the training arguments. Raises UsageError."""
     given: dict[str, Any] = {}
     if recompute is not None:
         if recompute not in ("none", "selective", "full"):
             raise UsageError(f"--recompute: {recompute!r} is not none, selective or full")
         given["gradient_checkpointing"] = recompute
-    if attention is not None:
-        if attention not in ("flash", "eager"):
-            raise UsageError(f"--attention: {attention!r} is not flash or eager")
-        given["attn_implementation"] = "eager" if attention == "eager" else "flash_attention_2"
-    if fused:
+    if style.attention is not None:
+        if style.attention not in ("flash", "eager"):
+            raise UsageError(f"--attention: {style.attention!r} is not flash or eager")
+        is_eager = style.attention == "eager"
+        given["attn_implementation"] = "eager" if is_eager else "flash_attention_2"
+    if style.fused_kernels:
         given["use_liger_kernel"] = True
-    if loss_kernel is not None:
-        if loss_kernel not in loss.NAMES:
-            raise UsageError(f"--loss: {loss_kernel!r} is not one of {', '.join(loss.NAMES)}")
-        given["loss"] = loss_kernel
+    if style.loss_kernel is not None:
+        if style.loss_kernel not in loss.NAMES:
+            raise UsageError(f"--loss: {style.loss_kernel!r} is not one of {', '.join(loss.NAMES)}")
+        given["loss"] = style.loss_kernel
     if not given:
         return facts
     training = facts.training or runs.TrainingFacts()
     return replace(facts, training=replace(training, arguments={**training.arguments, **given}))
 
 
-def with_adapters(facts: "Facts", rank: int | None, targets: str | None, dropout: float) -> "Facts":
-    """The facts with a frozen model, and adapters of ``rank`` in it. Raises UsageError."""
+def with_adapters(facts: "Facts", style: Style) -> "Facts":
+    """The facts with a frozen model, and adapters of the rank in it. Raises UsageError."""
+    rank, targets = style.lora_rank, style.lora_targets
     if rank is None:
-        if targets is not None or dropout:
+        if targets is not None or style.lora_dropout:
             raise UsageError("--lora-targets and --lora-dropout tell of adapters: give --lora-rank")
         return facts
     if facts.model is None:
@@ -76,12 +83,13 @@ def with_adapters(facts: "Facts", rank: int | None, targets: str | None, dropout
     every = adapters.ALL_LINEAR if targets is None else targets
     names = [each.strip() for each in every.split(",") if each.strip()]
     with usage():
-        model = adapters.with_adapters(facts.model, rank, names, dropout=dropout > 0)
+        model = adapters.with_adapters(facts.model, rank, names, dropout=style.lora_dropout > 0)
     return replace(facts, model=model)
 
 
-def with_trainable(facts: "Facts", trainable: str | None) -> "Facts":
-    """The facts with all but ``trainable`` parameters frozen. Raises UsageError."""
+def with_trainable(facts: "Facts", style: Style) -> "Facts":
+    """The facts with all but the trainable parameters frozen. Raises UsageError."""
+    trainable = style.trainable
     if trainable is None:
         return facts
     if facts.model is None:

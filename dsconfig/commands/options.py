@@ -183,6 +183,21 @@ def with_flags(names: str, **defaults: object) -> Callable[[Command], Command]:
     return partial(_with, taken, "flags", lambda flags, _: flags)
 
 
+def with_groups(command: Command) -> Command:
+    """Give a command the fields of a NamedTuple as flags, in the place of each parameter that is
+    one.
+    """
+    for name, one in signature(command).parameters.items():
+        if hasattr(one.annotation, "_fields"):
+            made = partial(_grouped, one.annotation)
+            command = _with(signature(one.annotation).parameters, name, made, command)
+    return command
+
+
+def _grouped(group: Callable[..., Any], flags: dict[str, Any], _: str | None) -> Any:
+    return group(**flags)
+
+
 def _with(
     taken: Mapping[str, Parameter],
     place: str,

@@ -26,16 +26,11 @@ if TYPE_CHECKING:
 SHOWN = 10
 
 
+@options.with_groups
 @options.with_facts
 def tune(
     *,
-    attention: memory_options.Attention = None,
-    fused_kernels: memory_options.FusedKernels = False,
-    loss_kernel: memory_options.LossKernel = None,
-    trainable: memory_options.Trainable = None,
-    lora_rank: memory_options.LoraRank = None,
-    lora_targets: memory_options.LoraTargets = None,
-    lora_dropout: memory_options.LoraDropout = 0.0,
+    style: memory_options.Style,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
     show_all: Annotated[bool, typer.Option("--all", help="List every candidate.")] = False,
@@ -56,9 +51,9 @@ def tune(
     facts = options.with_this_machine(facts)
     if facts.training is None or facts.training.sequence_length is None:
         raise UsageError("tune needs the length of a sample: give --seq-len")
-    facts = memory_options.with_style(facts, None, attention, fused_kernels, loss_kernel)
-    facts = memory_options.with_adapters(facts, lora_rank, lora_targets, lora_dropout)
-    facts = memory_options.with_trainable(facts, trainable)
+    facts = memory_options.with_style(facts, style)
+    facts = memory_options.with_adapters(facts, style)
+    facts = memory_options.with_trainable(facts, style)
     with usage():
         found = search.tune(facts, runtime=program)
     won = bool(found) and not found[0].reason

@@ -125,10 +125,13 @@ def facts_of(row: Row) -> Facts:
             facts = gather(**{**given, "model": path, "training_args": arguments})
     else:
         facts = gather(**given, training_args=arguments)
-    facts = memory_options.with_style(
-        facts, others.get("--recompute"), others.get("--attention"), "--fused-kernels" in others
+    style = memory_options.Style(
+        attention=others.get("--attention"),
+        fused_kernels="--fused-kernels" in others,
+        trainable=others.get("--trainable"),
     )
-    return memory_options.with_trainable(facts, others.get("--trainable"))
+    facts = memory_options.with_style(facts, style, others.get("--recompute"))
+    return memory_options.with_trainable(facts, style)
 
 
 def flags_of(flags: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
