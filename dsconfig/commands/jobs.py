@@ -25,7 +25,6 @@ CARRIED = ("NCCL_", "UCX_", "GLOO_", "PYTHONPATH")
 class Job(NamedTuple):
     """What starts on ``nodes`` with as many ``ranks`` on each."""
 
-    name: str
     nodes: int
     ranks: int
     command: Sequence[str]
@@ -39,6 +38,11 @@ class Job(NamedTuple):
     """The fewest nodes that it goes on with, where they are fewer than ``nodes``."""
     hosts: Hosts | None = None
     endpoint: str | None = None
+
+    @property
+    def name(self) -> str:
+        """That of the script."""
+        return Path(self.command[self.command.index("--") + 1]).stem
 
     @property
     def span(self) -> str:

@@ -4,19 +4,32 @@ Flags win over the variables of every launcher, field by field.
 """
 
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from dsconfig.commands.errors import UsageError
+import typer
+
+from dsconfig import hostfile as hostfiles
+from dsconfig.commands.errors import UsageError, usage
 
 PORT = 29400
 """Where nodes meet when nobody says: torchrun's own choice."""
 COMPARED = ("dsconfig-zero", "torch", "numpy", "safetensors", "transformers", "accelerate")
 """Packages whose releases decide what is computed."""
+
+
+class Form(StrEnum):
+    """A job of a cluster, as text."""
+
+    SLURM = "slurm"
+    SSH = "ssh"
 
 
 class Place(NamedTuple):
@@ -25,6 +38,116 @@ class Place(NamedTuple):
     nodes: int
     rank: int
     endpoint: str
+
+
+class Wanted(NamedTuple):
+    """How many nodes there are to be, and with what; None where nobody says."""
+
+    nodes: int | None
+    gpus: int | None
+    """Of each node."""
+    least: int | None
+    """The fewest nodes that will do, None where all are needed."""
+    hosts: hostfiles.Hosts | None
+
+
+_on_nodes = partial(typer.Option, rich_help_panel="Several nodes")
+SLOTS = "HOST[:SLOT,...][@...]"
+
+
+class Where(NamedTuple):
+    """On which devices of which nodes a run is, a flag for each."""
+
+    gpus: Annotated[
+        int | None,
+        typer.Option("--gpus", "--nproc", help="Processes on this node, one per device.", min=1),
+    ] = None
+    nnodes: Annotated[
+        str | None,
+        _on_nodes(
+            "--nnodes",
+            "--nodes",
+            metavar="N|MIN:MAX",
+            help="Number of nodes; with MIN, and --max-restarts, a run goes on when nodes are "
+            "lost.",
+        ),
+    ] = None
+    node_rank: Annotated[
+        int | None, _on_nodes(help="Which of the nodes this is, from 0.", min=0)
+    ] = None
+    rdzv_endpoint: Annotated[
+        str | None, _on_nodes(metavar="HOST:PORT", help="Where node 0 is.")
+    ] = None
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            envvar="PET_MAX_RESTARTS",
+            help="How often all ranks start again after one fails.",
+            min=0,
+        ),
+    ] = 0
+    local_addr: Annotated[str | None, _on_nodes(help="What the others call this node.")] = None
+    join_timeout: Annotated[int, _on_nodes(help="Seconds to wait for the other nodes.", min=1)] = (
+        600
+    )
+    hostfile: Annotated[Path | None, _on_nodes(help="The nodes, in DeepSpeed's form.")] = None
+    include: Annotated[str | None, _on_nodes(metavar=SLOTS, help="Of the hostfile, these.")] = None
+    exclude: Annotated[
+        str | None, _on_nodes(metavar=SLOTS, help="Of the hostfile, all but these.")
+    ] = None
+    emit: Annotated[
+        Form | None,
+        _on_nodes(help="Print the job that starts this on a cluster, and start nothing."),
+    ] = None
+
+    def wanted(self) -> Wanted:
+        """What is asked for, of the hostfile the hosts that are meant. Raises UsageError for flags
+        that contradict each other.
+        """
+        asked = self.nnodes or told_span(os.environ)
+        least, nodes = span(asked)
+        if least == nodes:
+            least = None
+        elif self.max_restarts == 0:
+            raise UsageError(
+                f"--nnodes {asked}: the others start again when a node is lost, which "
+                "--max-restarts allows; give it as well"
+            )
+        if self.hostfile is None:
+            if self.include or self.exclude:
+                raise UsageError("--include and --exclude choose among the hosts of --hostfile")
+            return Wanted(nodes, self.gpus, least, None)
+        with usage():
+            hosts = hostfiles.hosts(self.hostfile, self.include, self.exclude)
+            found = Wanted(len(hosts.names), hosts.ranks, least, hosts)
+        for flag, given, there in (("nnodes", nodes, found.nodes), ("gpus", self.gpus, found.gpus)):
+            if given not in (None, there):
+                raise UsageError(
+                    f"--{flag} {given}: the hosts chosen have {there}; leave the flag out, or "
+                    "choose with --include"
+                )
+        return found
+
+    def insist_on_all_nodes(self) -> None:
+        """Raises UsageError for flags that tell of one of them."""
+        for flag, given in (("node-rank", self.node_rank), ("local-addr", self.local_addr)):
+            if given is not None:
+                raise UsageError(
+                    f"--emit prints the job of all nodes; --{flag} is of one: leave it out"
+                )
+
+    def place(self, wanted: Wanted) -> Place | None:
+        """This node's place among all; of a hostfile also the devices that it trains on."""
+        hosts, rank, endpoint = wanted.hosts, self.node_rank, self.rdzv_endpoint
+        if hosts is None:
+            return place(os.environ, wanted.nodes, rank, endpoint)
+        own = hosts.own_rank() if rank is None else rank
+        first = f"{hostfiles.address(hosts.names[0])}:{PORT}"
+        found = place(os.environ, wanted.nodes, own, endpoint or first)
+        devices = hosts.devices(found.rank if found else 0)
+        if devices is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = devices
+        return found
 
 
 class Launcher(NamedTuple):

@@ -8,9 +8,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkstemp
@@ -19,16 +18,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dsconfig
-from dsconfig import hostfile as hostfiles
 from dsconfig import launched
+from dsconfig.commands import nodes as places
 from dsconfig.commands import options, prepare
-from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.errors import UsageError
 from dsconfig.lazily import lazily
 from dsconfig.report.sizes import size
 
 with lazily():
     from dsconfig.commands import jobs, stopping, text_table, watching
-    from dsconfig.commands import nodes as places
     from dsconfig.cost import step_time
     from dsconfig.facts import facts as empty
     from dsconfig.facts import machine
@@ -58,47 +56,17 @@ RUNS = {Engine.DSENGINE: "dsengine.as_deepspeed", Engine.DEEPSPEED: "dsengine.wi
 """The module that runs a script so."""
 
 
-class Form(StrEnum):
-    """A job of a cluster, as text."""
-
-    SLURM = "slurm"
-    SSH = "ssh"
-
-
-Ranks = Annotated[
-    int | None,
-    typer.Option("--gpus", "--nproc", help="Processes on this node, one per device.", min=1),
+Executor = Annotated[
+    Engine | None,
+    typer.Option(help="What the script imports as deepspeed: dsengine in its place, or itself."),
 ]
-
-_on_nodes = partial(typer.Option, rich_help_panel="Several nodes")
-Nodes = Annotated[
-    str | None,
-    _on_nodes(
-        "--nnodes",
-        "--nodes",
-        metavar="N|MIN:MAX",
-        help="Number of nodes; with MIN, and --max-restarts, a run goes on when nodes are lost.",
-    ),
-]
-NodeRank = Annotated[int | None, _on_nodes(help="Which of the nodes this is, from 0.", min=0)]
-Endpoint = Annotated[str | None, _on_nodes(metavar="HOST:PORT", help="Where node 0 is.")]
-Restarts = Annotated[
+Grace = Annotated[
     int,
-    typer.Option(
-        envvar="PET_MAX_RESTARTS", help="How often all ranks start again after one fails.", min=0
-    ),
-]
-LocalAddress = Annotated[str | None, _on_nodes(help="What the others call this node.")]
-JoinTimeout = Annotated[int, _on_nodes(help="Seconds to wait for the other nodes.", min=1)]
-Hostfile = Annotated[Path | None, _on_nodes(help="The nodes, in DeepSpeed's form.")]
-SLOTS = "HOST[:SLOT,...][@...]"
-Include = Annotated[str | None, _on_nodes(metavar=SLOTS, help="Of the hostfile, these.")]
-Exclude = Annotated[str | None, _on_nodes(metavar=SLOTS, help="Of the hostfile, all but these.")]
-Emit = Annotated[
-    Form | None, _on_nodes(help="Print the job that starts this on a cluster, and start nothing.")
+    typer.Option(help="Seconds that ranks have to end after a signal; torch 2.11 gives 30.", min=0),
 ]
 
 
+@options.with_groups
 @options.with_flags(
     "device model params training_args accelerate_config micro_batch global_batch accumulation "
     "sequence_length precision learning_rate total_steps warmup_steps host_memory"
@@ -107,32 +75,12 @@ def run(
     context: typer.Context,
     file: prepare.ConfigOrPlan,
     script: Annotated[list[str], typer.Argument(metavar="-- SCRIPT [ARGS]...")],
-    engine: Annotated[
-        Engine | None,
-        typer.Option(
-            help="What the script imports as deepspeed: dsengine in its place, or itself."
-        ),
-    ] = None,
-    gpus: Ranks = None,
-    nnodes: Nodes = None,
-    node_rank: NodeRank = None,
-    rdzv_endpoint: Endpoint = None,
-    max_restarts: Restarts = 0,
-    local_addr: LocalAddress = None,
-    join_timeout: JoinTimeout = 600,
-    hostfile: Hostfile = None,
-    include: Include = None,
-    exclude: Exclude = None,
-    emit: Emit = None,
+    engine: Executor = None,
     *,
+    where: places.Where,
     flags: Mapping[str, object],
     overrides: options.Overrides = None,
-    grace: Annotated[
-        int,
-        typer.Option(
-            help="Seconds that ranks have to end after a signal; torch 2.11 gives 30.", min=0
-        ),
-    ] = 30,
+    grace: Grace = 30,
 ) -> None:
     """Plan the run of FILE once, then train: SCRIPT runs under torchrun, every rank by that plan.
 
@@ -147,79 +95,70 @@ def run(
     """
     if not Path(script[0]).is_file():
         raise UsageError(f"no script at {script[0]}")
-    if emit is None and find_spec("torch") is None:
+    if where.emit is None and find_spec("torch") is None:
         raise UsageError("run trains with torch, which is not installed: " + INSTALL)
     executor = Engine.DSENGINE if engine is None else engine
-    if emit is None and executor is Engine.DEEPSPEED and find_spec("deepspeed") is None:
+    if where.emit is None and executor is Engine.DEEPSPEED and find_spec("deepspeed") is None:
         raise UsageError("--engine deepspeed: it is not installed: pip install deepspeed")
-    program = [*script, *context.args]
-    least, nodes = _span(nnodes or places.told_span(os.environ), max_restarts)
-    hosts = _hosts(hostfile, include, exclude, nodes, gpus)
-    if hosts is not None:
-        nodes, gpus = len(hosts.names), hosts.ranks
-    if emit is not None:
-        for flag, given in (("node-rank", node_rank), ("local-addr", local_addr)):
-            if given is not None:
-                raise UsageError(
-                    f"--emit prints the job of all nodes; --{flag} is of one: leave it out"
-                )
-        made, facts = plan_of(file, gpus, nodes or 1, flags, overrides, executor)
+    program, wanted = [*script, *context.args], where.wanted()
+    if where.emit is not None:
+        where.insist_on_all_nodes()
+        made, facts = plan_of(file, wanted.gpus, wanted.nodes or 1, flags, overrides, executor)
         again = {_FLAGS.get(name, name): value for name, value in flags.items()}
-        again |= {"set": overrides, "engine": engine, "gpus": gpus, "grace": grace}
-        again |= {"max_restarts": max_restarts, "join_timeout": join_timeout}
-        job = jobs.Job(
-            name=Path(script[0]).stem,
-            nodes=made.nodes,
-            ranks=made.mesh.world_size // made.nodes,
-            command=jobs.command(_of_a_file(file), again, program),
-            notes=[banner(made), *_room(made, facts), *_unshared(made, least)],
-            on_cards=facts.device is None or facts.device.kind != "cpu",
-            restarts=max_restarts,
-            grace=grace,
-            least=least,
-            hosts=hosts,
-            endpoint=rdzv_endpoint,
-        )
-        typer.echo(jobs.slurm(job) if emit is Form.SLURM else jobs.ssh(job))
+        again |= {"set": overrides, "engine": engine, "gpus": wanted.gpus, "grace": grace}
+        again |= {"max_restarts": where.max_restarts, "join_timeout": where.join_timeout}
+        command = jobs.command(_of_a_file(file), again, program)
+        job = _job(made, facts, where, wanted, command, grace)
+        typer.echo(jobs.slurm(job) if where.emit is places.Form.SLURM else jobs.ssh(job))
         return
-    where = _place(nodes, node_rank, rdzv_endpoint, hosts)
+    place = where.place(wanted)
     made, facts = None, empty.Facts()
-    if where is None or where.rank == 0:
-        of = 1 if where is None else where.nodes
-        made, facts = plan_of(file, gpus, of, flags, overrides, executor)
+    if place is None or place.rank == 0:
+        of = 1 if place is None else place.nodes
+        made, facts = plan_of(file, wanted.gpus, of, flags, overrides, executor)
         insist_on_cards(made.mesh.world_size // made.nodes)
-        said = "\n".join([banner(made), *_unshared(made, least)])
+        said = "\n".join([banner(made), *_unshared(made, wanted.least)])
     else:
-        said = f"dsconfig run: node {where.rank} of {where.nodes}, by the plan of node 0"
+        said = f"dsconfig run: node {place.rank} of {place.nodes}, by the plan of node 0"
     typer.echo(text_table.fitted(said), err=True)
-    meeting = where and {
-        **where._asdict(),
-        "least": least or where.nodes,
+    meeting = place and {
+        **place._asdict(),
+        "least": wanted.least or place.nodes,
         "fingerprint": places.fingerprint(file, program),
-        "seconds": join_timeout,
-        "ranks": gpus,
+        "seconds": where.join_timeout,
+        "ranks": wanted.gpus,
         "cards": len(machine.cards_here()),
     }
     if engine is not None:
         program = ["-m", RUNS[engine], *program]
-    if local_addr is not None:
-        program = [f"--local-addr={local_addr}", *program]
-    program = [f"--max-restarts={max_restarts}", *program]
+    if where.local_addr is not None:
+        program = [f"--local-addr={where.local_addr}", *program]
+    program = [f"--max-restarts={where.max_restarts}", *program]
     known = watching.Expected(ranks=0) if made is None else expected(made, facts)
     raise typer.Exit(_train(made, program, known, grace, meeting))
 
 
-def _span(nnodes: str | None, restarts: int) -> tuple[int | None, int | None]:
-    """The fewest nodes, None where all are needed, and how many there are. Raises UsageError."""
-    least, nodes = places.span(nnodes)
-    if least == nodes:
-        return None, nodes
-    if restarts == 0:
-        raise UsageError(
-            f"--nnodes {nnodes}: the others start again when a node is lost, which --max-restarts "
-            "allows; give it as well"
-        )
-    return least, nodes
+def _job(
+    made: "Plan",
+    facts: "Facts",
+    where: places.Where,
+    wanted: places.Wanted,
+    command: Sequence[str],
+    grace: int,
+) -> "jobs.Job":
+    """The run as a job of a cluster."""
+    return jobs.Job(
+        nodes=made.nodes,
+        ranks=made.mesh.world_size // made.nodes,
+        command=command,
+        notes=[banner(made), *_room(made, facts), *_unshared(made, wanted.least)],
+        on_cards=facts.device is None or facts.device.kind != "cpu",
+        restarts=where.max_restarts,
+        grace=grace,
+        least=wanted.least,
+        hosts=wanted.hosts,
+        endpoint=where.rdzv_endpoint,
+    )
 
 
 def _unshared(made: "Plan", least: int | None) -> list[str]:
@@ -230,45 +169,6 @@ def _unshared(made: "Plan", least: int | None) -> list[str]:
         return []
     listed = ", ".join(map(str, bad))
     return [f"note: {listed} nodes cannot share a global batch of {batch}; the run would end there"]
-
-
-def _hosts(
-    hostfile: Path | None,
-    include: str | None,
-    exclude: str | None,
-    nodes: int | None,
-    gpus: int | None,
-) -> "hostfiles.Hosts | None":
-    """Those of the hostfile that are meant. Raises UsageError for flags that say otherwise."""
-    if hostfile is None:
-        if include or exclude:
-            raise UsageError("--include and --exclude choose among the hosts of --hostfile")
-        return None
-    with usage():
-        hosts = hostfiles.hosts(hostfile, include, exclude)
-        ranks = hosts.ranks
-    for flag, asked, there in (("nnodes", nodes, len(hosts.names)), ("gpus", gpus, ranks)):
-        if asked is not None and asked != there:
-            raise UsageError(
-                f"--{flag} {asked}: the hosts chosen have {there}; leave the flag out, or choose "
-                "with --include"
-            )
-    return hosts
-
-
-def _place(
-    nodes: int | None, rank: int | None, endpoint: str | None, hosts: "hostfiles.Hosts | None"
-) -> "places.Place | None":
-    """This node's place among all; of a hostfile also the devices that it trains on."""
-    if hosts is None:
-        return places.place(os.environ, nodes, rank, endpoint)
-    own = hosts.own_rank() if rank is None else rank
-    first = f"{hostfiles.address(hosts.names[0])}:{places.PORT}"
-    where = places.place(os.environ, nodes, own, endpoint or first)
-    devices = hosts.devices(where.rank if where else 0)
-    if devices is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = devices
-    return where
 
 
 _FLAGS = {"sequence_length": "seq_len"}
