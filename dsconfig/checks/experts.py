@@ -24,17 +24,38 @@ def expert_parallel_values(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "expert_parallel": {"enabled": true, "num_expert_groups": 4,
         "num_limited_groups": 2}}
     """
-    block = config.block("expert_parallel")
     if not config.switch("expert_parallel", "enabled"):
         return
-    size = block.get("autoep_size", 1)
     tp = config.read(TP, "autotp_size", 0)
+    faults = _unfit(config, tp)
+    told = [name for name, wrong, _ in faults if wrong]
+    for name, wrong, what in (*faults, *_wrong_values(config, told)):
+        if wrong:
+            yield Finding(
+                path=(*EP, name),
+                message=f"expert_parallel.{name} {what}: {NOW}",
+                help="correct it, or leave it out for the default",
+            )
+    yield from _with_others(config, tp)
+    world, size = config.facts.world_size, config.get(*EP, "autoep_size")
+    if world is not None and isinstance(size, int) and size > 1 and world % size:
+        yield Finding(
+            path=(*EP, "autoep_size"),
+            message=f"autoep_size {size} does not divide {world} ranks: {NOW}",
+            help="write a divisor of the number of ranks",
+        )
+
+
+def _unfit(config: Context, tp: int) -> tuple[tuple[str, bool, str], ...]:
+    """Sizes and pairs by the name of the key: whether they do not fit, and what has to be."""
+    block = config.block("expert_parallel")
+    size = block.get("autoep_size", 1)
     comm = block.get("comm_backend", "comm")
     groups = config.number("expert_parallel", "num_expert_groups") or math.inf
     limited = config.number("expert_parallel", "num_limited_groups") or 0
     fused_rows = block.get("row_weighting_impl") == "fused"
     fused_sum = block.get("combine_impl") == "fused_weighted_sum"
-    faults: tuple[tuple[str, bool, str], ...] = (
+    return (
         ("autoep_size", not isinstance(size, int) or size < 1, "must be 1 or more"),
         (
             "expert_tensor_parallel_size",
@@ -69,22 +90,6 @@ def expert_parallel_values(config: Context) -> Iterator[Finding]:
             "does not go with tensor parallelism",
         ),
     )
-    told = [name for name, wrong, _ in faults if wrong]
-    for name, wrong, what in (*faults, *_wrong_values(config, told)):
-        if wrong:
-            yield Finding(
-                path=(*EP, name),
-                message=f"expert_parallel.{name} {what}: {NOW}",
-                help="correct it, or leave it out for the default",
-            )
-    yield from _with_others(config, tp)
-    world = config.facts.world_size
-    if world is not None and isinstance(size, int) and size > 1 and world % size:
-        yield Finding(
-            path=(*EP, "autoep_size"),
-            message=f"autoep_size {size} does not divide {world} ranks: {NOW}",
-            help="write a divisor of the number of ranks",
-        )
 
 
 def _wrong_values(config: Context, told: list[str]) -> Iterator[tuple[str, bool, str]]:
