@@ -20,8 +20,6 @@ from dsconfig.source.pointer import join, split
 with lazily():
     from dsconfig.checks import spelling
 
-
-"""Top-level keys for editors and for this program."""
 COMMENT_MARKS = ("_", "//", "#", "$", "/*", "--")
 COMMENT_WORDS = ("comment", "comments", "note", "notes", "description")
 IGNORED = "it is ignored without a word"
@@ -388,9 +386,7 @@ def comment_key(config: Context) -> Iterator[Finding]:
         argument = path[:2] in PARAMETERS
         refused = _refused(config, path) or argument
         where = _dotted(path[:-1]) or "the top level"
-        what = f"DeepSpeed {config.release} refuses" if refused else "every program tolerates"
-        if argument:
-            what = "the constructor refuses"
+        what = "the constructor refuses" if argument else f"DeepSpeed {config.release} refuses"
         yield Finding(
             path=path,
             message=f'"{path[-1]}" is a comment in {where}, where {what} it'
