@@ -80,3 +80,26 @@ def test_the_lines_of_a_text_are_looked_up_once_for_all_its_fixes(
     assert sum(each.fix is not None for each in found) == 50
     assert next(made) == 1
     assert layout.line_index is positions.line_index
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("seed", "DSC021", "a name of TrainingArguments"),
+        ("aio_block_size", "DSC021", 'write it as "block_size" in aio'),
+    ],
+)
+def test_a_name_at_the_top_level_is_known_for_what_it_means(
+    name: str, code: str, words: str
+) -> None:
+    """A script's own setting, though a block has its name; a block's name joined with a key's."""
+    told = dsconfig.validate({"train_batch_size": 8, name: 5}).diagnostics
+    (found,) = (each for each in told if each.pointer == f"/{name}")
+    assert found.code == code
+    assert found.help is not None and words in found.help
+
+
+def test_a_key_to_come_is_told_once() -> None:
+    config = {"train_batch_size": 8, "zero_optimization": {"stage": 2, "leaf_module": None}}
+    told = dsconfig.validate(config, version="0.9.1").diagnostics
+    assert [each.code for each in told if each.pointer.endswith("leaf_module")] == ["DSC811"]

@@ -37,6 +37,16 @@ def test_one_precision_at_most_and_bf16_where_the_device_has_it(config, flags, f
     assert switches(resolution) == {"fp16": fp16, "bf16": bf16}
 
 
+@pytest.mark.parametrize(
+    ("config", "device", "lacks"),
+    [(BOTH, "t4", True), ({"fp16": {"enabled": A}, "bf16": {"enabled": False}}, "h100", False)],
+)
+def test_fp16_is_laid_to_the_card_only_where_it_has_no_bf16(config, device, lacks):
+    ledger = resolved(config, device=device).ledger
+    (entry,) = (each for each in ledger if each.pointer == "/fp16/enabled")
+    assert ("has no bf16" in entry.rule) is lacks
+
+
 def test_a_model_trained_in_bf16_goes_to_fp16_only_with_a_warning():
     resolution = resolved(BOTH, device="v100-16gb", model="llama-2-7b", world_size=1)
     assert "DSC350" in {found.code for found in resolution.diagnostics}
