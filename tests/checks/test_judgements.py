@@ -251,6 +251,14 @@ def test_of_a_template_only_the_keys_are_judged():
     assert {each.code for each in found} == {"DSC008", "DSC021", "DSC701"}
 
 
+def test_a_key_of_the_documentation_alone_is_told_in_a_template_too():
+    text = '{"train_batch_size": {{ batch }}, "zero_optimization": {"grad_hooks": true}}'
+    found = dsconfig.validate(text, version="0.19.8").diagnostics
+    assert ("DSC029", "/zero_optimization/grad_hooks") in {
+        (each.code, each.pointer) for each in found
+    }
+
+
 def test_a_sum_of_gradients_is_refused_since_deepspeed_knows_the_key():
     config = {"train_batch_size": 8, "gradient_allreduce_op": "sum"} | zero(3)
     assert "DSC416" in codes(config, runtime="deepspeed", version="0.19.6")

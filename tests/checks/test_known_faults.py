@@ -77,3 +77,11 @@ def test_the_ranges_are_those_of_the_sources() -> None:
     if clone is None:
         pytest.skip("DEEPSPEED_CLONE names no clone of DeepSpeed with its tags")
     assert differing(clone) == []
+
+
+def test_a_fault_without_reduce_scatter_is_not_that_of_the_default() -> None:
+    zero = {"stage": 3, "contiguous_gradients": True}
+    plain = {"train_batch_size": 8, "zero_optimization": zero}
+    without = {**plain, "zero_optimization": {**zero, "reduce_scatter": False}}
+    assert "DSC841" in codes(without, "0.10.0")
+    assert "DSC841" not in codes(plain, "0.10.0")
