@@ -85,11 +85,12 @@ def test_less_memory_than_the_states_need_is_enough_with_nvme_alone(tmp_path: Pa
     """Masters, gradients and moments are 1920 MiB, and the weights 240 MiB; of the states the
     gradients alone stay in memory, and a checkpoint brings no more of them there.
 
-    On NVMe it trains with 1650 MiB, not with 1600; the limit leaves a busy machine 200 more.
+    On NVMe it takes 1110 MiB, weights that backward waits for among them; the limit leaves a
+    busy machine half as much again.
     """
-    on_nvme = limited("nvme", tmp_path, 1850)
+    on_nvme = limited("nvme", tmp_path, 1650)
     assert on_nvme.returncode == 0, on_nvme.stderr
-    on_host = limited("cpu", tmp_path, 1850)
+    on_host = limited("cpu", tmp_path, 1650)
     assert on_host.returncode == 1
     assert "main memory, and the limit of this process leaves" in on_host.stderr
     assert "set offload_optimizer.device to nvme" in on_host.stderr

@@ -15,8 +15,8 @@ from torch import nn
 import dsengine
 from ports import reserved_port
 
-_ARENA_MAX = -8
-"""``M_ARENA_MAX`` of mallopt(3)."""
+_MMAP_THRESHOLD, _ARENA_MAX = -3, -8
+"""``M_MMAP_THRESHOLD`` and ``M_ARENA_MAX`` of mallopt(3)."""
 WIDTH, LAYERS = 1024, 120
 """120 Mi parameters: 240 MiB in bf16, 1920 MiB of masters, gradients and AdamW's moments."""
 
@@ -59,7 +59,9 @@ def trained(device: str, folder: str, width: int, layers: int) -> list[float]:
 
 def main() -> None:
     device, folder, mebibytes = sys.argv[1:]
-    ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)  # how threads meet is not to decide what is taken
+    libc = ctypes.CDLL(None)  # how threads meet and the heap is cut is not to decide what is taken
+    libc.mallopt(_ARENA_MAX, 1)
+    libc.mallopt(_MMAP_THRESHOLD, 128 * 1024)
     os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
     os.environ["MASTER_PORT"] = str(reserved_port())
     trained(device, folder, 16, 2)
