@@ -77,8 +77,7 @@ def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "optimizer": {"type": "Lamb", "params": {"lr": 0.001}}, "fp16":
         {"enabled": true, "loss_scale": 0}}
     """
-    scale = config.read(("fp16",), "loss_scale", 0.0)
-    if config.is_optimizer("Lamb") and scale != 0:
+    if config.is_optimizer("Lamb") and (scale := config.in_force(("fp16",), "loss_scale")) != 0:
         yield Finding(
             path=("fp16", "loss_scale"),
             message=f"Lamb needs a dynamic loss scale, and it is fixed at {scale:g}: {NOW}",
@@ -137,8 +136,8 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """
     if not config.is_optimizer("Muon") or config.stage != 3:
         return
-    scatters = config.read(ZERO, "reduce_scatter", True)
-    quantized = config.read(ZERO, "zero_quantized_gradients", False)
+    scatters = config.in_force(ZERO, "reduce_scatter")
+    quantized = config.in_force(ZERO, "zero_quantized_gradients")
     if scatters or quantized:
         path = (*ZERO, "reduce_scatter")
         yield Finding(

@@ -124,7 +124,7 @@ def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3,
         "zero_quantized_weights": true}}
     """
-    quantized = config.read(ZERO, "zero_quantized_weights", False)
+    quantized = config.in_force(ZERO, "zero_quantized_weights")
     if config.switch("torch_autocast", "enabled") and quantized:
         yield Finding(
             path=(*ZERO, "zero_quantized_weights"),

@@ -52,7 +52,7 @@ def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "pipeline_loading_checkpoint":
         true}}
     """
-    if config.read(ZERO, "pipeline_loading_checkpoint", False) and config.stage in (1, 2):
+    if config.in_force(ZERO, "pipeline_loading_checkpoint") and config.stage in (1, 2):
         yield Finding(
             path=(*ZERO, "pipeline_loading_checkpoint"),
             message=f"pipeline_loading_checkpoint at ZeRO stage {config.stage}: DeepSpeed "

@@ -13,11 +13,11 @@ TARGETS = ("offload_activation", "offload_parameters", "offload_opt_states")
 
 
 def _on(config: Context, name: str) -> bool:
-    return config.read(COMPILE, name, False)
+    return config.is_on(COMPILE, name)
 
 
 def _passes(config: Context) -> list[str]:
-    return config.read(COMPILE, "passes", [])
+    return config.in_force(COMPILE, "passes") or []
 
 
 @refusal("DSC471", wakes="compile", late=True)
@@ -74,7 +74,7 @@ def compile_falls_back(config: Context) -> Iterator[Finding]:
         true}}
     """
     passes = _passes(config)
-    split = config.read(("tensor_parallel",), "autotp_size", 0)
+    split = config.in_force(("tensor_parallel",), "autotp_size")
     if "autosp" in passes and config.stage > 1:
         yield _fallback("passes", f"the pass autosp does not go with ZeRO stage {config.stage}")
     elif "autotp" in passes and split <= 1:
@@ -105,7 +105,7 @@ def compile_around_experts(config: Context) -> Iterator[Finding]:
         return
     reasons = {
         "DeepCompile": _on(config, "deepcompile"),
-        "tensor parallelism": config.read(("tensor_parallel",), "autotp_size", 0) > 1,
+        "tensor parallelism": config.in_force(("tensor_parallel",), "autotp_size") > 1,
         "sequence parallelism": (config.number("sequence_parallel_size") or 1) > 1,
         "ZeRO stage 3": config.stage == 3,
         "offload": config.offload("offload_optimizer") != "none"

@@ -26,7 +26,7 @@ def expert_parallel_values(config: Context) -> Iterator[Finding]:
     """
     if not config.switch("expert_parallel", "enabled"):
         return
-    tp = config.read(TP, "autotp_size", 0)
+    tp = config.in_force(TP, "autotp_size")
     faults = _unfit(config, tp)
     told = [name for name, wrong, _ in faults if wrong]
     for name, wrong, what in (*faults, *_wrong_values(config, told)):
@@ -106,15 +106,15 @@ def _with_others(config: Context, tp: int) -> Iterator[Finding]:
     offloaded = "none" not in (config.offload("offload_param"), config.offload("offload_optimizer"))
     stage3 = config.stage == 3
     faults = (
-        (("compile", "deepcompile"), tp > 1 and config.read(("compile",), "deepcompile", False)),
+        (("compile", "deepcompile"), tp > 1 and config.is_on(("compile",), "deepcompile")),
         ((*ZERO, "offload_optimizer"), tp > 1 and offloaded),
         (
             (*ZERO, "zero_quantized_gradients"),
-            stage3 and config.read(ZERO, "zero_quantized_gradients", False),
+            stage3 and config.in_force(ZERO, "zero_quantized_gradients"),
         ),
         (
             (*ZERO, "zero_hpz_partition_size"),
-            stage3 and config.read(ZERO, "zero_hpz_partition_size", 1) > 1,
+            stage3 and config.in_force(ZERO, "zero_hpz_partition_size") > 1,
         ),
         (
             ("sequence_parallel_size",),

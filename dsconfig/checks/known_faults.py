@@ -118,10 +118,6 @@ def _offloads(config: Context) -> bool:
     return config.offload("offload_optimizer") != "none"
 
 
-def _overlaps(config: Context) -> bool:
-    return config.read(ZERO, "overlap_comm", config.stage == 3)
-
-
 def _clips(config: Context) -> bool:
     return (config.number("gradient_clipping") or 0) > 0
 
@@ -208,7 +204,7 @@ def overlap_overwrites_bucket(config: Context) -> Iterator[Told]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": false}}
     """
-    if config.stage in (1, 2) and _overlaps(config):
+    if config.stage in (1, 2) and config.overlap_comm:
         said = "may overwrite gradients that are still being reduced, on slow links above all"
         yield Told((*ZERO, "overlap_comm"), said)
 
@@ -230,7 +226,7 @@ def overlap_recycles_buffer(config: Context) -> Iterator[Told]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": false}}
     """
-    if config.stage in (1, 2) and _overlaps(config):
+    if config.stage in (1, 2) and config.overlap_comm:
         said = "may reuse the memory of a reduction that is under way: the loss can become NaN"
         yield Told((*ZERO, "overlap_comm"), said)
 
@@ -276,7 +272,7 @@ def last_micro_step_not_reduced(config: Context) -> Iterator[Told]:
         "data_types": {"grad_accum_dtype": "fp32"}}
     """
     sums = config.get("data_types", "grad_accum_dtype")
-    early = config.read((config.bf16_block,), "immediate_grad_update", False)
+    early = config.is_on((config.bf16_block,), "immediate_grad_update")
     if config.stage == 1 and config.bf16 and sums in ("fp32", "float32") and not early:
         said = "do not reduce the gradient of the last micro step, so that ranks drift apart"
         yield Told(("data_types", "grad_accum_dtype"), said)
@@ -387,8 +383,8 @@ def full_bucket_not_reduced(config: Context) -> Iterator[Told]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_scatter": false}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_scatter": true}}
     """
-    contiguous = config.read(ZERO, "contiguous_gradients", True)
-    if config.stage == 3 and contiguous and not config.read(ZERO, "reduce_scatter", True):
+    contiguous = config.in_force(ZERO, "contiguous_gradients")
+    if config.stage == 3 and contiguous and not config.in_force(ZERO, "reduce_scatter"):
         said = "do not reduce the gradient of a weight exactly as large as reduce_bucket_size"
         yield Told((*ZERO, "reduce_scatter"), said)
 

@@ -20,7 +20,7 @@ ADVICE = (
 
 
 def _is_dynamic(config: Context) -> bool:
-    return config.read(FP16, "loss_scale", 0.0) == 0
+    return config.in_force(FP16, "loss_scale") == 0
 
 
 @refusal("DSC321", also=(Effect.ALTERED,), wakes="fp16")
@@ -83,8 +83,8 @@ def loss_scale_starts_below_minimum(config: Context) -> Iterator[Finding]:
     """
     if not config.fp16 or not _is_dynamic(config):
         return
-    power = config.read(FP16, "initial_scale_power", 16)
-    minimum = config.read(FP16, "min_loss_scale", 1)
+    power = config.in_force(FP16, "initial_scale_power")
+    minimum = config.in_force(FP16, "min_loss_scale")
     if 0 <= power <= LARGEST_POWER and minimum > 1 and 2**power <= minimum:
         yield Finding(
             path=(*FP16, "min_loss_scale"),
@@ -101,7 +101,7 @@ def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "fp16": {"enabled": true, "hysteresis": -5}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true, "hysteresis": 2}}
     """
-    value = config.read(FP16, "hysteresis", 2)
+    value = config.in_force(FP16, "hysteresis")
     if value < 1:
         yield Finding(
             path=(*FP16, "hysteresis"),
@@ -123,7 +123,7 @@ def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
         "initial_scale_power": 200}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 16}}
     """
-    power = config.read(FP16, "initial_scale_power", 16)
+    power = config.in_force(FP16, "initial_scale_power")
     if 0 <= power <= LARGEST_POWER or not _is_dynamic(config):
         return
     stops = power > LARGEST_POWER and config.fp16 and config.stage > 0
@@ -149,7 +149,7 @@ def loss_scale_too_large(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 1e30}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 0}}
     """
-    scale = config.read(FP16, "loss_scale", 0.0)
+    scale = config.in_force(FP16, "loss_scale")
     if config.fp16 and scale >= UNUSABLE_SCALE:
         yield Finding(
             path=(*FP16, "loss_scale"),
@@ -169,7 +169,7 @@ def fixed_loss_scale(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 8}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 0}}
     """
-    scale = config.read(FP16, "loss_scale", 0.0)
+    scale = config.in_force(FP16, "loss_scale")
     if not config.fp16 or not 0 < scale < UNUSABLE_SCALE:
         return
     idle = ("initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")

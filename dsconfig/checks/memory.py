@@ -32,8 +32,8 @@ def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
     model = config.facts.model
     if model is None or config.stage == 0:
         return
-    size = config.read(ZERO, BUCKET, 0)
-    if size > model.parameters:
+    size = config.in_force(ZERO, BUCKET)
+    if config.written(ZERO, BUCKET) and size > model.parameters:
         tenth = model.parameters // 10
         # To two leading digits.
         digits = max(len(str(tenth)) - 2, 0)
@@ -100,7 +100,7 @@ def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
         return
     if config.stage != 3 or config.offload("offload_param") != "nvme":
         return
-    size = config.read(path, "buffer_size", 100_000_000)
+    size = config.in_force(path, "buffer_size")
     share = -(-model.largest_tensor // (world or 1))
     if size < share and (world is not None or config.written(path, "buffer_size")):
         yield Finding(

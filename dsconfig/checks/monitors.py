@@ -18,7 +18,7 @@ def monitor_package(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "csv_monitor": {"enabled": true}}
     """
     for block, package in PACKAGES.items():
-        if config.read((block,), "enabled", False):
+        if config.is_on((block,), "enabled"):
             yield Finding(
                 path=(block, "enabled"),
                 message=f"{block} needs the package {package} on every node",

@@ -141,11 +141,11 @@ def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
         "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}
     """
-    ratio = config.read((*ZERO, "offload_optimizer"), "ratio", 1.0)
     offloaded = config.offload("offload_optimizer") != "none"
-    if config.stage != 3 or ratio >= 1 or not offloaded or config.optimizer is None:
+    if config.stage != 3 or not offloaded or config.optimizer is None:
         return
-    if not config.builds_cpu_adam:
+    ratio = config.in_force((*ZERO, "offload_optimizer"), "ratio")
+    if ratio < 1 and not config.builds_cpu_adam:
         yield Finding(
             path=(*ZERO, "offload_optimizer", "ratio"),
             message=f"offload_optimizer.ratio {ratio:g} needs DeepSpeed's CPU Adam: {NOW}",
@@ -178,7 +178,7 @@ def super_offload_without_device(config: Context) -> Iterator[Finding]:
         "cpu", "super_offload": true}}}
     """
     path = (*ZERO, "offload_optimizer")
-    if not config.read(path, "super_offload", False) or config.stage != 3:
+    if config.stage != 3 or not config.is_on(path, "super_offload"):
         return
     device = config.facts.device
     if device is not None and device.kind != "cuda":

@@ -66,7 +66,7 @@ def autotp_size(config: Context) -> Iterator[Finding]:
     bad: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 3}}
     good: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 4}}
     """
-    size = config.read(TP, "autotp_size", 0)
+    size = config.in_force(TP, "autotp_size")
     world = config.facts.world_size
     path: Path = (*TP, "autotp_size")
     if size < 0:
@@ -104,7 +104,7 @@ def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
     good: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 2},
         "zero_optimization": {"stage": 2}}
     """
-    size = config.read(TP, "autotp_size", 0)
+    size = config.in_force(TP, "autotp_size")
     in_range = config.since("0.16.4") and not config.since("0.19.4")
     if in_range and size > 1 and config.stage == 3:
         yield Finding(

@@ -84,7 +84,7 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
     """
     if config.stage == 0 or not config.since("0.5.0"):
         return
-    states = config.read((config.bf16_block,), "bf16_optimizer_states", False)
+    states = config.is_on((config.bf16_block,), "bf16_optimizer_states")
     offloaded = config.offload("offload_optimizer") != "none"
     on_host = config.optimizer is None or config.builds_cpu_adam
     for path in MASTER_KEYS[:2]:
@@ -126,7 +126,7 @@ def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "fp16": {"enabled": false, "auto_cast": true}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true, "auto_cast": true}}
     """
-    if not config.read(("fp16",), "auto_cast", False) or config.fp16:
+    if not config.is_on(("fp16",), "auto_cast") or config.fp16:
         return
     if config.has("fp16", "enabled") and not config.written(("fp16",), "enabled"):
         return

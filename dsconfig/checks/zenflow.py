@@ -60,7 +60,7 @@ def zenflow_selection(config: Context) -> Iterator[Finding]:
         return
     for breach in config.unmet_condition("zenflow-selection"):
         yield _selection(breach.path[-1], f"{breach.said}: DeepSpeed stops while it reads the file")
-    strategy = config.read(BLOCK, "select_strategy", "auto")
+    strategy = config.in_force(BLOCK, "select_strategy")
     interval = config.reading.values[BLOCK].get("select_interval", "auto")
     update = config.reading.values[BLOCK].get("update_interval", "auto")
     numeric = isinstance(interval, int)
@@ -94,9 +94,9 @@ def zenflow_offload_needs_overlap(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true,
         "offload_optimizer": {"device": "cpu"}, "zenflow": {"offload": true}}}
     """
-    if not _is_on(config) or not config.read(BLOCK, "offload", False) or config.stage == 0:
+    if not _is_on(config) or not config.is_on(BLOCK, "offload") or config.stage == 0:
         return
-    if not config.read(ZERO, "overlap_comm", config.stage == 3):
+    if not config.overlap_comm:
         yield Finding(
             path=(*BLOCK, "offload"),
             message=f"zenflow.offload needs overlap_comm: {NOW}",

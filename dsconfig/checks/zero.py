@@ -35,7 +35,7 @@ def grad_norm_needed(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2,
         "compute_grad_norm": false}}
     """
-    if config.read(ZERO, "compute_grad_norm", True) or config.stage not in (1, 2):
+    if config.in_force(ZERO, "compute_grad_norm") or config.stage not in (1, 2):
         return
     clipping = config.number("gradient_clipping") if config.has("gradient_clipping") else 1.0
     offloaded = config.offload("offload_optimizer") != "none"
@@ -70,7 +70,7 @@ def legacy_stage1(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 1, "legacy_stage1": true}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}}
     """
-    if config.read(ZERO, "legacy_stage1", False) and config.stage and config.since("0.5.9"):
+    if config.in_force(ZERO, "legacy_stage1") and config.stage and config.since("0.5.9"):
         yield Finding(
             path=(*ZERO, "legacy_stage1"),
             message=f"legacy_stage1 was removed in 0.5.9: {NOW}",
@@ -88,7 +88,7 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "prescale_gradients": true}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "prescale_gradients": true}
     """
-    if config.stage < 2 or not config.read(ZERO, "reduce_scatter", True):
+    if config.stage < 2 or not config.in_force(ZERO, "reduce_scatter"):
         return
     if config.stage == 2 and sums(config):
         return
@@ -116,7 +116,7 @@ def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "allgather_bucket_size":
         200000000}}
     """
-    size = config.read(ZERO, "allgather_bucket_size", 0)
+    size = config.in_force(ZERO, "allgather_bucket_size")
     if config.stage in (1, 2) and size % 2:
         edits = replace_value(config.document, "/zero_optimization/allgather_bucket_size", size - 1)
         yield Finding(
@@ -150,10 +150,9 @@ def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
     value = config.get("managed_gradient_accumulation")
     if not config.has("managed_gradient_accumulation") or value:
         return
-    overlap = config.read(ZERO, "overlap_comm", config.stage == 3)
     reasons = {
-        f"overlap_comm at ZeRO stage {config.stage}": config.stage < 2 and overlap,
-        "DeepCompile": config.read(("compile",), "deepcompile", False),
+        f"overlap_comm at ZeRO stage {config.stage}": config.stage < 2 and config.overlap_comm,
+        "DeepCompile": config.is_on(("compile",), "deepcompile"),
     }
     for reason, holds in reasons.items():
         if holds:
@@ -175,7 +174,8 @@ def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
     """
     if config.stage not in (1, 2) or config.offload("offload_optimizer") == "none":
         return
-    if not config.read(ZERO, "contiguous_gradients", True):
+    given = config.written(ZERO, "contiguous_gradients")
+    if given and not config.in_force(ZERO, "contiguous_gradients"):
         yield Finding(
             path=(*ZERO, "contiguous_gradients"),
             message="contiguous_gradients false has no effect: optimizer offload switches it on",
@@ -196,7 +196,7 @@ def hpz_group(config: Context) -> Iterator[Finding]:
         "zero_hpz_partition_size": 4}}
     """
     world = config.facts.world_size
-    size = config.read(ZERO, "zero_hpz_partition_size", 1)
+    size = config.in_force(ZERO, "zero_hpz_partition_size")
     if world is None or config.stage != 3 or size <= 1:
         return
     if size > world:
@@ -226,8 +226,8 @@ def quantized_gradients_group(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_gradients":
         true}}
     """
-    quantized = config.read(ZERO, "zero_quantized_gradients", False)
-    if config.stage == 3 and quantized and not config.read(ZERO, "reduce_scatter", True):
+    quantized = config.in_force(ZERO, "zero_quantized_gradients")
+    if config.stage == 3 and quantized and not config.in_force(ZERO, "reduce_scatter"):
         yield Finding(
             path=(*ZERO, "zero_quantized_gradients"),
             message=f"zero_quantized_gradients needs reduce_scatter, which is off: {NOW}",

@@ -101,7 +101,7 @@ def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
     is_open = config.get(*ZERO, "stage3_gather_16bit_weights_on_model_save") == "auto"
     if config.stage != 3 or is_open:
         return
-    if not any(config.read(ZERO, name, False) for name in gathered):
+    if not any(config.in_force(ZERO, name) for name in gathered):
         yield Finding(
             path=ZERO,
             message="a model saved at stage 3 holds placeholders in place of its weights unless "
@@ -131,7 +131,7 @@ def odd_sizes(config: Context) -> Iterator[Finding]:
             or not config.written(ZERO, known.model_name)
         ):
             continue
-        value = config.read(ZERO, known.model_name, 1)
+        value = config.in_force(ZERO, known.model_name)
         if value > 0 or (value == 0 and known.model_name not in NEVER_ZERO):
             continue
         if known.model_name == "sub_group_size":
@@ -170,17 +170,17 @@ def no_parameter_may_live(config: Context) -> Iterator[Finding]:
     """
     if config.stage != 3:
         return
-    if config.read(ZERO, "max_live_parameters", 1) == 0:
+    if config.in_force(ZERO, "max_live_parameters") == 0:
         more = ' and "stage3_prefetch_bucket_size": 5e7'
-        ahead = config.read(ZERO, "prefetch_bucket_size", 1)
+        ahead = config.in_force(ZERO, "prefetch_bucket_size")
         yield Finding(
             path=(*ZERO, _as_written(config, "max_live_parameters")),
             message="stage3_max_live_parameters is 0: nothing is fetched ahead, and every module "
             "waits for its weights",
             help='write "stage3_max_live_parameters": 1e9' + (more if ahead == 0 else ""),
         )
-    one = config.read(ZERO, "param_persistence_threshold", 100_000)
-    model = config.read(ZERO, "model_persistence_threshold", 2**63 - 1)
+    one = config.in_force(ZERO, "param_persistence_threshold")
+    model = config.in_force(ZERO, "model_persistence_threshold")
     if one > model:
         yield Finding(
             path=(*ZERO, _as_written(config, "param_persistence_threshold")),

@@ -137,17 +137,20 @@ def deprecated_and_replacement(config: ReadConfig) -> Iterator[Breach]:
 
 @_condition("grad-norm-needs-stage", "zero_optimization")
 def grad_norm_needs_stage(config: ReadConfig) -> Iterator[Breach]:
-    if not config.read(ZERO, "compute_grad_norm", True) and config.stage in (0, 3):
+    if not config.in_force(ZERO, "compute_grad_norm") and config.stage in (0, 3):
         said = f"compute_grad_norm false at ZeRO stage {config.stage}"
         yield Breach(((*ZERO, "compute_grad_norm"),), said)
 
 
 @_condition("partial-offload-needs-stage-3", "zero_optimization")
 def partial_offload_needs_stage_3(config: ReadConfig) -> Iterator[Breach]:
-    ratio = config.read((*ZERO, "offload_optimizer"), "ratio", 1.0)
-    if ratio < 1 and config.stage != 3 and config.since("0.15.0"):
+    block = (*ZERO, "offload_optimizer")
+    if not config.has(*block) or config.stage == 3 or not config.since("0.15.0"):
+        return
+    ratio = config.in_force(block, "ratio")
+    if ratio < 1:
         said = f"offload_optimizer.ratio {ratio:g} at ZeRO stage {config.stage}"
-        yield Breach(((*ZERO, "offload_optimizer", "ratio"),), said)
+        yield Breach(((*block, "ratio"),), said)
 
 
 ZENFLOW = (*ZERO, "zenflow")
@@ -163,7 +166,7 @@ def zenflow_values(config: ReadConfig) -> Iterator[Breach]:
     def wrong(name: str, what: str) -> Breach:
         return Breach(((*ZENFLOW, name),), f"zenflow.{name} {what}")
 
-    if config.read(ZENFLOW, "select_strategy", "auto") not in ("auto", "step", "epoch"):
+    if config.in_force(ZENFLOW, "select_strategy") not in ("auto", "step", "epoch"):
         yield wrong("select_strategy", 'is none of "auto", "step" and "epoch"')
     for name in ("select_interval", "update_interval"):
         value = values.get(name, "auto")
@@ -181,7 +184,7 @@ def sum_not_supported(config: ReadConfig) -> Iterator[Breach]:
     reasons = {
         "ZeRO stage 3": config.stage == 3,
         "ZenFlow": config.get(*ZENFLOW) not in (None, "auto"),
-        "DeepCompile": config.read(("compile",), "deepcompile", False),
+        "DeepCompile": config.is_on(("compile",), "deepcompile"),
     }
     for reason, holds in reasons.items():
         if holds:
@@ -206,10 +209,10 @@ def loss_scale_limits(config: ReadConfig) -> Iterator[Breach]:
 
 def unusable_scale_limits(config: ReadConfig) -> Iterator[Breach]:
     """A window or minimum that no dynamic scale can work with, whoever checks it."""
-    if not config.fp16 or config.read(("fp16",), "loss_scale", 0.0) != 0:
+    if not config.fp16 or config.in_force(("fp16",), "loss_scale") != 0:
         return
     for name in ("loss_scale_window", "min_loss_scale"):
-        value = config.read(("fp16",), name, 1.0)
+        value = config.in_force(("fp16",), name)
         if value <= 0:
             said = f"fp16.{name} is {value:g} while the scale is dynamic"
             yield Breach((("fp16", name),), said)
@@ -242,7 +245,7 @@ def keeps_masters(config: ReadConfig, path: Path) -> bool:
     """Whether 16-bit masters or states are asked for, by a key of ``MASTER_KEYS``."""
     block = config.bf16_block if path[0] == "bf16" else path[0]
     if config.since("0.17.1"):
-        return config.read((block,), path[1], False)
+        return config.is_on((block,), path[1])
     return config.since("0.5.0") and config.fp16 and config.switch(*path)
 
 
@@ -264,8 +267,8 @@ def master_weights_need_zero(config: ReadConfig) -> Iterator[Breach]:
 @_condition("bf16-states-need-masters")
 def bf16_states_need_masters(config: ReadConfig) -> Iterator[Breach]:
     block = (config.bf16_block,)
-    states = config.read(block, "bf16_optimizer_states", False)
-    if states and not config.read(block, "bf16_master_weights_and_grads", False):
+    states = config.is_on(block, "bf16_optimizer_states")
+    if states and not config.is_on(block, "bf16_master_weights_and_grads"):
         said = "bf16_optimizer_states needs bf16_master_weights_and_grads"
         yield Breach(((*block, "bf16_optimizer_states"),), said, "AssertionError")
 

@@ -13,7 +13,7 @@ from typing import Any
 from dsconfig import batch
 from dsconfig.facts import Facts
 from dsconfig.runtimes.degrees import with_degrees
-from dsconfig.runtimes.read_config import MONITORS
+from dsconfig.runtimes.read_config import MONITORS, overlaps
 from dsconfig.runtimes.settings import Settings, plain, setting
 from dsconfig.schema.by_hand import DTYPE_OF_NAME
 from dsconfig.schema.former import renewed
@@ -328,11 +328,6 @@ def _dtype(read: Settings, path: str, default: Precision) -> Precision:
 def _loss_scale(read: Settings) -> LossScale:
     static = float(read.value("fp16.loss_scale") or 0)
     return read.fill(LossScale, static=static if static > 0 else None)
-
-
-def overlaps(given: object, stage: int) -> bool:
-    """Return what ``overlap_comm`` comes to: where nothing is given (None), on at stage 3 alone."""
-    return stage == 3 if given is None else bool(given)
 
 
 def _zero(read: Settings) -> Zero:

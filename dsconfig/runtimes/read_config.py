@@ -1,21 +1,44 @@
 """A config as DeepSpeed reads it at one release. A broken one has answers, too."""
 
 from collections.abc import Mapping
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cache, cached_property
+from typing import Any
 
 from dsconfig.facts import Facts
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.reading import Reading, read
 from dsconfig.schema import former
 from dsconfig.schema.by_hand import ByHand
-from dsconfig.schema.catalogue import Key, keys_in
+from dsconfig.schema.catalogue import Key, block_at, field_of, keys_in
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import ABSENT, is_block, is_list, value_at
 
-T = TypeVar("T")
 ZERO = ("zero_optimization",)
 MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
+
+
+@cache
+def _field(block: tuple[str, ...], name: str) -> Key:
+    around = block_at(block)
+    known = field_of(around, name) if around is not None else None
+    assert known is not None, f"{'.'.join((*block, name))} is a key of the schema"
+    return known
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    """Whether a value is of the type of a default; a bool is no number, "auto" no word for None."""
+    if default is None:
+        return value != AUTO
+    if isinstance(value, bool) or isinstance(default, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, int | float):
+        return isinstance(value, int | float)
+    return isinstance(value, type(default))
+
+
+def overlaps(given: object, stage: int) -> bool:
+    """Return what ``overlap_comm`` comes to: where nothing is given (None), on at stage 3 alone."""
+    return stage == 3 if given is None else bool(given)
 
 
 class ReadConfig:
@@ -47,18 +70,23 @@ class ReadConfig:
         value = self.get(*path)
         return value if is_block(value) else {}
 
-    def read(self, block: tuple[str, ...], name: str, default: T) -> T:
-        """A field of a typed block after DeepSpeed's conversions, if it has the right type."""
+    def in_force(self, block: tuple[str, ...], name: str) -> Any:
+        """A field of a typed block: what is written, as DeepSpeed converts it, or the default."""
+        default = self._default(block, name)
         value: Any = self.reading.values.get(block, {}).get(name, default)
-        if isinstance(value, bool) != isinstance(default, bool):
-            return default
-        if isinstance(default, (int, float)):
-            return value if isinstance(value, (int, float)) else default  # pyright: ignore[reportReturnType]
-        return value if isinstance(value, type(default)) else default
+        return value if _is_like(value, default) else default
+
+    def is_on(self, block: tuple[str, ...], switch: str) -> bool:
+        """Whether a switch of a typed block is on; none is in a block that the file has not."""
+        return self.has(*block) and bool(self.in_force(block, switch))
 
     def written(self, block: tuple[str, ...], name: str) -> bool:
-        """Whether a typed field is set, under either of its names, to more than "auto"."""
-        return name in self.reading.values.get(block, {})
+        """Whether a typed field is set, under any of its names, to a value of its type."""
+        value: Any = self.reading.values.get(block, {}).get(name, ABSENT)
+        return value is not ABSENT and _is_like(value, self._default(block, name))
+
+    def _default(self, block: tuple[str, ...], name: str) -> Any:
+        return _field(block, name).default_at(self.version)
 
     def items(self, *path: str) -> list[Any]:
         """The items of a list; none where there is no list."""
@@ -83,7 +111,7 @@ class ReadConfig:
         whole = self.config.get("zero_optimization")
         if isinstance(whole, bool):
             return int(whole)
-        value = self.read(ZERO, "stage", 0)
+        value = self.in_force(ZERO, "stage")
         return int(value) if value in (0, 1, 2, 3) else 0
 
     @cached_property
@@ -110,15 +138,19 @@ class ReadConfig:
     def _enabled(self, block: str) -> bool:
         """A precision switch; as Python sees it where the release does not check it."""
         if self.since("0.17.1"):
-            return self.read((block,), "enabled", False)
+            return self.is_on((block,), "enabled")
         return bool(self.block(block).get("enabled", False))
 
     def offload(self, which: str) -> str:
         """The device of ``offload_param`` or ``offload_optimizer``: none, cpu or nvme."""
         path = (*ZERO, which)
-        if not self.has(*path) and self.read(ZERO, former.SWITCHES[which], False):
-            return "cpu"
-        return self.read(path, "device", "none")
+        if self.has(*path) and _field(ZERO, which).read_at(self.version):
+            return self.in_force(path, "device") or "none"
+        return "cpu" if self.in_force(ZERO, former.SWITCHES[which]) else "none"
+
+    @property
+    def overlap_comm(self) -> bool:
+        return overlaps(self.in_force(ZERO, "overlap_comm"), self.stage)
 
     @cached_property
     def keys(self) -> tuple[tuple[tuple[str, ...], Key], ...]:

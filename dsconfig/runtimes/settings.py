@@ -148,4 +148,4 @@ class Settings:
         assert parent is not None, f"{name} is a block of the schema"
         inside = catalogue.named(catalogue.blocks_of(parent.shape), parent).values()
         filled = {known.name: self.value(known.path) for known in inside}
-        return filled | self._written(name)
+        return self._written(name) | filled

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dsconfig.runtimes.effective import overlaps
+from dsconfig.runtimes.read_config import overlaps
 from dsconfig.runtimes.reading import Reading, read
 from dsconfig.runtimes.settings import Settings
 from dsconfig.schema import former
