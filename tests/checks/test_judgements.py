@@ -244,6 +244,26 @@ def test_a_rule_begins_and_ends_with_its_releases(change, code, release, before)
     assert code not in codes(config, runtime="deepspeed", version=before)
 
 
+@pytest.mark.parametrize(
+    ("change", "code", "release", "without"),
+    [
+        (
+            zero(2, offload_optimizer={"pin_memory": True})
+            | {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}},
+            *("DSC439", "0.5.6", "0.5.7"),  # until then no device was the CPU
+        ),
+        (
+            {"fp16": {"enabled": True, "min_loss_scale": 2**20}},
+            *("DSC323", "0.8.0", "0.7.7"),  # until then the scale began at 2^32
+        ),
+    ],
+)
+def test_what_is_not_written_has_the_default_of_the_release(change, code, release, without):
+    config = {"train_batch_size": 8} | change
+    assert code in codes(config, runtime="deepspeed", version=release)
+    assert code not in codes(config, runtime="deepspeed", version=without)
+
+
 def test_of_a_template_only_the_keys_are_judged():
     text = """{"train_batch_size": {{ batch }}, "zero_optimisation": {"stage": 2},
         "gradient_clipping": -1, "fp16": {"enabled": "x"}}"""
