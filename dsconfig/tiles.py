@@ -1,7 +1,7 @@
 """Tiles of an offloaded optimizer: how much of its states is updated at a time, and where.
 
 Pure arithmetic, used by the engine, which moves the tiles, and by the estimate, which counts them.
-Sizes are elements of one rank.
+Sizes are elements of one rank. Beside them the most that the engine sends at a time.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,10 @@ STAGING_BYTES = 256 * 2**20
 """The most that one buffer between two tiers holds."""
 PIECE_BYTES = 32 * 2**20
 """Of what travels between device and host at a time, in a page-locked buffer."""
+BROADCAST_BYTES = 256 * 2**20
+"""The most that one flattened broadcast holds."""
+PACKED_BELOW = 2**20
+"""Bytes of a whole parameter below which it is gathered together with others."""
 PIECES = STAGING_BYTES // PIECE_BYTES
 ELEMENT_BYTES = 4
 """All states are fp32."""

@@ -16,6 +16,7 @@ starts: until then its input and the pieces received from the other ranks are in
 from collections.abc import Iterable
 from itertools import pairwise
 
+from dsconfig import tiles
 from dsconfig.cost.dsengine import parts
 from dsconfig.cost.dsengine.sharding import Group, shard_width
 from dsconfig.cost.timeline import Part, Timeline
@@ -188,14 +189,11 @@ class _Buffers:
         self._free.clear()
 
 
-BROADCAST_BYTES = 256 * 2**20
-
-
 def broadcast_bytes(job: Workload, weights: Iterable[Weight]) -> int:
     """Most bytes of copies where these are sent in their order.
 
     PyTorch's ``_broadcast_coalesced`` lays tensors of a dtype together until there are
-    BROADCAST_BYTES, and has two such broadcasts under way; a tensor alone is sent as it is.
+    tiles.BROADCAST_BYTES, and has two such broadcasts under way; a tensor alone is sent as it is.
     """
     full: list[tuple[int, list[int]]] = []  # where a bucket begins, and its sizes
     filling: dict[int, tuple[int, list[int]]] = {}  # by width
@@ -203,7 +201,7 @@ def broadcast_bytes(job: Workload, weights: Iterable[Weight]) -> int:
         width = 4 if each.trainable else job.width
         bucket = filling.setdefault(width, (place, []))
         bucket[1].append(each.elements * width)
-        if sum(bucket[1]) >= BROADCAST_BYTES:
+        if sum(bucket[1]) >= tiles.BROADCAST_BYTES:
             full.append(filling.pop(width))
     buckets = [sizes for _, sizes in sorted([*full, *filling.values()])]
     copies = [0, *(sum(sizes) if len(sizes) > 1 else 0 for sizes in buckets), 0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from dsconfig import tiles
 from dsconfig.cost.dsengine import parts, replicated
 from dsconfig.cost.dsengine.collectives import Collectives, Exchange, broadcast_bytes, held_width
 from dsconfig.cost.dsengine.sharding import (
@@ -18,9 +19,6 @@ from dsconfig.cost.parts import MOMENTS, TEMPORARIES
 from dsconfig.cost.timeline import ActivationParts, Part, Recorder, Stretch, Timeline, Trace
 from dsconfig.cost.workload import OUTSIDE, Weight, Workload
 from dsconfig.runtimes.effective import Precision, Tier
-
-PACKED_BELOW = 2**20
-"""Bytes of a whole parameter below which it is gathered together with others."""
 
 
 def simulate(job: Workload) -> Trace:
@@ -294,7 +292,7 @@ class _Run:
             for index in group.weights
             if job.weights[index].trainable
         ]
-        return sum(size for size in sizes if size < PACKED_BELOW)
+        return sum(size for size in sizes if size < tiles.PACKED_BELOW)
 
 
 def _behind(groups: Sequence[Group]) -> list[tuple[int, ...]]:

@@ -18,11 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from dsengine.tiers.memory import MEBI
+from dsconfig import tiles
 from dsengine.torch_private import ShardedParameter, collect, foreach_copy_, keeping_versions
-
-PACKED_BELOW = MEBI
-"""Bytes of a whole parameter below which it is gathered together with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +60,11 @@ class _Writing:
     def of(cls, parts: Sequence[_Part]) -> "_Writing":
         small = defaultdict[torch.dtype, list[_Part]](list)
         for part in parts:
-            if part.whole.nbytes < PACKED_BELOW:
+            if part.whole.nbytes < tiles.PACKED_BELOW:
                 small[part.whole.dtype].append(part)
         return cls(
             apart=[each for each in parts if each.is_apart],
-            large=[each for each in parts if each.whole.nbytes >= PACKED_BELOW],
+            large=[each for each in parts if each.whole.nbytes >= tiles.PACKED_BELOW],
             small=list(small.values()),
         )
 

@@ -8,13 +8,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from dsconfig import tiles
 from dsengine.parameters.shards import is_indivisible
 from dsengine.sharding.zero.partitioned import is_piece
-from dsengine.tiers.memory import MEBI
 from dsengine.torch_private import broadcast_coalesced, buffer_table
-
-BROADCAST_BYTES = 256 * MEBI
-"""Most bytes of one flattened broadcast."""
 
 
 def move_and_agree(
@@ -71,7 +68,7 @@ def broadcast_from_first_rank(tensors: Iterable[Tensor]) -> None:
     """Give every rank the values that rank 0 has."""
     real = [each.detach() for each in tensors if not (each.is_meta or is_piece(each))]
     if dist.get_world_size() > 1 and real:
-        broadcast_coalesced(real, BROADCAST_BYTES)
+        broadcast_coalesced(real, tiles.BROADCAST_BYTES)
 
 
 def undivided(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
