@@ -84,7 +84,7 @@ def optimizer_cost(
     keeps = OPTIMIZER_CLASSES[ours] if ours is not None else kind
     return OptimizerCost(
         states=len(keeps.states_for(params)),
-        scratch=NO_SCRATCH if kind.is_torch and params.get("fused") else kind.scratch,
+        scratch=NO_SCRATCH if kind.is_torch and params.get("fused") else kind.scratch.given(params),
         lists=_at_once(kind, params),
         eager=kind.is_eager,
         other_bytes=kind.other_bytes,
@@ -141,7 +141,7 @@ def _at_once(kind: OptimizerClass, params: Mapping[str, Any]) -> int | None:
         return None
     if params.get("foreach") is False or params.get("differentiable"):
         return None
-    return kind.scratch.of("lists", params)
+    return kind.scratch.given(params).lists
 
 
 _CHOOSE_KERNELS = frozenset(("fused", "foreach", "differentiable"))
@@ -178,8 +178,8 @@ def temporary_bytes(job: "Workload", elements: int, part: Callable[[int], int]) 
         asked = chosen.get("foreach")
         whole_list = not job.on_cpu if asked is None else asked
     if not whole_list:
-        return largest * 4 * kind.scratch.of("loops", chosen)
-    return elements * 4 * kind.scratch.of("lists", chosen)
+        return largest * 4 * kind.scratch.given(chosen).loops
+    return elements * 4 * kind.scratch.given(chosen).lists
 
 
 def newton_schulz_bytes(shape: tuple[int, ...], width: int) -> int:

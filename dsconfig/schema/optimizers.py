@@ -28,11 +28,13 @@ class Scratch(NamedTuple):
     loops: int = 0
     """One tensor after the other, whose names still hold what the one before has needed."""
     decay: str = ""
-    """In which of ``lists`` and ``loops`` a weight decay needs one more."""
+    """Which of ``alone``, ``lists`` and ``loops`` a weight decay needs one more in."""
 
-    def of(self, kind: str, params: Mapping[str, Any]) -> int:
-        """Tensors in ``lists`` or ``loops`` with these arguments."""
-        return getattr(self, kind) + bool(params.get("weight_decay") and kind in self.decay)
+    def given(self, params: Mapping[str, Any]) -> "Scratch":
+        """What a step holds with these arguments."""
+        more = self.decay if params.get("weight_decay") else ""
+        alone, lists, loops = ("alone" in more), ("lists" in more), ("loops" in more)
+        return Scratch(self.alone + alone, self.lists + lists, self.loops + loops)
 
 
 NO_SCRATCH = Scratch()
@@ -89,7 +91,7 @@ class OptimizerClass(NamedTuple):
         return self.states + more
 
 
-_BOTH = "lists, loops"
+_SINGLY, _ALWAYS = "alone, loops", "alone, lists, loops"
 _ONE, _TWO = Scratch(1, 1, 1), Scratch(2, 2, 2)
 
 
@@ -155,31 +157,31 @@ OPTIMIZER_CLASSES: Mapping[str, OptimizerClass] = {
         _one_bit("OnebitAdam", "worker_error"),
         _one_bit("OnebitLamb", "exp_avg_sq_fresh", "worker_error"),
         _one_bit("ZeroOneAdam", "momentum_accumulator", "worker_error"),
-        _torch("ASGD", "ax", scratch=Scratch(0, 1, 1, "loops")),
-        _torch("Adadelta", "square_avg", "acc_delta", scratch=Scratch(2, 2, 3, _BOTH)),
+        _torch("ASGD", "ax", scratch=Scratch(1, 1, 1, _SINGLY)),
+        _torch("Adadelta", "square_avg", "acc_delta", scratch=Scratch(2, 2, 3, _ALWAYS)),
         _torch("Adafactor", other_bytes=_FACTORED, scratch=_ONE, is_elementwise=False),
         _torch(
             "Adagrad",
             "sum",
-            scratch=Scratch(1, 2, 2, "loops"),  # lists: the root of the sums, scaled gradients
+            scratch=Scratch(1, 2, 2, _SINGLY),  # lists: the root of the sums, scaled gradients
             is_eager=True,
             is_tested=True,
             torch_fuses_on="cpu",
         ),
-        _torch_adam("Adam", decay="loops"),
+        _torch_adam("Adam", decay=_SINGLY),
         _torch_adam("AdamW", decay=""),
-        _torch("Adamax", "exp_avg", "exp_inf", scratch=Scratch(2, 1, 1, "loops")),
+        _torch("Adamax", "exp_avg", "exp_inf", scratch=Scratch(1, 1, 1, _SINGLY)),
         _torch("LBFGS", "d", "prev_flat_grad", is_elementwise=False, needs_closure=True),
-        _torch("NAdam", *ADAM_STATES, scratch=Scratch(2, 1, 3, _BOTH)),
-        _torch("RAdam", *ADAM_STATES, scratch=Scratch(2, 1, 2, "loops")),
+        _torch("NAdam", *ADAM_STATES, scratch=Scratch(2, 1, 3, _ALWAYS)),
+        _torch("RAdam", *ADAM_STATES, scratch=Scratch(2, 1, 2, _SINGLY)),
         _torch(
             "RMSprop",
             "square_avg",
             states_with={**_MOMENTUM, "centered": "grad_avg"},
-            scratch=Scratch(1, 1, 2, _BOTH),
+            scratch=Scratch(1, 1, 2, _ALWAYS),
         ),
-        _torch("Rprop", "prev", "step_size", scratch=Scratch(2, 2, 3)),
-        _torch("SGD", states_with=_MOMENTUM, scratch=Scratch(decay=_BOTH), torch_fuses_on="any"),
+        _torch("Rprop", "prev", "step_size", scratch=Scratch(3, 2, 3)),
+        _torch("SGD", states_with=_MOMENTUM, scratch=Scratch(decay=_ALWAYS), torch_fuses_on="any"),
         _torch("SparseAdam", *ADAM_STATES, is_elementwise=False, needs_sparse=True),
         OptimizerClass("Lion", ("exp_avg",), scratch=_ONE),
         OptimizerClass(

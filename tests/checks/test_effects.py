@@ -10,9 +10,12 @@ import pytest
 import dsconfig
 from dsconfig.checks.examples import judge
 from dsconfig.checks.registry import rules
+from dsconfig.facts import gather
 from dsconfig.report import Diagnostic, Effect, Severity
 from dsconfig.resolver.codes import CODES
 from dsconfig.runtimes.base import NAMES
+from dsconfig.runtimes.deepspeed import deepspeed
+from dsconfig.schema.version import NEWEST, Version
 
 RULES = list(rules().values())
 ORACLE = Path(__file__).parents[1] / "oracle"
@@ -35,6 +38,24 @@ def test_severity_follows_from_the_effect_alone():
 def test_the_bad_example_has_the_effect_of_its_page(rule):
     found = {(each.effect, each.late) for each in judge(rule.bad) if each.code == rule.code}
     assert found == {(rule.effect, rule.late and rule.effect is Effect.REFUSED)}
+
+
+REFUSED_BY_DEEPSPEED = [
+    rule
+    for rule in RULES
+    if rule.effect is Effect.REFUSED
+    and rule.bad.runtime in (None, "deepspeed")
+    and rule.code >= "DSC010"  # before them stands what no reader makes a config of
+]
+
+
+@pytest.mark.parametrize("rule", REFUSED_BY_DEEPSPEED, ids=lambda rule: rule.code)
+def test_a_refusal_is_late_where_deepspeed_parses_the_bad_example(rule):
+    bad = rule.bad
+    release = Version.parse(bad.version) if bad.version else NEWEST
+    facts = gather(world_size=bad.world_size or 8, device=bad.device, model=bad.model)
+    parsed = deepspeed(release, until="parse").fill(dict(dsconfig.read(bad.config).value), facts)
+    assert (parsed.failure is None) is rule.late
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.code for rule in RULES])

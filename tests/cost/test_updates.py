@@ -10,35 +10,37 @@ import pytest
 
 from dsconfig.cost.optimizers import newton_schulz_bytes, optimizer_cost
 from dsconfig.runtimes.effective import Named
+from dsconfig.schema.optimizers import OPTIMIZER_CLASSES
 
 torch = pytest.importorskip("torch")
 ELEMENTS = 4096
 
+DECAYED = {"weight_decay": 0.1}
 CHOSEN: list[tuple[str, dict[str, Any]]] = [
-    ("AdamW", {}),
-    ("AdamW", {"weight_decay": 0.1}),
-    ("Adam", {"weight_decay": 0.1}),
+    *((name, {}) for name in ("AdamW", "Adam", "Adamax", "Adadelta", "NAdam", "RAdam", "RMSprop")),
+    *((name, DECAYED) for name in ("AdamW", "Adam", "Adamax", "Adadelta", "NAdam", "RMSprop")),
     ("AdamW", {"amsgrad": True}),
-    ("RMSprop", {}),
-    ("NAdam", {}),
-    ("RAdam", {}),
-    ("Adamax", {}),
-    ("Adadelta", {}),
+    ("Adagrad", {}),
+    ("Adagrad", DECAYED),
     ("SGD", {"momentum": 0.9}),
+    ("ASGD", {"t0": 0}),  # the average begins at once
+    ("ASGD", {"t0": 0, **DECAYED}),
+    ("Rprop", {}),
 ]
 
 
-def held(name: str, given: dict[str, Any], *, foreach: bool) -> int:
-    """Elements that the second step holds for a moment, of one flat tensor."""
+def held(name: str, given: dict[str, Any], *, foreach: bool, tensors: int = 1) -> int:
+    """Tensors that the third step of so many equal ones holds for a moment."""
     from dsengine.observation.memory import LiveBytes
 
-    flat = torch.zeros(ELEMENTS, requires_grad=True)
-    flat.grad = torch.ones(ELEMENTS)
-    chosen = getattr(torch.optim, name)([flat], lr=1e-3, foreach=foreach, **given)
-    chosen.step()
-    live = LiveBytes(torch.device("cpu"), existing=False)
-    with live.measure("step"):
-        chosen.step()
+    made = [torch.ones(ELEMENTS, requires_grad=True) for _ in range(tensors)]
+    chosen = getattr(torch.optim, name)(made, lr=1e-3, foreach=foreach, **given)
+    for _ in range(3):  # the first makes the states
+        for tensor in made:
+            tensor.grad = torch.randn(ELEMENTS)
+        live = LiveBytes(torch.device("cpu"), existing=False)
+        with live.measure("step"):
+            chosen.step()
     return round(live.peaks["step"] / 4 / ELEMENTS)
 
 
@@ -49,6 +51,14 @@ def test_a_flat_partition_is_a_list_of_one_on_a_card(name: str, given: dict[str,
     cost = optimizer_cost(kind)
     told = cost.temporaries(ELEMENTS, ELEMENTS, on_cpu=False)
     assert told == held(name, given, foreach=True) * ELEMENTS
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("name", "given"), CHOSEN)
+def test_the_table_has_what_torch_holds_without_lists(name: str, given: dict[str, Any]) -> None:
+    scratch = OPTIMIZER_CLASSES[f"torch.{name}"].scratch.given(given)
+    assert scratch.alone == held(name, given, foreach=False)
+    assert scratch.loops == held(name, given, foreach=False, tensors=3)
 
 
 @pytest.mark.torch
