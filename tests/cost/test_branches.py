@@ -469,3 +469,11 @@ def test_a_rank_alone_gathers_nothing() -> None:
     assert gathered(host)[:2] == (True, False)
     assert gathered({}, "0.8.3")[0]
     assert gathered({"mics_shard_size": 1}, "0.16.9")[0], "MiCS gathers by code of its own"
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_gradients_are_cast_for_the_wire_where_no_bucket_holds_them(contiguous: bool) -> None:
+    """A bucket of stage 3 has the dtype of the wire already, since 0.17."""
+    zero = {"stage": 3, "contiguous_gradients": contiguous}
+    option = priced(zero, more={"communication_data_type": "fp32"})
+    assert (held(option, "bucket cast for communication") > 0) is not contiguous

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from dsengine.loop.planning import refuse_divided_layers
+from training import models
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
@@ -34,6 +36,11 @@ def test_a_wrong_start_is_one_clear_error_on_every_rank(
     for message in ranks.run(f"training.failing_jobs:{job}"):
         for word in words:
             assert word in message
+
+
+@pytest.mark.parametrize("mesh", [None, (2,), (2, 1)])
+def test_a_mesh_whose_ranks_have_whole_samples_is_taken(mesh: tuple[int, ...] | None) -> None:
+    refuse_divided_layers(models.tied(), None, mesh)
 
 
 @pytest.mark.parametrize(

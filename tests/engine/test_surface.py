@@ -1,5 +1,6 @@
 """What training scripts call, beside the plain loop."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,16 @@ def test_loaders_are_made_of_what_deepspeed_takes(ranks: Ranks) -> None:
         assert told["own"] == [[i + 1 for i in batch] for batch in told["train"]]
 
 
-def test_without_managed_accumulation_every_step_is_a_boundary(ranks: Ranks) -> None:
-    settings = config(1, 2, managed_gradient_accumulation=False)
-    rows = ranks.run("training.surface_jobs:counters", settings=settings)[0]
+@pytest.mark.parametrize("backwards", [1, 3])
+def test_without_managed_accumulation_every_step_is_a_boundary(
+    ranks: Ranks, backwards: int
+) -> None:
+    """As many samples count as there were backwards; "never" may be said as accelerate does."""
+    settings = config(1, 2, managed_gradient_accumulation=False, steps_per_print=math.inf)
+    rows = ranks.run("training.surface_jobs:counters", settings=settings, backwards=backwards)[0]
     assert [row[3] for row in rows] == [1, 2, 3, 4]
+    of_a_pass = 2 * settings["train_micro_batch_size_per_gpu"]
+    assert [row[4] for row in rows] == [step * backwards * of_a_pass for step in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize("stage", STAGES)

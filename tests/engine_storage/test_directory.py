@@ -91,6 +91,14 @@ def test_what_a_dead_run_left_is_removed(tmp_path: Path) -> None:
     assert not leftover.exists()
 
 
+def test_the_owner_goes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it nobody could tell later what a removal that was cut off has left."""
+    leftover = dead(tmp_path)
+    monkeypatch.setattr(directory.shutil, "rmtree", lambda *_, **__: None)
+    saved(tmp_path, "new")
+    assert [each.name for each in leftover.iterdir()] == [directory.OWNER]
+
+
 def test_what_another_job_writes_stays(tmp_path: Path) -> None:
     """A requeued job beside its zombie: both save, under one tag too."""
     with directory.Writing(tmp_path, "step1") as zombie:

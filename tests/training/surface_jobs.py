@@ -24,13 +24,14 @@ def started(settings: dict[str, Any], **options: Any) -> Any:
     return engine
 
 
-def counters(settings: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Counters and boundaries after each micro batch of two windows."""
+def counters(settings: dict[str, Any], backwards: int = 1) -> list[tuple[Any, ...]]:
+    """Counters and boundaries after each step, of which there are two windows of micro batches."""
     engine = started(settings)
     rows = []
     for micro in range(2 * engine.gradient_accumulation_steps()):
         boundary = engine.is_gradient_accumulation_boundary()
-        engine.backward(engine(models.batch(0, micro, dist.get_rank())))
+        for _ in range(backwards):
+            engine.backward(engine(models.batch(0, micro, dist.get_rank())))
         engine.step()
         rows.append(
             (
