@@ -9,7 +9,7 @@ from dsconfig.lazily import lazily
 with lazily():
     # A caller of `validate` does not pay for the planner: each room is entered when it is asked.
     from dsconfig import batch as batches
-    from dsconfig.checks import judging
+    from dsconfig.checks import runner
     from dsconfig.cost import pricing
     from dsconfig.facts import facts as known
     from dsconfig.facts import held
@@ -68,7 +68,7 @@ def validate(
     document = read(document)
     if document.holder and runtime is not None:
         runtime = _started(programs.runtime_of(runtime, _version(version, runtime)), document)
-    found = judging.check(
+    found = runner.check(
         document, _completed(facts, document), runtime=runtime, version=_version(version, runtime)
     )
     found += _not_built(document, facts, runtime, _version(version, runtime), found)

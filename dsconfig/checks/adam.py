@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.optimizer import PARAMS, what_is_built
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import NOW, Finding
+from dsconfig.checks.rule import AT_INIT, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
 
 
-@rule("DSC608", Effect.INERT, wakes="optimizer")
+@rule("DSC608", Effect.INERT, triggers="optimizer")
 def adam_is_adamw(config: Context) -> Iterator[Finding]:
     """Type Adam makes no difference to AdamW, unless `adam_w_mode` is false: the decay is decoupled
     from the gradient.
@@ -31,7 +31,7 @@ def adam_is_adamw(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC609", Effect.INERT, wakes="optimizer")
+@rule("DSC609", Effect.INERT, triggers="optimizer")
 def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
     """adam_w_mode false on type AdamW has no effect; type Adam reads it.
 
@@ -48,7 +48,7 @@ def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC610", wakes="optimizer", late=True)
+@refusal("DSC610", triggers="optimizer", late=True)
 def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
     """DeepSpeed's own Adam and Lamb kernels have no AMSGrad; torch's Adam has it.
 
@@ -63,12 +63,12 @@ def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
     if config.switch(*PARAMS, "amsgrad"):
         yield Finding(
             path=(*PARAMS, "amsgrad"),
-            message=f"{target.kind.name} has no AMSGrad: {NOW}",
+            message=f"{target.kind.name} has no AMSGrad: {AT_INIT}",
             help='delete it, or add "torch_adam": true',
         )
 
 
-@refusal("DSC611", wakes="optimizer", late=True)
+@refusal("DSC611", triggers="optimizer", late=True)
 def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
     """Lamb works with dynamic loss scaling only.
 
@@ -80,7 +80,7 @@ def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
     if config.is_optimizer("Lamb") and (scale := config.in_force(("fp16",), "loss_scale")) != 0:
         yield Finding(
             path=("fp16", "loss_scale"),
-            message=f"Lamb needs a dynamic loss scale, and it is fixed at {scale:g}: {NOW}",
+            message=f"Lamb needs a dynamic loss scale, and it is fixed at {scale:g}: {AT_INIT}",
             help='write "loss_scale": 0',
         )
 
@@ -95,7 +95,7 @@ LIMITS = {
 """The least value, and the one it must stay below."""
 
 
-@rule("DSC614", Effect.ALTERED, also=(Effect.REFUSED,), wakes="optimizer")
+@rule("DSC614", Effect.ALTERED, also=(Effect.REFUSED,), triggers="optimizer")
 def optimizer_argument_range(config: Context) -> Iterator[Finding]:
     """An argument outside the range it makes sense in.
 
@@ -117,14 +117,14 @@ def optimizer_argument_range(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=(*PARAMS, name, str(index)) if several else (*PARAMS, name),
                 message=f"{name} is {value:g}, and must be {limit}: "
-                + (NOW if stops else "it is not checked, and used as it is"),
+                + (AT_INIT if stops else "it is not checked, and used as it is"),
                 help=f"write {limit}",
                 effect=Effect.REFUSED if stops else None,
                 late=stops,
             )
 
 
-@refusal("DSC621", wakes="optimizer", late=True)
+@refusal("DSC621", triggers="optimizer", late=True)
 def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Muon at stage 3 needs whole gradients: reduce_scatter, which is on by default, and
     quantised gradients must be off.
@@ -149,7 +149,7 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC622", Effect.REFUSED, wakes="optimizer", late=True)
+@rule("DSC622", Effect.REFUSED, triggers="optimizer", late=True)
 def muon_method(config: Context) -> Iterator[Finding]:
     """ns_method, the way Muon orthogonalises, is gram or standard.
 
@@ -165,6 +165,6 @@ def muon_method(config: Context) -> Iterator[Finding]:
     if known and value not in (*known.choices, AUTO):
         yield Finding(
             path=path,
-            message=f"ns_method {value!r} is neither gram nor standard: {NOW}",
+            message=f"ns_method {value!r} is neither gram nor standard: {AT_INIT}",
             help='write "gram" or "standard"',
         )

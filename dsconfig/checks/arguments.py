@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import TRAINING, rule
-from dsconfig.checks.rule import Finding, beside_arguments
+from dsconfig.checks.rule import Finding, reads_training_arguments
 from dsconfig.facts.held import is_of_accelerate
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import NUMBERS, OF_SCRIPTS
@@ -24,8 +24,8 @@ MOST_NAMED = 3
     "DSC707",
     Effect.REFUSED,
     also=(Effect.DEPRECATED, Effect.NOTE),
-    wakes=TRAINING,
-    holds=beside_arguments,
+    triggers=TRAINING,
+    applies_to=reads_training_arguments,
 )
 def training_argument(config: Context) -> Iterator[Finding]:
     """A name that the TrainingArguments of this transformers do not take: release 5 dropped it, or
@@ -47,7 +47,7 @@ def training_argument(config: Context) -> Iterator[Finding]:
     held = bool(holder) and not is_of_accelerate(holder)
     for name in training.arguments.keys() & FORMER.keys():
         stops = "it may run on an earlier one" if held else "it stops"
-        yield config.of_argument(
+        yield config.argument_finding(
             name,
             f" is no TrainingArgument of transformers {Transformers.release}: {stops}",
             FORMER[name],
@@ -67,11 +67,11 @@ def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Findi
     if None not in meant.values():
         for name, alike in meant.items():
             said = " is no TrainingArgument: transformers stops"
-            yield config.of_argument(name, said, f'did you mean "{alike}"?')
+            yield config.argument_finding(name, said, f'did you mean "{alike}"?')
         return
     others = "".join(f", {name}" for name in unknown[1:MOST_NAMED])
     more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
-    yield config.of_argument(
+    yield config.argument_finding(
         unknown[0],
         f"{others}{more}: no TrainingArguments, at which transformers stops where the script has "
         "no class with such fields",
@@ -87,7 +87,7 @@ def _texts(config: Context) -> Iterator[Finding]:
         return
     for name, text in yaml_text.texts_for_numbers(file).items():
         if name in TAKEN and name in NUMBERS:
-            yield config.of_argument(
+            yield config.argument_finding(
                 name,
                 f" is the text {text!r} to PyYAML, and HfArgumentParser leaves it one: the "
                 "optimizer stops",

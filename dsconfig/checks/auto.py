@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Holds, Path, before_deepspeed, in_deepspeed
+from dsconfig.checks.rule import AppliesTo, Finding, Path, fills_auto, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AutoFate, Runtime
 
@@ -21,7 +21,7 @@ def _names(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate) -> list[str]:
     return [runtime.name for runtime, fate in fates.items() if fate in wanted]
 
 
-def _where(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate) -> Holds:
+def _where(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate) -> AppliesTo:
     """The programs that make one of these of the "auto"."""
     return lambda runtime: fates[runtime] in wanted
 
@@ -35,7 +35,7 @@ def _consequence(config: Context, path: Path, fate: AutoFate, who: str) -> str:
     return f"{who} stops when it {when}"
 
 
-@rule("DSC101", Effect.ALTERED, also=(Effect.REFUSED,), holds=in_deepspeed)
+@rule("DSC101", Effect.ALTERED, also=(Effect.REFUSED,), applies_to=reaches_deepspeed)
 def auto_unresolved(config: Context) -> Iterator[Finding]:
     """No program that is going to read this file puts a value in place of "auto".
 
@@ -61,7 +61,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC102", Effect.INERT, also=(Effect.REFUSED, Effect.ALTERED), holds=in_deepspeed)
+@rule("DSC102", Effect.INERT, also=(Effect.REFUSED, Effect.ALTERED), applies_to=reaches_deepspeed)
 def auto_needs_resolve(config: Context) -> Iterator[Finding]:
     """Only `dsconfig resolve` (and so dsengine) puts a value in place of this "auto".
 
@@ -86,12 +86,12 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
             help=f"run `dsconfig resolve {config.document.name}` before other programs read it",
             effect=_EFFECTS.get(fate),
             late=fate is AutoFate.REFUSED_LATE,
-            holds=_where(fates, fate),
+            applies_to=_where(fates, fate),
         )
 
 
 # Filled by the program itself, or with what `dsconfig resolve` chooses.
-@rule("DSC103", Effect.NOTE, holds=lambda one: before_deepspeed(one) or not one.fills_by_itself)
+@rule("DSC103", Effect.NOTE, applies_to=lambda one: fills_auto(one) or not one.fills_by_itself)
 def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
     """transformers or accelerate fill this "auto"; a plain DeepSpeed script does not.
 
@@ -113,11 +113,11 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
             path=path,
             message=f'"auto" in {".".join(path)} is filled by {" and ".join(filling)}; {told}',
             help=f"for a plain DeepSpeed script run `dsconfig resolve {config.document.name}`",
-            holds=_where(fates, AutoFate.FILLED),
+            applies_to=_where(fates, AutoFate.FILLED),
         )
 
 
-@rule("DSC104", Effect.REFUSED, also=(Effect.NOTE,), late=True, holds=before_deepspeed)
+@rule("DSC104", Effect.REFUSED, also=(Effect.NOTE,), late=True, applies_to=fills_auto)
 def auto_native_refused(config: Context) -> Iterator[Finding]:
     """ "auto" is a setting of DeepSpeed's own here, and accelerate stops at it.
 
@@ -138,5 +138,5 @@ def auto_native_refused(config: Context) -> Iterator[Finding]:
             f"{' and '.join(stopping)} stops",
             help="leave the key out: auto is its default",
             effect=None if set(fates.values()) <= set(REFUSALS) else Effect.NOTE,
-            holds=_where(fates, *REFUSALS),
+            applies_to=_where(fates, *REFUSALS),
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import NOW, Finding
+from dsconfig.checks.rule import AT_INIT, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.torch_names import NN_CLASSES
@@ -15,7 +15,7 @@ AUTOCAST = ("torch_autocast",)
 HALF_DTYPES = (*DTYPES["fp16"], *DTYPES["bf16"])
 
 
-@rule("DSC302", Effect.ALTERED, wakes="torch_autocast")
+@rule("DSC302", Effect.ALTERED, triggers="torch_autocast")
 def autocast_with_half(config: Context) -> Iterator[Finding]:
     """torch_autocast is on beside fp16 or bf16.
 
@@ -39,7 +39,7 @@ def autocast_with_half(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC303", Effect.NOTE, wakes="torch_autocast")
+@rule("DSC303", Effect.NOTE, triggers="torch_autocast")
 def autocast_dtype_missing(config: Context) -> Iterator[Finding]:
     """torch_autocast is on and no dtype is chosen: torch takes its own default of the device
     (float16 on CUDA, bfloat16 on the CPU), without loss scaling.
@@ -57,7 +57,7 @@ def autocast_dtype_missing(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC304", Effect.ALTERED, wakes="torch_autocast")
+@rule("DSC304", Effect.ALTERED, triggers="torch_autocast")
 def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
     """The dtype is one DeepSpeed knows and torch cannot autocast to: torch switches autocast
     off with a warning, and training runs in fp32.
@@ -77,7 +77,7 @@ def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC305", wakes="torch_autocast", late=True)
+@refusal("DSC305", triggers="torch_autocast", late=True)
 def autocast_module_unknown(config: Context) -> Iterator[Finding]:
     """An entry of lower_precision_safe_modules names no class that can be imported.
 
@@ -110,12 +110,12 @@ def autocast_module_unknown(config: Context) -> Iterator[Finding]:
                 meant = config.closest(class_name, NN_CLASSES)
                 yield Finding(
                     path=(*path, str(index)),
-                    message=f'"{name}" cannot be imported: {NOW}',
+                    message=f'"{name}" cannot be imported: {AT_INIT}',
                     help=f'did you mean "torch.nn.{meant}"?' if meant else "write package.Class",
                 )
 
 
-@rule("DSC306", Effect.REFUSED, wakes="torch_autocast", late=True)
+@rule("DSC306", Effect.REFUSED, triggers="torch_autocast", late=True)
 def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:
     """torch_autocast does not go with zero_quantized_weights; the engine is not built.
 
@@ -128,6 +128,6 @@ def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:
     if config.switch("torch_autocast", "enabled") and quantized:
         yield Finding(
             path=(*ZERO, "zero_quantized_weights"),
-            message=f"zero_quantized_weights and torch_autocast exclude each other: {NOW}",
+            message=f"zero_quantized_weights and torch_autocast exclude each other: {AT_INIT}",
             help='use "bf16": {"enabled": true} in place of torch_autocast',
         )

@@ -45,7 +45,7 @@ def batch_missing(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC202", Effect.REFUSED, wakes=" ".join(KEYS))
+@rule("DSC202", Effect.REFUSED, triggers=" ".join(KEYS))
 def batch_not_positive(config: Context) -> Iterator[Finding]:
     """A batch number is zero or negative. All three must be at least 1.
 
@@ -62,7 +62,7 @@ def batch_not_positive(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC203", Effect.REFUSED, wakes=GLOBAL)
+@rule("DSC203", Effect.REFUSED, triggers=GLOBAL)
 def batch_mismatch(config: Context) -> Iterator[Finding]:
     """The batch numbers contradict each other.
 
@@ -105,7 +105,7 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC204", Effect.ALTERED, also=(Effect.REFUSED,), wakes=" ".join(KEYS))
+@rule("DSC204", Effect.ALTERED, also=(Effect.REFUSED,), triggers=" ".join(KEYS))
 def batch_not_whole(config: Context) -> Iterator[Finding]:
     """A batch number has a fraction, or is a bool.
 
@@ -123,7 +123,7 @@ def batch_not_whole(config: Context) -> Iterator[Finding]:
                 path=(key,),
                 message=f"{key} is {_shown(value)}: it is kept and counted with as it is",
                 help="write a whole number",
-                engine_stops=f"{key} is {_shown(value)}: dsengine stops, it counts whole samples",
+                dsengine_message=f"{key} is {_shown(value)}: dsengine requires integers",
             )
 
 
@@ -131,7 +131,7 @@ def _shown(value: object) -> str:
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
 
 
-@rule("DSC205", Effect.COSTLY, wakes=MICRO)
+@rule("DSC205", Effect.COSTLY, triggers=MICRO)
 def batch_huge(config: Context) -> Iterator[Finding]:
     """A micro batch so large that no device holds its activations.
 

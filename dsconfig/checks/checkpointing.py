@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.checks.rule import Finding, Path, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 
 ACTIVATIONS: Path = ("activation_checkpointing",)
 
 
-@rule("DSC901", Effect.INERT, wakes="activation_checkpointing", holds=in_deepspeed)
+@rule("DSC901", Effect.INERT, triggers="activation_checkpointing", applies_to=reaches_deepspeed)
 def contiguous_activations(config: Context) -> Iterator[Finding]:
     """contiguous_memory_optimization needs partition_activations and number_checkpoints.
 
@@ -43,7 +43,7 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC902", wakes="zero_optimization.pipeline_loading_checkpoint", late=True)
+@refusal("DSC902", triggers="zero_optimization.pipeline_loading_checkpoint", late=True)
 def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
     """pipeline_loading_checkpoint is for stage 3; below, loading a checkpoint stops.
 
@@ -61,7 +61,7 @@ def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC903", Effect.NOTE, wakes="checkpoint")
+@rule("DSC903", Effect.NOTE, triggers="checkpoint")
 def universal_without_zero(config: Context) -> Iterator[Finding]:
     """load_universal reads converted checkpoints of ZeRO or pipeline runs; a plain run has
     nothing to convert.
@@ -79,7 +79,7 @@ def universal_without_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC904", wakes="aio")
+@refusal("DSC904", triggers="aio")
 def gds_not_on_device(config: Context) -> Iterator[Finding]:
     """aio.use_gds, reads past the CPU, is for NVIDIA cards (`--device`); others stop.
 
@@ -87,4 +87,4 @@ def gds_not_on_device(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "aio": {"use_gds": true}}
     good: {"train_batch_size": 8, "aio": {"use_gds": false}}
     """
-    yield from config.breached("gds-not-on-device", "DeepSpeed stops", "delete it")
+    yield from config.violation_findings("gds-not-on-device", "DeepSpeed stops", "delete it")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import Finding, Path, in_deepspeed
+from dsconfig.checks.rule import Finding, Path, reaches_deepspeed
 from dsconfig.report import Effect
 
 COMPILE: Path = ("compile",)
@@ -20,7 +20,7 @@ def _passes(config: Context) -> list[str]:
     return config.in_force(COMPILE, "passes") or []
 
 
-@refusal("DSC471", wakes="compile", late=True)
+@refusal("DSC471", triggers="compile", late=True)
 def compile_offload_targets(config: Context) -> Iterator[Finding]:
     """DeepCompile offloads one thing per run, and not what ZeRO offloads already.
 
@@ -44,7 +44,7 @@ def compile_offload_targets(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC472", wakes="compile", late=True)
+@refusal("DSC472", triggers="compile", late=True)
 def compile_passes(config: Context) -> Iterator[Finding]:
     """The pass autotp runs alone.
 
@@ -62,7 +62,7 @@ def compile_passes(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC473", Effect.INERT, wakes="compile", holds=in_deepspeed)
+@rule("DSC473", Effect.INERT, triggers="compile", applies_to=reaches_deepspeed)
 def compile_falls_back(config: Context) -> Iterator[Finding]:
     """DeepCompile cannot work here, and engine.compile() uses plain torch.compile.
 
@@ -91,7 +91,7 @@ def _fallback(name: str, why: str) -> Finding:
     )
 
 
-@refusal("DSC474", wakes="compile", late=True)
+@refusal("DSC474", triggers="compile", late=True)
 def compile_around_experts(config: Context) -> Iterator[Finding]:
     """autoep_non_moe compiles with torch.compile around expert layers; it goes with neither
     DeepCompile, tensor or sequence parallelism, stage 3, nor offload.
@@ -112,8 +112,8 @@ def compile_around_experts(config: Context) -> Iterator[Finding]:
         or config.offload("offload_param") != "none",
         "comm_backend deepep": config.get("expert_parallel", "comm_backend") == "deepep",
     }
-    for reason, holds in reasons.items():
-        if holds:
+    for reason, applies in reasons.items():
+        if applies:
             yield Finding(
                 path=(*COMPILE, "autoep_non_moe"),
                 message=f"autoep_non_moe does not go with {reason}: {LATER}",
@@ -121,7 +121,7 @@ def compile_around_experts(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC475", Effect.NOTE, wakes="compile", holds=in_deepspeed)
+@rule("DSC475", Effect.NOTE, triggers="compile", applies_to=reaches_deepspeed)
 def compile_only_on_call(config: Context) -> Iterator[Finding]:
     """deepcompile does nothing until the script calls engine.compile().
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from dsconfig.checks.registry import HOLDER, MODEL, NESTED, TRAINING
+from dsconfig.checks.registry import EMBEDDED_IN_YAML, MODEL, NESTED, TRAINING
 from dsconfig.checks.rule import Finding
 from dsconfig.facts import Facts
 from dsconfig.lazily import lazily
@@ -62,11 +62,11 @@ class Context(ReadConfig):
         """Whether a rule before found what the program stops at."""
 
     @cached_property
-    def words(self) -> frozenset[str]:
-        """What wakes rules: the top-level keys, some nested ones, and the facts there are."""
+    def triggers(self) -> frozenset[str]:
+        """What triggers rules: the top-level keys, some nested ones, and the facts there are."""
         nested = (path for path in NESTED if self.has(*path.split(".")))
         facts = (MODEL,) if self.facts.model is not None else ()
-        beside = (HOLDER,) if self.document.holder else ()
+        beside = (EMBEDDED_IN_YAML,) if self.document.holder else ()
         training = self.facts.training
         arguments = (TRAINING,) if training is not None and training.arguments else ()
         named = (*facts, *beside, *arguments, *self.facts.releases)
@@ -115,14 +115,14 @@ class Context(ReadConfig):
         value = self.get("scheduler", "type")
         return value if isinstance(value, str) else None
 
-    def unmet_condition(self, rule: str) -> Iterator[conditions.Breach]:
+    def violations(self, rule: str) -> Iterator[conditions.Violation]:
         """Where the condition between keys that a rule tells about is not met."""
         return conditions.CONDITIONS[rule].find(self)
 
-    def breached(self, rule: str, then: str, help: str) -> Iterator[Finding]:
+    def violation_findings(self, rule: str, then: str, help: str) -> Iterator[Finding]:
         """A finding at each such place: what is said of it, what happens ``then``, what to do."""
-        for breach in self.unmet_condition(rule):
-            yield Finding(path=breach.path, message=f"{breach.said}: {then}", help=help)
+        for violation in self.violations(rule):
+            yield Finding(path=violation.path, message=f"{violation.said}: {then}", help=help)
 
     @cached_property
     def ends_in_deepspeed(self) -> bool:
@@ -164,7 +164,7 @@ class Context(ReadConfig):
         of_type = self.get(path[0], "type") if len(path) > 2 else None
         return key_at(path, of_type if isinstance(of_type, str) else None)
 
-    def takes(self, path: tuple[str, ...], value: Any) -> bool:
+    def accepts(self, path: tuple[str, ...], value: Any) -> bool:
         """Whether this release reads a key there, of this optimizer, and such a value for it."""
         known = self.key_at(path)
         if known is None or known.declared.replaced_by or not known.read_at(self.version):
@@ -199,12 +199,12 @@ class Context(ReadConfig):
         value = None if known is None or known.is_block else known.default_at(self.version)
         return "" if value is None else f" {json.dumps(value)}"
 
-    def argument(self, path: str) -> str:
+    def argument_location(self, path: str) -> str:
         """A TrainingArgument with its place."""
         file = self.facts.origins.get("training")
         return f"{yaml_text.place(file, path) if file else ARGUMENTS}: {path}"
 
-    def of_argument(
+    def argument_finding(
         self,
         path: str,
         said: str,
@@ -214,8 +214,8 @@ class Context(ReadConfig):
         effect: Effect | None = None,
     ) -> Finding:
         """A finding about a TrainingArgument, which stands in another file or in none."""
-        message, in_file = f"{self.argument(path)}{said}", "training" in self.facts.origins
-        return Finding((), message, help, effect, late, elsewhere=in_file)
+        message, in_file = f"{self.argument_location(path)}{said}", "training" in self.facts.origins
+        return Finding((), message, help, effect, late, in_other_file=in_file)
 
     def closest(self, name: str, known: Iterable[str]) -> str | None:
         """The known name that is spelled most alike; None where none is close.
@@ -225,7 +225,7 @@ class Context(ReadConfig):
         self._compared += 1
         return spelling.closest(name, known) if self._compared <= MOST_COMPARED else None
 
-    def meant(self, name: str, known: Iterable[str]) -> str:
+    def suggestion(self, name: str, known: Iterable[str]) -> str:
         """What to do with a name that nothing reads."""
         alike = self.closest(name, sorted(known))
         return f'did you mean "{alike}"?' if alike else "delete it"

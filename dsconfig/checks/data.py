@@ -6,7 +6,7 @@ from typing import Any
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import NOW, Finding, Path, in_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, Path, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.conditions import BATCHING, CURRICULUM
 from dsconfig.source.pointer import is_block
@@ -22,7 +22,7 @@ NEEDED_BY_SCHEDULE = {
 }
 
 
-@refusal("DSC911", wakes="data_efficiency")
+@refusal("DSC911", triggers="data_efficiency")
 def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     """Curriculum learning is enabled and curriculum_metrics is missing; DeepSpeed stops.
 
@@ -31,14 +31,14 @@ def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"curriculum_learning":
         {"enabled": false}}}}
     """
-    yield from config.breached(
+    yield from config.violation_findings(
         "curriculum-without-metrics",
         "DeepSpeed stops while it reads the file",
         'add "curriculum_metrics": {...}',
     )
 
 
-@rule("DSC912", Effect.INERT, wakes="data_efficiency", holds=in_deepspeed)
+@rule("DSC912", Effect.INERT, triggers="data_efficiency", applies_to=reaches_deepspeed)
 def switched_off_above(config: Context) -> Iterator[Finding]:
     """A part is enabled inside a block that is not: the outer switches have no effect, and the
     part runs.
@@ -66,7 +66,7 @@ def switched_off_above(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC913", wakes="data_efficiency")
+@refusal("DSC913", triggers="data_efficiency")
 def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     """dynamic_batching is enabled without max_tokens, or with one that is no number.
 
@@ -75,14 +75,14 @@ def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"dynamic_batching":
         {"enabled": true, "max_tokens": 4096}}}}
     """
-    yield from config.breached(
+    yield from config.violation_findings(
         "dynamic-batching-without-tokens",
         "DeepSpeed stops while it reads the file",
         'add "max_tokens": the tokens of one micro batch',
     )
 
 
-@refusal("DSC915", wakes="data_efficiency", late=True)
+@refusal("DSC915", triggers="data_efficiency", late=True)
 def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
     """random_ltd is enabled and lacks what its scheduler reads; the engine is not built.
 
@@ -99,18 +99,18 @@ def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
         if not config.has(*RANDOM_LTD, name):
             yield Finding(
                 path=(*RANDOM_LTD, name),
-                message=f"random_ltd needs {name}: {NOW}",
+                message=f"random_ltd needs {name}: {AT_INIT}",
                 help=f'add "{name}"',
             )
     if config.switch(*RANDOM_LTD, "layer_token_lr_schedule", "enabled"):
         yield Finding(
             path=(*RANDOM_LTD, "layer_token_lr_schedule", "enabled"),
-            message=f"layer_token_lr_schedule was never finished: {NOW}",
+            message=f"layer_token_lr_schedule was never finished: {AT_INIT}",
             help='write "enabled": false',
         )
 
 
-@refusal("DSC916", wakes="data_efficiency", late=True)
+@refusal("DSC916", triggers="data_efficiency", late=True)
 def curriculum_metric_incomplete(config: Context) -> Iterator[Finding]:
     """A curriculum metric lacks its difficulties, its schedule, or what the schedule needs; the
     data loader stops when it is built.
@@ -164,7 +164,7 @@ def _metric(path: Path, metric: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-@rule("DSC917", Effect.COSTLY, wakes="vocabulary_size", holds=in_deepspeed)
+@rule("DSC917", Effect.COSTLY, triggers="vocabulary_size", applies_to=reaches_deepspeed)
 def vocabulary_not_aligned(config: Context) -> Iterator[Finding]:
     """vocabulary_size is no multiple of 8, which tensor cores want; DeepSpeed warns and goes on.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import NOW, Finding, in_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.schema.by_hand import DTYPE_OF_NAME
 
@@ -23,7 +23,7 @@ def named_dtype(config: Context, name: str) -> str | None:
     return DTYPE_OF_NAME.get(value) if isinstance(value, str) else None
 
 
-@rule("DSC331", Effect.REFUSED, wakes="data_types", late=True)
+@rule("DSC331", Effect.REFUSED, triggers="data_types", late=True)
 def param_dtype_conflict(config: Context) -> Iterator[Finding]:
     """data_types.param_dtype names another format than fp16 or bf16 switch on.
 
@@ -34,12 +34,12 @@ def param_dtype_conflict(config: Context) -> Iterator[Finding]:
     if wanted and dtype and wanted != dtype:
         yield Finding(
             path=("data_types", "param_dtype"),
-            message=f"param_dtype {wanted} contradicts the precision that is on ({dtype}): {NOW}",
+            message=f"param_dtype {wanted} contradicts the enabled precision ({dtype}): {AT_INIT}",
             help="delete it; fp16 and bf16 decide the format",
         )
 
 
-@refusal("DSC332", wakes="data_types", late=True)
+@refusal("DSC332", triggers="data_types", late=True)
 def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
     """Without ZeRO gradients are summed in the format of the weights, and in no other.
 
@@ -52,12 +52,12 @@ def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
     if config.stage == 0 and config.stage_is_known and wanted and dtype and wanted != dtype:
         yield Finding(
             path=("data_types", "grad_accum_dtype"),
-            message=f"grad_accum_dtype {wanted} with {dtype} weights needs ZeRO: {NOW}",
+            message=f"grad_accum_dtype {wanted} with {dtype} weights needs ZeRO: {AT_INIT}",
             help='add "zero_optimization": {"stage": 1}',
         )
 
 
-@rule("DSC333", Effect.REFUSED, also=(Effect.INERT,), wakes="data_types", late=True)
+@rule("DSC333", Effect.REFUSED, also=(Effect.INERT,), triggers="data_types", late=True)
 def integer_accumulation(config: Context) -> Iterator[Finding]:
     """int8 is a name DeepSpeed knows, and no format for gradients: the first step stops.
 
@@ -76,5 +76,5 @@ def integer_accumulation(config: Context) -> Iterator[Finding]:
             + ("DeepSpeed stops at the first step" if stops else "it has no effect in dsengine"),
             help='write "fp32"',
             effect=None if stops else Effect.INERT,
-            holds=in_deepspeed if stops else None,
+            applies_to=reaches_deepspeed if stops else None,
         )

@@ -1,7 +1,7 @@
 """The bad and the good example of a rule, judged as its page says."""
 
-from dsconfig.checks.judging import check
 from dsconfig.checks.rule import Example
+from dsconfig.checks.runner import check
 from dsconfig.facts import Facts, gather
 from dsconfig.report import Diagnostic
 from dsconfig.schema.version import Version

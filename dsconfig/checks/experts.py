@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import MODEL, refusal, rule
-from dsconfig.checks.rule import NOW, Finding, Path, in_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, Path, reaches_deepspeed
 from dsconfig.checks.values import VALUE_KINDS
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
@@ -15,7 +15,7 @@ TP: Path = ("tensor_parallel",)
 EP: Path = ("expert_parallel",)
 
 
-@refusal("DSC465", wakes="expert_parallel", late=True)
+@refusal("DSC465", triggers="expert_parallel", late=True)
 def expert_parallel_values(config: Context) -> Iterator[Finding]:
     """What expert_parallel refuses when it is enabled: sizes and pairs that do not fit.
 
@@ -33,7 +33,7 @@ def expert_parallel_values(config: Context) -> Iterator[Finding]:
         if wrong:
             yield Finding(
                 path=(*EP, name),
-                message=f"expert_parallel.{name} {what}: {NOW}",
+                message=f"expert_parallel.{name} {what}: {AT_INIT}",
                 help="correct it, or leave it out for the default",
             )
     yield from _with_others(config, tp)
@@ -41,7 +41,7 @@ def expert_parallel_values(config: Context) -> Iterator[Finding]:
     if world is not None and isinstance(size, int) and size > 1 and world % size:
         yield Finding(
             path=(*EP, "autoep_size"),
-            message=f"autoep_size {size} does not divide {world} ranks: {NOW}",
+            message=f"autoep_size {size} does not divide {world} ranks: {AT_INIT}",
             help="write a divisor of the number of ranks",
         )
 
@@ -125,7 +125,7 @@ def _with_others(config: Context, tp: int) -> Iterator[Finding]:
         if wrong:
             yield Finding(
                 path=path,
-                message=f"{'.'.join(path)} does not go with expert_parallel here: {NOW}",
+                message=f"{'.'.join(path)} does not go with expert_parallel here: {AT_INIT}",
                 help="switch one of the two off",
             )
 
@@ -134,7 +134,7 @@ LEAVES_KNOWN = ("mixtral", "qwen2_moe", "qwen3_moe")
 """Families whose blocks of experts are leaves by default, since 0.18.0."""
 
 
-@rule("DSC468", Effect.NOTE, wakes=MODEL, holds=in_deepspeed)
+@rule("DSC468", Effect.NOTE, triggers=MODEL, applies_to=reaches_deepspeed)
 def moe_at_stage_3(config: Context) -> Iterator[Finding]:
     """A mixture of experts at stage 3 needs each block of experts to be one unit.
 
@@ -161,7 +161,7 @@ def moe_at_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC469", Effect.INERT, wakes=MODEL)
+@rule("DSC469", Effect.INERT, triggers=MODEL)
 def leaf_module_matches_nothing(config: Context) -> Iterator[Finding]:
     """No module of the model (`--model`) has a name that leaf_module lists.
 

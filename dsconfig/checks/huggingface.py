@@ -5,7 +5,7 @@ from functools import partial
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, before_deepspeed
+from dsconfig.checks.rule import Finding, fills_auto
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
@@ -25,7 +25,9 @@ def _wants_zero(runtime: Runtime) -> bool:
     return runtime.wants_zero_block
 
 
-@rule("DSC701", Effect.REFUSED, also=(Effect.NOTE,), holds=_reads_strict_json, on_templates=True)
+@rule(
+    "DSC701", Effect.REFUSED, also=(Effect.NOTE,), applies_to=_reads_strict_json, on_templates=True
+)
 def not_strict_json(config: Context) -> Iterator[Finding]:
     """transformers and accelerate read the file as strict JSON and stop at comments, unquoted
     keys, missing or trailing commas and a byte order mark; DeepSpeed reads HJSON.
@@ -49,7 +51,7 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC702", Effect.REFUSED, also=(Effect.NOTE,), late=True, holds=_wants_zero)
+@rule("DSC702", Effect.REFUSED, also=(Effect.NOTE,), late=True, applies_to=_wants_zero)
 def zero_block_missing(config: Context) -> Iterator[Finding]:
     """accelerate, and so the Trainer, wants a zero_optimization block, if only with stage 0.
 
@@ -101,7 +103,7 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC704", Effect.REFUSED, late=True, holds=before_deepspeed, last=True)
+@rule("DSC704", Effect.REFUSED, late=True, applies_to=fills_auto, last=True)
 def integration_stops(config: Context) -> Iterator[Finding]:
     """transformers or accelerate stops over what no other rule tells: its own code meets a value
     that it cannot handle, or a value of the run that differs.
@@ -116,7 +118,7 @@ def integration_stops(config: Context) -> Iterator[Finding]:
         "params": {"lr": "auto"}}}
     """
     (runtime, *others), training = config.runtimes, config.facts.training
-    if config.is_refused or others or not before_deepspeed(runtime) or training is None:
+    if config.is_refused or others or not fills_auto(runtime) or training is None:
         return
     try:
         replay = runtime.fill(copied(config.config), config.facts)

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Path, in_deepspeed
-from dsconfig.checks.stray_names import NEVER_READ, called, is_of_scripts, of_another_place
+from dsconfig.checks.rule import Finding, Path, reaches_deepspeed
+from dsconfig.checks.stray_names import NEVER_READ, called, is_script_setting, of_another_place
 from dsconfig.lazily import lazily
 from dsconfig.report import Applicability, Edit, Effect, Fix
 from dsconfig.runtimes.read_config import ZERO
@@ -94,7 +94,7 @@ def unknown_key(config: Context) -> Iterator[Finding]:
     for path, error in _unknown(config):
         if is_comment(path[-1]) or path == ("$schema",) or renamed(config, path):
             continue
-        if path not in NEVER_READ and homes(config, path):
+        if path not in NEVER_READ and valid_places(config, path):
             continue
         refused = _refused(config, path)
         meant = _meant(config, path, error)
@@ -132,21 +132,21 @@ def _meant(config: Context, path: Path, error: SchemaError) -> _Meant:
     alike = config.closest(path[-1], error.known)
     if alike and (
         not spelling.is_longer_or_shorter(path[-1], alike)
-        or (path[-1] in alike[: len(path[-1])] and config.takes((*path[:-1], alike), value))
+        or (path[-1] in alike[: len(path[-1])] and config.accepts((*path[:-1], alike), value))
     ):
         surely = spelling.same_letters(path[-1], alike)
         return _Meant(f'did you mean "{alike}"?', (*path[:-1], alike), surely)
     for place in spelling.flattened(path):
-        if config.takes(place, value):
+        if config.accepts(place, value):
             works = place[-1] == "enabled" or config.is_in_force(place[:-1])
             said = f'write it as "{place[-1]}" in {_dotted(place[:-1])}'
             return _Meant(said, place if works else None)
     return _Meant(NO_IDEA)
 
 
-def homes(config: Context, path: Path) -> tuple[Path, ...]:
+def valid_places(config: Context, path: Path) -> tuple[Path, ...]:
     """Where the key at ``path`` would be read: in blocks of which the file's types have it."""
-    places = () if is_of_scripts(path) else spelling.other_places(path)
+    places = () if is_script_setting(path) else spelling.other_places(path)
     return tuple(
         place for place in places if place[:2] not in PARAMETERS or config.key_at(place) is not None
     )
@@ -185,7 +185,7 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
     for path, error in _unknown(config):
         if is_comment(path[-1]) or path in NEVER_READ or renamed(config, path):
             continue
-        places = homes(config, path)
+        places = valid_places(config, path)
         if not places:
             continue
         alike = config.closest(path[-1], error.known)
@@ -232,7 +232,7 @@ def renamed_key(config: Context) -> Iterator[Finding]:
 
 def _write_as(config: Context, path: Path, new: Path, safe: bool) -> Fix | None:
     """The fix that gives an entry another name or place; None where its value does not fit."""
-    if config.has(*new) or not config.takes(new, config.get(*path)):
+    if config.has(*new) or not config.accepts(new, config.get(*path)):
         return None
     pointer = join(*path)
     if new[:-1] == path[:-1]:
@@ -282,7 +282,7 @@ DEPRECATED: Mapping[Path, Deprecated] = {
     "DSC024",
     Effect.DEPRECATED,
     also=(Effect.INERT,),
-    wakes="zero_optimization bfloat16",
+    triggers="zero_optimization bfloat16",
     on_templates=True,
 )
 def deprecated_key(config: Context) -> Iterator[Finding]:
@@ -327,7 +327,7 @@ def _as_today(config: Context, path: Path, old: Deprecated, value: Any) -> tuple
     return delete_entry(document, pointer) if value is False or value is None else ()
 
 
-@rule("DSC025", Effect.REFUSED, wakes="zero_optimization tensor_parallel", on_templates=True)
+@rule("DSC025", Effect.REFUSED, triggers="zero_optimization tensor_parallel", on_templates=True)
 def key_under_two_names(config: Context) -> Iterator[Finding]:
     """A key is given under both of its names; DeepSpeed calls the short one an extra input.
 
@@ -347,7 +347,7 @@ def key_under_two_names(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC026", Effect.REFUSED, wakes="zero_optimization")
+@rule("DSC026", Effect.REFUSED, triggers="zero_optimization")
 def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
     """A deprecated key stands beside the key that replaced it; DeepSpeed stops.
 
@@ -356,12 +356,12 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
         "cpu"}}}
     """
-    for breach in config.unmet_condition("deprecated-and-replacement"):
+    for violation in config.violations("deprecated-and-replacement"):
         yield Finding(
-            path=breach.path,
-            message=f"{breach.said}: DeepSpeed stops",
-            help=f'delete "{breach.path[-1]}"',
-            fix=as_fix(delete_entry(config.document, join(*breach.path))),
+            path=violation.path,
+            message=f"{violation.said}: DeepSpeed stops",
+            help=f'delete "{violation.path[-1]}"',
+            fix=as_fix(delete_entry(config.document, join(*violation.path))),
             on_key=True,
         )
 
@@ -400,7 +400,7 @@ def comment_key(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC028", Effect.INERT, holds=in_deepspeed)
+@rule("DSC028", Effect.INERT, applies_to=reaches_deepspeed)
 def swallowed_key(config: Context) -> Iterator[Finding]:
     """`strict` in a checked block is an argument of DeepSpeed's own model class.
 

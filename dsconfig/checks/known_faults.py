@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dsconfig.batch import GLOBAL, MICRO, STEPS, Triple
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Holds, Path, in_deepspeed
+from dsconfig.checks.rule import AppliesTo, Finding, Path, reaches_deepspeed
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
@@ -27,7 +27,7 @@ DEEPSPEED = "DeepSpeed"
 STAGE: Path = (*ZERO, "stage")
 
 
-class Told(NamedTuple):
+class FaultFinding(NamedTuple):
     """A place and what goes wrong there; ``sure`` where the config alone decides it."""
 
     path: Path
@@ -35,7 +35,7 @@ class Told(NamedTuple):
     sure: bool = True
 
 
-Fault = Callable[[Context], Iterator[Told]]
+Fault = Callable[[Context], Iterator[FaultFinding]]
 
 
 def fault(
@@ -45,9 +45,9 @@ def fault(
     remedy: str,
     *,
     effect: Effect = Effect.ALTERED,
-    wakes: str = "zero_optimization",
+    triggers: str = "zero_optimization",
     program: str = DEEPSPEED,
-    holds: Holds = in_deepspeed,
+    applies_to: AppliesTo = reaches_deepspeed,
 ) -> Callable[[Fault], Fault]:
     """Make a rule of what the releases of a ``span`` do, from the first to the last that does it.
 
@@ -73,7 +73,7 @@ def fault(
                 )
 
         also = () if effect is Effect.NOTE else (Effect.NOTE,)
-        rule(code, effect, wakes=wakes, also=also, holds=holds)(check)
+        rule(code, effect, triggers=triggers, also=also, applies_to=applies_to)(check)
         if program == DEEPSPEED:
             RANGES[code] = (start, end)
         return find
@@ -104,14 +104,14 @@ def _accumulation(config: Context) -> float | None:
     return solved.accumulation if solved is not None else None
 
 
-def lost_steps(config: Context, path: Path, said: str, beyond: int) -> Iterator[Told]:
+def lost_steps(config: Context, path: Path, said: str, beyond: int) -> Iterator[FaultFinding]:
     """A fault that shows with more micro steps than ``beyond``."""
     steps = _accumulation(config)
     if steps is None:
         where = "where it accumulates" if beyond == 1 else f"with more than {beyond} micro steps"
-        yield Told(path, f"{said}, {where}", sure=False)
+        yield FaultFinding(path, f"{said}, {where}", sure=False)
     elif steps > beyond:
-        yield Told(path, said)
+        yield FaultFinding(path, said)
 
 
 def _offloads(config: Context) -> bool:
@@ -123,7 +123,7 @@ def _clips(config: Context) -> bool:
 
 
 @fault("DSC830", "0.17.6 to 0.18.2", "deepspeedai/DeepSpeed#7718", "use DeepSpeed 0.18.3 or later")
-def accumulation_lost_at_stage_2(config: Context) -> Iterator[Told]:
+def accumulation_lost_at_stage_2(config: Context) -> Iterator[FaultFinding]:
     """0.17.6 to 0.18.2 keep the gradient of the last micro step alone at stage 2.
 
     The sums of a step are made anew at each micro step, since what tells that there are some is set
@@ -147,7 +147,7 @@ def accumulation_lost_at_stage_2(config: Context) -> Iterator[Told]:
     "deepspeedai/DeepSpeed#6550",
     "use DeepSpeed 0.19.0 or later, or offload nothing while accumulating",
 )
-def offloaded_accumulation_wrong(config: Context) -> Iterator[Told]:
+def offloaded_accumulation_wrong(config: Context) -> Iterator[FaultFinding]:
     """Up to 0.15.1, gradients of an optimizer offloaded at stage 2 are summed wrongly.
 
     The number of the micro step starts at 0 in the first step and at -1 in later ones, and the sums
@@ -170,7 +170,7 @@ def offloaded_accumulation_wrong(config: Context) -> Iterator[Told]:
     "deepspeedai/DeepSpeed#7967",
     "use DeepSpeed 0.19.0 or later, or accumulate over two micro steps at most",
 )
-def offloaded_micro_steps_dropped(config: Context) -> Iterator[Told]:
+def offloaded_micro_steps_dropped(config: Context) -> Iterator[FaultFinding]:
     """0.15.2 to 0.18.9 drop the gradients of micro steps between the first and the last.
 
     With an optimizer offloaded at stage 2, sums go to main memory at the first micro step of a
@@ -194,7 +194,7 @@ def offloaded_micro_steps_dropped(config: Context) -> Iterator[Told]:
     'use DeepSpeed 0.14.3 or later, or "overlap_comm": false',
     effect=Effect.NOTE,
 )
-def overlap_overwrites_bucket(config: Context) -> Iterator[Told]:
+def overlap_overwrites_bucket(config: Context) -> Iterator[FaultFinding]:
     """Up to 0.14.2, overlap_comm at stages 1 and 2 may overwrite a bucket that is still reduced.
 
     The stream of the computation does not wait for that of the reduction, so gradients are wrong
@@ -206,7 +206,7 @@ def overlap_overwrites_bucket(config: Context) -> Iterator[Told]:
     """
     if config.stage in (1, 2) and config.overlap_comm:
         said = "may overwrite gradients that are still being reduced, on slow links above all"
-        yield Told((*ZERO, "overlap_comm"), said)
+        yield FaultFinding((*ZERO, "overlap_comm"), said)
 
 
 @fault(
@@ -216,7 +216,7 @@ def overlap_overwrites_bucket(config: Context) -> Iterator[Told]:
     'use DeepSpeed 0.19.0 or later, or "overlap_comm": false',
     effect=Effect.NOTE,
 )
-def overlap_recycles_buffer(config: Context) -> Iterator[Told]:
+def overlap_recycles_buffer(config: Context) -> Iterator[FaultFinding]:
     """0.12.4 to 0.18.9 may hand the memory of a reduction to others before it is done.
 
     With overlap_comm at stages 1 and 2 the stream of the reduction is not noted on its buffers.
@@ -228,7 +228,7 @@ def overlap_recycles_buffer(config: Context) -> Iterator[Told]:
     """
     if config.stage in (1, 2) and config.overlap_comm:
         said = "may reuse the memory of a reduction that is under way: the loss can become NaN"
-        yield Told((*ZERO, "overlap_comm"), said)
+        yield FaultFinding((*ZERO, "overlap_comm"), said)
 
 
 @fault(
@@ -238,7 +238,7 @@ def overlap_recycles_buffer(config: Context) -> Iterator[Told]:
     "use DeepSpeed 0.18.8 or later, or a torch before 2.10",
     effect=Effect.NOTE,
 )
-def stage_3_waits_for_wrong_stream(config: Context) -> Iterator[Told]:
+def stage_3_waits_for_wrong_stream(config: Context) -> Iterator[FaultFinding]:
     """Up to 0.18.7, stage 3 copies gradients after a wait for the default stream.
 
     From torch 2.10 on backward runs on another one, and weights become NaN at random.
@@ -249,7 +249,7 @@ def stage_3_waits_for_wrong_stream(config: Context) -> Iterator[Told]:
     """
     if config.stage == 3:
         said = "let weights become NaN at random at stage 3 with torch 2.10 or later"
-        yield Told(STAGE, said)
+        yield FaultFinding(STAGE, said)
 
 
 @fault(
@@ -257,9 +257,9 @@ def stage_3_waits_for_wrong_stream(config: Context) -> Iterator[Told]:
     "0.18.3 to 0.18.9",
     "deepspeedai/DeepSpeed#7985",
     'use DeepSpeed 0.19.0 or later, or "immediate_grad_update": true in bf16',
-    wakes="data_types",
+    triggers="data_types",
 )
-def last_micro_step_not_reduced(config: Context) -> Iterator[Told]:
+def last_micro_step_not_reduced(config: Context) -> Iterator[FaultFinding]:
     """0.18.3 to 0.18.9 leave the last micro step out of the average in bf16 at stage 1.
 
     With sums in fp32 the gradient of the micro step at the boundary is added after the reduction,
@@ -275,7 +275,7 @@ def last_micro_step_not_reduced(config: Context) -> Iterator[Told]:
     early = config.is_on((config.bf16_block,), "immediate_grad_update")
     if config.stage == 1 and config.bf16 and sums in ("fp32", "float32") and not early:
         said = "do not reduce the gradient of the last micro step, so that ranks drift apart"
-        yield Told(("data_types", "grad_accum_dtype"), said)
+        yield FaultFinding(("data_types", "grad_accum_dtype"), said)
 
 
 @fault(
@@ -283,9 +283,9 @@ def last_micro_step_not_reduced(config: Context) -> Iterator[Told]:
     "0.18.5 to 0.18.5",
     "deepspeedai/DeepSpeed#7839",
     "use DeepSpeed 0.18.6 or later, or stage 1",
-    wakes="bf16 bfloat16",
+    triggers="bf16 bfloat16",
 )
-def bf16_divided_at_stage_0(config: Context) -> Iterator[Told]:
+def bf16_divided_at_stage_0(config: Context) -> Iterator[FaultFinding]:
     """0.18.5 divides bf16 gradients of stage 0 by a loss scale that nobody applied.
 
     They also pile up, since nobody clears them.
@@ -296,7 +296,7 @@ def bf16_divided_at_stage_0(config: Context) -> Iterator[Told]:
     """
     if config.stage == 0 and config.stage_is_known and config.bf16:
         said = "divide gradients by 65536 and never clear them in bf16 at stage 0"
-        yield Told((config.bf16_block,), said)
+        yield FaultFinding((config.bf16_block,), said)
 
 
 @fault(
@@ -304,9 +304,9 @@ def bf16_divided_at_stage_0(config: Context) -> Iterator[Told]:
     "0.8.0 to 0.13.2",
     "deepspeedai/DeepSpeed#5170",
     "use DeepSpeed 0.13.3 or later, or stage 1",
-    wakes="bf16 bfloat16",
+    triggers="bf16 bfloat16",
 )
-def bf16_not_reduced_at_stage_0(config: Context) -> Iterator[Told]:
+def bf16_not_reduced_at_stage_0(config: Context) -> Iterator[FaultFinding]:
     """Up to 0.13.2, stage 0 in bf16 reduces gradients that are not those of the step.
 
     The optimizer adds them to sums of its own right after backward, and the reduction takes the
@@ -319,7 +319,7 @@ def bf16_not_reduced_at_stage_0(config: Context) -> Iterator[Told]:
     alone = config.facts.world_size == 1
     if config.stage == 0 and config.stage_is_known and config.bf16 and not alone:
         said = "do not reduce the gradients that the step takes in bf16 at stage 0"
-        yield Told((config.bf16_block,), said)
+        yield FaultFinding((config.bf16_block,), said)
 
 
 @fault(
@@ -327,9 +327,9 @@ def bf16_not_reduced_at_stage_0(config: Context) -> Iterator[Told]:
     "0.13.2 to 0.13.2",
     "deepspeedai/DeepSpeed#5150",
     "use DeepSpeed 0.13.3 or later",
-    wakes="gradient_clipping",
+    triggers="gradient_clipping",
 )
-def clipping_inverted(config: Context) -> Iterator[Told]:
+def clipping_inverted(config: Context) -> Iterator[FaultFinding]:
     """0.13.2 multiplies small gradients up and leaves large ones as they are.
 
     In fp32 at stage 0 the factor is the larger of 1 and threshold / norm, not the smaller.
@@ -341,7 +341,7 @@ def clipping_inverted(config: Context) -> Iterator[Told]:
     in_fp32 = not (config.bf16 or config.fp16)
     if config.stage == 0 and config.stage_is_known and in_fp32 and _clips(config):
         said = "raise small gradients to the threshold and clip none at stage 0"
-        yield Told(("gradient_clipping",), said)
+        yield FaultFinding(("gradient_clipping",), said)
 
 
 @fault(
@@ -350,9 +350,9 @@ def clipping_inverted(config: Context) -> Iterator[Told]:
     "deepspeedai/DeepSpeed#7171",
     "use DeepSpeed 0.16.6 or later",
     effect=Effect.NOTE,
-    wakes="gradient_clipping",
+    triggers="gradient_clipping",
 )
-def overflow_makes_norm_nan(config: Context) -> Iterator[Told]:
+def overflow_makes_norm_nan(config: Context) -> Iterator[FaultFinding]:
     """0.13.2 to 0.16.5 make a NaN of an infinite norm at stages 1 and 2.
 
     Zero times infinity stands in the sum that was to replace it, and clipping then multiplies all
@@ -364,7 +364,7 @@ def overflow_makes_norm_nan(config: Context) -> Iterator[Told]:
     """
     if config.stage in (1, 2) and _clips(config):
         said = "clip with NaN once a norm is infinite at stages 1 and 2"
-        yield Told(("gradient_clipping",), said)
+        yield FaultFinding(("gradient_clipping",), said)
 
 
 @fault(
@@ -374,7 +374,7 @@ def overflow_makes_norm_nan(config: Context) -> Iterator[Told]:
     'use DeepSpeed 0.11.0 or later, or "reduce_scatter": true',
     effect=Effect.NOTE,
 )
-def full_bucket_not_reduced(config: Context) -> Iterator[Told]:
+def full_bucket_not_reduced(config: Context) -> Iterator[FaultFinding]:
     """Up to 0.10.3, stage 3 without reduce_scatter leaves out a tensor as large as the bucket.
 
     The Trainer's own size for the bucket, hidden_size squared, is that of many weights.
@@ -386,7 +386,7 @@ def full_bucket_not_reduced(config: Context) -> Iterator[Told]:
     contiguous = config.in_force(ZERO, "contiguous_gradients")
     if config.stage == 3 and contiguous and not config.in_force(ZERO, "reduce_scatter"):
         said = "do not reduce the gradient of a weight exactly as large as reduce_bucket_size"
-        yield Told((*ZERO, "reduce_scatter"), said)
+        yield FaultFinding((*ZERO, "reduce_scatter"), said)
 
 
 @fault(
@@ -394,9 +394,9 @@ def full_bucket_not_reduced(config: Context) -> Iterator[Told]:
     "0.8.0 to 0.19.3",
     "deepspeedai/DeepSpeed#8179",
     "use DeepSpeed 0.19.4 or later, or delete it",
-    wakes="scheduler",
+    triggers="scheduler",
 )
-def stairs_without_effect(config: Context) -> Iterator[Told]:
+def stairs_without_effect(config: Context) -> Iterator[FaultFinding]:
     """Up to 0.19.3, OneCycle takes the counts of stairs and goes up a ramp all the same.
 
     with: version="0.19.3"
@@ -408,7 +408,7 @@ def stairs_without_effect(config: Context) -> Iterator[Told]:
     for name in ("cycle_first_stair_count", "cycle_second_stair_count"):
         path = ("scheduler", "params", name)
         if config.scheduler == "OneCycle" and (config.number(*path) or 0) > 0:
-            yield Told(path, f"ignore {name}: the rate goes up a ramp")
+            yield FaultFinding(path, f"ignore {name}: the rate goes up a ramp")
 
 
 @fault(
@@ -417,9 +417,9 @@ def stairs_without_effect(config: Context) -> Iterator[Told]:
     "deepspeedai/DeepSpeed#8171",
     'use DeepSpeed 0.19.4 or later, or write "warmup_max_lr" as a list, one rate for each group',
     effect=Effect.NOTE,
-    wakes="scheduler",
+    triggers="scheduler",
 )
-def groups_warm_up_alike(config: Context) -> Iterator[Told]:
+def groups_warm_up_alike(config: Context) -> Iterator[FaultFinding]:
     """0.17.2 to 0.19.3 warm every parameter group up to the rate of the first.
 
     Without `warmup_max_lr` WarmupLR takes the optimizer's rate, and that of its first group only.
@@ -435,7 +435,7 @@ def groups_warm_up_alike(config: Context) -> Iterator[Told]:
         and config.get("scheduler", "params", "warmup_max_lr") is None
     ):
         said = "take the rate of the first parameter group for all"
-        yield Told(("scheduler", "params"), said)
+        yield FaultFinding(("scheduler", "params"), said)
 
 
 @fault(
@@ -445,7 +445,7 @@ def groups_warm_up_alike(config: Context) -> Iterator[Told]:
     "use DeepSpeed 0.19.6 or later, which have deepspeedai/DeepSpeed#8245, or stage 1 or 3",
     effect=Effect.NOTE,
 )
-def one_backward_loses_a_subgraph(config: Context) -> Iterator[Told]:
+def one_backward_loses_a_subgraph(config: Context) -> Iterator[FaultFinding]:
     """0.18.3 to 0.19.5 may miss part of a gradient at stage 2 in bf16.
 
     Where a module is used twice in a step (a shared encoder, a second loss), a parameter becomes
@@ -458,7 +458,7 @@ def one_backward_loses_a_subgraph(config: Context) -> Iterator[Told]:
     """
     if config.stage == 2 and config.bf16 and not _offloads(config):
         said = "miss part of the gradient of a module that is used twice in a step"
-        yield Told(STAGE, said)
+        yield FaultFinding(STAGE, said)
 
 
 @fault(
@@ -467,9 +467,9 @@ def one_backward_loses_a_subgraph(config: Context) -> Iterator[Told]:
     "deepspeedai/DeepSpeed#8393",
     "use stage 1, which is scaled, or bf16",
     effect=Effect.NOTE,
-    wakes="fp16",
+    triggers="fp16",
 )
-def fp16_unscaled_at_stage_0(config: Context) -> Iterator[Told]:
+def fp16_unscaled_at_stage_0(config: Context) -> Iterator[FaultFinding]:
     """0.18.3 to 0.19.8 divide fp16 gradients of stage 0 by a loss scale that nobody applied.
 
     Only optimizers of ZeRO scale the loss since then. SGD stands still, clipping never acts, and
@@ -482,4 +482,4 @@ def fp16_unscaled_at_stage_0(config: Context) -> Iterator[Told]:
     """
     if config.is_unscaled:
         said = "divide gradients by the loss scale at stage 0 and never multiply the loss by it"
-        yield Told(("fp16",), said)
+        yield FaultFinding(("fp16",), said)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import HOLDER, rule
-from dsconfig.checks.rule import Finding, before_deepspeed
+from dsconfig.checks.registry import EMBEDDED_IN_YAML, rule
+from dsconfig.checks.rule import Finding, fills_auto
 from dsconfig.facts import held
 from dsconfig.report import Effect
 from dsconfig.source import plugin_settings
@@ -23,8 +23,8 @@ BY_TORCHRUN = ", which torchrun takes for no number of processes"
     "DSC705",
     Effect.ALTERED,
     also=(Effect.REFUSED, Effect.INERT, Effect.NOTE),
-    wakes=HOLDER,
-    holds=before_deepspeed,
+    triggers=EMBEDDED_IN_YAML,
+    applies_to=fills_auto,
 )
 def accelerate_setting(config: Context) -> Iterator[Finding]:
     """A line of accelerate's YAML that accelerate does not take.
@@ -53,7 +53,7 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(name,),
             message=f'"{name}" is no setting of an accelerate config: accelerate stops',
-            help=config.meant(name, plugin_settings.TOP_LEVEL),
+            help=config.suggestion(name, plugin_settings.TOP_LEVEL),
             effect=Effect.REFUSED,
             on_key=True,
         )
@@ -62,7 +62,7 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(BLOCK, name),
             message=f'"{name}" is no setting of accelerate\'s DeepSpeed plugin: nothing reads it',
-            help=config.meant(name, plugin_settings.KNOWN),
+            help=config.suggestion(name, plugin_settings.KNOWN),
             on_key=True,
         )
     yield from _unreadable(config)
@@ -175,7 +175,7 @@ def _uncountable(launch: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(("num_machines",), message, help=remedy, effect=Effect.NOTE)
 
 
-@rule("DSC706", Effect.ALTERED, wakes=HOLDER, holds=before_deepspeed)
+@rule("DSC706", Effect.ALTERED, triggers=EMBEDDED_IN_YAML, applies_to=fills_auto)
 def nvme_path_not_launched(config: Context) -> Iterator[Finding]:
     """accelerate's launcher hands on where to offload to, and never the path on the disk.
 

@@ -21,7 +21,7 @@ def _warms_up(config: Context) -> bool:
     return found is not None and found.warms_up
 
 
-@rule("DSC641", Effect.ALTERED, wakes="scheduler")
+@rule("DSC641", Effect.ALTERED, triggers="scheduler")
 def schedule_overrides_lr(config: Context) -> Iterator[Finding]:
     """The schedule sets another learning rate than the optimizer block says.
 
@@ -55,7 +55,7 @@ def schedule_overrides_lr(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC642", Effect.INERT, also=(Effect.NOTE,), wakes="scheduler")
+@rule("DSC642", Effect.INERT, also=(Effect.NOTE,), triggers="scheduler")
 def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
     """Warmup does not end before training does; the rate never reaches its top, and a decay after
     it never comes.
@@ -87,7 +87,7 @@ def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC643", Effect.ALTERED, wakes="scheduler")
+@rule("DSC643", Effect.ALTERED, triggers="scheduler")
 def total_steps_not_positive(config: Context) -> Iterator[Finding]:
     """total_num_steps is zero or negative: after warmup the rate is 0 at once.
 
@@ -106,7 +106,7 @@ def total_steps_not_positive(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC644", Effect.ALTERED, wakes="scheduler")
+@rule("DSC644", Effect.ALTERED, triggers="scheduler")
 def rate_out_of_range(config: Context) -> Iterator[Finding]:
     """A learning rate of the schedule is negative (the model unlearns), or a ratio outside
     0 to 1.
@@ -134,7 +134,7 @@ def rate_out_of_range(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC645", Effect.ALTERED, wakes="scheduler")
+@rule("DSC645", Effect.ALTERED, triggers="scheduler")
 def schedule_upside_down(config: Context) -> Iterator[Finding]:
     """The lower end of the schedule is above its upper end: the rate falls where it should
     rise.
@@ -155,7 +155,7 @@ def schedule_upside_down(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC646", Effect.ALTERED, wakes="scheduler")
+@rule("DSC646", Effect.ALTERED, triggers="scheduler")
 def unknown_warmup_type(config: Context) -> Iterator[Finding]:
     """warmup_type is log or linear; anything else is taken for log with a warning.
 
@@ -176,7 +176,7 @@ def unknown_warmup_type(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC647", Effect.NOTE, wakes="scheduler")
+@rule("DSC647", Effect.NOTE, triggers="scheduler")
 def warmup_of_one_step(config: Context) -> Iterator[Finding]:
     """A warmup of one step counts as two: with warmup_type log the rates are the same, with linear
     the second step has half the rate.
@@ -195,7 +195,7 @@ def warmup_of_one_step(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC648", Effect.INERT, wakes="scheduler")
+@rule("DSC648", Effect.INERT, triggers="scheduler")
 def cycle_without_momentum(config: Context) -> Iterator[Finding]:
     """OneCycle moves Adam's betas; an optimizer without betas has no momentum to move.
 
@@ -220,7 +220,7 @@ def cycle_without_momentum(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC649", Effect.INERT, wakes="optimizer")
+@rule("DSC649", Effect.INERT, triggers="optimizer")
 def learning_rate_zero(config: Context) -> Iterator[Finding]:
     """The learning rate is 0 and no schedule raises it: nothing is trained.
 
@@ -237,7 +237,7 @@ def learning_rate_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC650", Effect.NOTE, wakes="scheduler")
+@rule("DSC650", Effect.NOTE, triggers="scheduler")
 def scheduler_without_optimizer(config: Context) -> Iterator[Finding]:
     """The file has a schedule and no optimizer: the script has to pass one.
 

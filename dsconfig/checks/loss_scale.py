@@ -23,7 +23,7 @@ def _is_dynamic(config: Context) -> bool:
     return config.in_force(FP16, "loss_scale") == 0
 
 
-@refusal("DSC321", also=(Effect.ALTERED,), wakes="fp16")
+@refusal("DSC321", also=(Effect.ALTERED,), triggers="fp16")
 def loss_scale_limits(config: Context) -> Iterator[Finding]:
     """Window or minimum of the dynamic loss scale is zero or negative.
 
@@ -34,19 +34,19 @@ def loss_scale_limits(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 1000}}
     """
     checked = config.since("0.19.3")
-    for breach in conditions.unusable_scale_limits(config):
+    for violation in conditions.unusable_scale_limits(config):
         yield Finding(
-            path=breach.path,
-            message=f"{breach.said}: "
+            path=violation.path,
+            message=f"{violation.said}: "
             + ("DeepSpeed stops" if checked else "DeepSpeed 0.19.3 and later stop"),
             help='write "loss_scale_window": 1000'
-            if breach.path[-1] != "min_loss_scale"
+            if violation.path[-1] != "min_loss_scale"
             else 'write "min_loss_scale": 1 or leave it out',
             effect=None if checked else Effect.ALTERED,
         )
 
 
-@rule("DSC322", Effect.NOTE, wakes="fp16")
+@rule("DSC322", Effect.NOTE, triggers="fp16")
 def fractional_min_loss_scale(config: Context) -> Iterator[Finding]:
     """The well-known `min_loss_scale: 1e-10`.
 
@@ -68,7 +68,7 @@ def fractional_min_loss_scale(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC323", Effect.NOTE, wakes="fp16")
+@rule("DSC323", Effect.NOTE, triggers="fp16")
 def loss_scale_starts_below_minimum(config: Context) -> Iterator[Finding]:
     """The scale starts at or below its minimum, so overflows cannot lower it.
 
@@ -94,7 +94,7 @@ def loss_scale_starts_below_minimum(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC324", Effect.ALTERED, wakes="fp16")
+@rule("DSC324", Effect.ALTERED, triggers="fp16")
 def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
     """hysteresis counts the overflows before the scale falls; below 1 it counts nothing.
 
@@ -111,7 +111,7 @@ def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC325", Effect.REFUSED, also=(Effect.ALTERED,), wakes="fp16", late=True)
+@rule("DSC325", Effect.REFUSED, also=(Effect.ALTERED,), triggers="fp16", late=True)
 def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
     """The scale starts at 2 to this power.
 
@@ -142,7 +142,7 @@ def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC326", Effect.ALTERED, wakes="fp16")
+@rule("DSC326", Effect.ALTERED, triggers="fp16")
 def loss_scale_too_large(config: Context) -> Iterator[Finding]:
     """A fixed loss scale so large that every step overflows and is skipped.
 
@@ -159,7 +159,7 @@ def loss_scale_too_large(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC327", Effect.NOTE, also=(Effect.INERT,), wakes="fp16")
+@rule("DSC327", Effect.NOTE, also=(Effect.INERT,), triggers="fp16")
 def fixed_loss_scale(config: Context) -> Iterator[Finding]:
     """A fixed loss scale does not adapt to overflows.
 

@@ -16,7 +16,7 @@ GRADIENT_BYTES = 4
 BUCKET = "reduce_bucket_size"
 
 
-@rule("DSC501", Effect.COSTLY, wakes=MODEL)
+@rule("DSC501", Effect.COSTLY, triggers=MODEL)
 def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
     """The bucket of the reduction holds more elements than the model has (`--model`).
 
@@ -46,7 +46,7 @@ def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC502", Effect.REFUSED, also=(Effect.COSTLY,), wakes=MODEL, late=True)
+@rule("DSC502", Effect.REFUSED, also=(Effect.COSTLY,), triggers=MODEL, late=True)
 def host_memory_too_small(config: Context) -> Iterator[Finding]:
     """Offloaded optimizer states alone are more than the memory of a node (`--host-memory`).
 
@@ -84,7 +84,7 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC503", Effect.REFUSED, wakes=MODEL, late=True)
+@rule("DSC503", Effect.REFUSED, triggers=MODEL, late=True)
 def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
     """A buffer of NVMe offload must hold one rank's share of the largest tensor of the model.
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, in_deepspeed
+from dsconfig.checks.rule import Finding, reaches_deepspeed
 from dsconfig.report import Effect
 
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
 
 
-@rule("DSC921", Effect.NOTE, wakes="tensorboard wandb comet")
+@rule("DSC921", Effect.NOTE, triggers="tensorboard wandb comet")
 def monitor_package(config: Context) -> Iterator[Finding]:
     """A monitor needs its package; without it the engine is not built.
 
@@ -26,7 +26,7 @@ def monitor_package(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC922", Effect.INERT, wakes="datastates_ckpt", holds=in_deepspeed)
+@rule("DSC922", Effect.INERT, triggers="datastates_ckpt", applies_to=reaches_deepspeed)
 def datastates_block(config: Context) -> Iterator[Finding]:
     """datastates_ckpt asks for a checkpoint engine by its mere presence, unless it is false.
 
@@ -46,7 +46,7 @@ def datastates_block(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC923", Effect.COSTLY, wakes="wall_clock_breakdown memory_breakdown")
+@rule("DSC923", Effect.COSTLY, triggers="wall_clock_breakdown memory_breakdown")
 def profiler_on(config: Context) -> Iterator[Finding]:
     """Breakdowns wait for the device at every timer, which costs speed.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import NOW, Finding, in_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES
@@ -13,7 +13,7 @@ from dsconfig.source.pointer import is_block
 BLOCKS = ("offload_param", "offload_optimizer")
 
 
-@rule("DSC431", Effect.ALTERED, also=(Effect.INERT,), wakes="zero_optimization")
+@rule("DSC431", Effect.ALTERED, also=(Effect.INERT,), triggers="zero_optimization")
 def offload_without_device(config: Context) -> Iterator[Finding]:
     """An offload block without `device`: the default is none, and nothing is offloaded.
 
@@ -37,7 +37,7 @@ def offload_without_device(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC432", Effect.REFUSED, wakes="zero_optimization", late=True)
+@rule("DSC432", Effect.REFUSED, triggers="zero_optimization", late=True)
 def nvme_without_path(config: Context) -> Iterator[Finding]:
     """device is nvme and there is no nvme_path; the engine is not built.
 
@@ -53,12 +53,12 @@ def nvme_without_path(config: Context) -> Iterator[Finding]:
         if block.get("device") == "nvme" and block.get("nvme_path") is None:
             yield Finding(
                 path=(*ZERO, name, "device"),
-                message=f"{name} goes to nvme without an nvme_path: {NOW}",
+                message=f"{name} goes to nvme without an nvme_path: {AT_INIT}",
                 help='add "nvme_path": "/local_nvme" (a directory on a local NVMe disk)',
             )
 
 
-@rule("DSC433", Effect.ALTERED, wakes="zero_optimization", holds=in_deepspeed)
+@rule("DSC433", Effect.ALTERED, triggers="zero_optimization", applies_to=reaches_deepspeed)
 def nvme_below_stage_3(config: Context) -> Iterator[Finding]:
     """At stages 1 and 2 nvme is taken for cpu: the states fill host memory instead.
 
@@ -76,7 +76,7 @@ def nvme_below_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC434", Effect.INERT, wakes="zero_optimization")
+@rule("DSC434", Effect.INERT, triggers="zero_optimization")
 def nvme_path_unused(config: Context) -> Iterator[Finding]:
     """nvme_path is set and the device is another one.
 
@@ -97,7 +97,7 @@ def nvme_path_unused(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC435", Effect.INERT, wakes="aio")
+@rule("DSC435", Effect.INERT, triggers="aio")
 def aio_without_nvme(config: Context) -> Iterator[Finding]:
     """aio tunes reads and writes of NVMe offload, and nothing is offloaded to NVMe.
 
@@ -116,7 +116,7 @@ def aio_without_nvme(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC436", Effect.REFUSED, wakes="zero_optimization")
+@rule("DSC436", Effect.REFUSED, triggers="zero_optimization")
 def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
     """offload_optimizer.ratio below 1 is for stage 3. Checked since 0.15.0.
 
@@ -125,14 +125,14 @@ def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device":
         "cpu", "ratio": 0.5}}}
     """
-    yield from config.breached(
+    yield from config.violation_findings(
         "partial-offload-needs-stage-3",
         "DeepSpeed stops, partial offload is for stage 3",
         'delete it, or set "stage": 3',
     )
 
 
-@refusal("DSC437", wakes="zero_optimization", late=True)
+@refusal("DSC437", triggers="zero_optimization", late=True)
 def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     """Partial offload works with DeepSpeed's CPU Adam only.
 
@@ -148,7 +148,7 @@ def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     if ratio < 1 and not config.builds_cpu_adam:
         yield Finding(
             path=(*ZERO, "offload_optimizer", "ratio"),
-            message=f"offload_optimizer.ratio {ratio:g} needs DeepSpeed's CPU Adam: {NOW}",
+            message=f"offload_optimizer.ratio {ratio:g} needs DeepSpeed's CPU Adam: {AT_INIT}",
             help="use AdamW without torch_adam",
         )
 
@@ -163,7 +163,7 @@ def _has_amsgrad(config: Context) -> bool:
     return "amsgrad" in built.states_with
 
 
-@refusal("DSC438", wakes="zero_optimization", late=True)
+@refusal("DSC438", triggers="zero_optimization", late=True)
 def super_offload_without_device(config: Context) -> Iterator[Finding]:
     """super_offload at stage 3 is on and cannot work: no device is named to offload to, the
     optimizer is no Adam, or the card (`--device`) is not NVIDIA's.
@@ -184,26 +184,26 @@ def super_offload_without_device(config: Context) -> Iterator[Finding]:
     if device is not None and device.kind != "cuda":
         yield Finding(
             path=(*path, "super_offload"),
-            message=f"super_offload runs on NVIDIA cards only: on {device.name} {NOW}",
+            message=f"super_offload runs on NVIDIA cards only: on {device.name} {AT_INIT}",
             help="delete it",
         )
     elif config.offload("offload_optimizer") == "none":
         yield Finding(
             path=(*path, "super_offload"),
-            message=f"super_offload is on while offload_optimizer.device is none: {NOW}, or with "
-            "torch_adam at the first step",
+            message=f"super_offload is on but offload_optimizer.device is none: {AT_INIT}, or "
+            "with torch_adam at the first step",
             help='write "device": "cpu"',
         )
     elif not _has_amsgrad(config):
         yield Finding(
             path=(*path, "super_offload"),
             message="super_offload updates with a CPU Adam, and the optimizer is "
-            f"{config.optimizer}: {NOW}",
+            f"{config.optimizer}: {AT_INIT}",
             help="use AdamW, or delete it",
         )
 
 
-@rule("DSC439", Effect.COSTLY, wakes="optimizer", holds=in_deepspeed)
+@rule("DSC439", Effect.COSTLY, triggers="optimizer", applies_to=reaches_deepspeed)
 def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     """The optimizer runs on the CPU, and torch_adam asks for torch's own loop there instead of
     DeepSpeed's vectorised kernel.
@@ -224,7 +224,7 @@ def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC440", wakes="zero_optimization", late=True)
+@refusal("DSC440", triggers="zero_optimization", late=True)
 def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     """The script passes an optimizer of its own while the states are offloaded.
 
@@ -245,7 +245,7 @@ def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     if forced is None or forced:
         yield Finding(
             path=(*ZERO, "offload_optimizer"),
-            message=f"the script's {client} is not made for optimizer offload: {NOW}",
+            message=f"the script's {client} is not made for optimizer offload: {AT_INIT}",
             help='pass DeepSpeedCPUAdam, or set "zero_force_ds_cpu_optimizer": false',
             on_key=True,
         )

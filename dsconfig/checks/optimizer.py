@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import NOW, Finding, in_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, reaches_deepspeed
 from dsconfig.checks.values import VALUE_KINDS, shown, wrong_argument
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
@@ -32,7 +32,7 @@ def what_is_built(config: Context) -> Built | None:
     return optimizer_built(config.optimizer, params, config.version, offloaded=offloaded)
 
 
-@rule("DSC601", Effect.REFUSED, wakes="optimizer", late=True, on_templates=True)
+@rule("DSC601", Effect.REFUSED, triggers="optimizer", late=True, on_templates=True)
 def unknown_optimizer(config: Context) -> Iterator[Finding]:
     """The type is neither DeepSpeed's own (any letter case) nor a class of torch.optim (exact
     case); the engine is not built.
@@ -45,13 +45,15 @@ def unknown_optimizer(config: Context) -> Iterator[Finding]:
         return
     known = optimizer_type(name)
     if known is not None and known.until is not None and config.version > known.until:
-        message = f"{name} left DeepSpeed after {known.until}: {NOW}"
+        message = f"{name} left DeepSpeed after {known.until}: {AT_INIT}"
         meant = "Lamb" if "lamb" in name.lower() else "AdamW"
     elif known is not None:
-        message = f"DeepSpeed {config.release} does not have {name} yet, {known.since} does: {NOW}"
+        message = (
+            f"DeepSpeed {config.release} does not have {name} yet, {known.since} does: {AT_INIT}"
+        )
         meant = None
     else:
-        message = f'"{name}" is no optimizer of DeepSpeed or torch.optim: {NOW}'
+        message = f'"{name}" is no optimizer of DeepSpeed or torch.optim: {AT_INIT}'
         alive = (each for each, one in OPTIMIZERS.items() if one.is_known_at(config.version))
         meant = config.closest(name, alive)
     edits = replace_value(config.document, "/optimizer/type", meant) if meant else ()
@@ -63,7 +65,7 @@ def unknown_optimizer(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC602", Effect.ALTERED, wakes="optimizer")
+@rule("DSC602", Effect.ALTERED, triggers="optimizer")
 def optimizer_without_type(config: Context) -> Iterator[Finding]:
     """The optimizer block has no type: it counts as no optimizer at all.
 
@@ -89,7 +91,7 @@ def optimizer_without_type(config: Context) -> Iterator[Finding]:
     "DSC603",
     Effect.REFUSED,
     also=(Effect.ALTERED,),
-    wakes="optimizer",
+    triggers="optimizer",
     late=True,
     on_templates=True,
 )
@@ -116,7 +118,7 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
         meant = _SYNONYMS.get(name) or config.closest(name, known)
         taken = meant is not None and config.has(*PARAMS, meant)
         edits = () if meant is None or taken else rename_key(config.document, join(*path), meant)
-        what = "drops it without a word" if drops else f"does not take it: {NOW}"
+        what = "drops it without a word" if drops else f"does not take it: {AT_INIT}"
         yield Finding(
             path=path,
             message=f'unknown argument "{name}": {target.kind.name} {what}',
@@ -126,7 +128,9 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
             fix=as_fix(
                 edits, safe=not drops and meant is not None and spelling.same_letters(name, meant)
             ),
-            holds=in_deepspeed if engine_takes(config.optimizer or "", params, name) else None,
+            applies_to=reaches_deepspeed
+            if engine_takes(config.optimizer or "", params, name)
+            else None,
             on_key=True,
         )
 
@@ -134,7 +138,7 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
 _SYNONYMS = {"learning_rate": "lr", "epsilon": "eps", "wd": "weight_decay", "beta": "betas"}
 
 
-@rule("DSC604", Effect.REFUSED, also=(Effect.ALTERED,), wakes="optimizer", late=True)
+@rule("DSC604", Effect.REFUSED, also=(Effect.ALTERED,), triggers="optimizer", late=True)
 def optimizer_argument_value(config: Context) -> Iterator[Finding]:
     """An argument of a wrong type or outside its range; the constructor stops.
 
@@ -159,7 +163,7 @@ def optimizer_argument_value(config: Context) -> Iterator[Finding]:
 _CHECKED = frozenset({"lr", "betas", "eps", "weight_decay", "momentum", "rho", "alpha"})
 
 
-@rule("DSC605", Effect.REFUSED, wakes="optimizer")
+@rule("DSC605", Effect.REFUSED, triggers="optimizer")
 def params_not_a_block(config: Context) -> Iterator[Finding]:
     """optimizer.params is no block of keys; DeepSpeed stops while it reads the file.
 
@@ -176,7 +180,7 @@ def params_not_a_block(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC606", Effect.REFUSED, wakes="optimizer zero_allow_untested_optimizer", late=True)
+@rule("DSC606", Effect.REFUSED, triggers="optimizer zero_allow_untested_optimizer", late=True)
 def untested_optimizer(config: Context) -> Iterator[Finding]:
     """ZeRO takes a list of tested optimizers; others need `zero_allow_untested_optimizer`.
 
@@ -198,7 +202,7 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(key,),
             message=f"{passed}, the optimizer of the script, is not on ZeRO's list of tested "
-            f"optimizers: {NOW}",
+            f"optimizers: {AT_INIT}",
             help=help,
         )
     target = what_is_built(config)
@@ -208,20 +212,20 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
     if target.kind.refuses_zero:
         yield Finding(
             path=path,
-            message=f"{config.optimizer} does not go with ZeRO: {NOW}",
+            message=f"{config.optimizer} does not go with ZeRO: {AT_INIT}",
             help="use AdamW, or set zero_optimization.stage to 0",
-            holds=in_deepspeed,
+            applies_to=reaches_deepspeed,
         )
     elif not config.switch(key):
         yield Finding(
             path=path,
-            message=f"{config.optimizer} is not on ZeRO's list of tested optimizers: {NOW}",
+            message=f"{config.optimizer} is not on ZeRO's list of tested optimizers: {AT_INIT}",
             help=help,
-            holds=None if is_false else in_deepspeed,
+            applies_to=None if is_false else reaches_deepspeed,
         )
 
 
-@rule("DSC607", Effect.REFUSED, wakes="optimizer", late=True)
+@rule("DSC607", Effect.REFUSED, triggers="optimizer", late=True)
 def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
     """max_grad_norm among the arguments of the optimizer; clipping is `gradient_clipping`.
 
@@ -249,7 +253,7 @@ def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC612", Effect.NOTE, wakes="optimizer", holds=in_deepspeed)
+@rule("DSC612", Effect.NOTE, triggers="optimizer", applies_to=reaches_deepspeed)
 def package_needed(config: Context) -> Iterator[Finding]:
     """The optimizer comes from a package of its own; without it DeepSpeed stops with an
     UnboundLocalError.
@@ -271,8 +275,8 @@ def package_needed(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC613",
     Effect.NOTE,
-    wakes="zero_optimization",
-    holds=lambda runtime: not runtime.brings_optimizer,
+    triggers="zero_optimization",
+    applies_to=lambda runtime: not runtime.brings_optimizer,
 )
 def no_optimizer(config: Context) -> Iterator[Finding]:
     """The file has no optimizer, so the script must pass one.

@@ -18,7 +18,7 @@ WIDTH = 96
 def page(rule: Rule) -> str:
     """The page of a rule, in Markdown."""
     effect = rule.effect
-    judged = [runtime.name for runtime in every_runtime() if rule.holds(runtime)]
+    judged = [runtime.name for runtime in every_runtime() if rule.applies_to(runtime)]
     when = ", after the file was read" if rule.late and effect is Effect.REFUSED else ""
     lines = [
         f"# {rule.code} {rule.name}",

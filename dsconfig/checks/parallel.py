@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import NOW, Finding, Path, in_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, Path, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.source.pointer import is_block
 
@@ -12,7 +12,7 @@ TP: Path = ("tensor_parallel",)
 EP: Path = ("expert_parallel",)
 
 
-@refusal("DSC461", also=(Effect.ALTERED,), wakes="sequence_parallel_size data_parallel_size")
+@refusal("DSC461", also=(Effect.ALTERED,), triggers="sequence_parallel_size data_parallel_size")
 def sequence_parallel_size(config: Context) -> Iterator[Finding]:
     """The number of ranks is divided by sequence_parallel_size, as a fraction where it does not
     divide: 2 on one rank makes half a rank, and the batch shrinks without a word.
@@ -44,7 +44,7 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=("sequence_parallel_size",),
             message=f"data_parallel_size {data:g} x sequence_parallel_size {degree} is more than "
-            f"the {world} ranks there are: {NOW}",
+            f"the {world} ranks there are: {AT_INIT}",
             help="lower one of them",
             late=True,
         )
@@ -58,7 +58,7 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC462", also=(Effect.INERT,), wakes="tensor_parallel", late=True)
+@refusal("DSC462", also=(Effect.INERT,), triggers="tensor_parallel", late=True)
 def autotp_size(config: Context) -> Iterator[Finding]:
     """autotp_size must divide the number of ranks (`--world-size`) and agree with tp.tp_size.
 
@@ -80,7 +80,7 @@ def autotp_size(config: Context) -> Iterator[Finding]:
     elif size > 1 and world is not None and world % size:
         yield Finding(
             path=path,
-            message=f"autotp_size {size} does not fit {world} ranks: {NOW} with an empty message",
+            message=f"autotp_size {size} does not divide {world} ranks: {AT_INIT}",
             help="write a divisor of the number of ranks",
         )
     inner = config.block(*TP, "tp") or config.block(*TP, "tensor_parallel")
@@ -89,12 +89,12 @@ def autotp_size(config: Context) -> Iterator[Finding]:
     if isinstance(tp_size, int) and size > 1 and tp_size not in (1, size):
         yield Finding(
             path=(*TP, name, "tp_size"),
-            message=f"tp.tp_size {tp_size} contradicts autotp_size {size}: {NOW}",
+            message=f"tp.tp_size {tp_size} contradicts autotp_size {size}: {AT_INIT}",
             help="delete tp.tp_size",
         )
 
 
-@refusal("DSC476", wakes="tensor_parallel", late=True)
+@refusal("DSC476", triggers="tensor_parallel", late=True)
 def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
     """Releases from 0.16.4 to 0.19.3 do not split layers over ranks at stage 3.
 
@@ -109,13 +109,13 @@ def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
     if in_range and size > 1 and config.stage == 3:
         yield Finding(
             path=(*TP, "autotp_size"),
-            message=f"autotp_size {size} at stage 3: {NOW}, since only stages up to 2 are "
+            message=f"autotp_size {size} at stage 3: {AT_INIT}, since only stages up to 2 are "
             "taken from 0.16.4 to 0.19.3",
             help="use stage 2, or DeepSpeed 0.19.4 or later",
         )
 
 
-@refusal("DSC464", wakes="tensor_parallel", late=True)
+@refusal("DSC464", triggers="tensor_parallel", late=True)
 def partition_config(config: Context) -> Iterator[Finding]:
     """A layer_spec of partition_config has an unknown type, a bad shape, or a dimension outside
     it.
@@ -134,7 +134,7 @@ def partition_config(config: Context) -> Iterator[Finding]:
         if not isinstance(kind, str) or kind.lower() not in ("row", "column", "skip"):
             yield Finding(
                 path=(*here, "partition_type"),
-                message=f"partition_type {kind!r} is none of row, column and skip: {NOW}",
+                message=f"partition_type {kind!r} is none of row, column and skip: {AT_INIT}",
                 help='write "row", "column" or "skip"',
             )
             continue
@@ -143,12 +143,12 @@ def partition_config(config: Context) -> Iterator[Finding]:
         if isinstance(shape, list) and isinstance(axis, int) and not 0 <= axis < len(shape):  # pyright: ignore[reportUnknownArgumentType]
             yield Finding(
                 path=(*here, "partition_dim") if "partition_dim" in spec else (*here, "shape"),
-                message=f"partition_dim {axis} is outside the shape: {NOW}",
+                message=f"partition_dim {axis} is outside the shape: {AT_INIT}",
                 help="write an axis of the shape",
             )
 
 
-@rule("DSC466", Effect.NOTE, wakes="pipeline")
+@rule("DSC466", Effect.NOTE, triggers="pipeline")
 def pipeline_with_zero(config: Context) -> Iterator[Finding]:
     """A pipeline model (`PipelineModule`) goes with ZeRO stages 0 and 1; with 2 and 3 it stops.
 
@@ -167,7 +167,7 @@ def pipeline_with_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC467", Effect.INERT, wakes="pipeline", holds=in_deepspeed)
+@rule("DSC467", Effect.INERT, triggers="pipeline", applies_to=reaches_deepspeed)
 def pipeline_key_unread(config: Context) -> Iterator[Finding]:
     """DeepSpeed keeps these keys and never reads them; PipelineModule takes them as arguments.
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import HOLDER, TRAINING, rule
-from dsconfig.checks.rule import NOW, Finding, before_deepspeed, beside_arguments
+from dsconfig.checks.registry import EMBEDDED_IN_YAML, TRAINING, rule
+from dsconfig.checks.rule import AT_INIT, Finding, fills_auto, reads_training_arguments
 from dsconfig.facts import distributed_config as division
 from dsconfig.facts import parallelism
 from dsconfig.facts.held import is_of_accelerate
@@ -16,9 +16,9 @@ from dsconfig.report import Effect
     "DSC708",
     Effect.REFUSED,
     also=(Effect.ALTERED,),
-    wakes=HOLDER,
+    triggers=EMBEDDED_IN_YAML,
     late=True,
-    holds=before_deepspeed,
+    applies_to=fills_auto,
 )
 def parallelism_config(config: Context) -> Iterator[Finding]:
     """Sizes in accelerate's `parallelism_config` at which it stops, or DeepSpeed behind it.
@@ -61,22 +61,30 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
             message=f'"{name}" is no setting of accelerate\'s {BLOCK}: nothing reads it',
             help=f'did you mean "{whole}"?'
             if whole in parallelism.KNOWN
-            else config.meant(name, parallelism.KNOWN),
+            else config.suggestion(name, parallelism.KNOWN),
             effect=Effect.ALTERED,
             on_key=True,
         )
     processes = config.facts.world_size or launch.get("num_processes")
-    for breach in parallelism.breaches(launch, processes if isinstance(processes, int) else None):
-        named = parallelism.written(breach.setting) if breach.setting else ""
+    for violation in parallelism.violations(
+        launch, processes if isinstance(processes, int) else None
+    ):
+        named = parallelism.written(violation.setting) if violation.setting else ""
         yield Finding(
             path=(BLOCK, named) if named in block else (BLOCK,),
-            message=f"{breach.setting or BLOCK} {breach.said}: the start stops",
-            help=breach.help,
-            on_key=not breach.setting,
+            message=f"{violation.setting or BLOCK} {violation.said}: the start stops",
+            help=violation.help,
+            on_key=not violation.setting,
         )
 
 
-@rule("DSC709", Effect.REFUSED, also=(Effect.ALTERED,), wakes=TRAINING, holds=beside_arguments)
+@rule(
+    "DSC709",
+    Effect.REFUSED,
+    also=(Effect.ALTERED,),
+    triggers=TRAINING,
+    applies_to=reads_training_arguments,
+)
 def distributed_config(config: Context) -> Iterator[Finding]:
     """The `distributed_config` with which transformers 5 divides a model while it is loaded, among
     the arguments or in their `model_init_kwargs`.
@@ -98,20 +106,20 @@ def distributed_config(config: Context) -> Iterator[Finding]:
         return
     block = division.block_of(training.arguments)
     for name in (each for each in block if each not in division.KNOWN):
-        yield config.of_argument(
+        yield config.argument_finding(
             f"{path}.{name}",
             " is no setting of DistributedConfig: transformers drops it",
-            config.meant(f"{name}", division.KNOWN),
+            config.suggestion(f"{name}", division.KNOWN),
             effect=Effect.ALTERED,
         )
-    breaches = list(division.breaches(block, config.facts.world_size))
-    for breach in breaches:
-        said = f" {breach.said}: from_pretrained stops"
-        yield config.of_argument(f"{path}.{breach.setting}", said, breach.help)
-    if not breaches and division.divides(block, config.facts.world_size):
-        yield config.of_argument(
+    violations = list(division.violations(block, config.facts.world_size))
+    for violation in violations:
+        said = f" {violation.said}: from_pretrained stops"
+        yield config.argument_finding(f"{path}.{violation.setting}", said, violation.help)
+    if not violations and division.divides(block, config.facts.world_size):
+        yield config.argument_finding(
             path,
-            f" divides the model among ranks before DeepSpeed has it: {NOW}",
+            f" divides the model among ranks before DeepSpeed has it: {AT_INIT}",
             'leave it out and let ZeRO divide the model, or set "tensor_parallel"',
             late=True,
         )

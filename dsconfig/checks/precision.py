@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import NOW, Finding
+from dsconfig.checks.rule import AT_INIT, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
 from dsconfig.runtimes.conditions import MASTER_KEYS, keeps_masters, stages_with_masters
 from dsconfig.source.edit import as_fix, replace_value
 
 
-@rule("DSC301", Effect.REFUSED, wakes="fp16")
+@rule("DSC301", Effect.REFUSED, triggers="fp16")
 def fp16_with_bf16(config: Context) -> Iterator[Finding]:
     """fp16 and bf16 are both on. One model has one 16-bit format; DeepSpeed stops.
 
@@ -27,19 +27,19 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
             for block in ("fp16", "bf16")
         )
 
-    for breach in config.unmet_condition("fp16-with-bf16"):
+    for violation in config.violations("fp16-with-bf16"):
         edits = replace_value(config.document, "/fp16/enabled", False)
         yield Finding(
-            path=breach.path,
-            message=f"{breach.said}: DeepSpeed stops while reading the file",
+            path=violation.path,
+            message=f"{violation.said}: DeepSpeed stops while reading the file",
             help='keep bf16 on cards that have it (A100, H100 and later): "fp16": '
             '{"enabled": false}',
-            holds=reads_as_written,
+            applies_to=reads_as_written,
             fix=as_fix(edits, safe=False),
         )
 
 
-@rule("DSC307", Effect.REFUSED, wakes="fp16 bf16 bfloat16")
+@rule("DSC307", Effect.REFUSED, triggers="fp16 bf16 bfloat16")
 def master_weights_need_zero(config: Context) -> Iterator[Finding]:
     """16-bit master weights or optimizer states are kept by the ZeRO optimizers only.
 
@@ -50,14 +50,14 @@ def master_weights_need_zero(config: Context) -> Iterator[Finding]:
     """
     stages = stages_with_masters(config)
     named = "1, 2 or 3" if len(stages) == 3 else "2"
-    yield from config.breached(
+    yield from config.violation_findings(
         "master-weights-need-zero",
         f"DeepSpeed stops, it needs stage {named}",
         f'delete it, or set "stage" to {named}',
     )
 
 
-@rule("DSC308", Effect.REFUSED, wakes="bf16 bfloat16")
+@rule("DSC308", Effect.REFUSED, triggers="bf16 bfloat16")
 def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
     """bf16_optimizer_states is on and bf16_master_weights_and_grads is not; DeepSpeed stops.
 
@@ -66,12 +66,12 @@ def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true,
         "bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}}
     """
-    yield from config.breached(
+    yield from config.violation_findings(
         "bf16-states-need-masters", "DeepSpeed stops", 'add "bf16_master_weights_and_grads": true'
     )
 
 
-@rule("DSC309", Effect.REFUSED, wakes="fp16 bf16 bfloat16", late=True)
+@rule("DSC309", Effect.REFUSED, triggers="fp16 bf16 bfloat16", late=True)
 def master_weights_need_offload(config: Context) -> Iterator[Finding]:
     """16-bit master weights want the optimizer on the CPU, with DeepSpeed's own CPU Adam.
 
@@ -92,13 +92,13 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
         if keeps_masters(config, path) and not exempt and not (offloaded and on_host):
             yield Finding(
                 path=path,
-                message=f"{path[1]} needs offload_optimizer with DeepSpeed's CPU Adam: {NOW}",
+                message=f"{path[1]} needs offload_optimizer with DeepSpeed's CPU Adam: {AT_INIT}",
                 help='add "offload_optimizer": {"device": "cpu"} to zero_optimization and use '
                 "AdamW without torch_adam",
             )
 
 
-@rule("DSC310", Effect.REFUSED, wakes="fp16", late=True)
+@rule("DSC310", Effect.REFUSED, triggers="fp16", late=True)
 def both_master_weights(config: Context) -> Iterator[Finding]:
     """fp16 and bf16 master weights are both asked for; the engine is not built.
 
@@ -111,12 +111,12 @@ def both_master_weights(config: Context) -> Iterator[Finding]:
     if config.stage and all(keeps_masters(config, path) for path in MASTER_KEYS[:2]):
         yield Finding(
             path=MASTER_KEYS[0],
-            message=f"fp16 and bf16 master weights exclude each other: {NOW}",
+            message=f"fp16 and bf16 master weights exclude each other: {AT_INIT}",
             help="delete the one whose precision is off",
         )
 
 
-@rule("DSC311", Effect.REFUSED, wakes="fp16", late=True)
+@rule("DSC311", Effect.REFUSED, triggers="fp16", late=True)
 def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     """fp16.auto_cast casts the inputs to fp16 although fp16 is off.
 
@@ -139,7 +139,7 @@ def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC312", Effect.REFUSED, wakes="fp16 bf16 bfloat16 torch_autocast", late=True)
+@rule("DSC312", Effect.REFUSED, triggers="fp16 bf16 bfloat16 torch_autocast", late=True)
 def precision_not_on_device(config: Context) -> Iterator[Finding]:
     """The card (`--device`) has no arithmetic in this format; the engine is not built.
 
@@ -156,14 +156,14 @@ def precision_not_on_device(config: Context) -> Iterator[Finding]:
             other = "fp16" if block != "fp16" and device.fp16 else None
             yield Finding(
                 path=(block, "enabled"),
-                message=f"{device.name} has no {block}: {NOW}",
+                message=f"{device.name} has no {block}: {AT_INIT}",
                 help=f'write "{other}": {{"enabled": true}} and switch {block} off'
                 if other
                 else "train in fp32 on this device",
             )
 
 
-@rule("DSC313", Effect.ALTERED, also=(Effect.INERT,), wakes="bfloat16")
+@rule("DSC313", Effect.ALTERED, also=(Effect.INERT,), triggers="bfloat16")
 def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
     """The old block bfloat16 stands beside bf16 and says something else; only bf16 is read.
 
@@ -183,7 +183,7 @@ def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC314", Effect.NOTE, wakes="fp16")
+@rule("DSC314", Effect.NOTE, triggers="fp16")
 def fp16_on_bf16_model(config: Context) -> Iterator[Finding]:
     """A model trained in bf16 (`--model`) is trained on in fp16.
 

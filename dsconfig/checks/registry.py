@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
 from importlib import import_module
 
-from dsconfig.checks.rule import Check, Holds, Rule, everywhere, in_deepspeed
+from dsconfig.checks.rule import AppliesTo, Check, Rule, every_program, reaches_deepspeed
 from dsconfig.report import Effect
 
 MODEL = "@model"
 """Wakes what needs to know the model."""
-HOLDER = "@holder"
+EMBEDDED_IN_YAML = "@holder"
 """Wakes what looks at the YAML that holds a config, or names it."""
 TRAINING = "@training"
 """Wakes what looks at TrainingArguments."""
@@ -61,12 +61,12 @@ MODULES: Mapping[str, str] = {
     "known_faults": "zero_optimization bf16 bfloat16 fp16 data_types gradient_clipping scheduler",
     "trainer_faults": "transformers accelerate",
     "huggingface": "",
-    "launching": HOLDER,
-    "parallelism": f"{HOLDER} {TRAINING}",
+    "launching": EMBEDDED_IN_YAML,
+    "parallelism": f"{EMBEDDED_IN_YAML} {TRAINING}",
     "arguments": TRAINING,
     "syntax": PAGE,
 }
-"""The modules with rules, and what wakes each: one of the words, or anything.
+"""The modules with rules, and what triggers each: one of the words, or anything.
 
 A word is a top-level key, a dotted path, or a fact. A module that sleeps is not imported.
 """
@@ -81,17 +81,17 @@ def rule(
     code: str,
     effect: Effect,
     *,
-    wakes: str = "",
+    triggers: str = "",
     also: tuple[Effect, ...] = (),
     late: bool = False,
-    holds: Holds = everywhere,
+    applies_to: AppliesTo = every_program,
     on_templates: bool = False,
     last: bool = False,
 ) -> Callable[[Check], Check]:
     """Register a check under a code that is never used again for anything else.
 
     The rule is called as the function is, with dashes: people write that name in what they ignore.
-    ``effect``, ``late`` and ``holds`` are what its findings have unless they say otherwise;
+    ``effect``, ``late`` and ``applies_to`` are what its findings have unless they say otherwise;
     ``also`` lists the effects that they then may have. ``last``: it tells what no other does.
     """
 
@@ -104,9 +104,9 @@ def rule(
             effect=effect,
             also=also,
             check=check,
-            wakes=frozenset(wakes.split()),
+            triggers=frozenset(triggers.split()),
             late=late,
-            holds=holds,
+            applies_to=applies_to,
             on_templates=on_templates,
             last=last,
         )
@@ -115,7 +115,7 @@ def rule(
     return register
 
 
-refusal = partial(rule, effect=Effect.REFUSED, holds=in_deepspeed)
+refusal = partial(rule, effect=Effect.REFUSED, applies_to=reaches_deepspeed)
 """Register what DeepSpeed stops at, and no other program of itself."""
 
 
@@ -136,14 +136,14 @@ def rule_of(code_or_name: str) -> Rule | None:
 
 
 @lru_cache(maxsize=1024)
-def awake(words: frozenset[str]) -> tuple[Rule, ...]:
+def applicable_rules(words: frozenset[str]) -> tuple[Rule, ...]:
     """The rules that have something to look at where these words hold."""
-    for module, wakes in MODULES.items():
-        if not wakes or not words.isdisjoint(wakes.split()):
+    for module, triggers in MODULES.items():
+        if not triggers or not words.isdisjoint(triggers.split()):
             import_module(f"dsconfig.checks.{module}")
     woken = (
         found
         for _, found in sorted(_RULES.items())
-        if not found.wakes or not found.wakes.isdisjoint(words)
+        if not found.triggers or not found.triggers.isdisjoint(words)
     )
     return tuple(sorted(woken, key=lambda found: found.last))

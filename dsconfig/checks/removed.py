@@ -64,7 +64,7 @@ def will_be_removed(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC803", Effect.REFUSED, holds=lambda runtime: not runtime.ends_in_deepspeed)
+@rule("DSC803", Effect.REFUSED, applies_to=lambda runtime: not runtime.ends_in_deepspeed)
 def feature_not_in_engine(config: Context) -> Iterator[Finding]:
     """dsengine serves none of DeepSpeed's removed features, except a few it lists.
 

@@ -13,32 +13,32 @@ if TYPE_CHECKING:
     from dsconfig.checks.context import Context
 
 Path = tuple[str, ...]
-NOW = "DeepSpeed stops when the engine is built"
+AT_INIT = "DeepSpeed stops when the engine is built"
 """What most refusals come to that are late."""
-Holds = Callable[[Runtime], bool]
+AppliesTo = Callable[[Runtime], bool]
 
 
-def everywhere(runtime: Runtime) -> bool:
+def every_program(runtime: Runtime) -> bool:
     """The fault is in the file, whoever reads it."""
     return True
 
 
-def in_deepspeed(runtime: Runtime) -> bool:
+def reaches_deepspeed(runtime: Runtime) -> bool:
     """The fault shows wherever DeepSpeed has the last word."""
     return runtime.ends_in_deepspeed
 
 
-def before_deepspeed(runtime: Runtime) -> bool:
+def fills_auto(runtime: Runtime) -> bool:
     """The fault shows where a program puts values into the file and hands it on."""
     return bool(runtime.filled_with)
 
 
-def beside_a_script(runtime: Runtime) -> bool:
+def fills_auto_for_script(runtime: Runtime) -> bool:
     """The fault shows where a program fills the file in for a script with a loop of its own."""
-    return before_deepspeed(runtime) and not beside_arguments(runtime)
+    return fills_auto(runtime) and not reads_training_arguments(runtime)
 
 
-def beside_arguments(runtime: Runtime) -> bool:
+def reads_training_arguments(runtime: Runtime) -> bool:
     """The fault shows where a program reads TrainingArguments beside the file."""
     return runtime.compares_arguments
 
@@ -54,14 +54,14 @@ class Finding(NamedTuple):
     help: str | None = None
     effect: Effect | None = None
     late: bool | None = None
-    holds: Holds | None = None
+    applies_to: AppliesTo | None = None
     fix: Fix | None = None
     on_key: bool = False
     range: Range | None = None
     """Where the place is not that of ``path``."""
-    elsewhere: bool = False
+    in_other_file: bool = False
     """Whether the place is in another file, which the message names."""
-    engine_stops: str | None = None
+    dsengine_message: str | None = None
     """What is said to who asks for dsengine alone, which stops where DeepSpeed goes on."""
 
 
@@ -85,7 +85,7 @@ Check = Callable[["Context"], Iterable[Finding]]
 
 
 class Rule(NamedTuple):
-    """A named, documented check. ``wakes`` lists top-level keys one of which must be present."""
+    """A named, documented check. ``triggers`` lists top-level keys one of which must be present."""
 
     code: str
     name: str
@@ -94,9 +94,9 @@ class Rule(NamedTuple):
     also: tuple[Effect, ...]
     """What a finding leads to where it says so itself."""
     check: Check
-    wakes: frozenset[str]
+    triggers: frozenset[str]
     late: bool
-    holds: Holds
+    applies_to: AppliesTo
     on_templates: bool
     """True where the rule looks at keys only, so that placeholders do not mislead it."""
     last: bool

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import NOW, Finding
+from dsconfig.checks.rule import AT_INIT, Finding
 from dsconfig.checks.values import literal_of, shown, wrong_argument
 from dsconfig.lazily import lazily
 from dsconfig.report import Effect
@@ -34,7 +34,7 @@ def what_is_built(config: Context) -> Schedule | None:
     return schedule_built(config.scheduler) if config.scheduler else None
 
 
-@rule("DSC631", Effect.REFUSED, wakes="scheduler", late=True, on_templates=True)
+@rule("DSC631", Effect.REFUSED, triggers="scheduler", late=True, on_templates=True)
 def unknown_scheduler(config: Context) -> Iterator[Finding]:
     """The type is neither one of DeepSpeed's schedules nor a class of
     torch.optim.lr_scheduler, letter by letter; the engine is not built.
@@ -51,7 +51,7 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=("scheduler", "type"),
             message=f"DeepSpeed {config.release} does not have {name} yet, {known.since} does: "
-            + NOW,
+            + AT_INIT,
             help="write WarmupLR or WarmupDecayLR",
         )
         return
@@ -59,13 +59,13 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
     edits = replace_value(config.document, "/scheduler/type", meant) if meant else ()
     yield Finding(
         path=("scheduler", "type"),
-        message=f"{shown(name)} is no schedule of DeepSpeed or torch: {NOW}",
+        message=f"{shown(name)} is no schedule of DeepSpeed or torch: {AT_INIT}",
         help=f'did you mean "{meant}"?' if meant else f"write one of {', '.join(OWN)}",
         fix=as_fix(edits, safe=meant is not None and spelling.same_letters(meant, str(name))),
     )
 
 
-@rule("DSC632", Effect.ALTERED, wakes="scheduler")
+@rule("DSC632", Effect.ALTERED, triggers="scheduler")
 def scheduler_without_type(config: Context) -> Iterator[Finding]:
     """The scheduler block has no type: no schedule is built, and the rate stays as it is.
 
@@ -87,7 +87,7 @@ def scheduler_without_type(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC633", Effect.REFUSED, wakes="scheduler", late=True, on_templates=True)
+@rule("DSC633", Effect.REFUSED, triggers="scheduler", late=True, on_templates=True)
 def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
     """An argument this schedule does not take; it stops with a TypeError.
 
@@ -117,7 +117,7 @@ def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
         fits = f"it belongs to {' and '.join(other)}" if other else "delete it"
         yield Finding(
             path=path,
-            message=f'unknown argument "{name}": {config.scheduler} does not take it: {NOW}',
+            message=f'unknown argument "{name}": {config.scheduler} does not take it: {AT_INIT}',
             help=f'did you mean "{meant}"?' if meant else fits,
             fix=as_fix(edits, safe=meant is not None and spelling.same_letters(name, meant)),
             on_key=True,
@@ -134,7 +134,7 @@ _SYNONYMS = {
 }
 
 
-@rule("DSC634", Effect.REFUSED, wakes="scheduler", late=True)
+@rule("DSC634", Effect.REFUSED, triggers="scheduler", late=True)
 def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
     """The schedule cannot do without an argument, or without `params` as a whole.
 
@@ -151,8 +151,7 @@ def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
         if params != AUTO:
             yield Finding(
                 path=PARAMS,
-                message=f"scheduler.params is no block of keys: {NOW}, it must be one, if only an "
-                "empty one",
+                message=f"scheduler.params must be an object, even if empty: {AT_INIT}",
                 help='add "params": {}',
             )
         return
@@ -160,12 +159,12 @@ def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
         if name not in params:
             yield Finding(
                 path=(*PARAMS, name),
-                message=f"{config.scheduler} needs {name}: {NOW}",
+                message=f"{config.scheduler} needs {name}: {AT_INIT}",
                 help=f'add "{name}" to scheduler.params',
             )
 
 
-@refusal("DSC635", wakes="scheduler", late=True)
+@refusal("DSC635", triggers="scheduler", late=True)
 def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
     """torch's schedules want torch's optimizer; ZeRO, fp16 and bf16 put a wrapper in its place,
     which they refuse.
@@ -191,12 +190,12 @@ def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=("scheduler", "type"),
             message=f"{config.scheduler} of torch does not take the wrapped optimizer of "
-            f"{wraps[0]}: {NOW}",
+            f"{wraps[0]}: {AT_INIT}",
             help=f"write one of {', '.join(OWN)}, or build the schedule in the script",
         )
 
 
-@rule("DSC636", Effect.REFUSED, also=(Effect.ALTERED,), wakes="scheduler", late=True)
+@rule("DSC636", Effect.REFUSED, also=(Effect.ALTERED,), triggers="scheduler", late=True)
 def steps_not_positive(config: Context) -> Iterator[Finding]:
     """Steps of warmup or of a range test must be a positive integer (no float, no text).
 
@@ -226,7 +225,7 @@ def steps_not_positive(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=(*PARAMS, name),
                 message=f"{name} is {shown(value)}, and must be a positive integer: "
-                + (NOW if checked else before),
+                + (AT_INIT if checked else before),
                 help="write the number of steps, at least 1",
                 effect=None if checked else Effect.ALTERED,
                 late=checked,
@@ -234,7 +233,7 @@ def steps_not_positive(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC637", Effect.REFUSED, also=(Effect.ALTERED,), wakes="scheduler", late=True)
+@rule("DSC637", Effect.REFUSED, also=(Effect.ALTERED,), triggers="scheduler", late=True)
 def scheduler_argument_value(config: Context) -> Iterator[Finding]:
     """An argument of a wrong type; the schedule stops when it calculates with it.
 
@@ -249,7 +248,7 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=rate,
             message=f"warmup_max_lr is null, which DeepSpeed takes since "
-            f"{deepspeed_step.RATE_OF_THE_OPTIMIZER}: {NOW}",
+            f"{deepspeed_step.RATE_OF_THE_OPTIMIZER}: {AT_INIT}",
             help="write the rate, such as that of the optimizer",
         )
     for error in config.schema_errors:
@@ -263,7 +262,7 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
         yield wrong_argument(config, error, stops=stops)
 
 
-@rule("DSC638", Effect.REFUSED, wakes="scheduler", late=True)
+@rule("DSC638", Effect.REFUSED, triggers="scheduler", late=True)
 def one_cycle_steps(config: Context) -> Iterator[Finding]:
     """The first half of a OneCycle must have steps, the second may not have less than none.
 
@@ -284,6 +283,6 @@ def one_cycle_steps(config: Context) -> Iterator[Finding]:
         if is_wrong:
             yield Finding(
                 path=(*PARAMS, name),
-                message=f"{name} is {config.get(*PARAMS, name)}: {NOW}",
+                message=f"{name} is {config.get(*PARAMS, name)}: {AT_INIT}",
                 help=f'write "{name}": 2000',
             )

@@ -53,7 +53,7 @@ def called(config: Context, path: Path) -> Called | None:
     return found if known is not None and known.read_at(config.version) else None
 
 
-def is_of_scripts(path: Path) -> bool:
+def is_script_setting(path: Path) -> bool:
     """Whether a name at the top level is one that scripts and trainers have for their own use."""
     return len(path) == 1 and path[0] in OF_SCRIPTS
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from dsconfig.batch import STEPS
 from dsconfig.checks.context import Context
-from dsconfig.checks.known_faults import Told, fault, lost_steps
-from dsconfig.checks.rule import beside_a_script, beside_arguments
+from dsconfig.checks.known_faults import FaultFinding, fault, lost_steps
+from dsconfig.checks.rule import fills_auto_for_script, reads_training_arguments
 from dsconfig.report import Effect
 from dsconfig.schema.version import Version
 
@@ -24,11 +24,11 @@ ALL_MODELS = Version(4, 48, 0)
     "huggingface/transformers#34263",
     "use transformers 4.49.0 or later",
     effect=Effect.NOTE,
-    wakes="transformers",
+    triggers="transformers",
     program="transformers",
-    holds=beside_arguments,
+    applies_to=reads_training_arguments,
 )
-def loss_not_divided(config: Context) -> Iterator[Told]:
+def loss_not_divided(config: Context) -> Iterator[FaultFinding]:
     """transformers 4.46.0 and 4.46.1 multiply the loss by the micro steps of a step.
 
     DeepSpeed divides it by as many, so gradients of a model that does not take the number of tokens
@@ -49,11 +49,11 @@ def loss_not_divided(config: Context) -> Iterator[Told]:
     "4.46.2 to 4.48.3",
     "huggingface/transformers#35808",
     "use transformers 4.49.0 or later",
-    wakes="transformers",
+    triggers="transformers",
     program="transformers",
-    holds=beside_arguments,
+    applies_to=reads_training_arguments,
 )
-def loss_divided_twice(config: Context) -> Iterator[Told]:
+def loss_divided_twice(config: Context) -> Iterator[FaultFinding]:
     """transformers 4.46.2 to 4.48.3 divide the loss by the micro steps, and so does DeepSpeed.
 
     Gradients and their norms are smaller by that factor: clipping acts late, and SGD learns slower.
@@ -79,11 +79,11 @@ def loss_divided_twice(config: Context) -> Iterator[Told]:
     "huggingface/accelerate#2304",
     "use accelerate 0.26.0 or later",
     effect=Effect.NOTE,
-    wakes="accelerate",
+    triggers="accelerate",
     program="accelerate",
-    holds=beside_a_script,
+    applies_to=fills_auto_for_script,
 )
-def schedule_too_slow(config: Context) -> Iterator[Told]:
+def schedule_too_slow(config: Context) -> Iterator[FaultFinding]:
     """accelerate 0.23.0 to 0.25.0 hand DeepSpeed the schedule of the script.
 
     DeepSpeed takes one step of it where accelerate takes as many as there are processes, and by
@@ -96,4 +96,6 @@ def schedule_too_slow(config: Context) -> Iterator[Told]:
     """
     own = config.optimizer is None and config.scheduler is None
     if own and config.facts.world_size != 1:
-        yield Told((), "step the script's own schedule once where accelerate steps it per process")
+        yield FaultFinding(
+            (), "step the script's own schedule once where accelerate steps it per process"
+        )

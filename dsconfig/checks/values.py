@@ -8,7 +8,7 @@ from typing import Any
 from dsconfig import batch
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import NOW, Finding, Path, in_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, Path, reaches_deepspeed
 from dsconfig.report import Effect, Fix
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
@@ -136,7 +136,7 @@ def wrong_argument(config: Context, error: SchemaError, *, stops: bool) -> Findi
     return Finding(
         path=path,
         message=f"{_dotted(path)} is {shown(error.value)}, and must be {error.expected}: "
-        + (NOW if stops else "it is not checked, and used as it is"),
+        + (AT_INIT if stops else "it is not checked, and used as it is"),
         help=to_write(error.expected),
         effect=None if stops else Effect.ALTERED,
         late=stops,
@@ -183,7 +183,7 @@ def kept_wrong_value(config: Context) -> Iterator[Finding]:
             path=path,
             message=f"{said}it is not checked, and {what}",
             help=to_write(error.expected),
-            engine_stops=None if counts else f"{said}dsengine stops while it reads the file",
+            dsengine_message=None if counts else f"{said}dsengine stops while it reads the file",
             fix=_literal(config, path, value),
         )
 
@@ -238,7 +238,7 @@ def converted_value(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC034", Effect.INERT, also=(Effect.NOTE,), wakes="bf16 aio")
+@rule("DSC034", Effect.INERT, also=(Effect.NOTE,), triggers="bf16 aio")
 def null_block(config: Context) -> Iterator[Finding]:
     """A block is null, which counts as absent: null for bf16 trains in fp32.
 
@@ -256,7 +256,9 @@ def null_block(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC035", Effect.DEPRECATED, also=(Effect.INERT,), wakes="zero_optimization allgather_size")
+@rule(
+    "DSC035", Effect.DEPRECATED, also=(Effect.INERT,), triggers="zero_optimization allgather_size"
+)
 def unused_old_form(config: Context) -> Iterator[Finding]:
     """`zero_optimization` is a bare true or false, the form of 2020.
 
@@ -286,7 +288,7 @@ def unused_old_form(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC036", Effect.REFUSED, also=(Effect.NOTE,), wakes="zero_optimization", late=True)
+@rule("DSC036", Effect.REFUSED, also=(Effect.NOTE,), triggers="zero_optimization", late=True)
 def number_too_large(config: Context) -> Iterator[Finding]:
     """A size above 2^63 - 1, which no tensor can have.
 
@@ -312,5 +314,5 @@ def number_too_large(config: Context) -> Iterator[Finding]:
                 ),
                 help="write a number of elements, such as 500000000",
                 effect=None if allocated else Effect.NOTE,
-                holds=in_deepspeed if allocated else None,
+                applies_to=reaches_deepspeed if allocated else None,
             )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import Finding, Path, beside_arguments, in_deepspeed
+from dsconfig.checks.rule import Finding, Path, reaches_deepspeed, reads_training_arguments
 from dsconfig.report import Effect
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.schema.key_index import lives
@@ -41,7 +41,13 @@ def _own(config: Context) -> Iterator[tuple[Path, "Key"]]:
             yield path, key
 
 
-@rule("DSC811", Effect.ALTERED, also=(Effect.REFUSED,), holds=in_deepspeed, on_templates=True)
+@rule(
+    "DSC811",
+    Effect.ALTERED,
+    also=(Effect.REFUSED,),
+    applies_to=reaches_deepspeed,
+    on_templates=True,
+)
 def key_too_new(config: Context) -> Iterator[Finding]:
     """The release judged for does not know this key yet.
 
@@ -117,7 +123,7 @@ def unknown_key_in_release(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC814", wakes="zero_optimization")
+@refusal("DSC814", triggers="zero_optimization")
 def zero_needed_fp16(config: Context) -> Iterator[Finding]:
     """Up to 0.3.15 ZeRO ran under fp16 only, up to 0.3.16 stage 1 did.
 
@@ -125,14 +131,14 @@ def zero_needed_fp16(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}
     """
-    yield from config.breached(
+    yield from config.violation_findings(
         "zero-needed-fp16",
         "it stops",
         'add "fp16": {"enabled": true}, or use DeepSpeed 0.4.0 or later',
     )
 
 
-@refusal("DSC815", wakes="zero_optimization")
+@refusal("DSC815", triggers="zero_optimization")
 def old_zero_limits(config: Context) -> Iterator[Finding]:
     """What releases before 0.7.0 checked in zero_optimization: little, and by hand.
 
@@ -140,14 +146,14 @@ def old_zero_limits(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 4}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
     """
-    yield from config.breached(
+    yield from config.violation_findings(
         "old-zero-limits",
         f"DeepSpeed {config.release} stops",
         "write what the documentation of that release asks for",
     )
 
 
-@refusal("DSC816", wakes="bf16 bfloat16")
+@refusal("DSC816", triggers="bf16 bfloat16")
 def bf16_needed_zero(config: Context) -> Iterator[Finding]:
     """DeepSpeed 0.6.0 and 0.6.1 ran bf16 with ZeRO 1 to 3 only.
 
@@ -155,14 +161,14 @@ def bf16_needed_zero(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}}
     good: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}
     """
-    yield from config.breached(
+    yield from config.violation_findings(
         "bf16-needed-zero",
         "it stops otherwise",
         'add "zero_optimization": {"stage": 1}, or use DeepSpeed 0.6.2 or later',
     )
 
 
-@refusal("DSC819", wakes="elasticity")
+@refusal("DSC819", triggers="elasticity")
 def elasticity_with_batch(config: Context) -> Iterator[Finding]:
     """Elasticity chooses the batch numbers itself; up to 0.19.7 it stops where the file has them
     too, unless `ignore_non_elastic_batch_info` is true.
@@ -172,14 +178,14 @@ def elasticity_with_batch(config: Context) -> Iterator[Finding]:
         "micro_batch_sizes": [1, 2]}}
     good: {"train_batch_size": 8, "elasticity": {"enabled": false}}
     """
-    yield from config.breached(
+    yield from config.violation_findings(
         "elasticity-with-batch",
         f"DeepSpeed {config.release} stops",
         'delete the batch numbers, or add "ignore_non_elastic_batch_info": true',
     )
 
 
-@refusal("DSC817", wakes="compression_training")
+@refusal("DSC817", triggers="compression_training")
 def wrong_level_name_error(config: Context) -> Iterator[Finding]:
     """`shared_parameters` right below compression_training sends 0.7.0 to 0.19.2 into code
     that does not exist any more; they stop with a NameError.
@@ -188,16 +194,20 @@ def wrong_level_name_error(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "compression_training": {"shared_parameters": {"enabled": true}}}
     good: {"train_batch_size": 8, "compression_training": {"layer_reduction": {"enabled": false}}}
     """
-    for breach in config.unmet_condition("wrong-level-name-error"):
+    for violation in config.violations("wrong-level-name-error"):
         yield Finding(
-            path=breach.path,
+            path=violation.path,
             message=f"DeepSpeed {config.release} stops with a NameError at shared_parameters here",
             help="move it into weight_quantization or another method of the block",
         )
 
 
 # The Trainer's own max_grad_norm is 1.0, whoever clips.
-@rule("DSC818", Effect.NOTE, holds=lambda one: in_deepspeed(one) and not beside_arguments(one))
+@rule(
+    "DSC818",
+    Effect.NOTE,
+    applies_to=lambda one: reaches_deepspeed(one) and not reads_training_arguments(one),
+)
 def clipping_by_default(config: Context) -> Iterator[Finding]:
     """Without `gradient_clipping`, releases since 0.19.3 clip at 1.0; earlier ones did not.
 

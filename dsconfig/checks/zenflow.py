@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal
-from dsconfig.checks.rule import NOW, Finding, Path
+from dsconfig.checks.rule import AT_INIT, Finding, Path
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 
@@ -16,7 +16,7 @@ def _is_on(config: Context) -> bool:
     return BLOCK in config.reading.values and config.get(*BLOCK) is not None
 
 
-@refusal("DSC451", also=(Effect.ALTERED,), wakes="zero_optimization.zenflow", late=True)
+@refusal("DSC451", also=(Effect.ALTERED,), triggers="zero_optimization.zenflow", late=True)
 def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
     """ZenFlow hides the cost of optimizer offload, so it needs ZeRO and an offloaded optimizer.
 
@@ -36,7 +36,7 @@ def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
     elif config.offload("offload_optimizer") == "none":
         yield Finding(
             path=BLOCK,
-            message=f"zenflow without an offloaded optimizer: {NOW}",
+            message=f"zenflow without an offloaded optimizer: {AT_INIT}",
             help=f"add {OFFLOADED}",
             effect=None if config.stage < 3 else Effect.ALTERED,
             late=config.stage < 3,
@@ -44,7 +44,7 @@ def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC452", wakes="zero_optimization.zenflow", late=True)
+@refusal("DSC452", triggers="zero_optimization.zenflow", late=True)
 def zenflow_selection(config: Context) -> Iterator[Finding]:
     """Strategy and interval of the selection contradict each other, or are unknown.
 
@@ -58,8 +58,10 @@ def zenflow_selection(config: Context) -> Iterator[Finding]:
     """
     if not _is_on(config):
         return
-    for breach in config.unmet_condition("zenflow-selection"):
-        yield _selection(breach.path[-1], f"{breach.said}: DeepSpeed stops while it reads the file")
+    for violation in config.violations("zenflow-selection"):
+        yield _selection(
+            violation.path[-1], f"{violation.said}: DeepSpeed stops while it reads the file"
+        )
     strategy = config.in_force(BLOCK, "select_strategy")
     interval = config.reading.values[BLOCK].get("select_interval", "auto")
     update = config.reading.values[BLOCK].get("update_interval", "auto")
@@ -73,7 +75,7 @@ def zenflow_selection(config: Context) -> Iterator[Finding]:
 
 
 def _unusable(name: str, what: str) -> Finding:
-    return _selection(name, f"zenflow.{name} {what}: {NOW}", late=True)
+    return _selection(name, f"zenflow.{name} {what}: {AT_INIT}", late=True)
 
 
 def _selection(name: str, message: str, *, late: bool = False) -> Finding:
@@ -85,7 +87,7 @@ def _selection(name: str, message: str, *, late: bool = False) -> Finding:
     )
 
 
-@refusal("DSC453", wakes="zero_optimization.zenflow", late=True)
+@refusal("DSC453", triggers="zero_optimization.zenflow", late=True)
 def zenflow_offload_needs_overlap(config: Context) -> Iterator[Finding]:
     """zenflow.offload needs overlap_comm, which is off by default below stage 3.
 
@@ -99,6 +101,6 @@ def zenflow_offload_needs_overlap(config: Context) -> Iterator[Finding]:
     if not config.overlap_comm:
         yield Finding(
             path=(*BLOCK, "offload"),
-            message=f"zenflow.offload needs overlap_comm: {NOW}",
+            message=f"zenflow.offload needs overlap_comm: {AT_INIT}",
             help='add "overlap_comm": true to zero_optimization',
         )

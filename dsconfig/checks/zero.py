@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.dtypes import model_dtype, named_dtype
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import NOW, Finding
+from dsconfig.checks.rule import AT_INIT, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.conditions import sums
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.source.edit import as_fix, replace_value
 
 
-@refusal("DSC411", wakes="zero_optimization")
+@refusal("DSC411", triggers="zero_optimization")
 def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     """compute_grad_norm can be switched off at ZeRO stages 1 and 2 only.
 
@@ -21,10 +21,10 @@ def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2,
         "compute_grad_norm": false}}
     """
-    yield from config.breached("grad-norm-needs-stage", "DeepSpeed stops", "delete it")
+    yield from config.violation_findings("grad-norm-needs-stage", "DeepSpeed stops", "delete it")
 
 
-@rule("DSC412", Effect.REFUSED, wakes="zero_optimization", late=True)
+@rule("DSC412", Effect.REFUSED, triggers="zero_optimization", late=True)
 def grad_norm_needed(config: Context) -> Iterator[Finding]:
     """compute_grad_norm is off, and something needs the norm.
 
@@ -54,16 +54,16 @@ def grad_norm_needed(config: Context) -> Iterator[Finding]:
             '"stage": 2',
         ),
     )
-    for holds, reason, remedy in reasons:
-        if holds:
+    for applies, reason, remedy in reasons:
+        if applies:
             yield Finding(
                 path=(*ZERO, "compute_grad_norm"),
-                message=f"compute_grad_norm is false although {reason}: {NOW}",
+                message=f"compute_grad_norm is false although {reason}: {AT_INIT}",
                 help=f"delete it, or write {remedy}",
             )
 
 
-@refusal("DSC413", wakes="zero_optimization", late=True)
+@refusal("DSC413", triggers="zero_optimization", late=True)
 def legacy_stage1(config: Context) -> Iterator[Finding]:
     """legacy_stage1 asks for code that left with 0.5.9; the engine is not built.
 
@@ -73,13 +73,13 @@ def legacy_stage1(config: Context) -> Iterator[Finding]:
     if config.in_force(ZERO, "legacy_stage1") and config.stage and config.since("0.5.9"):
         yield Finding(
             path=(*ZERO, "legacy_stage1"),
-            message=f"legacy_stage1 was removed in 0.5.9: {NOW}",
+            message=f"legacy_stage1 was removed in 0.5.9: {AT_INIT}",
             help="delete it",
             fix=as_fix(replace_value(config.document, "/zero_optimization/legacy_stage1", False)),
         )
 
 
-@refusal("DSC414", wakes="prescale_gradients gradient_predivide_factor", late=True)
+@refusal("DSC414", triggers="prescale_gradients gradient_predivide_factor", late=True)
 def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Stages 2 and 3 with reduce_scatter divide gradients after the reduction, all at once.
 
@@ -102,12 +102,12 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=(key,),
                 message=f"{key} does not go with reduce_scatter at ZeRO stage {config.stage}: "
-                + NOW,
+                + AT_INIT,
                 help=f'delete {key}, or set "reduce_scatter": false',
             )
 
 
-@refusal("DSC415", wakes="zero_optimization", late=True)
+@refusal("DSC415", triggers="zero_optimization", late=True)
 def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
     """Stages 1 and 2 align the all-gather to 4 bytes: an odd number of elements is refused.
 
@@ -121,23 +121,23 @@ def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
         edits = replace_value(config.document, "/zero_optimization/allgather_bucket_size", size - 1)
         yield Finding(
             path=(*ZERO, "allgather_bucket_size"),
-            message=f"allgather_bucket_size {size} is odd: {NOW}",
+            message=f"allgather_bucket_size {size} is odd: {AT_INIT}",
             help=f"write {size - 1}",
             fix=as_fix(edits),
         )
 
 
-@refusal("DSC416", wakes="gradient_allreduce_op")
+@refusal("DSC416", triggers="gradient_allreduce_op")
 def sum_not_supported(config: Context) -> Iterator[Finding]:
     """gradient_allreduce_op sum does not go with stage 3, ZenFlow or DeepCompile.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "gradient_allreduce_op": "sum"}
     """
-    yield from config.breached("sum-not-supported", "DeepSpeed stops", 'write "mean"')
+    yield from config.violation_findings("sum-not-supported", "DeepSpeed stops", 'write "mean"')
 
 
-@refusal("DSC417", wakes="managed_gradient_accumulation", late=True)
+@refusal("DSC417", triggers="managed_gradient_accumulation", late=True)
 def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
     """managed_gradient_accumulation false goes with overlap_comm from stage 2 on, and never with
     DeepCompile.
@@ -154,16 +154,16 @@ def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
         f"overlap_comm at ZeRO stage {config.stage}": config.stage < 2 and config.overlap_comm,
         "DeepCompile": config.is_on(("compile",), "deepcompile"),
     }
-    for reason, holds in reasons.items():
-        if holds:
+    for reason, applies in reasons.items():
+        if applies:
             yield Finding(
                 path=("managed_gradient_accumulation",),
-                message=f"managed_gradient_accumulation false does not go with {reason}: {NOW}",
+                message=f"managed_gradient_accumulation false does not go with {reason}: {AT_INIT}",
                 help='delete it, or set "overlap_comm": false',
             )
 
 
-@rule("DSC418", Effect.INERT, wakes="zero_optimization")
+@rule("DSC418", Effect.INERT, triggers="zero_optimization")
 def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
     """Optimizer offload at stages 1 and 2 copies gradients contiguously, whatever the key says.
 
@@ -183,7 +183,7 @@ def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC419", Effect.REFUSED, also=(Effect.INERT,), wakes="zero_optimization", late=True)
+@rule("DSC419", Effect.REFUSED, also=(Effect.INERT,), triggers="zero_optimization", late=True)
 def hpz_group(config: Context) -> Iterator[Finding]:
     """The secondary partition must divide the number of ranks (`--world-size`).
 
@@ -211,12 +211,12 @@ def hpz_group(config: Context) -> Iterator[Finding]:
     elif world % size:
         yield Finding(
             path=(*ZERO, "zero_hpz_partition_size"),
-            message=f"zero_hpz_partition_size {size} does not divide {world} ranks: {NOW}",
+            message=f"zero_hpz_partition_size {size} does not divide {world} ranks: {AT_INIT}",
             help=f"write one of {', '.join(str(n) for n in range(1, world + 1) if world % n == 0)}",
         )
 
 
-@rule("DSC420", Effect.REFUSED, wakes="zero_optimization", late=True)
+@rule("DSC420", Effect.REFUSED, triggers="zero_optimization", late=True)
 def quantized_gradients_group(config: Context) -> Iterator[Finding]:
     """Quantised gradients are exchanged in place of a reduce-scatter; without reduce_scatter the
     engine is not built.
@@ -230,7 +230,7 @@ def quantized_gradients_group(config: Context) -> Iterator[Finding]:
     if config.stage == 3 and quantized and not config.in_force(ZERO, "reduce_scatter"):
         yield Finding(
             path=(*ZERO, "zero_quantized_gradients"),
-            message=f"zero_quantized_gradients needs reduce_scatter, which is off: {NOW}",
+            message=f"zero_quantized_gradients needs reduce_scatter, which is off: {AT_INIT}",
             help='set "reduce_scatter": true',
         )
 
@@ -239,7 +239,7 @@ NO_CLIPPING = 1e9
 """No gradient of a model that still trains has a norm like this."""
 
 
-@rule("DSC421", Effect.INERT, wakes="gradient_clipping")
+@rule("DSC421", Effect.INERT, triggers="gradient_clipping")
 def clipping_without_effect(config: Context) -> Iterator[Finding]:
     """The clipping norm is so large, infinite or no number at all, that nothing is ever clipped;
     0 says so plainly.

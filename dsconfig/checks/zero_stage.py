@@ -11,7 +11,7 @@ from dsconfig.schema import find
 from dsconfig.source.pointer import is_block
 
 
-@rule("DSC401", Effect.ALTERED, also=(Effect.INERT,), wakes="zero_optimization")
+@rule("DSC401", Effect.ALTERED, also=(Effect.INERT,), triggers="zero_optimization")
 def stage_missing(config: Context) -> Iterator[Finding]:
     """zero_optimization has no `stage`; the default is 0, and ZeRO is off.
 
@@ -32,7 +32,7 @@ def stage_missing(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC402", Effect.INERT, wakes="zero_optimization")
+@rule("DSC402", Effect.INERT, triggers="zero_optimization")
 def no_effect_at_stage(config: Context) -> Iterator[Finding]:
     """The key belongs to another ZeRO stage than the one that is set.
 
@@ -85,7 +85,7 @@ def _offload_details(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC403", Effect.NOTE, wakes="zero_optimization")
+@rule("DSC403", Effect.NOTE, triggers="zero_optimization")
 def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
     """At stage 3 `save_16bit_model` and `save_pretrained` write whole weights only with
     `stage3_gather_16bit_weights_on_model_save`.
@@ -112,7 +112,7 @@ def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC404", Effect.COSTLY, also=(Effect.INERT,), wakes="zero_optimization")
+@rule("DSC404", Effect.COSTLY, also=(Effect.INERT,), triggers="zero_optimization")
 def odd_sizes(config: Context) -> Iterator[Finding]:
     """A size of zero, or below zero, that DeepSpeed takes.
 
@@ -155,7 +155,7 @@ NEVER_ZERO = frozenset({"sub_group_size", "allgather_bucket_size", "zero_hpz_par
 SIZES = NEVER_ZERO | {"module_granularity_threshold"}
 
 
-@rule("DSC405", Effect.COSTLY, also=(Effect.INERT,), wakes="zero_optimization")
+@rule("DSC405", Effect.COSTLY, also=(Effect.INERT,), triggers="zero_optimization")
 def no_parameter_may_live(config: Context) -> Iterator[Finding]:
     """Stage 3 may fetch no parameter ahead, or keep fewer persistent ones than one small one has.
 

@@ -27,7 +27,7 @@ with lazily():
     import subprocess
 
     from dsconfig.commands import run_logs
-    from dsconfig.commands.validation import judge
+    from dsconfig.commands.validation import validator
     from dsconfig.facts import gathering, machine, run_log
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def judged(config: str) -> Iterator[Finding]:
     releases = {name: found for name in gathering.PROGRAMS if (found := installed(name))}
     facts = dsconfig.gather(releases=releases)
     report = dsconfig.validate(document, facts, runtime=program)
-    unsaid = judge.WHERE_NAMED if inferred.found else ()
+    unsaid = validator.WHERE_NAMED if inferred.found else ()
     told = [found for found in report.diagnostics if found.code not in unsaid]
     for found in told:
         grave = found in report.errors

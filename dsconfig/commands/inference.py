@@ -21,7 +21,7 @@ from dsconfig.schema.markers import whole
 from dsconfig.source.pointer import is_block, value_at
 
 with lazily():
-    from dsconfig.checks.rule import before_deepspeed
+    from dsconfig.checks.rule import fills_auto
     from dsconfig.commands import options
     from dsconfig.commands.validation import settings
     from dsconfig.facts import held
@@ -123,7 +123,7 @@ def program(
     with usage("--runtime"):
         runtime = runtime_of(asked, release)
     # DeepSpeed by itself has none of their faults.
-    given = facts.releases.items() if facts is not None and before_deepspeed(runtime) else ()
+    given = facts.releases.items() if facts is not None and fills_auto(runtime) else ()
     beside = (f"{name} {each}" for name, each in given if name in (TRAINER, ACCELERATE))
     return Program(runtime, found, from_where, tuple(beside))
 

@@ -51,7 +51,7 @@ DeepSpeedVersion = Annotated[
     str | None,
     typer.Option(
         metavar="X.Y.Z",
-        help="Judge for this release; default: the installed one, else the newest known.",
+        help="Check against this release; default: the installed one, else the newest known.",
     ),
 ]
 FailIfOom = Annotated[

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsconfig.commands import options
-from dsconfig.commands.validation.judge import Judge, Selection, selectors
 from dsconfig.commands.validation.output import Output
 from dsconfig.commands.validation.targets import STDIN, Target, targets
+from dsconfig.commands.validation.validator import Selection, Validator, selectors
 from dsconfig.lazily import lazily
 from dsconfig.report import Report
 from dsconfig.source.findings import UNREADABLE
@@ -34,7 +34,10 @@ _about_fixes = partial(typer.Option, rich_help_panel="Fixes")
 def validate(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILES|DIRS|-]", help="What to judge; default: this directory."),
+        typer.Argument(
+            metavar="[FILES|DIRS|-]",
+            help="Files, directories or - for stdin (default: this directory).",
+        ),
     ] = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
@@ -73,12 +76,12 @@ def validate(
     ] = False,
     stdin_filename: Annotated[str | None, typer.Option(help="What to call standard input.")] = None,
 ) -> None:
-    """Judge configs. Exit code 0: clean; 1: errors; 2: wrong usage or unreadable input."""
+    """Validator configs. Exit code 0: clean; 1: errors; 2: wrong usage or unreadable input."""
     output = Output(output_format, quiet=quiet)
     # Nothing is imported for facts where there are none.
     own = {name: flag for name, flag in flags.items() if flag is not None}
     known = options.of_project(own, files[0] if files else None)
-    judge = Judge(
+    validator = Validator(
         facts=options.facts_from(**known) if known else None,
         runtime=runtime,
         version=deepspeed_version,
@@ -88,24 +91,24 @@ def validate(
     )
     chosen = targets(files or ["."], stdin_filename)
     if fix or unsafe_fixes or diff:
-        reports, changed = fixing.repair(chosen, judge, output, unsafe=unsafe_fixes, dry=diff)
+        reports, changed = fixing.repair(chosen, validator, output, unsafe=unsafe_fixes, dry=diff)
     else:
-        reports, changed = _judge(chosen, judge), False
+        reports, changed = _judge(chosen, validator), False
         output.heading(reports)
         output.findings(reports)
         if len(chosen) == 1:
-            _say_what_dsengine_needs(chosen[0], judge, reports[0], output)
+            _say_what_dsengine_needs(chosen[0], validator, reports[0], output)
     output.summary(reports)
     raise typer.Exit(_exit_code(reports, changed and diff, exit_zero, error_on_warning))
 
 
-def _judge(chosen: Sequence[Target], judge: Judge) -> list["FileReport"]:
+def _judge(chosen: Sequence[Target], validator: Validator) -> list["FileReport"]:
     reports: list[FileReport] = []
     told: dict[str, list[Diagnostic]] = {}
     for target in chosen:
-        own = judge.for_file(target.name)
+        own = validator.for_file(target.name)
         document = own.read(target)
-        found = own.settled(document, target.source).report(document)
+        found = own.with_program(document, target.source).report(document)
         # Several files may name one config, which has each mistake once.
         known = told.setdefault(found.file, [])
         new = tuple(each for each in found.report.diagnostics if each not in known)
@@ -115,13 +118,13 @@ def _judge(chosen: Sequence[Target], judge: Judge) -> list["FileReport"]:
 
 
 def _say_what_dsengine_needs(
-    target: Target, judge: Judge, report: "FileReport", output: Output
+    target: Target, validator: Validator, report: "FileReport", output: Output
 ) -> None:
     """One line about what our own engine would stop at, where another program runs the file."""
     is_inferred = report.reader is not None and report.reader.inferred_from is not None
     if target.source == STDIN or report.report.refusals or not is_inferred:
         return
-    own = judge.for_file(target.name)
+    own = validator.for_file(target.name)
     pointers = dict.fromkeys(own.stops_dsengine(own.read(target)))
     if pointers:
         named = ", ".join(dotted(pointer) for pointer in list(pointers)[:MOST_NAMED])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, cast
 
-from dsconfig.facts.parallelism import Breach
+from dsconfig.facts.parallelism import Violation
 
 BLOCK = "distributed_config"
 HOLDER = "model_init_kwargs"
@@ -73,40 +73,40 @@ def divides(block: Mapping[str, Any], processes: int | None) -> bool:
     return found is not None and prod(found[name] for name in RANKS) > 1
 
 
-def breaches(block: Mapping[str, Any], processes: int | None) -> Iterator[Breach]:
+def violations(block: Mapping[str, Any], processes: int | None) -> Iterator[Violation]:
     """Where ``from_pretrained`` stops on so many processes."""
     for name in SIZES:
         value = block.get(name)
         if value is not None and (not isinstance(value, int) or value < 1):
-            yield Breach(
+            yield Violation(
                 name, f"is {value!r}, and must be an integer of 1 or more", "write how many ranks"
             )
     for name in PLANS:
         if block.get(name) is not None and not isinstance(block[name], Mapping):
             said = f"is {block[name]!r}, and must map modules to rules"
-            yield Breach(name, said, "delete it: the model has a plan of its own")
+            yield Violation(name, said, "delete it: the model has a plan of its own")
     found = sizes(block, processes)
     if found is not None:
         yield from _together(found, processes)
     elif processes is not None and _derives(block) and sizes({**block, "tp_size": 1}, None):
         said = f"leaves no whole tp_size: {processes} processes are no multiple of the other sizes"
-        yield Breach("tp_plan", said, "write sizes that divide the number of processes")
+        yield Violation("tp_plan", said, "write sizes that divide the number of processes")
 
 
-def _together(found: Mapping[str, int], processes: int | None) -> Iterator[Breach]:
+def _together(found: Mapping[str, int], processes: int | None) -> Iterator[Violation]:
     tensor, shard, experts = found["tp_size"], found["fsdp_size"], found["ep_size"]
     if experts > 1 and experts % tensor:
         said = f"is {experts}, and must be a multiple of tp_size {tensor}"
-        yield Breach("ep_size", said, f"write {tensor}")
+        yield Violation("ep_size", said, f"write {tensor}")
     elif experts > 1 and shard * tensor % experts:
         said = f"is {experts}, and must divide fsdp_size x tp_size, {shard * tensor}"
-        yield Breach("ep_size", said, f"write {shard * tensor}")
+        yield Violation("ep_size", said, f"write {shard * tensor}")
     if found["dp_replicate_size"] * shard > 1 and found["pp_size"] > 1:
-        yield Breach("pp_size", "does not go with fsdp_size or dp_replicate_size", "keep one")
+        yield Violation("pp_size", "does not go with fsdp_size or dp_replicate_size", "keep one")
     together = prod(found[name] for name in RANKS)
     if processes is not None and together not in (1, processes):
         above = [name for name in RANKS if found[name] > 1]
         factors = " x ".join(above)
         verb = "multiply to" if len(above) > 1 else "is"
         said = f"{verb} {together}, and there are {processes} processes"
-        yield Breach(factors, said, "let the sizes multiply to the number of processes")
+        yield Violation(factors, said, "let the sizes multiply to the number of processes")

@@ -19,7 +19,7 @@ OTHERS = (
 )
 
 
-class Breach(NamedTuple):
+class Violation(NamedTuple):
     """What a program stops at: a setting (empty: the block), and what is wrong with it."""
 
     setting: str
@@ -52,37 +52,37 @@ def _is_size(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def breaches(launch: Mapping[str, Any], processes: int | None) -> Iterator[Breach]:
+def violations(launch: Mapping[str, Any], processes: int | None) -> Iterator[Violation]:
     """Where a run of so many processes stops."""
     block = block_of(launch)
     for setting in SIZES:
         value = block.get(written(setting), 1)
         if not _is_size(value):
-            yield Breach(setting, f"is {value!r}, and must be 1 or more", "write how many ranks")
+            yield Violation(setting, f"is {value!r}, and must be 1 or more", "write how many ranks")
     for setting, only in BACKENDS.items():
         value = block.get(written(setting), only)
         if value != only:
-            yield Breach(setting, f"is {value!r}, and there is one: {only}", f"write {only}")
+            yield Violation(setting, f"is {value!r}, and there is one: {only}", f"write {only}")
     sizes = degrees(launch)
     if sizes is not None:
         yield from _together(sizes, processes)
 
 
-def _together(sizes: Mapping[str, int], processes: int | None) -> Iterator[Breach]:
+def _together(sizes: Mapping[str, int], processes: int | None) -> Iterator[Violation]:
     shard, replicate = sizes["dp_shard_size"], sizes["dp_replicate_size"]
     sequence = sizes["sp_size"]
     if sizes["cp_size"] > 1 and sequence > 1:
-        yield Breach("cp_size", "does not go with sp_size above 1", "keep one of them")
+        yield Violation("cp_size", "does not go with sp_size above 1", "keep one of them")
     elif (sizes["tp_size"] > 1 or sizes["cp_size"] > 1) and replicate > 1 and shard == 1:
         said = "above 1 goes with tp_size or cp_size only where dp_shard_size is above 1"
-        yield Breach("dp_replicate_size", said, "write dp_shard_size in its place")
+        yield Violation("dp_replicate_size", said, "write dp_shard_size in its place")
     elif processes is None:
         return
     elif sequence > 1:
         ranks = processes // sequence
         if ranks * sequence != processes:
             said = f"is {sequence}, and {processes} processes are no multiple of it"
-            yield Breach("sp_size", said, "write a divisor of the number of processes")
+            yield Violation("sp_size", said, "write a divisor of the number of processes")
         elif shard * replicate != ranks:
             said = (
                 f"x dp_replicate_size is {shard * replicate}, and {processes} processes with "
@@ -90,7 +90,7 @@ def _together(sizes: Mapping[str, int], processes: int | None) -> Iterator[Breac
             )
             mended = f"write {ranks // replicate}" if ranks % replicate == 0 else ""
             help = mended or f"write {ranks}, and dp_replicate_size 1"
-            yield Breach("dp_shard_size", said, help)
+            yield Violation("dp_shard_size", said, help)
     elif prod(sizes.values()) not in (1, processes):
         said = f"multiplies to {prod(sizes.values())}, and there are {processes} processes"
-        yield Breach("", said, "let the sizes multiply to the number of processes")
+        yield Violation("", said, "let the sizes multiply to the number of processes")

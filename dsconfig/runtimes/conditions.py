@@ -18,7 +18,7 @@ from dsconfig.source.pointer import is_block
 Path = tuple[str, ...]
 
 
-class Breach(NamedTuple):
+class Violation(NamedTuple):
     """A condition that is not met, and the keys that it is about; the first is at fault."""
 
     paths: tuple[Path, ...]
@@ -30,7 +30,7 @@ class Breach(NamedTuple):
         return self.paths[0]
 
 
-Find = Callable[[ReadConfig], Iterator[Breach]]
+Find = Callable[[ReadConfig], Iterator[Violation]]
 
 
 class Condition(NamedTuple):
@@ -54,7 +54,7 @@ def _condition(name: str, root: str = AT_THE_END) -> Callable[[Find], Find]:
     return register
 
 
-def breaches(config: ReadConfig, roots: tuple[str, ...] | None) -> Iterator[Breach]:
+def violations(config: ReadConfig, roots: tuple[str, ...] | None) -> Iterator[Violation]:
     """What is not met at the turn of these top-level keys (None: of any but the end)."""
     for condition in CONDITIONS.values():
         if condition.root in roots if roots is not None else condition.root != AT_THE_END:
@@ -77,36 +77,36 @@ def old_stage(config: ReadConfig) -> float | None:
 
 
 @_condition("zero-needed-fp16", "zero_optimization")
-def zero_needed_fp16(config: ReadConfig) -> Iterator[Breach]:
+def zero_needed_fp16(config: ReadConfig) -> Iterator[Violation]:
     if config.version >= STAGE_1_WITHOUT_FP16 or config.fp16:
         return
     stage = old_stage(config)
     if stage is not None and stage > 0 and (config.version < ZERO_WITHOUT_FP16 or stage < 2):
         said = f"DeepSpeed {config.version} runs ZeRO stage {stage:g} under fp16 only"
-        yield Breach((ZERO,), said, "AssertionError")
+        yield Violation((ZERO,), said, "AssertionError")
 
 
 @_condition("old-zero-limits", "zero_optimization")
-def old_zero_limits(config: ReadConfig) -> Iterator[Breach]:
+def old_zero_limits(config: ReadConfig) -> Iterator[Violation]:
     if config.version >= PYDANTIC_ZERO or not config.has(*ZERO):
         return
     block = config.get(*ZERO)
     if not is_block(block):
         if not isinstance(block, bool):
-            yield Breach((ZERO,), "zero_optimization is no block of keys", "AttributeError")
+            yield Violation((ZERO,), "zero_optimization is no block of keys", "AttributeError")
         return
     stage = block.get("stage", 0)
     highest = 3 if config.since("0.3.8") else 2
     if not isinstance(stage, (int, float)):
-        yield Breach(((*ZERO, "stage"),), "zero_optimization.stage is no number", "TypeError")
+        yield Violation(((*ZERO, "stage"),), "zero_optimization.stage is no number", "TypeError")
     elif stage > highest:
         said = f"zero_optimization.stage is above {highest}"
-        yield Breach(((*ZERO, "stage"),), said, "AssertionError")
+        yield Violation(((*ZERO, "stage"),), said, "AssertionError")
     if config.since("0.3.15"):
         yield from _old_offload(config, block)
 
 
-def _old_offload(config: ReadConfig, block: dict[str, Any]) -> Iterator[Breach]:
+def _old_offload(config: ReadConfig, block: dict[str, Any]) -> Iterator[Violation]:
     switches = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_params"}
     for name, switch in switches.items():
         value = block.get(name)
@@ -114,14 +114,14 @@ def _old_offload(config: ReadConfig, block: dict[str, Any]) -> Iterator[Breach]:
             continue
         path = (*ZERO, name)
         if not is_block(value):
-            yield Breach((path,), f"{'.'.join(path)} is no block of keys", "AttributeError")
+            yield Violation((path,), f"{'.'.join(path)} is no block of keys", "AttributeError")
         elif config.since("0.5.7") and value.get("device", "cpu") not in ("none", "cpu", "nvme"):
             said = f"{'.'.join(path)}.device is none of none, cpu and nvme"
-            yield Breach(((*path, "device"),), said, "ValueError")
+            yield Violation(((*path, "device"),), said, "ValueError")
 
 
 @_condition("deprecated-and-replacement", "zero_optimization")
-def deprecated_and_replacement(config: ReadConfig) -> Iterator[Breach]:
+def deprecated_and_replacement(config: ReadConfig) -> Iterator[Violation]:
     block = config.block(*ZERO)
     if config.version < PYDANTIC_ZERO:
         return
@@ -132,39 +132,39 @@ def deprecated_and_replacement(config: ReadConfig) -> Iterator[Breach]:
         for new in (name, *known.aliases):
             if block.get(new, "auto") != "auto":
                 said = f'"{old}" stands beside "{new}", which replaced it'
-                yield Breach(((*ZERO, old),), said, "AssertionError")
+                yield Violation(((*ZERO, old),), said, "AssertionError")
 
 
 @_condition("grad-norm-needs-stage", "zero_optimization")
-def grad_norm_needs_stage(config: ReadConfig) -> Iterator[Breach]:
+def grad_norm_needs_stage(config: ReadConfig) -> Iterator[Violation]:
     if not config.in_force(ZERO, "compute_grad_norm") and config.stage in (0, 3):
         said = f"compute_grad_norm false at ZeRO stage {config.stage}"
-        yield Breach(((*ZERO, "compute_grad_norm"),), said)
+        yield Violation(((*ZERO, "compute_grad_norm"),), said)
 
 
 @_condition("partial-offload-needs-stage-3", "zero_optimization")
-def partial_offload_needs_stage_3(config: ReadConfig) -> Iterator[Breach]:
+def partial_offload_needs_stage_3(config: ReadConfig) -> Iterator[Violation]:
     block = (*ZERO, "offload_optimizer")
     if not config.has(*block) or config.stage == 3 or not config.since("0.15.0"):
         return
     ratio = config.in_force(block, "ratio")
     if ratio < 1:
         said = f"offload_optimizer.ratio {ratio:g} at ZeRO stage {config.stage}"
-        yield Breach(((*block, "ratio"),), said)
+        yield Violation(((*block, "ratio"),), said)
 
 
 ZENFLOW = (*ZERO, "zenflow")
 
 
 @_condition("zenflow-selection", "zero_optimization")
-def zenflow_values(config: ReadConfig) -> Iterator[Breach]:
+def zenflow_values(config: ReadConfig) -> Iterator[Violation]:
     """What the model refuses; pairs that only the optimizer refuses are for the rule."""
     values = config.reading.values.get(ZENFLOW)
     if values is None or config.get(*ZENFLOW) is None:
         return
 
-    def wrong(name: str, what: str) -> Breach:
-        return Breach(((*ZENFLOW, name),), f"zenflow.{name} {what}")
+    def wrong(name: str, what: str) -> Violation:
+        return Violation(((*ZENFLOW, name),), f"zenflow.{name} {what}")
 
     if config.in_force(ZENFLOW, "select_strategy") not in ("auto", "step", "epoch"):
         yield wrong("select_strategy", 'is none of "auto", "step" and "epoch"')
@@ -178,7 +178,7 @@ def zenflow_values(config: ReadConfig) -> Iterator[Breach]:
 
 
 @_condition("sum-not-supported")
-def sum_not_supported(config: ReadConfig) -> Iterator[Breach]:
+def sum_not_supported(config: ReadConfig) -> Iterator[Violation]:
     if not sums(config) or not config.since("0.19.6"):
         return
     reasons = {
@@ -189,7 +189,7 @@ def sum_not_supported(config: ReadConfig) -> Iterator[Breach]:
     for reason, holds in reasons.items():
         if holds:
             said = f'gradient_allreduce_op "sum" is not supported with {reason}'
-            yield Breach((("gradient_allreduce_op",),), said, "ValueError")
+            yield Violation((("gradient_allreduce_op",),), said, "ValueError")
 
 
 def sums(config: ReadConfig) -> bool:
@@ -202,12 +202,12 @@ def sums(config: ReadConfig) -> bool:
 
 
 @_condition("loss-scale-limits", "fp16")
-def loss_scale_limits(config: ReadConfig) -> Iterator[Breach]:
+def loss_scale_limits(config: ReadConfig) -> Iterator[Violation]:
     if config.since("0.19.3"):
         yield from unusable_scale_limits(config)
 
 
-def unusable_scale_limits(config: ReadConfig) -> Iterator[Breach]:
+def unusable_scale_limits(config: ReadConfig) -> Iterator[Violation]:
     """A window or minimum that no dynamic scale can work with, whoever checks it."""
     if not config.fp16 or config.in_force(("fp16",), "loss_scale") != 0:
         return
@@ -215,23 +215,23 @@ def unusable_scale_limits(config: ReadConfig) -> Iterator[Breach]:
         value = config.in_force(("fp16",), name)
         if value <= 0:
             said = f"fp16.{name} is {value:g} while the scale is dynamic"
-            yield Breach((("fp16", name),), said)
+            yield Violation((("fp16", name),), said)
 
 
 @_condition("fp16-with-bf16", "bf16")
-def fp16_with_bf16(config: ReadConfig) -> Iterator[Breach]:
+def fp16_with_bf16(config: ReadConfig) -> Iterator[Violation]:
     if config.fp16 and config.bf16 and config.since("0.6.0"):
         keys = (("fp16", "enabled"), (config.bf16_block, "enabled"))
-        yield Breach(keys, f"fp16 and {config.bf16_block} are both enabled", "AssertionError")
+        yield Violation(keys, f"fp16 and {config.bf16_block} are both enabled", "AssertionError")
 
 
 @_condition("bf16-needed-zero", "bf16")
-def bf16_needed_zero(config: ReadConfig) -> Iterator[Breach]:
+def bf16_needed_zero(config: ReadConfig) -> Iterator[Violation]:
     if not config.since("0.6.0") or config.since("0.6.2") or not config.bf16:
         return
     if old_stage(config) not in (1, 2, 3):
         said = f"DeepSpeed {config.version} runs bf16 with ZeRO stage 1, 2 or 3 only"
-        yield Breach(((config.bf16_block, "enabled"),), said, "AssertionError")
+        yield Violation(((config.bf16_block, "enabled"),), said, "AssertionError")
 
 
 MASTER_KEYS = (
@@ -255,22 +255,22 @@ def stages_with_masters(config: ReadConfig) -> tuple[int, ...]:
 
 
 @_condition("master-weights-need-zero")
-def master_weights_need_zero(config: ReadConfig) -> Iterator[Breach]:
+def master_weights_need_zero(config: ReadConfig) -> Iterator[Violation]:
     if config.stage in stages_with_masters(config):
         return
     for path in MASTER_KEYS:
         if keeps_masters(config, path):
             said = f"{'.'.join(path)} is on at ZeRO stage {config.stage}"
-            yield Breach((path,), said, "AssertionError")
+            yield Violation((path,), said, "AssertionError")
 
 
 @_condition("bf16-states-need-masters")
-def bf16_states_need_masters(config: ReadConfig) -> Iterator[Breach]:
+def bf16_states_need_masters(config: ReadConfig) -> Iterator[Violation]:
     block = (config.bf16_block,)
     states = config.is_on(block, "bf16_optimizer_states")
     if states and not config.is_on(block, "bf16_master_weights_and_grads"):
         said = "bf16_optimizer_states needs bf16_master_weights_and_grads"
-        yield Breach(((*block, "bf16_optimizer_states"),), said, "AssertionError")
+        yield Violation(((*block, "bf16_optimizer_states"),), said, "AssertionError")
 
 
 # Data, files and what was taken out.
@@ -280,45 +280,47 @@ BATCHING = ("data_efficiency", "data_sampling", "dynamic_batching")
 
 
 @_condition("curriculum-without-metrics", "data_efficiency")
-def curriculum_without_metrics(config: ReadConfig) -> Iterator[Breach]:
+def curriculum_without_metrics(config: ReadConfig) -> Iterator[Violation]:
     enabled = config.since("0.8.0") and config.get(*CURRICULUM, "enabled")
     if enabled and not config.has(*CURRICULUM, "curriculum_metrics"):
         said = "curriculum_learning is enabled without curriculum_metrics"
-        yield Breach(((*CURRICULUM, "curriculum_metrics"),), said, "AssertionError")
+        yield Violation(((*CURRICULUM, "curriculum_metrics"),), said, "AssertionError")
 
 
 @_condition("dynamic-batching-without-tokens", "data_efficiency")
-def dynamic_batching_without_tokens(config: ReadConfig) -> Iterator[Breach]:
+def dynamic_batching_without_tokens(config: ReadConfig) -> Iterator[Violation]:
     if config.since("0.16.5") and config.get(*BATCHING, "enabled"):
         try:
             int(config.get(*BATCHING, "max_tokens"))
         except (TypeError, ValueError, OverflowError):
             path = (*BATCHING, "max_tokens")
-            yield Breach((path,), "dynamic_batching needs max_tokens, a number", "AssertionError")
+            yield Violation(
+                (path,), "dynamic_batching needs max_tokens, a number", "AssertionError"
+            )
 
 
 @_condition("gds-not-on-device", "aio")
-def gds_not_on_device(config: ReadConfig) -> Iterator[Breach]:
+def gds_not_on_device(config: ReadConfig) -> Iterator[Violation]:
     device = config.facts.device
     if config.switch("aio", "use_gds") and device is not None and device.kind != "cuda":
         said = f"use_gds needs an NVIDIA card, not {device.name}"
-        yield Breach((("aio", "use_gds"),), said, "AssertionError")
+        yield Violation((("aio", "use_gds"),), said, "AssertionError")
 
 
 @_condition("elasticity-with-batch", "elasticity")
-def elasticity_with_batch(config: ReadConfig) -> Iterator[Breach]:
+def elasticity_with_batch(config: ReadConfig) -> Iterator[Violation]:
     if not config.since("0.3.9") or config.since("0.19.8"):
         return
     ignores = config.switch("elasticity", "ignore_non_elastic_batch_info")
     written = [key for key in sorted(KEYS) if key in config.config]
     if config.switch("elasticity", "enabled") and written and not ignores:
         said = f"elasticity is enabled beside {' and '.join(written)}"
-        yield Breach((("elasticity", "enabled"),), said, "ElasticityConfigError")
+        yield Violation((("elasticity", "enabled"),), said, "ElasticityConfigError")
 
 
 @_condition("wrong-level-name-error", "compression_training")
-def compression_at_wrong_level(config: ReadConfig) -> Iterator[Breach]:
+def compression_at_wrong_level(config: ReadConfig) -> Iterator[Violation]:
     path = ("compression_training", "shared_parameters", "enabled")
     if config.since("0.7.0") and not config.since("0.19.3") and config.switch(*path):
         said = "shared_parameters does not stand in a method of compression_training"
-        yield Breach((path,), said, "NameError")
+        yield Violation((path,), said, "NameError")

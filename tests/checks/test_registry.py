@@ -1,4 +1,4 @@
-"""Codes, names, and what wakes a rule."""
+"""Codes, names, and what triggers a rule."""
 
 import re
 from importlib import import_module
@@ -32,13 +32,13 @@ def test_a_rule_is_found_by_code_and_by_name():
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_what_wakes_a_rule_wakes_its_module(module):
     """Otherwise a rule would sleep because nobody imported it."""
-    wakes = set(MODULES[module].split())
-    if not wakes or wakes == {PAGE}:
+    triggers = set(MODULES[module].split())
+    if not triggers or triggers == {PAGE}:
         return
     home = import_module(f"dsconfig.checks.{module}").__name__
     for each in RULES.values():
         if each.check.__module__ == home:
-            assert each.wakes and each.wakes <= wakes, each.code
+            assert each.triggers and each.triggers <= triggers, each.code
 
 
 def test_every_rule_lives_in_a_listed_module():

@@ -65,7 +65,7 @@ def test_a_size_without_the_names_first_half_is_told_the_whole(tmp_path: Path) -
 def test_the_size_that_is_advised_starts(processes: int, sequence: int, replicate: int) -> None:
     sizes = {"sp_size": sequence, "dp_replicate_size": replicate, "dp_shard_size": 7}
     block = {parallelism.written(name): size for name, size in sizes.items()}
-    (found,) = parallelism.breaches({parallelism.BLOCK: block}, processes)
+    (found,) = parallelism.violations({parallelism.BLOCK: block}, processes)
     if found.setting == "sp_size":
         assert processes % sequence
         return
@@ -73,7 +73,7 @@ def test_the_size_that_is_advised_starts(processes: int, sequence: int, replicat
     block[parallelism.written("dp_shard_size")] = advised
     if "dp_replicate_size 1" in found.help:
         block[parallelism.written("dp_replicate_size")] = 1
-    assert not list(parallelism.breaches({parallelism.BLOCK: block}, processes))
+    assert not list(parallelism.violations({parallelism.BLOCK: block}, processes))
 
 
 @pytest.mark.live
@@ -84,7 +84,7 @@ def test_the_real_config_stops_where_we_say() -> None:
         sizes = {name: pick.choice((1, 1, 2, 4, 0)) for name in parallelism.SIZES}
         processes = pick.choice((2, 4, 8))
         launch = {"parallelism_config": {parallelism.written(k): v for k, v in sizes.items()}}
-        ours = [each.said for each in parallelism.breaches(launch, processes)]
+        ours = [each.said for each in parallelism.violations(launch, processes)]
         assert bool(ours) == stops(module, sizes, processes), (sizes, processes, ours)
 
 
@@ -169,7 +169,7 @@ def test_transformers_stops_at_the_sizes_that_we_name(monkeypatch: pytest.Monkey
         block["enable_expert_parallel"] = pick.random() < 0.2
         processes = pick.choice((2, 4, 8))
         monkeypatch.setenv("WORLD_SIZE", str(processes))
-        ours = [each.said for each in distributed_config.breaches(block, processes)]
+        ours = [each.said for each in distributed_config.violations(block, processes)]
         assert bool(ours) == _stops(real, block, processes), (block, processes, ours)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dsconfig.commands.validation.fixing import fix
-from dsconfig.commands.validation.judge import Judge
+from dsconfig.commands.validation.validator import Validator
 from dsconfig.source import Document, read
 from dsconfig.source.from_text import document_from_text
 from mutants import CORPUS, mutants
@@ -18,7 +18,7 @@ MISTYPED = (
     '  "gradient_clipping": 1.0\n}\n'
 )
 MENDED = MISTYPED.replace("Stage", "stage")
-JUDGES = [Judge(), Judge(runtime="deepspeed", version="0.19.8")]
+JUDGES = [Validator(), Validator(runtime="deepspeed", version="0.19.8")]
 
 
 def test_a_safe_fix_keeps_comments_and_layout(run: Run) -> None:
@@ -98,22 +98,22 @@ def test_python_words_become_json(run: Run) -> None:
     assert Path("ds.json").read_text() == text.replace("True", "true").replace("False", "false")
 
 
-def check(document: Document, judge: Judge, unsafe: bool) -> int:
-    before = judge.judge(document)
-    once = fix(document, judge, unsafe=unsafe)
+def check(document: Document, validator: Validator, unsafe: bool) -> int:
+    before = validator.validate(document)
+    once = fix(document, validator, unsafe=unsafe)
     mended = document.is_broken and not once.document.is_broken
     assert mended or len(once.report.errors) <= len(before.errors)
     if before.ok:
         assert once.report.ok
-    again = fix(once.document, judge, unsafe=unsafe)
+    again = fix(once.document, validator, unsafe=unsafe)
     assert again.count == 0 and again.document.text == once.document.text
     return once.count
 
 
-@pytest.mark.parametrize("judge", JUDGES, ids=["all", "deepspeed"])
+@pytest.mark.parametrize("validator", JUDGES, ids=["all", "deepspeed"])
 @pytest.mark.parametrize("unsafe", [False, True], ids=["safe", "unsafe"])
-def test_fixing_the_corpus_twice_changes_nothing_more(judge: Judge, unsafe: bool) -> None:
-    made = sum(check(read(path), judge, unsafe) for path in sorted(CORPUS.glob("*.json")))
+def test_fixing_the_corpus_twice_changes_nothing_more(validator: Validator, unsafe: bool) -> None:
+    made = sum(check(read(path), validator, unsafe) for path in sorted(CORPUS.glob("*.json")))
     assert made > 0
 
 
@@ -143,7 +143,7 @@ def test_public_files_keep_their_comments_and_their_order(unsafe: bool) -> None:
     changed = 0
     for path in sorted(CORPUS.glob("*.json")):
         before = read(path)
-        after = fix(before, Judge().settled(before, str(path)), unsafe=unsafe).document
+        after = fix(before, Validator().with_program(before, str(path)), unsafe=unsafe).document
         changed += after.text != before.text
         made_strict = before.departure is not None and after.departure is None
         if not made_strict:  # which has no comments

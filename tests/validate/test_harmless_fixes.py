@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 import dsconfig
 from dsconfig.commands.validation.fixing import fix
-from dsconfig.commands.validation.judge import Judge
+from dsconfig.commands.validation.validator import Validator
 from dsconfig.runtimes.base import NAMES
 from dsconfig.schema.catalogue import keys
 from dsconfig.source import Document
@@ -96,8 +96,8 @@ def test_a_fix_brings_no_finding_to_any_program_judged(
     base: dict[str, Any], strays: list[tuple[int, str, Any]], runtime: str | None
 ) -> None:
     before = document_from_text(with_strays(base, strays), "ds.json")
-    after = fix(before, Judge(runtime=runtime).settled(before), unsafe=True).document
-    judged = Judge(runtime=runtime).settled(before).program
+    after = fix(before, Validator(runtime=runtime).with_program(before), unsafe=True).document
+    judged = Validator(runtime=runtime).with_program(before).program
     program = judged.runtime.name if judged is not None else None
     assert not findings(after, program) - findings(before, program)
     if program == "deepspeed":
@@ -112,7 +112,7 @@ def test_what_deepspeed_reads_it_still_reads(
     base: dict[str, Any], strays: list[tuple[int, str, Any]]
 ) -> None:
     before = document_from_text(with_strays(base, strays), "ds.json")
-    after = fix(before, Judge(runtime="deepspeed").settled(before), unsafe=True).document
+    after = fix(before, Validator(runtime="deepspeed").with_program(before), unsafe=True).document
     assert refused(after) <= refused(before)
 
 
@@ -122,8 +122,8 @@ def test_what_deepspeed_reads_it_still_reads(
 def test_public_files_are_read_as_before(unsafe: bool) -> None:
     for path in sorted(CORPUS.glob("*.json")):
         before = dsconfig.read(path)
-        judge = Judge().settled(before, str(path))
-        after = fix(before, judge, unsafe=unsafe).document
+        validator = Validator().with_program(before, str(path))
+        after = fix(before, validator, unsafe=unsafe).document
         assert refused(after) <= refused(before), path.name
 
 

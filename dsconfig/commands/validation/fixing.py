@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsconfig.commands import writing
-from dsconfig.commands.validation.judge import Judge
 from dsconfig.commands.validation.output import Output
 from dsconfig.commands.validation.targets import STDIN, Target
+from dsconfig.commands.validation.validator import Validator
 from dsconfig.report import Applicability, Diagnostic, FileReport, Report
 from dsconfig.report.sizes import counted
 from dsconfig.source import Document
@@ -28,18 +28,18 @@ class Fixed:
     count: int = 0
 
 
-def fix(document: Document, judge: Judge, *, unsafe: bool) -> Fixed:
+def fix(document: Document, validator: Validator, *, unsafe: bool) -> Fixed:
     """Apply fixes round by round until none is left that helps.
 
     A fix that brings any finding, or makes one graver, is not made: see :func:`_harms`.
     """
-    state = Fixed(document, judge.judge(document))
-    if document.text is None or document.format not in EDITABLE or judge.overrides:
+    state = Fixed(document, validator.validate(document))
+    if document.text is None or document.format not in EDITABLE or validator.overrides:
         return state
     seen = {document.text}
     while True:
         fixable = _fixable(state.report, unsafe)
-        better = _apply(state, fixable, judge) or _harmless_of(state, fixable, judge)
+        better = _apply(state, fixable, validator) or _harmless_of(state, fixable, validator)
         if better is None or better.document.text in seen:
             return state
         state = better
@@ -54,18 +54,18 @@ def _fixable(report: Report, unsafe: bool) -> list[Diagnostic]:
     ]
 
 
-def _harmless_of(state: Fixed, fixable: list[Diagnostic], judge: Judge) -> Fixed | None:
+def _harmless_of(state: Fixed, fixable: list[Diagnostic], validator: Validator) -> Fixed | None:
     """The state after the fixes that do no harm alone, or after the first that helps."""
     if len(fixable) < 2:
         return None
-    alone = ((found, _apply(state, [found], judge)) for found in fixable)
+    alone = ((found, _apply(state, [found], validator)) for found in fixable)
     helpful = [(found, better) for found, better in alone if better is not None]
     if not helpful:
         return None
-    return _apply(state, [found for found, _ in helpful], judge) or helpful[0][1]
+    return _apply(state, [found for found, _ in helpful], validator) or helpful[0][1]
 
 
-def _apply(state: Fixed, mended: Sequence[Diagnostic], judge: Judge) -> Fixed | None:
+def _apply(state: Fixed, mended: Sequence[Diagnostic], validator: Validator) -> Fixed | None:
     """The state after the fixes of some findings; None where nothing changes or any harm is done.
 
     Two fixes that are right alone can be wrong together: both may write the same key.
@@ -76,7 +76,7 @@ def _apply(state: Fixed, mended: Sequence[Diagnostic], judge: Judge) -> Fixed | 
     if text == before.text:
         return None
     read = document_from_text(text, before.name, has_mark=before.has_mark)
-    report = judge.judge(read)
+    report = validator.validate(read)
     less_readable = _reader_codes(read) - _reader_codes(before)
     broken = read.is_broken > before.is_broken
     # What a text that could not be read hid comes to light when it can: that is no harm.
@@ -123,7 +123,7 @@ def unified_diff(before: Document, after: Document) -> str:
 
 
 def repair(
-    chosen: Sequence[Target], judge: Judge, output: Output, *, unsafe: bool, dry: bool
+    chosen: Sequence[Target], validator: Validator, output: Output, *, unsafe: bool, dry: bool
 ) -> tuple[list[FileReport], bool]:
     """Fix every target; with ``dry`` print the differences instead.
 
@@ -134,9 +134,9 @@ def repair(
     fixes = files = 0
     aside = False
     for target in chosen:
-        own = judge.for_file(target.name)
+        own = validator.for_file(target.name)
         before = own.read(target)
-        own = own.settled(before, target.source)
+        own = own.with_program(before, target.source)
         after = fix(before, own, unsafe=unsafe)
         reports.append(own.report(after.document, after.report))
         fixes += after.count

@@ -9,7 +9,7 @@ from dsconfig.runtimes import reading
 from dsconfig.runtimes.base import AUTO, Source
 from dsconfig.runtimes.behaviour import deepspeed_batch
 from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
-from dsconfig.runtimes.conditions import AT_THE_END, breaches
+from dsconfig.runtimes.conditions import AT_THE_END, violations
 from dsconfig.runtimes.read_config import MONITORS, ReadConfig
 from dsconfig.schema.catalogue import blocks_in
 from dsconfig.schema.optimizers import optimizer_type
@@ -45,8 +45,10 @@ def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) ->
 
 def _refuse_breaches(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
     """Conditions between keys, at the turn of the given roots (None: of all)."""
-    for breach in breaches(read, roots):
-        raise Stops(breach.exception, breach.said, *(".".join(path) for path in breach.paths))
+    for violation in violations(read, roots):
+        raise Stops(
+            violation.exception, violation.said, *(".".join(path) for path in violation.paths)
+        )
 
 
 def _refuse_unmet(read: ReadConfig, roots: tuple[str, ...] | None) -> None:

@@ -54,7 +54,7 @@ def selectors(option: str, given: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(listed)
 
 
-class Judge(NamedTuple):
+class Validator(NamedTuple):
     """What every file of one run is held against."""
 
     facts: "Facts | None" = None
@@ -68,7 +68,7 @@ class Judge(NamedTuple):
     program: inference.Program | None = None
     """Who runs the file in question, once that is settled; None where every program is asked."""
 
-    def for_file(self, file: str) -> "Judge":
+    def for_file(self, file: str) -> "Validator":
         """With what the project of a file asks for; the command line wins."""
         project = settings_for(file)
         ignored = (*self.selection.ignore, *project.ignore, *project.ignored_in(file))
@@ -88,7 +88,7 @@ class Judge(NamedTuple):
         with usage():
             return with_overrides(document, self.overrides)
 
-    def settled(self, document: Document, source: str = "") -> "Judge":
+    def with_program(self, document: Document, source: str = "") -> "Validator":
         """With the program that runs this file, which was called ``source``. Raises UsageError."""
         if self.runtime == inference.EVERY:
             return self
@@ -102,7 +102,7 @@ class Judge(NamedTuple):
         )
         return self._replace(program=program)
 
-    def judge(self, document: Document) -> Report:
+    def validate(self, document: Document) -> Report:
         """The findings that count. Raises UsageError for an unknown release."""
         runtime = self.program.runtime if self.program else None
         with usage():
@@ -127,7 +127,7 @@ class Judge(NamedTuple):
             reader = EVERYBODY._replace(ranks=inference.ranks_fixed(document.value, self.facts))
         else:
             reader = self.program.reader(document.value, self.facts)
-        report = self.judge(document) if report is None else report
+        report = self.validate(document) if report is None else report
         return FileReport(document.name, document.text, report, reader)
 
     def stops_dsengine(self, document: Document) -> list[str]:

@@ -2,7 +2,7 @@
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.keys import NO_IDEA, UNKNOWN, is_comment
-from dsconfig.checks.registry import awake
+from dsconfig.checks.registry import applicable_rules
 from dsconfig.checks.rule import Finding, Rule
 from dsconfig.facts import Facts
 from dsconfig.report import Diagnostic, Effect
@@ -36,7 +36,7 @@ def check(
     if document.is_unreadable or document.is_broken or not isinstance(document.value, dict):
         return tuple(found)
     context = Context(document, facts or Facts(), judged, version or judged[0].version)
-    for rule in awake(context.words):
+    for rule in applicable_rules(context.triggers):
         if document.is_template and not rule.on_templates:
             continue
         for finding in rule.check(context):
@@ -80,19 +80,19 @@ def _strange(context: Context, found: list[Diagnostic]) -> Kind | None:
 
 
 def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:
-    holds = finding.holds or rule.holds
+    applies_to = finding.applies_to or rule.applies_to
     effect, message = finding.effect or rule.effect, finding.message
     late = effect is Effect.REFUSED and (rule.late if finding.late is None else finding.late)
     names = tuple(
         runtime.name
         for runtime in context.runtimes
-        if holds(runtime) and (runtime.builds_an_engine or not late)
+        if applies_to(runtime) and (runtime.builds_an_engine or not late)
     )
-    if finding.engine_stops is not None and effect is not Effect.REFUSED:
+    if finding.dsengine_message is not None and effect is not Effect.REFUSED:
         if context.ends_in_deepspeed:
             names = tuple(name for name in names if name != DsEngine.name)
         else:
-            effect, message = Effect.REFUSED, finding.engine_stops
+            effect, message = Effect.REFUSED, finding.dsengine_message
     if not names:
         return None
     pointer = join(*finding.path)
@@ -103,7 +103,7 @@ def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | 
         effect=effect,
         message=message,
         pointer=pointer,
-        range=None if finding.elsewhere else place,
+        range=None if finding.in_other_file else place,
         runtimes=names,
         help=finding.help,
         fix=finding.fix,
