@@ -1,0 +1,51 @@
+"""A config with other values, in the layout and with the comments of its file."""
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from dsconfig.source.document import Document
+from dsconfig.source.edit import EDITABLE, apply_edits, insert_entry, replace_value
+from dsconfig.source.from_text import document_from_text
+from dsconfig.source.pointer import is_block, join, lookup, split
+
+_MISSING = object()
+
+
+def with_values(document: Document, values: Mapping[str, Any]) -> Document:
+    """Return the document with each value set at its pointer; missing blocks are created.
+
+    A JSON or HJSON text keeps its layout and comments. Any other document becomes indented JSON.
+    """
+    if document.text is None or document.format not in EDITABLE:
+        text = json.dumps(document.value, indent=4, ensure_ascii=False) + "\n"
+        document = document_from_text(text, document.name)
+    for pointer, value in values.items():
+        document = _with_value(document, pointer, value)
+    return document
+
+
+def _with_value(document: Document, pointer: str, value: Any) -> Document:
+    missing: list[str] = []
+    while pointer and lookup(document.value, pointer, _MISSING) is _MISSING:
+        *parents, last = split(pointer)
+        pointer = join(*parents)
+        missing.append(last)
+    outermost = missing.pop() if missing else None
+    for name in missing:
+        value = {name: value}
+    if outermost is None:
+        edits = replace_value(document, pointer, value)
+    elif is_block(lookup(document.value, pointer)):
+        edits = insert_entry(document, pointer, outermost, value)
+    else:
+        edits = replace_value(document, pointer, {outermost: value})
+    return document_from_text(apply_edits(document.text or "", edits), document.name)
+
+
+def changed_lines(before: str, after: str) -> list[str]:
+    """Return the lines of a unified diff with one line of context, without its headers."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
+    changes = (line for line in lines if not line.startswith(("---", "+++", "@@")))
+    return [f"{line[0]} {line[1:]}" for line in changes]
