@@ -77,7 +77,7 @@ bench-engine: $(STAMPS)/interop ## the engine beside DDP, fully_shard and DeepSp
 	$(BIN)/python benchmarks/engine.py
 
 # What was measured for this commit and card is kept in runs/gpu, and not measured again.
-gpu: $(STAMPS)/setup ## what only a card can show, measured on one: docs/gpu.md
+gpu: $(STAMPS)/setup ## what only a card can show, measured on one: docs/internals/gpu.md
 	PYTHONPATH=tests $(BIN)/python -m gpu
 
 lint: $(STAMPS)/setup ## ruff and pyright
@@ -85,7 +85,7 @@ lint: $(STAMPS)/setup ## ruff and pyright
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-generate: $(STAMPS)/setup ## write schemas/, docs/keys.md, docs/engine-keys.md, docs/rules/ and the key index
+generate: $(STAMPS)/setup ## write schemas/, docs/reference/keys.md, docs/reference/engine-keys.md, docs/reference/rules/ and the key index
 	$(BIN)/python -m dsconfig.generate
 
 format: $(STAMPS)/setup ## rewrite the sources in one style

@@ -14,18 +14,18 @@ from dsconfig.planner.coverage import page as coverage_page
 from dsconfig.schema import json_schema, key_index
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("schemas", "docs/rules")
+FOLDERS = ("schemas", "docs/reference/rules")
 """Hold nothing but generated files."""
 
 
 def texts() -> Mapping[str, str]:
     """Every generated file, by its path in the checkout."""
     schemas = {f"schemas/{name}": text for name, text in json_schema.published().items()}
-    rules = {f"docs/rules/{name}": text for name, text in rule_pages.pages().items()}
+    rules = {f"docs/reference/rules/{name}": text for name, text in rule_pages.pages().items()}
     return {
         "dsconfig/schema/key_index.json": key_index.to_text(key_index.declared()),
-        "docs/keys.md": key_words.reference_page(),
-        "docs/engine-keys.md": coverage_page.page(),
+        "docs/reference/keys.md": key_words.reference_page(),
+        "docs/reference/engine-keys.md": coverage_page.page(),
         **schemas,
         **rules,
     }

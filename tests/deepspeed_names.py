@@ -21,7 +21,7 @@ from typing import Any
 from dsengine.deepspeed.refusals import refusal
 
 RECORD = Path(__file__).parent / "oracle" / "deepspeed_names.json"
-PAGE = Path(__file__).parents[1] / "docs" / "deepspeed-names.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "deepspeed-names.md"
 NOT_OF_THE_PROGRAM = {"tests", "test", "docs", "build"}
 
 

@@ -1,4 +1,4 @@
-"""The table of torch releases in docs/torch-releases.md: one row for each that was tried.
+"""The table of torch releases in docs/internals/torch-releases.md: one row for each that was tried.
 
 python -m tests.torch_releases runs/torch/2.15.0.xml 2.15.0
 """
@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 from xml.etree import ElementTree
 
-PAGE = Path(__file__).parents[1] / "docs" / "torch-releases.md"
+PAGE = Path(__file__).parents[1] / "docs" / "internals" / "torch-releases.md"
 
 
 def row(report: Path, version: str) -> str:

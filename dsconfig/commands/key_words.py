@@ -212,7 +212,7 @@ COLUMNS = "| key | type | default | releases | meaning |\n|---|---|---|---|---|"
 
 
 def reference_page() -> str:
-    """``docs/keys.md``, the table of all keys."""
+    """``docs/reference/keys.md``, the table of all keys."""
     known = list(keys())
     live = [key for key in known if key.status is KeyStatus.LIVE]
     others = [key for key in known if key.status is not KeyStatus.LIVE]

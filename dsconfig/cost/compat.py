@@ -1,7 +1,7 @@
 """DeepSpeed's own estimators, to the byte, and the tables they print, to the letter.
 
 They leave out everything but model states, and disagree with their own documentation in
-places (docs/memory.md says where); they are here so that an old number can be traced.
+places (docs/internals/memory.md says where); they are here so that an old number can be traced.
 Argument names are DeepSpeed's.
 """
 

@@ -123,7 +123,7 @@ behind it."""
 
 HIDDEN_SHARE = 0.5
 """Of the communication that may run beside compute, what is hidden. Assumed, between none (LLaMA-7B
-on eight A800, docs/decisions/0503) and all (torchtitan, Llama-2-70B on 64 A100)."""
+on eight A800, decision 0503) and all (torchtitan, Llama-2-70B on 64 A100)."""
 
 LAUNCHES_OF_BLOCK = 40
 """Kernels of a block in forward, a transformers decoder in eager mode: products 7, norms 2 x 6,

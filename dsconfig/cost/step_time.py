@@ -3,7 +3,7 @@
 Compute is FLOPs over what a card reaches, and what its memory has to move; communication is bytes
 over links; offload is bytes over PCIe and NVMe and the host's Adam; the bubble is what a pipeline
 stands idle. Published runs hide between none and all of their communication behind compute: half
-of what can be hidden is counted, and both ends make the range (docs/decisions/0503). Every rate is
+of what can be hidden is counted, and both ends make the range (decision 0503). Every rate is
 in ``hardware``.
 """
 

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-RULE_PAGES = "docs/rules"
+RULE_PAGES = "docs/reference/rules"
 """Where the pages lie in the repository; `dsconfig explain CODE` prints the same."""
 
 

@@ -1,6 +1,6 @@
 """What a page shows is what happens to who types it in.
 
-Whether the files in docs/rules are these pages is asked in tests/house.
+Whether the files in docs/reference/rules are these pages is asked in tests/house.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Published figures of real runs, as docs/memory-validation.md shows them."""
+"""Published figures of real runs, as docs/internals/memory-validation.md shows them."""
 
 import json
 import math
@@ -12,7 +12,7 @@ import pytest
 from replays import field_measurements as field
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "memory-validation.md"
+PAGE = ROOT / "docs" / "internals" / "memory-validation.md"
 
 
 @pytest.fixture(name="held", scope="module")

@@ -102,7 +102,7 @@ def test_published_peaks() -> None:
 
 
 def test_the_page_shows_every_published_figure_beside_todays_estimate() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "memory-validation.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "internals" / "memory-validation.md").read_text()
     for row in json.loads((ORACLES / "measured_peaks.json").read_text())["rows"]:
         if row["kind"] == "measurement" and row["usable"]:
             got = replays.measured_peaks.predicted(row)

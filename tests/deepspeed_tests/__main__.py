@@ -23,7 +23,7 @@ from deepspeed_tests.outcomes import KINDS, Outcome, read
 ROOT = Path(__file__).parents[2]
 RUNS = Path(os.environ.get("DEEPSPEED_TESTS_RUNS", ROOT / "runs" / "deepspeed-tests"))
 RECORD = ROOT / "tests" / "oracle" / "deepspeed_unit_tests.json"
-PAGE = ROOT / "docs" / "deepspeed-tests.md"
+PAGE = ROOT / "docs" / "internals" / "deepspeed-tests.md"
 COMMIT = "edaa7221"
 """That of DeepSpeed's repository which the record is of."""
 

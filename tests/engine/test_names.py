@@ -38,8 +38,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def documented() -> list[tuple[str, str]]:
-    """(module, name) of every import that docs/engine.md says works."""
-    text = (ROOT / "docs" / "engine.md").read_text()
+    """(module, name) of every import that docs/internals/engine.md says works."""
+    text = (ROOT / "docs" / "internals" / "engine.md").read_text()
     section = text.split("## Coming from DeepSpeed")[1].split("\n## ")[0]
     rows = re.findall(r"(?m)^\| `deepspeed([\w.]*)` \| (.+?) \|", section)
     return [

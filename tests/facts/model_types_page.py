@@ -1,4 +1,4 @@
-"""Write docs/model-types.md: every model type of the transformers installed, by default config.
+"""Write docs/reference/model-types.md: every model type of the installed transformers.
 
     PYTHONPATH=tests python -m facts.model_types_page
 
@@ -16,7 +16,7 @@ from dsconfig.facts import FactError, gather
 from facts.causal_types import Counted, causal_types, counted
 from facts.test_hf_attributes import live_width, model_types, saved, width_of_file
 
-PAGE = Path(__file__).parents[2] / "docs" / "model-types.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "model-types.md"
 
 
 class Width(StrEnum):

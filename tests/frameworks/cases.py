@@ -2,7 +2,7 @@
 
 python -m frameworks.cases run [NAME]...    both packages; goes on where it was stopped
 python -m frameworks.cases record           keep how they compare, for the page
-python -m frameworks.cases page             write docs/frameworks-table.md
+python -m frameworks.cases page             write docs/internals/frameworks-table.md
 
 What a run has told is in runs/frameworks. PYTHONPATH may lead to trl, peft and lightning, in a
 folder called site-packages: what datasets hashes it takes apart unless it lies in one. Cases of
@@ -24,7 +24,7 @@ from frameworks.tiny import save_model, save_tokenizer
 
 RUNS = Path(os.environ.get("FRAMEWORKS_RUNS", ROOT / "runs" / "frameworks"))
 RECORD = ROOT / "tests" / "oracle" / "frameworks_table.json"
-PAGE = ROOT / "docs" / "frameworks-table.md"
+PAGE = ROOT / "docs" / "internals" / "frameworks-table.md"
 PACKAGES = ("deepspeed", "dsengine")
 """DeepSpeed first: there are cases in which dsengine goes on from what it has saved."""
 CLOSE = {"fp32": 1e-5, "bf16": 5e-3, "fp16": 5e-3}

@@ -2,7 +2,7 @@
 
 python -m frameworks.family_sweep run [FAMILY]...   goes on where it was stopped
 python -m frameworks.family_sweep record            keep what came of each, for the page
-python -m frameworks.family_sweep page              write docs/families.md
+python -m frameworks.family_sweep page              write docs/internals/families.md
 
 Each family has a process of its own, forked from one that has imported what all need; what has come
 of it is a line of runs/families.jsonl.
@@ -29,7 +29,7 @@ from frameworks.running import ROOT
 
 RUNS = Path(os.environ.get("FAMILIES_RUNS", ROOT / "runs" / "families.jsonl"))
 RECORD = ROOT / "tests" / "oracle" / "family_sweep.json"
-PAGE = ROOT / "docs" / "families.md"
+PAGE = ROOT / "docs" / "internals" / "families.md"
 SECONDS = 60.0
 MEMORY = 8 * 2**30
 KINDS = {

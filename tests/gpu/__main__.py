@@ -1,4 +1,4 @@
-"""Measure what is not measured yet, and write docs/gpu.md.
+"""Measure what is not measured yet, and write docs/internals/gpu.md.
 
 PYTHONPATH=tests python -m gpu
 """
@@ -13,7 +13,7 @@ from gpu.records import commit_of, measure, read
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "runs" / "gpu"
-PAGE = ROOT / "docs" / "gpu.md"
+PAGE = ROOT / "docs" / "internals" / "gpu.md"
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""docs/gpu.md: what was measured on a card, or that nothing was yet."""
+"""docs/internals/gpu.md: what was measured on a card, or that nothing was yet."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -97,7 +97,7 @@ def test_a_part_is_measured_once_for_a_commit_and_a_card(tmp_path: Path) -> None
 
 
 def test_the_page_says_that_nothing_was_measured_until_something_was() -> None:
-    text = (ROOT / "docs" / "gpu.md").read_text("utf-8")
+    text = (ROOT / "docs" / "internals" / "gpu.md").read_text("utf-8")
     assert text == page({}) or "Measured on" in text
     assert NOT_YET in page({}) and all(title in page({}) for title, _ in PARTS.values())
 

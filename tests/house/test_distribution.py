@@ -116,7 +116,8 @@ def test_the_source_archive_has_what_the_suite_needs(tmp_path: Path) -> None:
     subprocess.run([*build, source], check=True, capture_output=True)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    needed = ["Makefile", "constraints.txt", "cli.py", "docs/checks.md", "docs/decisions"]
+    needed = ["Makefile", "constraints.txt", "cli.py", "docs/README.md"]
+    needed += ["docs/internals/decisions"]
     needed += ["tests/conftest.py", "tests/replay.py", "tests/oracle", "schemas", "examples"]
     assert set(needed) <= names
     assert not [name for name in names if "__pycache__" in name]

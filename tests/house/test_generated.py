@@ -23,10 +23,11 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_stale_a_missing_and_a_left_over_file_are_named_and_mended(copied: Path) -> None:
-    (copied / "docs/keys.md").write_text("old")
+    (copied / "docs/reference/keys.md").write_text("old")
     (copied / "schemas/ds_config.schema.json").unlink()
-    (copied / "docs/rules/DSC999.md").write_text("a rule that is gone")
-    named = ["docs/keys.md", "docs/rules/DSC999.md", "schemas/ds_config.schema.json"]
+    (copied / "docs/reference/rules/DSC999.md").write_text("a rule that is gone")
+    named = ["docs/reference/keys.md", "docs/reference/rules/DSC999.md"]
+    named += ["schemas/ds_config.schema.json"]
     assert generate.stale() == named
     generate.main()
     assert generate.stale() == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "questions.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "questions.md").read_text("utf-8")
 ROWS = re.findall(r"^\| (.+?) \| `dsconfig (.+?)` \| (.+?) \|$", PAGE, re.MULTILINE)
 FILES = re.findall(r"^`(\w+\.json)`[^\n]*:\n\n```json\n(.+?)\n```$", PAGE, re.MULTILINE | re.DOTALL)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "walkthrough.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "walkthrough.md"
 STOPS = re.findall(r"\[`(\w+)`\]\(([^)]+)\)", PAGE.read_text())
 
 
@@ -34,6 +34,6 @@ def test_a_stop_is_where_the_page_says(name: str, link: str) -> None:
 
 
 def test_both_ways_are_long_enough_to_be_followed() -> None:
-    rooms = {link.split("/")[2] for _, link in STOPS if link.startswith("../dsconfig/")}
+    rooms = {link.split("/")[3] for _, link in STOPS if link.startswith("../../dsconfig/")}
     assert {"source", "schema", "checks", "resolver", "runtimes", "cost", "planner"} <= rooms
-    assert sum(link.startswith("../engine/") for _, link in STOPS) >= 8
+    assert sum(link.startswith("../../engine/") for _, link in STOPS) >= 8

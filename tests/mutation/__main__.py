@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python -m mutation record light|engine [TESTS]   who runs which line
     PYTHONPATH=tests python -m mutation run [--count 200]             goes on where it stopped
-    PYTHONPATH=tests python -m mutation page [COMMIT]                 writes docs/mutants.md
+    PYTHONPATH=tests python -m mutation page [COMMIT]                 writes mutants.md
 
 A mutant is killed when a test fails. Style checks and pages that are written from the sources do
 not count: they see that something changed, not that it is wrong.
@@ -128,7 +128,9 @@ def main() -> None:
             print(f"{mutant.where}  {mutant.kind}: {mutant.diff}")
     else:
         commit = given.more[0] if given.more else newest_commit()
-        (ROOT / "docs" / "mutants.md").write_text(page(chosen, verdicts(), commit), "utf-8")
+        (ROOT / "docs" / "internals" / "mutants.md").write_text(
+            page(chosen, verdicts(), commit), "utf-8"
+        )
 
 
 if __name__ == "__main__":

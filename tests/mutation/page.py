@@ -1,4 +1,4 @@
-"""docs/mutants.md: what the suite noticed of the sample, and why the rest may live."""
+"""docs/internals/mutants.md: what the suite noticed of the sample, and why the rest may live."""
 
 import json
 from collections import defaultdict

@@ -2,7 +2,7 @@
 
 ``kind: formula``: the ZeRO paper's table, equal to the printed digits. ``kind: measurement``
 and ``usable``: within 12 %. The rest is not predictable, for the reason in ``missing``; those
-rows are listed in docs/memory-validation.md and are no cases here.
+rows are listed in docs/internals/memory-validation.md and are no cases here.
 """
 
 import json

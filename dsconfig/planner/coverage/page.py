@@ -1,4 +1,4 @@
-"""The table of ``docs/engine-keys.md``."""
+"""The table of ``docs/reference/engine-keys.md``."""
 
 from collections.abc import Iterator
 

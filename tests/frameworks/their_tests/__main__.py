@@ -19,7 +19,7 @@ from kernels import build_adams
 
 ROOT = Path(__file__).parents[3]
 RUNS = Path(os.environ.get("THEIR_TESTS_RUNS", ROOT / "runs" / "their-tests"))
-PAGE = ROOT / "docs" / "framework-tests.md"
+PAGE = ROOT / "docs" / "internals" / "framework-tests.md"
 PACKAGES = ("dsengine", "deepspeed")
 SUITES = {
     "accelerate": ("tests/deepspeed",),

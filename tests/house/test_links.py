@@ -1,0 +1,40 @@
+"""Relative links in the Markdown files point to existing files and headings."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(
+    r"(?<!!)\[[^\]]*\]\((?!https?:|mailto:)([^)\s]+)\)|<(?:img|source)[^>]+?src(?:set)?=\"([^\"]+)\""
+)
+PAGES = sorted(
+    path
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    if path.parent.name != "rules" or path.name == "README.md"
+)
+
+
+def anchors_of(text: str) -> set[str]:
+    """Return the heading anchors of a page, as forges derive them."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page: Path) -> None:
+    for link in ("".join(found) for found in LINK.findall(page.read_text("utf-8"))):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors_of(target.read_text("utf-8")), link
+
+
+@pytest.mark.parametrize("folder", ["docs/guide", "docs/reference", "docs/internals"])
+def test_index_lists_every_page(folder: str) -> None:
+    index = ROOT / folder / "README.md"
+    text = index.read_text("utf-8")
+    pages = {path.name for path in index.parent.glob("*.md")} - {"README.md"}
+    assert {name for name in pages if f"]({name})" not in text} == set()
