@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         zero3_table,
     )
     from dsconfig.cost.estimate import Estimate
-    from dsconfig.cost.main_memory import ways_to_fit
+    from dsconfig.cost.host_memory_fixes import ways_to_fit
     from dsconfig.facts import (
         Architecture,
         DeviceFacts,
@@ -69,7 +69,7 @@ __getattr__ = names_of(
             "zero3_table",
         ),
         "cost.estimate": ("Estimate",),
-        "cost.main_memory": ("ways_to_fit",),
+        "cost.host_memory_fixes": ("ways_to_fit",),
         "planner.plan": ("Coverage", "Plan", "Status", "UnitSchedule"),
         "report": ("Diagnostic", "Effect", "Report", "Severity"),
         "resolver.resolution": ("LedgerEntry", "Resolution"),

@@ -10,7 +10,7 @@ with lazily():
     # A caller of `validate` does not pay for the planner: each room is entered when it is asked.
     from dsconfig import batch as batches
     from dsconfig.checks import runner
-    from dsconfig.cost import pricing
+    from dsconfig.cost import estimator
     from dsconfig.facts import facts as known
     from dsconfig.facts import held
     from dsconfig.planner import making
@@ -104,13 +104,13 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
     """
     facts = _facts(facts)
     if isinstance(resolution, settings.Effective):
-        return pricing.estimate(resolution, facts)
+        return estimator.estimate(resolution, facts)
     _insist_on_resolution(resolution, "estimate")
     if resolution.effective is None:
         listed = "; ".join(f"{found.code} {found.message}" for found in resolution.diagnostics)
         raise ValueError(f"the config is not resolved: {listed or 'validate says what is wrong'}")
     program = programs.runtime_of(resolution.runtime, resolution.version)
-    return pricing.estimate(resolution.effective, facts, runtime=program)
+    return estimator.estimate(resolution.effective, facts, runtime=program)
 
 
 def plan(resolution: Resolution, facts: Facts) -> Plan:

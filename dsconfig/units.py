@@ -59,14 +59,14 @@ def units(tree: ModelTree, cap: int) -> tuple[Unit, ...]:
         raise ValueError(f"the cap of a sharding unit is a positive number of elements, not {cap}")
     if tree.root is None:
         return ()
-    pieces = _merged(_tied(list(_pieces(tree.root, cap))), cap)
+    drafts = _merged(_tied(list(_drafts(tree.root, cap))), cap)
     return tuple(
         Unit(
-            modules=tuple(piece.modules),
-            elements=piece.elements,
-            parameters=tuple(_unique(piece.tensors)),
+            modules=tuple(draft.modules),
+            elements=draft.elements,
+            parameters=tuple(_unique(draft.tensors)),
         )
-        for piece in pieces
+        for draft in drafts
     )
 
 
@@ -81,7 +81,7 @@ def order_of_use(tree: ModelTree, divided: Sequence[Unit]) -> list[int]:
     )
 
 
-class Place(NamedTuple):
+class UnitSchedule(NamedTuple):
     """One unit at stage 3: whole for the whole run, from forward to backward, or around its use."""
 
     persistent: bool
@@ -94,16 +94,16 @@ class Place(NamedTuple):
         return not (self.persistent or self.kept_until_backward)
 
 
-def placed(
+def unit_schedules(
     divided: Sequence[Unit], sizes: Mapping[str, int], zero: Zero, used: Sequence[int]
-) -> tuple[Place, ...]:
+) -> tuple[UnitSchedule, ...]:
     """The place of each unit, by index.
 
     ``sizes`` are elements by full parameter name, ``used`` indices in the order of use in forward.
     """
     persistent, kept = _persistent(divided, sizes, zero), _kept_until_backward(divided, used, zero)
     return tuple(
-        Place(index in persistent, index in kept, _ahead(divided, used, index, zero))
+        UnitSchedule(index in persistent, index in kept, _ahead(divided, used, index, zero))
         for index in range(len(divided))
     )
 
@@ -151,10 +151,10 @@ def _ahead(divided: Sequence[Unit], used: Sequence[int], index: int, zero: Zero)
 
 
 @dataclass(slots=True)
-class _Piece:
+class _UnitDraft:
     """A module with the parameters it would take if it were sharded now.
 
-    ``alone`` pieces are never merged with their neighbours; ``tensors`` are by full name.
+    ``alone`` drafts are never merged with their neighbours; ``tensors`` are by full name.
     """
 
     modules: list[str]
@@ -197,19 +197,19 @@ def _unique(tensors: Mapping[str, TensorFact]) -> dict[str, TensorFact]:
     return {name: tensors[name] for name in first.values()}
 
 
-def _pieces(root: ModuleFact, cap: int) -> Iterator[_Piece]:
+def _drafts(root: ModuleFact, cap: int) -> Iterator[_UnitDraft]:
     """The parts of the model, inner ones first; the root takes what is left."""
     left: dict[str, TensorFact] = {}
     for child in root.children:
         yield from _outside_blocks(child, cap, left)
     left.update({tensor.name: tensor for tensor in root.parameters})
     if left:
-        yield _Piece([root.name], left, alone=True)
+        yield _UnitDraft([root.name], left, alone=True)
 
 
 def _outside_blocks(
     module: ModuleFact, cap: int, upward: dict[str, TensorFact]
-) -> Iterator[_Piece]:
+) -> Iterator[_UnitDraft]:
     """Pieces of a module outside every block; ``upward`` collects what its parent must take."""
     if module.repeated and module.type not in UNCALLED:
         yield from _block(module, cap)
@@ -219,7 +219,7 @@ def _outside_blocks(
         if module.type in UNCALLED:
             upward.update(whole)
         elif whole:
-            yield _Piece([module.name], whole)
+            yield _UnitDraft([module.name], whole)
         return
     left: dict[str, TensorFact] = {}
     for child in module.children:
@@ -228,7 +228,7 @@ def _outside_blocks(
     if module.type in UNCALLED:
         upward.update(left)
     elif left:
-        yield _Piece([module.name], left, alone=True)
+        yield _UnitDraft([module.name], left, alone=True)
 
 
 def _is_whole(module: ModuleFact, cap: int) -> bool:
@@ -240,17 +240,17 @@ def _is_whole(module: ModuleFact, cap: int) -> bool:
     return module.elements <= cap
 
 
-def _block(block: ModuleFact, cap: int) -> Iterator[_Piece]:
+def _block(block: ModuleFact, cap: int) -> Iterator[_UnitDraft]:
     """One block; leaves in it that are above the cap are units of their own."""
     tensors = _below(block)
     for leaf in _called_leaves(block):
         if leaf is not block and leaf.elements > cap:
             own = _below(leaf)
-            yield _Piece([leaf.name], own, alone=True)
+            yield _UnitDraft([leaf.name], own, alone=True)
             for name in own:
                 del tensors[name]
     if tensors:
-        yield _Piece([block.name], tensors, alone=True)
+        yield _UnitDraft([block.name], tensors, alone=True)
 
 
 def _called_leaves(module: ModuleFact) -> Iterator[ModuleFact]:
@@ -263,37 +263,37 @@ def _called_leaves(module: ModuleFact) -> Iterator[ModuleFact]:
         yield from _called_leaves(child)
 
 
-def _tied(pieces: list[_Piece]) -> list[_Piece]:
-    """Put pieces that share a storage together, at the place of the first of them."""
-    home: dict[str, int] = {}
-    joined: list[_Piece | None] = []
-    for piece in pieces:
-        earlier = sorted({home[storage] for storage in piece.storages if storage in home})
+def _tied(drafts: list[_UnitDraft]) -> list[_UnitDraft]:
+    """Put drafts that share a storage together, at the place of the first of them."""
+    draft_of: dict[str, int] = {}
+    joined: list[_UnitDraft | None] = []
+    for draft in drafts:
+        earlier = sorted({draft_of[storage] for storage in draft.storages if storage in draft_of})
         if not earlier:
-            joined.append(piece)
-            home.update(dict.fromkeys(piece.storages, len(joined) - 1))
+            joined.append(draft)
+            draft_of.update(dict.fromkeys(draft.storages, len(joined) - 1))
             continue
-        parts = [part for index in earlier if (part := joined[index]) is not None] + [piece]
+        parts = [part for index in earlier if (part := joined[index]) is not None] + [draft]
         for index in earlier:
             joined[index] = None
         tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
-        merged = _Piece([name for part in parts for name in part.modules], tensors, alone=True)
+        merged = _UnitDraft([name for part in parts for name in part.modules], tensors, alone=True)
         joined[earlier[0]] = merged
-        home.update(dict.fromkeys(merged.storages, earlier[0]))
-    left = [piece for piece in joined if piece is not None]
-    return left if len(left) == len(pieces) else _inner_first(left)
+        draft_of.update(dict.fromkeys(merged.storages, earlier[0]))
+    left = [draft for draft in joined if draft is not None]
+    return left if len(left) == len(drafts) else _inner_first(left)
 
 
-def _inner_first(pieces: list[_Piece]) -> list[_Piece]:
+def _inner_first(drafts: list[_UnitDraft]) -> list[_UnitDraft]:
     """Restore the order that joining disturbed: what stands inside a module, before it."""
-    home = {name: index for index, piece in enumerate(pieces) for name in piece.modules}
+    draft_of = {name: index for index, draft in enumerate(drafts) for name in draft.modules}
     inside: dict[int, list[int]] = {}
-    for index, piece in enumerate(pieces):
-        for around in _ancestors(piece.modules):
-            outer = home.get(around, index)
+    for index, draft in enumerate(drafts):
+        for around in _ancestors(draft.modules):
+            outer = draft_of.get(around, index)
             if outer != index:
                 inside.setdefault(outer, []).append(index)
-    done: dict[int, _Piece] = {}
+    done: dict[int, _UnitDraft] = {}
     entered: set[int] = set()
 
     def place(index: int) -> None:
@@ -302,9 +302,9 @@ def _inner_first(pieces: list[_Piece]) -> list[_Piece]:
         entered.add(index)
         for inner in inside.get(index, ()):
             place(inner)
-        done[index] = pieces[index]
+        done[index] = drafts[index]
 
-    for index in range(len(pieces)):
+    for index in range(len(drafts)):
         place(index)
     return list(done.values())
 
@@ -317,21 +317,21 @@ def _ancestors(modules: list[str]) -> Iterator[str]:
             yield name
 
 
-def _merged(pieces: list[_Piece], cap: int) -> Iterator[_Piece]:
+def _merged(drafts: list[_UnitDraft], cap: int) -> Iterator[_UnitDraft]:
     """Merge neighbouring leaves up to the cap.
 
     Leaves on both sides of a stack of blocks stay apart: together they would be held from
     the first layer to the last.
     """
-    run: _Piece | None = None
-    for piece in pieces:
-        if run is not None and not piece.alone and run.elements + piece.elements <= cap:
-            run = _Piece(run.modules + piece.modules, run.tensors | piece.tensors)
+    run: _UnitDraft | None = None
+    for draft in drafts:
+        if run is not None and not draft.alone and run.elements + draft.elements <= cap:
+            run = _UnitDraft(run.modules + draft.modules, run.tensors | draft.tensors)
             continue
         if run is not None:
             yield run
-        run = None if piece.alone else piece
-        if piece.alone:
-            yield piece
+        run = None if draft.alone else draft
+        if draft.alone:
+            yield draft
     if run is not None:
         yield run

@@ -20,23 +20,23 @@ with lazily():
     from dsconfig.commands import assumed, prepare, run_logs, screen, verdict, writing
     from dsconfig.commands import estimate_tables as tables
     from dsconfig.cost import (
+        assumptions,
         calibration,
         compat,
+        estimator,
         limits,
         log_comparison,
-        pictures,
-        pricing,
+        plots,
         remedies,
         rendering,
         search,
-        unsaid,
     )
     from dsconfig.facts import given, machine, run_log
 
 if TYPE_CHECKING:
+    from dsconfig.cost.assumptions import Assumption
     from dsconfig.cost.estimate import Estimate, Option
     from dsconfig.cost.remedies import Change
-    from dsconfig.cost.unsaid import Unsaid
     from dsconfig.facts import Facts
     from dsconfig.facts.run_log import RunLog
     from dsconfig.runtimes.base import Runtime
@@ -91,7 +91,7 @@ class Answer(NamedTuple):
     """The file as it is written."""
     log: "RunLog | None"
     changes: "tuple[Change, ...]" = ()
-    others: "tuple[Unsaid, ...]" = ()
+    others: "tuple[Assumption, ...]" = ()
 
     @property
     def option(self) -> "Option":
@@ -156,12 +156,12 @@ def estimate(
     answer = _answer(asked, facts, program, effective, document.value if document else {})
     if asked.plot is not None:
         with usage():
-            pictures.write_chart(answer.found, asked.plot)
+            plots.write_plot(answer.found, asked.plot)
     if asked.html is not None:
         said = tables.overall(answer.found, facts, effective is not None)
         told = verdict.remedy_data(answer.changes, program.runtime, answer.written)
         with usage():
-            writing.write(asked.html, pictures.page(answer.found, said, told), option="--html")
+            writing.write(asked.html, plots.html_page(answer.found, said, told), option="--html")
     _show(answer, asked.output_format)
     if asked.fail_if_oom and all(tables.not_fitting(one, facts) for one in answer.found.options):
         raise typer.Exit(1)
@@ -177,7 +177,7 @@ def _answer(
     """The price of a config, or of all usual choices, and what would change it."""
     with usage():
         if effective is not None:
-            found = pricing.estimate(effective, facts, runtime=program.runtime)
+            found = estimator.estimate(effective, facts, runtime=program.runtime)
         else:
             found = search.table(facts, runtime=program.runtime)
     if asked.measured is not None:
@@ -194,7 +194,7 @@ def _answer(
     if asked.measured is not None:  # which answers what nobody said
         return answer
     known = program.release_from not in inference.UNASKED
-    others = unsaid.deciding(
+    others = assumptions.decisive_assumptions(
         answer.option, effective, facts, program.runtime, release_is_known=known
     )
     return answer._replace(others=others)
@@ -250,10 +250,10 @@ def _show(answer: Answer, output_format: str) -> None:
     if output_format == "json":
         data = {**rendering.as_data(found), **program.data}
         for each, told in zip(found.options, data["options"], strict=True):
-            told["lacks"] = search.misfit_below(each.host, each.nvme, facts)
+            told["lacks"] = search.host_or_disk_shortfall(each.host, each.nvme, facts)
         if answer.effective is not None:
             changes = verdict.remedy_data(answer.changes, program.runtime, answer.written)
-            data |= {"remedies": changes, "unsaid": verdict.unsaid_data(answer.others)}
+            data |= {"remedies": changes, "unsaid": verdict.assumption_data(answer.others)}
         if comparison is not None:
             data["log"] = log_comparison.as_data(comparison)
         typer.echo(json.dumps(data, indent=2))

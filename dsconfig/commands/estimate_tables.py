@@ -12,7 +12,7 @@ import typer
 
 from dsconfig.commands import verdict as verdicts
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph, terminal_width
-from dsconfig.cost.choices import moved
+from dsconfig.cost.choices import offload_label
 from dsconfig.cost.estimate import (
     MARGIN,
     MOVED,
@@ -22,7 +22,7 @@ from dsconfig.cost.estimate import (
     TierMemory,
 )
 from dsconfig.cost.rendering import bar, label
-from dsconfig.cost.search import misfit_below
+from dsconfig.cost.search import host_or_disk_shortfall
 from dsconfig.lazily import lazily
 from dsconfig.report.sizes import GIB, counted, gib, in_gib, size
 from dsconfig.runtimes.base import RECOMPUTATION
@@ -70,7 +70,9 @@ def overall(estimate: Estimate, facts: "Facts", is_config: bool = False) -> str:
     first, precision = estimate.options[0], estimate.inputs["precision"]
     if is_config:
         return verdicts.verdict(first, facts, precision)
-    held = [each for each in estimate.options if not misfit_below(each.host, each.nvme, facts)]
+    held = [
+        each for each in estimate.options if not host_or_disk_shortfall(each.host, each.nvme, facts)
+    ]
     if facts.device is None or not first.fits:
         leanest = replace(_leanest(held or estimate.options), fits=())
         return f"The leanest, {label(leanest)}: {verdicts.verdict(leanest, facts, precision)}"
@@ -121,7 +123,7 @@ def _choices(estimate: Estimate, facts: "Facts") -> TextTable:
         counts = [option.device.needed_bytes, option.host.bytes]
         counts += [option.nvme.bytes] if nvme else []
         cells = [in_gib(count, 1) if count else "-" for count in counts]
-        tiers = moved(option.offload_optimizer, option.offload_param)
+        tiers = offload_label(option.offload_optimizer, option.offload_param)
         table.add_row(str(option.stage), tiers, *cells, _fits(option, facts))
     return table
 
@@ -153,7 +155,7 @@ def _fits(option: Option, facts: "Facts") -> str:
         return f"{told}, {gib(-option.fits[0].headroom_bytes)} short"
     if not fitting:
         return "no known card"
-    short = misfit_below(option.host, option.nvme, facts)
+    short = host_or_disk_shortfall(option.host, option.nvme, facts)
     if short:
         return f"no, {short}"
     smallest = fitting[0]
@@ -239,7 +241,7 @@ def print_depth(answer: "Answer") -> None:
     typer.echo(f"{paragraph(f'{_heading(estimate, answer.program)}; {label(option)}')}\n")
     typer.echo(emphasised(paragraph(overall(estimate, facts, is_config=True))))
     for other in answer.others:
-        typer.echo(paragraph(verdicts.unsaid_line(other)))
+        typer.echo(paragraph(verdicts.assumption_line(other)))
     if not_fitting(option, facts):
         for line in verdicts.remedy_lines(answer.changes, runtime, written):
             typer.echo(line)
@@ -276,7 +278,7 @@ def step_line(step: Mapping[str, float | None]) -> str:
 
 def not_fitting(option: Option, facts: "Facts") -> bool:
     """Whether a card, or the main memory or disk that is known, is too small."""
-    short = misfit_below(option.host, option.nvme, facts)
+    short = host_or_disk_shortfall(option.host, option.nvme, facts)
     return bool(short) or not all(fit.fits for fit in option.fits)
 
 

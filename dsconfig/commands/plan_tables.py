@@ -8,7 +8,7 @@ from dsconfig.commands.estimate_tables import step_line
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph
 from dsconfig.commands.verdict import Need, sentence
 from dsconfig.cost.estimate import TierMemory
-from dsconfig.cost.search import misfit_below
+from dsconfig.cost.search import host_or_disk_shortfall
 from dsconfig.facts import Facts
 from dsconfig.planner.plan import Plan, Status, UnitSchedule
 from dsconfig.report.sizes import counted, size
@@ -29,7 +29,7 @@ def _short(plan: Plan, facts: Facts) -> str:
     names = ("host", "host_peak", "host_rounding")
     held, most, rounding = (plan.memory.get(f"{name}_bytes", 0) for name in names)
     disk = TierMemory(bytes=plan.memory.get("nvme_bytes", 0))
-    return misfit_below(
+    return host_or_disk_shortfall(
         TierMemory(bytes=held, peak_bytes=most, rounding_bytes=rounding), disk, facts
     )
 

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsconfig.commands.text_table import paragraph
-from dsconfig.cost.search import TO_SPARE, known_cards, misfit_below
+from dsconfig.cost.search import TO_SPARE, host_or_disk_shortfall, known_devices
 from dsconfig.report.sizes import GIB, size
 from dsconfig.runtimes.base import in_words
 
 if TYPE_CHECKING:
+    from dsconfig.cost.assumptions import Assumption
     from dsconfig.cost.estimate import Option
     from dsconfig.cost.remedies import Change
-    from dsconfig.cost.unsaid import Unsaid
     from dsconfig.facts import Facts
     from dsconfig.runtimes.base import Runtime
 
@@ -29,7 +29,7 @@ def verdict(option: "Option", facts: "Facts", precision: str = "") -> str:
             option.device.needed_bytes,
             option.device.peak_phase,
             activations=training is not None and training.sequence_length is not None,
-            short=misfit_below(option.host, option.nvme, facts),
+            short=host_or_disk_shortfall(option.host, option.nvme, facts),
             least=option.device.least_needed_bytes,
             precision=precision,
         ),
@@ -82,7 +82,7 @@ def sentence(need: Need, card: tuple[str, int] | None) -> str:
 
 def _smallest_card(need: Need) -> str:
     """The smallest card of the catalogue that holds it, in words."""
-    cards = known_cards(need.precision)
+    cards = known_devices(need.precision)
     holding = [(memory, name) for name, memory in cards if memory >= need.bytes]
     if not holding:
         return "; no known card holds that"
@@ -90,13 +90,13 @@ def _smallest_card(need: Need) -> str:
     return f"; from {math.ceil(memory / GIB)} GiB ({name}) on"
 
 
-def unsaid_line(other: "Unsaid") -> str:
+def assumption_line(other: "Assumption") -> str:
     """``With --loss fused it fits: 36.2 GiB.``"""
     would = "it fits" if other.fits else "it does not fit"
     return f"With {other.flag} {would}: {size(other.option.device.needed_bytes)}."
 
 
-def unsaid_data(others: "tuple[Unsaid, ...]") -> list[dict[str, Any]]:
+def assumption_data(others: "tuple[Assumption, ...]") -> list[dict[str, Any]]:
     """The same for programs."""
     return [
         {

@@ -42,8 +42,8 @@ class Choice:
 
     @property
     def tiers(self) -> str:
-        """What is moved off the GPU, as it follows the stage: ``, optimizer to CPU``."""
-        words = moved(TIER_NAMES[self.optimizer], TIER_NAMES[self.parameters])
+        """What is offload_label off the GPU, as it follows the stage: ``, optimizer to CPU``."""
+        words = offload_label(TIER_NAMES[self.optimizer], TIER_NAMES[self.parameters])
         return f", {words}" if words else ""
 
     @property
@@ -55,16 +55,16 @@ class Choice:
         return self.stage >= lowest[self.optimizer]
 
 
-def moved(optimizer: str, parameters: str) -> str:
+def offload_label(optimizer: str, parameters: str) -> str:
     """``optimizer + parameters to CPU``, of two tiers by name; "" where all stays on the device."""
     places = {"optimizer": optimizer, "parameters": parameters}
-    left = {what: _PEOPLES[place] for what, place in places.items() if place != "none"}
+    left = {what: _TIER_LABELS[place] for what, place in places.items() if place != "none"}
     if len(set(left.values())) == 1:
         return f"{' + '.join(left)} to {next(iter(left.values()))}"
     return ", ".join(f"{what} to {where}" for what, where in left.items())
 
 
-_PEOPLES = {"cpu": "CPU", "nvme": "NVMe"}
+_TIER_LABELS = {"cpu": "CPU", "nvme": "NVMe"}
 OPTIMIZER_BUFFERS, PARAMETER_BUFFERS = 4, 5
 """DeepSpeed's defaults of buffer_count."""
 
@@ -109,13 +109,13 @@ def with_choice(zero: Zero, choice: Choice, facts: Facts) -> Zero:
     return replace(
         zero,
         stage=choice.stage,
-        offload_optimizer=_moved(optimizer, choice.optimizer, facts),
-        offload_param=_moved(parameters, choice.parameters, facts),
+        offload_optimizer=_offload_to(optimizer, choice.optimizer, facts),
+        offload_param=_offload_to(parameters, choice.parameters, facts),
         **choice.buckets,
     )
 
 
-def _moved(offload: Offload, tier: Tier, facts: Facts) -> Offload | None:
+def _offload_to(offload: Offload, tier: Tier, facts: Facts) -> Offload | None:
     if tier is Tier.DEVICE:
         return None
     known = facts.host.nvme_path if facts.host else None

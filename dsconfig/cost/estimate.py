@@ -59,7 +59,7 @@ class DeviceMemory:
     least_needed_bytes: int
     most_needed_bytes: int
     """The same with the fewest and the most fragments that are known."""
-    rest_bytes: Mapping[Phase, int] = field(default_factory=lambda: MappingProxyType({}))
+    end_bytes: Mapping[Phase, int] = field(default_factory=lambda: MappingProxyType({}))
     """Bytes still held when each phase ends."""
     low_bytes: int | None = None
     high_bytes: int | None = None

@@ -109,7 +109,7 @@ class _Questions:
         def fitting(place: int) -> Space | None:
             gpus = groups[place] * group
             space = self._space(replace(facts, world_size=gpus, nodes=-(-gpus // per_node)))
-            return space if search.holds(space) else None
+            return space if search.any_fits(space) else None
 
         low, high, best = -1, 0, fitting(0)
         while best is None and high < len(groups) - 1:
@@ -127,7 +127,11 @@ class _Questions:
 
     def largest_micro_batch(self) -> Limit:
         return self._most(
-            "largest micro batch", 1, search.LARGEST, lambda _: self._facts, micro_batch=True
+            "largest micro batch",
+            1,
+            search.LARGEST_MICRO_BATCH,
+            lambda _: self._facts,
+            micro_batch=True,
         )
 
     def longest_sequence(self) -> Limit:
@@ -158,7 +162,7 @@ class _Questions:
             return max(1, int(value * precision))
 
         most = None
-        for choice in search.leanest(space(low)):
+        for choice in search.by_footprint(space(low)):
             # One that does not fit beyond what another holds is asked no further.
             start = low if most is None else most + steps(most)
             if start <= high and search.fits(space(start), choice):

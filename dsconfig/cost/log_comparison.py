@@ -71,7 +71,7 @@ def compare(log: RunLog, option: Option, samples: int | None) -> Comparison:
 def _is_foreign(log: RunLog, option: Option) -> bool:
     """Whether other states stand there after creation, when nothing else does."""
     measured = log.at_the_end_of(Phase.INIT)
-    expected = option.device.rest_bytes.get(Phase.INIT)
+    expected = option.device.end_bytes.get(Phase.INIT)
     if measured is None or expected is None:
         return False
     return abs(expected - measured) > max(OTHER_RUN * measured, SMALLEST_DIFFERENCE)
@@ -82,7 +82,7 @@ def _figures(log: RunLog, option: Option, samples: int | None) -> list[Figure]:
     pairs: list[tuple[str, float | None, float | None]] = []
     for phase in Phase:
         pairs.append((f"peak in {phase}", log.peak(phase), device.phase_bytes.get(phase)))
-        pairs.append((f"after {phase}", log.at_the_end_of(phase), device.rest_bytes.get(phase)))
+        pairs.append((f"after {phase}", log.at_the_end_of(phase), device.end_bytes.get(phase)))
     pairs.append(("peak allocated", log.peak_allocated, device.peak_bytes))
     pairs.append(("as nvidia-smi", log.visible, device.visible_bytes))
     found = [

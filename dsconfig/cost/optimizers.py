@@ -188,7 +188,7 @@ def newton_schulz_bytes(shape: tuple[int, ...], width: int) -> int:
 
     Its iteration (gram) works in 16 bits: seven squares of the shorter side beside the matrix, or
     four beside the matrix twice; of a square matrix six. Before it stand two of momentum, or the
-    test for infinities. Found with 0.19.8 on a CPU, to the byte at sides from 1:1 to 1:16.
+    test for infinities. SearchResult with 0.19.8 on a CPU, to the byte at sides from 1:1 to 1:16.
     """
     elements, square = prod(shape), min(shape) ** 2
     if elements == square:

@@ -17,7 +17,7 @@ from dsconfig.cost.choices import (
     with_recomputation,
 )
 from dsconfig.cost.estimate import Option
-from dsconfig.cost.pricing import price
+from dsconfig.cost.estimator import estimate_option
 from dsconfig.cost.search import divisors, verdict_on
 from dsconfig.cost.step_time import step_time
 from dsconfig.facts.facts import Facts
@@ -56,14 +56,16 @@ def cheapest_changes(
 
     Two changes together are offered only where neither alone fits and is as fast.
     """
-    facts = _with_no_said_once(effective, facts)
-    judge = _Judge(effective, facts, runtime)
+    facts = _without_redundant_false(effective, facts)
+    evaluator = _Evaluator(effective, facts, runtime)
     others = ([other] for other in _other_choices(effective, facts))
-    lines = [*_of_the_run(effective, facts), *others]
-    found = [change for line in lines for change in judge.along(line)]
+    all_series = [*_of_the_run(effective, facts), *others]
+    found = [change for series in all_series for change in evaluator.evaluate(series)]
     if sum(change.fits for change in found) < count:
         alone = {change.what: change.slowdown for change in found if change.fits}
-        pairs = [change for line in _pairs(effective, facts) for change in judge.along(line)]
+        pairs = [
+            change for series in _pairs(effective, facts) for change in evaluator.evaluate(series)
+        ]
         found += [
             pair
             for pair in pairs
@@ -74,7 +76,7 @@ def cheapest_changes(
     return tuple((fitting or rest)[:count])
 
 
-def _with_no_said_once(effective: Effective, facts: Facts) -> Facts:
+def _without_redundant_false(effective: Effective, facts: Facts) -> Facts:
     """Without a ``gradient_checkpointing=False`` of TrainingArguments that changes nothing: it is
     what the remedy changes. (``--recompute none`` is a word of its own, and stays.)
     """
@@ -90,12 +92,12 @@ def _with_no_said_once(effective: Effective, facts: Facts) -> Facts:
 GRADIENTS = "gradient_checkpointing"
 
 
-class _Judge:
+class _Evaluator:
     """Prices changes against the config as it is."""
 
     def __init__(self, effective: Effective, facts: Facts, runtime: str | Runtime) -> None:
         self._facts, self._runtime = facts, runtime
-        self._peak = price(effective, facts, runtime=runtime).device.peak_bytes
+        self._peak = estimate_option(effective, facts, runtime=runtime).device.peak_bytes
         self._time = self._seconds(effective, facts)
 
     def _seconds(self, effective: Effective, facts: Facts) -> float:
@@ -104,9 +106,9 @@ class _Judge:
         is_deepspeed = runtime_of(self._runtime).ends_in_deepspeed
         return step_time(effective, facts, is_deepspeed=is_deepspeed).seconds_per_sample
 
-    def along(self, line: "Line") -> Iterator[Change]:
-        """The changes of one line that save bytes: from the farthest back to one too large."""
-        for candidate in line:
+    def evaluate(self, series: "Series") -> Iterator[Change]:
+        """The changes of one series that save bytes: from the farthest back to one too large."""
+        for candidate in series:
             change = self._change(candidate)
             if change is not None:
                 yield change
@@ -118,7 +120,7 @@ class _Judge:
         changed, facts = candidate.effective, self._facts
         if SELECTIVE_RECOMPUTATION in candidate.edits:
             facts = recomputing_selectively(facts)
-        option = price(changed, facts, runtime=self._runtime)
+        option = estimate_option(changed, facts, runtime=self._runtime)
         saved = self._peak - option.device.peak_bytes
         fits = verdict_on(option, changed, facts).fits
         if saved <= 0 and not fits:
@@ -141,11 +143,11 @@ class Candidate(NamedTuple):
     effective: Effective
 
 
-Line = list[Candidate]
+Series = list[Candidate]
 """Changes of one kind, that which saves most first: what follows it cannot fit if it does not."""
 
 
-def _of_the_run(effective: Effective, facts: Facts) -> Iterator[Line]:
+def _of_the_run(effective: Effective, facts: Facts) -> Iterator[Series]:
     """Batch, recomputation and buckets: what goes together with any stage and offload."""
     batches = list(_smaller_batches(effective))[::-1]
     if batches:
@@ -154,10 +156,10 @@ def _of_the_run(effective: Effective, facts: Facts) -> Iterator[Line]:
     yield from ([smaller] for smaller in _smaller_buckets(effective))
 
 
-def _pairs(effective: Effective, facts: Facts) -> Iterator[Line]:
+def _pairs(effective: Effective, facts: Facts) -> Iterator[Series]:
     """Each with one of stage and offload, and a smaller batch with recomputation."""
-    for line in _of_the_run(effective, facts):
-        with_others = [[*_joined(each, _other_choices(each.effective, facts))] for each in line]
+    for series in _of_the_run(effective, facts):
+        with_others = [[*_joined(each, _other_choices(each.effective, facts))] for each in series]
         yield from map(list, zip(*with_others, strict=True))
     smaller = list(_smaller_batches(effective))[::-1]
     joined = (list(_joined(each, _recomputation(each.effective, facts))) for each in smaller)
@@ -226,13 +228,13 @@ def _other_choices(effective: Effective, facts: Facts) -> Iterator[Candidate]:
             plain = replace(now, offload_optimizer=None, offload_param=None)
             zero = with_choice(plain, choice, facts)
             changed = replace(effective, zero=zero)
-            back = _moved_back(now, zero)
+            back = _unset_offloads(now, zero)
             stays = zero.optimizer_tier is zero.parameter_tier is Tier.DEVICE
             what = f"{choice.label}, all on the GPU" if back and stays else choice.label
             yield Candidate((what,), choice_edits(zero) | back, changed)
 
 
-def _moved_back(now: Zero, then: Zero) -> dict[str, Any]:
+def _unset_offloads(now: Zero, then: Zero) -> dict[str, Any]:
     """The edits for tiers that are in the file, and not in the choice."""
     blocks = {
         "offload_optimizer": (now.optimizer_tier, then.optimizer_tier),

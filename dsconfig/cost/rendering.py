@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dsconfig.cost.activations import Recompute
-from dsconfig.cost.choices import config_of, moved
+from dsconfig.cost.choices import config_of, offload_label
 from dsconfig.cost.estimate import Component, Estimate, Option, TierMemory
 from dsconfig.cost.limits import Limit
 from dsconfig.cost.search import Candidate
@@ -14,7 +14,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 def label(option: Option) -> str:
     """``stage 3, optimizer + parameters to CPU``."""
-    tiers = moved(option.offload_optimizer, option.offload_param)
+    tiers = offload_label(option.offload_optimizer, option.offload_param)
     return f"stage {option.stage}, {tiers}" if tiers else f"stage {option.stage}"
 
 

@@ -30,7 +30,7 @@ from dsconfig.cost.choices import (
     with_recomputation,
 )
 from dsconfig.cost.estimate import Estimate, Option, TierMemory
-from dsconfig.cost.pricing import fits_on, inputs_of, price, price_if_held
+from dsconfig.cost.estimator import estimate_if_fits, estimate_option, fits_on, inputs_of
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts.facts import Facts
 from dsconfig.lazily import lazily
@@ -44,7 +44,7 @@ with lazily():
 
 TO_SPARE = 0.05
 """Of each memory: the estimate's own error is of that size."""
-LARGEST = 2**16
+LARGEST_MICRO_BATCH = 2**16
 """Nobody needs more samples in one pass; the search stops here."""
 STAGE, OPTIMIZER, PARAMETERS = "stage", "offload_optimizer", "offload_param"
 RECOMPUTE = "activation_checkpointing"
@@ -58,18 +58,18 @@ EVERYTHING = ARRANGEMENT | {RECOMPUTE} | buckets.KEYS - {buckets.SUB_GROUP}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``lacks`` says what does not suffice, in words; ``tight``: less than 5 % of one is left."""
+    """``shortfall`` describes what does not fit; ``tight``: less than 5 % of one memory is left."""
 
-    lacks: str = ""
+    shortfall: str = ""
     tight: bool = False
 
     @property
     def fits(self) -> bool:
-        return not self.lacks
+        return not self.shortfall
 
     @property
-    def roomy(self) -> bool:
-        return not self.lacks and not self.tight
+    def has_headroom(self) -> bool:
+        return not self.shortfall and not self.tight
 
 
 def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
@@ -78,29 +78,29 @@ def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
     Tight where the pools of a card's streams together leave less than 5 % of it, too: they would
     be flushed in every step.
     """
-    lacks = [
+    shortfalls = [
         f"{size(-fit.headroom_bytes)} too much for {fit.device}"
         for fit in option.fits
         if not fit.fits
     ]
     wants = [(option.device.visible_bytes, fit.memory_bytes) for fit in option.fits]
     host = facts.host
-    lacks.append(_host_misfit(option.host, facts))
+    shortfalls.append(_host_shortfall(option.host, facts))
     if host is not None and host.usable_bytes is not None:
         wants.append((option.host.peak_bytes, host.usable_bytes))
-    lacks.append(_disk_misfit(option.nvme, facts, effective))
+    shortfalls.append(_disk_shortfall(option.nvme, facts, effective))
     if host is not None and host.nvme_bytes is not None and option.nvme.bytes:
         wants.append((option.nvme.bytes, host.nvme_bytes))
     tight = any(wanted > there * (1 - TO_SPARE) for wanted, there in wants)
-    return Verdict("; ".join(each for each in lacks if each), tight)
+    return Verdict("; ".join(each for each in shortfalls if each), tight)
 
 
-def misfit_below(host: TierMemory, nvme: TierMemory, facts: Facts) -> str:
+def host_or_disk_shortfall(host: TierMemory, nvme: TierMemory, facts: Facts) -> str:
     """What main memory or a disk of known size lacks, in words; empty where both suffice."""
-    return _host_misfit(host, facts) or _disk_misfit(nvme, facts)
+    return _host_shortfall(host, facts) or _disk_shortfall(nvme, facts)
 
 
-def _host_misfit(host: TierMemory, facts: Facts) -> str:
+def _host_shortfall(host: TierMemory, facts: Facts) -> str:
     """Building the model included."""
     usable = facts.host.usable_bytes if facts.host else None
     if usable is None or host.peak_bytes <= usable:
@@ -110,7 +110,7 @@ def _host_misfit(host: TierMemory, facts: Facts) -> str:
     return f"{needs}, {in_gib(usable, 0)} are usable"
 
 
-def _disk_misfit(nvme: TierMemory, facts: Facts, effective: Effective | None = None) -> str:
+def _disk_shortfall(nvme: TierMemory, facts: Facts, effective: Effective | None = None) -> str:
     """What NVMe lacks, in words: a directory where ``effective`` is asked and names none, or room.
     Empty where it fits, or nobody knows its size.
     """
@@ -159,7 +159,7 @@ def batches(
     if micro is not None:
         return Batches((micro,), None if steps else per_rank, steps or 1)
     if per_rank is None:
-        return Batches(range(1, LARGEST + 1), None, steps or 1)
+        return Batches(range(1, LARGEST_MICRO_BATCH + 1), None, steps or 1)
     if steps is not None:
         return Batches((max(1, per_rank // steps),), None, steps)
     return Batches(divisors(per_rank) if searched else (per_rank,), per_rank)
@@ -285,7 +285,9 @@ class Space:
         """A choice with its price; once one program does not hold it, no other is asked."""
         if choice not in self.priced:
             effective, facts = self.config(choice), self.facts_of(choice)
-            prices = (price(effective, facts, runtime=each) for each in programs(self.runtime))
+            prices = (
+                estimate_option(effective, facts, runtime=each) for each in programs(self.runtime)
+            )
             self.priced[choice] = self._candidate(choice, effective, prices)
         return self.priced[choice]
 
@@ -297,12 +299,14 @@ class Space:
             effective, facts = self.config(choice), self.facts_of(choice)
             options = list[Option]()
             for program in programs(self.runtime):
-                option = price_if_held(
+                option = estimate_if_fits(
                     effective,
                     facts,
                     runtime=program,
                     below=lambda host, nvme: (
-                        not (_host_misfit(host, facts) or _disk_misfit(nvme, facts, effective))
+                        not (
+                            _host_shortfall(host, facts) or _disk_shortfall(nvme, facts, effective)
+                        )
                     ),
                 )
                 if option is None:
@@ -320,7 +324,7 @@ class Space:
         for option in prices:
             options.append(option)
             judged = verdict_on(option, effective, facts)
-            verdict = Verdict(judged.lacks, verdict.tight or judged.tight)
+            verdict = Verdict(judged.shortfall, verdict.tight or judged.tight)
             if not verdict.fits:
                 break
         zero = effective.zero
@@ -365,32 +369,32 @@ def programs(runtime: Runtime) -> tuple[Runtime, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What the policy chooses, batch and all, and what does not fit with the smallest batch though
     it would be faster.
     """
 
     chosen: Candidate | None
-    passed: Sequence[Choice] = ()
+    skipped: Sequence[Choice] = ()
 
 
-def fastest(space: Space) -> Found:
-    """The choice of the policy, and those passed over before it."""
-    best, fitting, passed, tight = inf, list[Candidate](), list[Choice](), list[Choice]()
+def fastest(space: Space) -> SearchResult:
+    """The choice of the policy, and those skipped before it."""
+    best, fitting, skipped, tight = inf, list[Candidate](), list[Choice](), list[Choice]()
     for choice in space.arrangements():
         if space.quickest(choice) > AS_FAST * best:
             break
         small = space.fitting(choice)
         if small is None or small.verdict.tight:
-            passed.append(choice)
+            skipped.append(choice)
             tight += [] if small is None else [choice]
         elif _may_reach(space, choice, AS_FAST * best):
             fitting.append(_largest(space, choice, spare=True) or small)
             best = min(best, fitting[-1].time.seconds_per_sample)
     if not fitting:
         fitting = [_largest(space, each, spare=False) or space.candidate(each) for each in tight]
-        passed = [each for each in passed if each not in tight]
-    return Found(_leanest(space, fitting) if fitting else None, passed)
+        skipped = [each for each in skipped if each not in tight]
+    return SearchResult(_least_sharded(space, fitting) if fitting else None, skipped)
 
 
 def _may_reach(space: Space, choice: Choice, seconds: float) -> bool:
@@ -406,14 +410,14 @@ def _may_reach(space: Space, choice: Choice, seconds: float) -> bool:
     if place == len(sizes):
         return False
     found = space.fitting(space.batched(choice, sizes[place]))
-    return found is not None and found.verdict.roomy
+    return found is not None and found.verdict.has_headroom
 
 
 AS_FAST = 1.005
 """Times a sample's time that are no difference: published runs of one config differ by more."""
 
 
-def _leanest(space: Space, fitting: Sequence[Candidate]) -> Candidate:
+def _least_sharded(space: Space, fitting: Sequence[Candidate]) -> Candidate:
     """Of the stages that are as fast as the fastest, the lowest, unless another has more than 5 %
     of the card less: below that the estimate tells no difference.
     """
@@ -436,7 +440,7 @@ def _is_as_fast(mine: StepTime, other: StepTime) -> bool:
     return all(one <= AS_FAST * another for one, another in pairs)
 
 
-def leanest(space: Space) -> list[Choice]:
+def by_footprint(space: Space) -> list[Choice]:
     """Every arrangement, what is likely to fit first: computing all blocks again holds less, and
     what is slow is so for the sake of room.
     """
@@ -449,9 +453,9 @@ def fits(space: Space, choice: Choice) -> bool:
     return space.fitting(space.batched(choice, space.batches.sizes[0])) is not None
 
 
-def holds(space: Space) -> bool:
+def any_fits(space: Space) -> bool:
     """Whether anything fits."""
-    return any(fits(space, choice) for choice in leanest(space))
+    return any(fits(space, choice) for choice in by_footprint(space))
 
 
 def with_largest_batch(space: Space, choice: Choice) -> Candidate | None:
@@ -466,10 +470,10 @@ def _largest(space: Space, choice: Choice, *, spare: bool) -> Candidate | None:
 
     def serves(place: int) -> bool:
         tried.append(space.with_batch(choice, sizes[place]))
-        return tried[-1].verdict.roomy if spare else tried[-1].verdict.fits
+        return tried[-1].verdict.has_headroom if spare else tried[-1].verdict.fits
 
     # A whole share in one pass has no sums of earlier passes beside it.
-    if len(sizes) < LARGEST and serves(len(sizes) - 1):
+    if len(sizes) < LARGEST_MICRO_BATCH and serves(len(sizes) - 1):
         return tried[-1]
     low, high = 0, len(sizes)  # ``low`` of the sizes serve, from ``high`` on none does
     for attempt in count():
@@ -546,30 +550,30 @@ def tune(
     fitting, out = list[Candidate](), list[Candidate]()
     for choice in space.arrangements():
         large = with_largest_batch(space, choice)
-        if _is_needless(space, choice, large):
+        if _is_pointless(space, choice, large):
             continue
         if large is None:
             small = space.candidate(choice)
-            out.append(replace(small, reason=small.verdict.lacks))
+            out.append(replace(small, reason=small.verdict.shortfall))
         else:
-            lost = _lost(large, best) if best and large.choice != best.choice else ""
+            lost = _why_not_chosen(large, best) if best and large.choice != best.choice else ""
             fitting.append(replace(large, reason=lost))
     fitting.sort(key=lambda each: (bool(each.reason), each.time.seconds_per_sample))
     out.sort(key=lambda each: each.option.device.needed_bytes)
     return (*fitting, *out)
 
 
-def _is_needless(space: Space, choice: Choice, large: Candidate | None) -> bool:
+def _is_pointless(space: Space, choice: Choice, large: Candidate | None) -> bool:
     """Selective recomputation that makes no room for a larger batch, or not for any."""
     if choice.recompute is not Recompute.SELECTIVE or is_recomputation_asked(space.facts):
         return False
     plain = with_largest_batch(space, replace(choice, recompute=Recompute.NONE))
     if large is None or plain is None:
         return large is None
-    return plain.verdict.roomy and plain.choice.micro_batch >= large.choice.micro_batch
+    return plain.verdict.has_headroom and plain.choice.micro_batch >= large.choice.micro_batch
 
 
-def _lost(candidate: Candidate, best: Candidate) -> str:
+def _why_not_chosen(candidate: Candidate, best: Candidate) -> str:
     """Why it is not the choice, by what a sample takes in both."""
     if candidate.verdict.tight and not best.verdict.tight:
         return "fits with less than 5 % to spare"
@@ -602,16 +606,18 @@ def table(facts: Facts, *, runtime: str | Runtime = "dsengine") -> Estimate:
 
     Raises ValueError when the facts name no model or no number of devices.
     """
-    options = [price(usual_config(facts, choice), facts, runtime=runtime) for choice in USUAL]
+    options = [
+        estimate_option(usual_config(facts, choice), facts, runtime=runtime) for choice in USUAL
+    ]
     inputs = inputs_of(usual_config(facts, USUAL[-1]), facts, runtime)
     if facts.device is None:
-        cards = list(known_cards(str(inputs["precision"])))
+        cards = list(known_devices(str(inputs["precision"])))
         options = [replace(each, fits=fits_on(cards, each.device)) for each in options]
     return Estimate(options=tuple(options), inputs=inputs)
 
 
 @lru_cache(maxsize=4)
-def known_cards(precision: str = "") -> tuple[tuple[str, int], ...]:
+def known_devices(precision: str = "") -> tuple[tuple[str, int], ...]:
     """(name, usable bytes) of those of the catalogue that compute in it, smallest first."""
     cards = [
         (card["name"], card["memory_bytes_usable"])

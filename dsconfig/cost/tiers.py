@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from dsconfig.cost.categories import OPTIMIZER, TEMPORARIES
 from dsconfig.cost.deepspeed import host_tier as deepspeed
 from dsconfig.cost.dsengine import host_tier as dsengine
 from dsconfig.cost.estimate import Component, Phase, TierMemory
 from dsconfig.cost.hardware import pinned
-from dsconfig.cost.parts import OPTIMIZER, TEMPORARIES
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier
 

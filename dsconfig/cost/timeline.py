@@ -24,7 +24,7 @@ SHAPED = frozenset(
 """Parts that kernels and shapes decide; everything else follows from the config exactly."""
 
 
-class Part(NamedTuple):
+class Category(NamedTuple):
     """What bytes are held for: name, the config key that causes them, formula."""
 
     name: str
@@ -41,8 +41,8 @@ class Trace:
     """Bytes at the highest moment and at the end of each phase, and what made up the highest."""
 
     peaks: dict[Phase, int]
-    rests: dict[Phase, int]
-    parts: dict[Phase, dict[Part, int]]
+    end_bytes: dict[Phase, int]
+    parts: dict[Phase, dict[Category, int]]
     pools: dict[str, int]
     """Highest bytes of each stream's own allocations since the cache was last emptied."""
     pooled_before: int
@@ -65,7 +65,7 @@ class Trace:
 
     def components(self) -> tuple[Component, ...]:
         """For each phase the components add up to its peak, to the byte."""
-        phases_of: dict[tuple[Part, int], list[Phase]] = {}
+        phases_of: dict[tuple[Category, int], list[Phase]] = {}
         for phase, held in self.parts.items():
             for part, amount in held.items():
                 if amount:
@@ -77,15 +77,15 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Segment:
     """A part of a run that is the same in many: all of it is counted from its beginning."""
 
-    change: Mapping[Part, int]
+    change: Mapping[Category, int]
     """In the order in which the parts are first held, those that are gone at the end too."""
     total: int
     highest: int
     """The most just before a release; what is held then is ``at_highest``."""
-    at_highest: Mapping[Part, int] | None
+    at_highest: Mapping[Category, int] | None
     """None where nothing is released."""
     streams: Mapping[str, int]
     pools: Mapping[str, int]
@@ -93,8 +93,8 @@ class Stretch:
     bucket_peak: int
 
 
-class OutOfRoom(Exception):
-    """More is held than the asker has room for; the rest of the replay would change nothing."""
+class BudgetExceeded(Exception):
+    """More is held than the asker has budget for; the rest of the replay would change nothing."""
 
 
 class Timeline:
@@ -102,18 +102,18 @@ class Timeline:
 
     What is held only grows until something is released, so the highest moments are looked for
     just before a release, and at the end of a phase: a search replays thousands of timelines.
-    Raises OutOfRoom there when they are above ``room``, where one is given.
+    Raises BudgetExceeded there when they are above ``budget``, where one is given.
     """
 
-    def __init__(self, room: int | None = None) -> None:
-        self._room = inf if room is None else room
+    def __init__(self, budget: int | None = None) -> None:
+        self._budget = inf if budget is None else budget
         self.phase = Phase.INIT
         self.total = 0
-        self._held: dict[Part, int] = {}
+        self._held: dict[Category, int] = {}
         self._highest = -1  # of the current phase, as far as it was noted
         self._peaks: dict[Phase, int] = {}
-        self._rests: dict[Phase, int] = {}
-        self._parts: dict[Phase, dict[Part, int]] = {}
+        self._end_bytes: dict[Phase, int] = {}
+        self._parts: dict[Phase, dict[Category, int]] = {}
         self._streams: dict[str, int] = {}
         self._pools: dict[str, int] = {}
         self._pooled_before = 0
@@ -122,11 +122,11 @@ class Timeline:
     def enter(self, phase: Phase) -> None:
         """End the current phase and begin the next with what is held."""
         self._note_peak()
-        self._rests[self.phase] = self.total
+        self._end_bytes[self.phase] = self.total
         self.phase = phase
         self._highest = self._peaks.get(phase, -1)
 
-    def hold(self, part: Part, amount: int) -> None:
+    def hold(self, part: Category, amount: int) -> None:
         if not amount:
             return
         self._held[part] = self._held.get(part, 0) + amount
@@ -136,7 +136,7 @@ class Timeline:
         if part.communicated:
             self._bucket_bytes += amount
 
-    def free(self, part: Part, amount: int | None = None) -> None:
+    def free(self, part: Category, amount: int | None = None) -> None:
         """Release ``amount`` bytes of a part, or all of it."""
         held = self._held.get(part, 0)
         released = held if amount is None or amount > held else amount
@@ -156,7 +156,7 @@ class Timeline:
                 self._bucket_peak = self._bucket_bytes
             self._bucket_bytes -= released
 
-    def blink(self, part: Part, amount: int) -> None:
+    def hold_briefly(self, part: Category, amount: int) -> None:
         """Hold for a moment."""
         self.hold(part, amount)
         self.free(part, amount)
@@ -171,39 +171,39 @@ class Timeline:
         for stream, amount in self._streams.items():
             self._pools[stream] = max(amount, self._pools.get(stream, 0))
 
-    def held(self, part: Part) -> int:
+    def held_bytes(self, part: Category) -> int:
         return self._held.get(part, 0)
 
-    def replay(self, stretch: Stretch) -> None:
+    def replay(self, segment: Segment) -> None:
         """The same as its allocations and releases, one by one."""
-        if stretch.at_highest is not None and self.total + stretch.highest > self._highest:
-            self._note(self.total + stretch.highest, _sum(self._held, stretch.at_highest))
-        for stream, highest in stretch.pools.items():
+        if segment.at_highest is not None and self.total + segment.highest > self._highest:
+            self._note(self.total + segment.highest, _sum(self._held, segment.at_highest))
+        for stream, highest in segment.pools.items():
             most = self._streams.get(stream, 0) + highest
             self._pools[stream] = max(most, self._pools.get(stream, 0))
-        self._bucket_peak = max(self._bucket_peak, self._bucket_bytes + stretch.bucket_peak)
-        self._held = _sum(self._held, stretch.change)
-        self._streams = _sum(self._streams, stretch.streams)
-        self.total += stretch.total
-        self._bucket_bytes += stretch.bucket_bytes
+        self._bucket_peak = max(self._bucket_peak, self._bucket_bytes + segment.bucket_peak)
+        self._held = _sum(self._held, segment.change)
+        self._streams = _sum(self._streams, segment.streams)
+        self.total += segment.total
+        self._bucket_bytes += segment.bucket_bytes
 
     def _note_peak(self) -> None:
         if self.total > self._highest:
             self._note(self.total, dict(self._held))
 
-    def _note(self, total: int, held: dict[Part, int]) -> None:
-        if total > self._room:
-            raise OutOfRoom
+    def _note(self, total: int, held: dict[Category, int]) -> None:
+        if total > self._budget:
+            raise BudgetExceeded
         self._highest = self._peaks[self.phase] = total
         self._parts[self.phase] = held
 
     def trace(self) -> Trace:
         self._note_peak()
-        self._rests[self.phase] = self.total
+        self._end_bytes[self.phase] = self.total
         self._note_pools()
         buckets = max(self._bucket_peak, self._bucket_bytes)
         before = self._pooled_before
-        return Trace(self._peaks, self._rests, self._parts, self._pools, before, buckets)
+        return Trace(self._peaks, self._end_bytes, self._parts, self._pools, before, buckets)
 
 
 def _sum(one: Mapping[K, int], other: Mapping[K, int]) -> dict[K, int]:
@@ -214,7 +214,7 @@ def _sum(one: Mapping[K, int], other: Mapping[K, int]) -> dict[K, int]:
 
 
 class Recorder(Timeline):
-    """A timeline that is cut into stretches."""
+    """A timeline that is cut into segments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,11 +227,11 @@ class Recorder(Timeline):
         self._pools = {}
         self._parts = {}
 
-    def cut(self) -> Stretch:
+    def cut(self) -> Segment:
         """What has happened since the last cut."""
         before, noted = self._held_before, self._parts.get(self.phase)
         streams = self._streams_before
-        found = Stretch(
+        found = Segment(
             change=_difference(self._held, before),
             total=self.total - self._total_before,
             highest=self._highest - self._total_before,
@@ -255,31 +255,31 @@ def _difference(later: Mapping[K, int], before: Mapping[K, int]) -> dict[K, int]
 
 
 def trained_backwards(job: Workload, indices: Sequence[int]) -> Iterator[int]:
-    """Indices of the weights of a stretch whose gradients appear, in that order."""
+    """Indices of the weights of a segment whose gradients appear, in that order."""
     return (index for index in reversed(indices) if job.weights[index].trainable)
 
 
-class ActivationParts:
+class ActivationCategories:
     """The parts under which a run's activations are counted, with this run's formulas."""
 
     def __init__(self, job: Workload) -> None:
         saved = job.activations
         pointer = saved.pointer
-        self.kept = Part("activations", pointer, saved.formula)
-        self.in_flight = Part(
+        self.kept = Category("activations", pointer, saved.formula)
+        self.in_flight = Category(
             "activations of other micro batches",
             "/gradient_accumulation_steps",
             f"{saved.in_flight - 1} more micro batches in flight in the pipeline",
         )
-        self.working = Part(
+        self.working = Category(
             "working set of one block",
             "/activation_checkpointing" if saved.recomputed else pointer,
             "gradients of its activations" + (", and itself rebuilt" if saved.recomputed else ""),
         )
-        self.outside = Part(
+        self.outside = Category(
             "embedding output and token ids", pointer, "what the loss and the last norm keep"
         )
-        self.logits = Part("logits and loss", pointer, saved.loss_formula)
+        self.logits = Category("logits and loss", pointer, saved.loss_formula)
         self._each = saved.per_block * saved.blocks + saved.outside
         self._others = saved.in_flight - 1
 
@@ -291,52 +291,52 @@ class ActivationParts:
 def run_forward(
     job: Workload, line: Timeline, enter_block: Callable[[int, list[int]], None] | None = None
 ) -> None:
-    """Hold what forward keeps, block by block; ``enter_block`` sees each stretch first."""
-    parts = ActivationParts(job)
+    """Hold what forward keeps, block by block; ``enter_block`` sees each segment first."""
+    categories = ActivationCategories(job)
     saved = job.activations
-    parts.hold_in_flight(line)
-    line.hold(parts.outside, saved.outside)
+    categories.hold_in_flight(line)
+    line.hold(categories.outside, saved.outside)
     counted = 0
-    for block, indices in job.weights.stretches:
+    for block, indices in job.weights.segments:
         if enter_block is not None:
             enter_block(block, indices)
         if block != OUTSIDE and counted < saved.blocks:
-            line.hold(parts.kept, saved.per_block)
+            line.hold(categories.kept, saved.per_block)
             counted += 1
     if counted < saved.blocks:
-        line.hold(parts.kept, saved.per_block * (saved.blocks - counted))
-    line.hold(parts.logits, saved.logits_forward)
+        line.hold(categories.kept, saved.per_block * (saved.blocks - counted))
+    line.hold(categories.logits, saved.logits_forward)
 
 
 def run_backward(
     job: Workload, line: Timeline, differentiate: Callable[[int, list[int]], None]
 ) -> None:
-    """Go back block by block; ``differentiate`` makes the gradients of one stretch."""
-    parts = ActivationParts(job)
+    """Go back block by block; ``differentiate`` makes the gradients of one segment."""
+    categories = ActivationCategories(job)
     saved = job.activations
-    line.hold(parts.logits, max(0, saved.logits_backward - saved.logits_forward))
-    line.free(parts.logits)
+    line.hold(categories.logits, max(0, saved.logits_backward - saved.logits_forward))
+    line.free(categories.logits)
     left = saved.blocks
-    backwards = job.weights.stretches[::-1]
+    backwards = job.weights.segments[::-1]
     counted = sum(block != OUTSIDE for block, _ in backwards)
     for block, indices in backwards:
         inside = block != OUTSIDE
         if inside:
-            line.hold(parts.working, saved.recomputed + saved.temporaries)
+            line.hold(categories.working, saved.recomputed + saved.temporaries)
         differentiate(block, indices)
         if inside:
-            line.free(parts.working)
+            line.free(categories.working)
             gone = min(left, max(1, saved.blocks // max(1, counted)))
-            line.free(parts.kept, saved.per_block * gone)
+            line.free(categories.kept, saved.per_block * gone)
             left -= gone
-    line.free(parts.kept)
-    line.free(parts.outside)
-    line.free(parts.in_flight)
+    line.free(categories.kept)
+    line.free(categories.outside)
+    line.free(categories.in_flight)
 
 
-def run_backward_holding(job: Workload, line: Timeline, part: Part, *, added: bool) -> None:
+def run_backward_holding(job: Workload, line: Timeline, part: Category, *, added: bool) -> None:
     """The same where each gradient stays, or is ``added`` to one that is there already."""
-    hold = line.blink if added else line.hold
+    hold = line.hold_briefly if added else line.hold
 
     def differentiate(_: int, indices: list[int]) -> None:
         for index in trained_backwards(job, indices):

@@ -70,7 +70,7 @@ class Weights(tuple[Weight, ...]):
         return Counter(weight.elements for weight in self.trainable)
 
     @cached_property
-    def stretches(self) -> tuple[tuple[int, list[int]], ...]:
+    def segments(self) -> tuple[tuple[int, list[int]], ...]:
         """(block, indices of its weights) in order; what lies between blocks as OUTSIDE."""
         return tuple(
             (block, [index for index, _ in group])
@@ -106,7 +106,7 @@ class Workload:
     free_bytes: int | None = None
     """Of the device before anything is allocated, once the context and the communicators are there;
     None where its memory is not known."""
-    room: int | None = None
+    memory_budget: int | None = None
     """Bytes past which a replay need not go on: all that is asked is whether it keeps below."""
 
     @cached_property

@@ -15,7 +15,7 @@ from dsconfig.runtimes.effective import Effective, Zero
 from dsconfig.schema.version import Version
 
 with lazily():
-    from dsconfig.cost import pricing
+    from dsconfig.cost import estimator
 
 
 class PlanError(ValueError):
@@ -59,7 +59,7 @@ def complete(plan: Plan, facts: Facts) -> Plan:
     if plan.units or (plan.model_elements == tree.parameters and not units):
         return plan
     program = runtime_of(plan.runtime, Version.parse(plan.release))
-    option = pricing.estimate(plan.effective, facts, runtime=program).options[0]
+    option = estimator.estimate(plan.effective, facts, runtime=program).options[0]
     return replace(
         plan,
         model=tree.name,

@@ -20,7 +20,7 @@ from dsconfig.facts.model import ModelTree
 from dsconfig.mesh import Mesh
 from dsconfig.planner.plan import UnitSchedule
 from dsconfig.runtimes.effective import Effective, Zero
-from dsconfig.units import Unit, cap_of, order_of_use, placed, units
+from dsconfig.units import Unit, cap_of, order_of_use, unit_schedules, units
 
 
 def unit_schedule(zero: Zero, tree: ModelTree) -> tuple[UnitSchedule, ...]:
@@ -43,7 +43,7 @@ def schedule(
     if zero.stage != 3:
         return tuple(UnitSchedule(modules=each.modules, elements=each.elements) for each in units)
     groups = zero.hpz_partition_size if zero.hpz_partition_size > 1 else True
-    places = placed(units, sizes, zero, order if order is not None else range(len(units)))
+    places = unit_schedules(units, sizes, zero, order if order is not None else range(len(units)))
     return tuple(
         UnitSchedule(
             modules=unit.modules,

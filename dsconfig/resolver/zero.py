@@ -24,7 +24,7 @@ def fill(draft: Draft) -> None:
         _ask(draft, open_paths)
         return
     found = search.fastest(space)
-    passed = [space.candidate(choice) for choice in found.passed]
+    passed = [space.candidate(choice) for choice in found.skipped]
     if found.chosen is not None:
         _write(draft, found.chosen, passed)
     else:
@@ -74,7 +74,7 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
         "device_bytes": found.device_bytes,
         "host_bytes": found.host_bytes,
         "too_big": {
-            in_words(each.choice): each.verdict.lacks or "fits with less than 5 % to spare"
+            in_words(each.choice): each.verdict.shortfall or "fits with less than 5 % to spare"
             for each in passed
         },
     }
@@ -114,7 +114,7 @@ def _nothing_fits(
         nearest = min(refused, key=lambda each: each.device_bytes)
         message = (
             f"no allowed choice holds micro batch {nearest.choice.micro_batch}; the nearest, "
-            f"{in_words(nearest.choice)}: {nearest.verdict.lacks}"
+            f"{in_words(nearest.choice)}: {nearest.verdict.shortfall}"
         )
         remedy = f'{way_out(space)}; write "auto" for what the config fixes, or give --nvme'
     draft.report("DSC154", open_paths[0], message, remedy)

@@ -10,11 +10,11 @@ from dsconfig.commands import plan_tables
 from dsconfig.commands.verdict import verdict
 from dsconfig.cost import hardware
 from dsconfig.cost.activations import activations_of
+from dsconfig.cost.assumptions import decisive_assumptions
 from dsconfig.cost.estimate import Option, Phase
+from dsconfig.cost.estimator import estimate_option
 from dsconfig.cost.pipeline import blocks_of_stage
-from dsconfig.cost.pricing import price
 from dsconfig.cost.step_time import step_time
-from dsconfig.cost.unsaid import deciding
 from dsconfig.facts import HostFacts, gather
 from dsconfig.runtimes.base import runtime_of
 
@@ -311,8 +311,8 @@ def test_what_was_not_said_and_turns_the_verdict_is_told() -> None:
         effective = dsconfig.resolve(config, facts, runtime="deepspeed").effective
         assert effective is not None
         program = runtime_of("deepspeed")
-        option = price(effective, facts, runtime=program)
-        found = deciding(option, effective, facts, program, release_is_known=False)
+        option = estimate_option(effective, facts, runtime=program)
+        found = decisive_assumptions(option, effective, facts, program, release_is_known=False)
         return [(each.flag, each.fits) for each in found]
 
     again = {"gradient_checkpointing": True}
@@ -419,8 +419,8 @@ def test_flash_attention_is_named_where_it_would_turn_the_verdict_and_can_be_had
         program = runtime_of("deepspeed")
         settled = dsconfig.resolve(config, facts, runtime=program).effective
         assert settled is not None
-        option = price(settled, facts, runtime=program)
-        found = deciding(option, settled, facts, program, release_is_known=True)
+        option = estimate_option(settled, facts, runtime=program)
+        found = decisive_assumptions(option, settled, facts, program, release_is_known=True)
         return {each.flag for each in found}
 
     assert "--attention flash" in flags("gpt-oss-20b")

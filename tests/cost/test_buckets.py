@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dsconfig.cost.choices import USUAL, usual_config
-from dsconfig.cost.pricing import bucket_rule_bytes, price
+from dsconfig.cost.estimator import bucket_rule_bytes, estimate_option
 from dsconfig.cost.search import table
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.effective import Zero
@@ -40,7 +40,10 @@ def test_the_allgather_bucket_never_enters_the_peak(runtime: str) -> None:
     for choice in USUAL:
         config = usual_config(facts, choice)
         other = replace(config, zero=replace(config.zero, allgather_bucket_size=10**6))
-        peaks = [price(each, facts, runtime=runtime).device.peak_bytes for each in (config, other)]
+        peaks = [
+            estimate_option(each, facts, runtime=runtime).device.peak_bytes
+            for each in (config, other)
+        ]
         assert peaks[0] == peaks[1]
 
 
@@ -48,7 +51,7 @@ def test_deepspeed_allocates_one_bucket_more_with_overlap() -> None:
     facts = gather(world_size=8, params="13e9")
     config = usual_config(facts, USUAL[3])
     plain = replace(config, zero=replace(config.zero, overlap_comm=False))
-    peaks = [price(each, facts, runtime="deepspeed").device for each in (config, plain)]
+    peaks = [estimate_option(each, facts, runtime="deepspeed").device for each in (config, plain)]
     step = "second reduce bucket"
     assert any(part.name == step and part.bytes == 10**9 for part in peaks[0].components)
     assert all(part.name != step for part in peaks[1].components)

@@ -110,8 +110,8 @@ def test_main_memory_that_lacks_is_told_where_no_card_is_known(config: str) -> N
     assert data["options"][0]["lacks"].startswith("needs 239 GiB of main memory per node")
     planned = run("plan", config, *flags, *memory, *stage2)
     assert "59 are usable" in " ".join(planned.stdout.split())
-    leanest = run("estimate", *flags, *memory).stdout.split("\n\n")[1]
-    assert leanest.startswith("The leanest, stage 3: Needs ")
+    by_footprint = run("estimate", *flags, *memory).stdout.split("\n\n")[1]
+    assert by_footprint.startswith("The by_footprint, stage 3: Needs ")
     # What the rule says of offloaded states stands before any estimate.
     assert run("estimate", config, *flags, *memory, *offloaded).returncode == 1
 

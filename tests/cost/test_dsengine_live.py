@@ -58,7 +58,7 @@ def check(ranks: Ranks, chosen: dict[str, Any]) -> None:
         peaks, rests = real["peaks"], real["rests"]
         for phase, peak in peaks.items():
             assert agrees(expected.phase_bytes[phase], peak), f"peak of {phase}"
-        assert dict(expected.rest_bytes) == pytest.approx(rests, rel=TOLERANCE), "between phases"
+        assert dict(expected.end_bytes) == pytest.approx(rests, rel=TOLERANCE), "between phases"
         if rank == dry_rank:
             dry = dry_run(chosen, rank)["phases"]
             assert dry == pytest.approx(peaks, rel=TOLERANCE), f"dry run of rank {rank}"

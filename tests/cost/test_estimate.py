@@ -19,9 +19,9 @@ from dsconfig.cost.choices import (
     with_recomputation,
 )
 from dsconfig.cost.estimate import TierMemory
+from dsconfig.cost.estimator import estimate, estimate_option
 from dsconfig.cost.hardware import pinned, workspace_bytes
 from dsconfig.cost.limits import limits
-from dsconfig.cost.pricing import estimate, price
 from dsconfig.cost.remedies import cheapest_changes
 from dsconfig.cost.search import programs, table, tune, verdict_on
 from dsconfig.facts import Facts, TrainingFacts, catalogue
@@ -45,7 +45,7 @@ def facts(**changes: object) -> Facts:
 
 
 def peak(config: Effective, world: Facts, *, runtime: str) -> int:
-    return price(config, world, runtime=runtime).device.peak_bytes
+    return estimate_option(config, world, runtime=runtime).device.peak_bytes
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -53,7 +53,7 @@ def peak(config: Effective, world: Facts, *, runtime: str) -> int:
 def test_components_add_up_to_each_phase_and_the_peak_is_the_largest(
     runtime: str, choice: Choice
 ) -> None:
-    device = price(usual_config(facts(), choice), facts(), runtime=runtime).device
+    device = estimate_option(usual_config(facts(), choice), facts(), runtime=runtime).device
     for phase, total in device.phase_bytes.items():
         held = sum(part.bytes for part in device.components if phase in part.phases)
         assert held == total
@@ -65,7 +65,7 @@ def test_components_add_up_to_each_phase_and_the_peak_is_the_largest(
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_each_component_names_its_key_or_is_not_caused_by_one(runtime: str) -> None:
     for choice in USUAL:
-        for part in price(
+        for part in estimate_option(
             usual_config(facts(), choice), facts(), runtime=runtime
         ).device.components:
             assert part.formula
@@ -102,7 +102,10 @@ def test_frozen_parameters_have_no_states(runtime: str) -> None:
     adapters = replace(model, trainable=model.parameters // 1000, root=None)
     few = replace(facts(), model=adapters)
     config = usual_config(facts(), Choice(stage=2))
-    held = {part.name: part.bytes for part in price(config, few, runtime=runtime).device.components}
+    held = {
+        part.name: part.bytes
+        for part in estimate_option(config, few, runtime=runtime).device.components
+    }
     assert held["optimizer state"] <= 8 * adapters.trainable / 8 + 8 * 400
 
 
@@ -112,11 +115,11 @@ def test_a_longer_window_of_passes_needs_no_byte_more(choice: Choice, ranks: int
     """Sums are there from the second pass on; a third has nothing to add."""
     here = facts(world_size=ranks, model="gpt2", device="h100")
     two, four = (
-        price(with_micro_batch(usual_config(here, choice), 1, passes), here).device
+        estimate_option(with_micro_batch(usual_config(here, choice), 1, passes), here).device
         for passes in (2, 4)
     )
     assert two.phase_bytes == four.phase_bytes
-    assert two.rest_bytes == four.rest_bytes
+    assert two.end_bytes == four.end_bytes
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -126,7 +129,7 @@ def test_what_cuda_holds_beside_the_pool_is_what_others_measured(runtime: str) -
     beside: dict[int, int] = {}
     for ranks in (1, 2, 8):
         here = facts(world_size=ranks, model="gpt2")
-        device = price(usual_config(here, Choice(stage=2)), here, runtime=runtime).device
+        device = estimate_option(usual_config(here, Choice(stage=2)), here, runtime=runtime).device
         beside[ranks] = device.visible_bytes - device.reserved_bytes
     assert 0.47 * 2**30 <= beside[1] <= 0.92 * 2**30
     assert 2**30 <= beside[2] - beside[1] <= 2 * 2**30
@@ -144,7 +147,7 @@ def test_offloaded_states_are_on_the_host_18_bytes_per_parameter() -> None:
     config = usual_config(facts(), Choice(stage=2, optimizer=Tier.HOST))
     model = facts().model
     assert model is not None
-    option = price(config, facts(), runtime="deepspeed")
+    option = estimate_option(config, facts(), runtime="deepspeed")
     assert option.host.bytes == pytest.approx(18 * model.parameters, rel=1e-6)
     assert option.host.pinned_bytes > 0
 
@@ -166,7 +169,7 @@ def test_calibration_meets_the_measurement_and_says_by_how_much_it_was_off() -> 
 
 
 def test_a_measurement_of_another_run_is_refused_with_both_sizes() -> None:
-    option = price(usual_config(facts(), Choice(stage=3)), facts())
+    option = estimate_option(usual_config(facts(), Choice(stage=3)), facts())
     said = f"0.25 GiB, where {option.device.visible_bytes / 2**30:.2f} GiB are estimated"
     with pytest.raises(ValueError, match=said):
         calibrate(option, 2**28)
@@ -194,14 +197,14 @@ def test_a_measurement_below_the_states_is_of_another_run() -> None:
 def test_every_card_of_the_catalogue_is_priced(runtime: str) -> None:
     for card in catalogue.gpus():
         here = facts(device=card["name"], model="gpt2")
-        option = price(usual_config(here, Choice(stage=2)), here, runtime=runtime)
+        option = estimate_option(usual_config(here, Choice(stage=2)), here, runtime=runtime)
         assert option.fits[0].memory_bytes == card["memory_bytes_usable"], card["name"]
 
 
 def test_the_changes_offered_make_it_fit_cheapest_first() -> None:
     tight = facts(device="v100-32gb", precision="fp16")
     config = usual_config(tight, Choice(stage=1))
-    assert not price(config, tight, runtime="deepspeed").fits[0].fits
+    assert not estimate_option(config, tight, runtime="deepspeed").fits[0].fits
     offered = cheapest_changes(config, tight, runtime="deepspeed")
     assert len(offered) == 3
     assert all(change.fits for change in offered)
@@ -312,7 +315,7 @@ def _fits(choice: Choice, sizes: Zero, here: Facts, runtime: str) -> bool:
     config = replace(usual, zero=with_choice(sizes, choice, here))
     return any(
         all(
-            verdict_on(price(each, here, runtime=program), each, here).fits
+            verdict_on(estimate_option(each, here, runtime=program), each, here).fits
             for program in programs(runtime_of(runtime))
         )
         for each in (config, with_recomputation(config))
@@ -426,7 +429,7 @@ def test_on_a_cpu_the_whole_model_is_there_while_it_is_cut_unless_under_zero_ini
     def building(**arguments: object) -> int:
         training = replace(facts().training or TrainingFacts(), arguments=arguments)
         here = replace(facts(model="gpt2", device="cpu"), training=training)
-        device = price(usual_config(here, Choice(stage=3)), here).device
+        device = estimate_option(usual_config(here, Choice(stage=3)), here).device
         return next(size for phase, size in device.phase_bytes.items() if str(phase) == "init")
 
     assert building(zero_init=False) > 4 * model.parameters > building()
@@ -442,7 +445,7 @@ def test_every_rank_builds_the_whole_model_in_main_memory_unless_under_zero_init
     def host(choice: Choice, **arguments: object) -> TierMemory:
         training = replace(facts().training or TrainingFacts(), arguments=arguments)
         here = replace(facts(), training=training)
-        return price(usual_config(here, choice), here, runtime=runtime).host
+        return estimate_option(usual_config(here, choice), here, runtime=runtime).host
 
     whole = 8 * 4 * model.parameters
     assert host(Choice(stage=1)).peak_bytes == whole
@@ -457,7 +460,7 @@ def test_states_in_main_memory_stand_beside_the_model_in_dsengine_and_follow_it_
 ):
     offloaded = Choice(stage=2, optimizer=Tier.HOST)
     ours, theirs = (
-        price(usual_config(facts(), offloaded), facts(), runtime=runtime).host
+        estimate_option(usual_config(facts(), offloaded), facts(), runtime=runtime).host
         for runtime in RUNTIMES
     )
     masters = next(part.bytes for part in ours.components if part.name == "master weights")
@@ -482,14 +485,14 @@ def test_a_disk_that_is_too_small_does_not_fit() -> None:
 
 def test_on_a_cpu_the_model_is_counted_once() -> None:
     here = facts(device="cpu", device_memory="64GiB", world_size=1, model="gpt2")
-    option = price(usual_config(here, Choice(stage=1)), here)
+    option = estimate_option(usual_config(here, Choice(stage=1)), here)
     assert option.host.peak_bytes == 0
     assert option.device.phase_bytes["init"] > 0
 
 
 def test_on_a_cpu_what_is_moved_to_the_host_stays_in_the_same_memory() -> None:
     here = facts(device="cpu", device_memory="64GiB", world_size=2, model="gpt2")
-    option = price(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
+    option = estimate_option(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
     assert option.host.bytes > 0
     held = option.device.phase_bytes
     assert (
@@ -501,7 +504,7 @@ def test_on_a_cpu_what_is_moved_to_the_host_stays_in_the_same_memory() -> None:
 
 def test_on_a_cpu_building_holds_the_model_and_the_masters_of_the_host() -> None:
     here = facts(device="cpu", device_memory="64GiB", model="gpt2", sequence_length=8)
-    option = price(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
+    option = estimate_option(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
     [masters] = [each.bytes for each in option.host.components if each.name == "master weights"]
     assert option.device.peak_phase == "init"
     assert option.device.visible_bytes == option.device.phase_bytes["init"] + masters // 8
@@ -535,12 +538,12 @@ def test_a_loser_is_told_the_cause_that_differs_most_from_the_winner() -> None:
 def test_a_model_that_is_not_built_in_pieces_goes_to_the_device_whole_and_leaves_no_cache() -> None:
     """DeepSpeed's stage 3: reserved is the larger of creation and training, not their sum."""
     choice = usual_config(facts(), Choice(stage=3))
-    pieces = price(choice, facts(), runtime="deepspeed").device
+    pieces = estimate_option(choice, facts(), runtime="deepspeed").device
     training = replace(facts().training or TrainingFacts(), arguments={"zero_init": False})
     here = replace(facts(), training=training)
     model = here.model
     assert model is not None
-    whole = price(choice, here, runtime="deepspeed").device
+    whole = estimate_option(choice, here, runtime="deepspeed").device
     assert whole.phase_bytes["init"] > 2 * model.parameters
     assert whole.phase_bytes["backward"] == pieces.phase_bytes["backward"]
     assert whole.reserved_bytes == max(

@@ -9,7 +9,7 @@ import dsconfig
 from dsconfig.cost.activations import activations_of, style_of
 from dsconfig.cost.choices import Choice, usual_config
 from dsconfig.cost.estimate import Option
-from dsconfig.cost.pricing import price
+from dsconfig.cost.estimator import estimate_option
 from dsconfig.facts import Facts, TrainingFacts
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.effective import Tier
@@ -42,7 +42,7 @@ def owned(facts: Facts) -> int:
 def test_deepspeeds_disk_holds_masters_moments_gradients_and_weights() -> None:
     facts = world()
     moved = Choice(stage=3, optimizer=Tier.NVME, parameters=Tier.NVME)
-    on_disk = sizes(price(usual_config(facts, moved), facts, runtime="deepspeed"), "nvme")
+    on_disk = sizes(estimate_option(usual_config(facts, moved), facts, runtime="deepspeed"), "nvme")
     share = owned(facts) * RANKS
     assert on_disk == {
         "master weights": 4 * share,
@@ -56,7 +56,7 @@ def test_dsengines_disk_holds_masters_moments_and_the_weights_beyond_max_in_cpu(
     facts = world()
     moved = Choice(stage=3, optimizer=Tier.NVME, parameters=Tier.NVME)
     config = usual_config(facts, moved)
-    on_disk = sizes(price(config, facts, runtime="dsengine"), "nvme")
+    on_disk = sizes(estimate_option(config, facts, runtime="dsengine"), "nvme")
     assert facts.model is not None and config.zero.offload_param is not None
     states = facts.model.parameters
     assert on_disk["master weights"] == pytest.approx(4 * states, rel=0.001)
@@ -71,7 +71,7 @@ def test_sub_groups_below_one_mebibyte_stay_in_main_memory() -> None:
     config = usual_config(facts, Choice(stage=3, optimizer=Tier.NVME))
     for elements, swapped in ((2**18, True), (2**18 - 1, False)):
         small = replace(config, zero=replace(config.zero, sub_group_size=elements))
-        option = price(small, facts, runtime="deepspeed")
+        option = estimate_option(small, facts, runtime="deepspeed")
         assert ("master weights" in sizes(option, "nvme")) is swapped, elements
         assert ("master weights" in sizes(option, "host")) is not swapped, elements
 
@@ -80,7 +80,7 @@ def test_sub_groups_below_one_mebibyte_stay_in_main_memory() -> None:
 def test_offload_below_stage_3_keeps_scratch_for_the_largest_parameter(stage: int) -> None:
     facts = world()
     config = usual_config(facts, Choice(stage=stage, optimizer=Tier.HOST))
-    parts = price(config, facts, runtime="deepspeed").device.components
+    parts = estimate_option(config, facts, runtime="deepspeed").device.components
     scratch = {part.bytes for part in parts if part.name == "offload scratch"}
     assert scratch == {2 * 32000 * 4096}, "the embedding in 16 bits"
 

@@ -16,14 +16,14 @@ from dsconfig.commands.errors import UsageError
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import recomputing_selectively
 from dsconfig.cost.deepspeed.stage3 import recording_of
+from dsconfig.cost.estimator import estimate_if_fits, estimate_option
 from dsconfig.cost.limits import limits
-from dsconfig.cost.pricing import price, price_if_held
 from dsconfig.cost.search import (
     OPTIMIZER,
     PARAMETERS,
     STAGE,
     Candidate,
-    holds,
+    any_fits,
     open_space,
     tune,
 )
@@ -221,7 +221,7 @@ def test_whether_it_fits_is_known_at_the_first_memory_that_overflows(
 
     monkeypatch.setattr(Timeline, "trace", trace)
     space = open_space(gather(model="llama-3-70b", world_size=1, device="t4", host_memory="64GiB"))
-    assert not holds(space)
+    assert not any_fits(space)
 
 
 def test_an_iteration_is_recorded_no_further_than_it_is_replayed(
@@ -235,15 +235,15 @@ def test_an_iteration_is_recorded_no_further_than_it_is_replayed(
     effective = dsconfig.resolve(config, facts, runtime="deepspeed").effective
     assert effective is not None
     recording_of.cache_clear()
-    whole = price(effective, facts, runtime="deepspeed")
+    whole = estimate_option(effective, facts, runtime="deepspeed")
     every = len(cuts)
     recording_of.cache_clear()
     tight = replace(
         facts, device=DeviceFacts(name="card", memory_bytes=whole.device.needed_bytes - GIB)
     )
-    held = price_if_held(effective, tight, runtime="deepspeed", below=lambda *_: True)
+    held = estimate_if_fits(effective, tight, runtime="deepspeed", below=lambda *_: True)
     assert held is None and len(cuts) < 2 * every
-    again = price(effective, facts, runtime="deepspeed")
+    again = estimate_option(effective, facts, runtime="deepspeed")
     assert again == whole and len(cuts) == 2 * every
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsconfig.cost.estimate import Phase
-from dsconfig.cost.pictures import page
+from dsconfig.cost.plots import page
 from dsconfig.cost.search import table
 from dsconfig.facts.gathering import gather
 

@@ -9,7 +9,7 @@ from dsconfig.cost.deepspeed.releases import RUN, how_known, overflow_bytes
 from dsconfig.facts.gathering import gather
 from dsconfig.schema.version import Version
 
-LARGEST = 50257 * 768
+LARGEST_MICRO_BATCH = 50257 * 768
 """Elements of GPT-2's embedding."""
 
 
@@ -62,7 +62,7 @@ def test_the_overflow_test_copied_the_largest_gradient(
 def test_the_overflow_test_can_be_the_highest_moment_of_a_step() -> None:
     step = {v: device(v, zero={"reduce_bucket_size": 10**6}).device for v in ("0.14.5", "0.19.8")}
     more = step["0.14.5"].phase_bytes["step"] - step["0.19.8"].phase_bytes["step"]
-    assert 0 < more <= 11 * LARGEST
+    assert 0 < more <= 11 * LARGEST_MICRO_BATCH
 
 
 def test_page_locked_memory_is_the_default_from_0_19_5_on() -> None:

@@ -64,9 +64,9 @@ def test_live_bytes_of_device_and_host_together_where_states_are_moved_or_held_t
         fields = {
             "forward_peak_bytes": device.phase_bytes["forward"] + host,
             "backward_peak_bytes": device.phase_bytes["backward"] + host,
-            "after_backward_bytes": device.rest_bytes["backward"] + host,
+            "after_backward_bytes": device.end_bytes["backward"] + host,
             "step_peak_bytes": device.phase_bytes["step"] + at_step,
-            "after_step_bytes": device.rest_bytes["step"] + host,
+            "after_step_bytes": device.end_bytes["step"] + host,
         }
         if "nvme" in run["name"]:
             fields = {name: fields[name] for name in ("after_backward_bytes",)}
@@ -79,7 +79,7 @@ def test_what_a_gradient_holds_on_its_way_to_the_host_is_what_was_recorded() -> 
     for run in json.loads((ORACLES / "deepspeed_live_bytes_offload.json").read_text())["runs"]:
         if run["name"] in ("z1_off", "z2_off", "z2_off_gas3", "z3_off", "z3_off_params"):
             device = replays.deepspeed_live_bytes.predicted(run)
-            above = device.phase_bytes["backward"] - device.rest_bytes["backward"]
+            above = device.phase_bytes["backward"] - device.end_bytes["backward"]
             recorded = run["backward_peak_bytes"] - run["after_backward_bytes"]
             assert above == pytest.approx(recorded, rel=0.04), run["name"]
 

@@ -106,7 +106,7 @@ def printed(caption: str, allocated: float, peak: float, reserved: float) -> str
 
 def test_margin_and_step_are_fitted_where_the_states_agree() -> None:
     expected = option()
-    rest = expected.device.rest_bytes
+    rest = expected.device.end_bytes
     text = printed("After initializing ZeRO optimizer", *[rest[Phase.INIT] / GIB] * 3)
     text += printed("Engine before step", 20.0, 40.0, 46.0) + "RunningAvgSamplesPerSec=4.0\n"
     found = compare(run_log.from_text(text), expected, samples=8)

@@ -166,7 +166,7 @@ def test_a_layer_keeps_what_transformers_keeps(
 def test_a_layer_of_other_families_is_within_five_percent(
     build: Callable[..., Any], family: str, width: int
 ) -> None:
-    """Part of a head that is not rotated, and tables of routing, are not counted."""
+    """Category of a head that is not rotated, and tables of routing, are not counted."""
     attention = "eager" if family == "gpt_oss" else "sdpa"
     dtype = torch.bfloat16 if width == 2 else torch.float32
     fewer, more = (build(family, layers, dtype, attention) for layers in (2, 4))

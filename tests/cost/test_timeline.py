@@ -1,4 +1,4 @@
-"""A timeline replayed in stretches is the one whose allocations were made one by one."""
+"""A timeline replayed in segments is the one whose allocations were made one by one."""
 
 from collections.abc import Callable
 
@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsconfig.cost.estimate import Phase
-from dsconfig.cost.timeline import Part, Recorder, Timeline
+from dsconfig.cost.timeline import Category, Recorder, Timeline
 
 PARTS = (
-    Part("weights", ""),
-    Part("bucket", "", communicated=True),
-    Part("gathered", "", stream="gather"),
-    Part("staging", "", stream="gather", communicated=True),
+    Category("weights", ""),
+    Category("bucket", "", communicated=True),
+    Category("gathered", "", stream="gather"),
+    Category("staging", "", stream="gather", communicated=True),
 )
-OTHERS = (Part("activations", ""), Part("states", "", stream="gather"))
+OTHERS = (Category("activations", ""), Category("states", "", stream="gather"))
 Event = tuple[bool, int, int]
 
 events = st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 50)), max_size=12)
@@ -29,8 +29,8 @@ def make(line: Timeline, found: list[Event]) -> None:
 def test_a_replay_of_stretches_is_the_same_run(turns: list[tuple[list[Event], int, int]]) -> None:
     recorder = Recorder()
     recorded = []
-    for stretch, _, _ in turns:
-        make(recorder, stretch)
+    for segment, _, _ in turns:
+        make(recorder, segment)
         recorded.append(recorder.cut())
 
     def run(turn: Callable[[Timeline, int], None]) -> Timeline:

@@ -107,7 +107,7 @@ UNUSED = {
     "dsconfig.facts.gathering": "facts that nobody gave",
     "dsconfig.facts.machine": "facts that nobody gave",
     "dsconfig.facts.training": "facts that nobody gave",
-    "dsconfig.cost.pricing": "an estimate",
+    "dsconfig.cost.estimator": "an estimate",
     "dsconfig.resolver.entry": "values for auto",
     "dsconfig.planner.making": "a plan",
     "dsconfig.schema.json_schema": "schemas for editors",

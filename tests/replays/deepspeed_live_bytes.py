@@ -16,12 +16,12 @@ from replays import Case
 TOLERANCE = 0.02
 PHASES = {
     "init_peak_bytes": ("phase_bytes", Phase.INIT),
-    "after_init_bytes": ("rest_bytes", Phase.INIT),
+    "after_init_bytes": ("end_bytes", Phase.INIT),
     "forward_peak_bytes": ("phase_bytes", Phase.FORWARD),
     "backward_peak_bytes": ("phase_bytes", Phase.BACKWARD),
-    "after_backward_bytes": ("rest_bytes", Phase.BACKWARD),
+    "after_backward_bytes": ("end_bytes", Phase.BACKWARD),
     "step_peak_bytes": ("phase_bytes", Phase.STEP),
-    "after_step_bytes": ("rest_bytes", Phase.STEP),
+    "after_step_bytes": ("end_bytes", Phase.STEP),
 }
 
 

@@ -86,7 +86,7 @@ def read(option: Option, what: str) -> int:
     device = option.device
     name, _, rest = what.partition(":")
     if name == "rest":
-        return device.rest_bytes[Phase(rest)]
+        return device.end_bytes[Phase(rest)]
     if name == "parts":
         phase, _, part = rest.partition(":")
         return sum(

@@ -7,7 +7,7 @@ through a flattened copy. Then the owned gradients move to the partition.
 
 from dataclasses import dataclass
 
-from dsconfig.cost.deepspeed import parts
+from dsconfig.cost.deepspeed import categories
 from dsconfig.cost.deepspeed.releases import (
     EXACT_FP32_SUMS,
     bucket_elements,
@@ -55,7 +55,7 @@ class Partition:
             first, last = offset // elements, (offset + weight.elements - 1) // elements
             owners[index] = (first, last)
             if leaves:
-                slices[index] = _largest_part(offset, weight.elements, elements)
+                slices[index] = _largest_slice(offset, weight.elements, elements)
             for rank in range(first, last + 1):
                 touched[rank] = touched.get(rank, 0) + weight.elements
             offset += weight.elements
@@ -71,7 +71,7 @@ class Partition:
         return first <= self.rank <= last
 
 
-def _largest_part(offset: int, size: int, each: int) -> int:
+def _largest_slice(offset: int, size: int, each: int) -> int:
     """Elements of the largest piece of a weight that is cut where partitions of ``each`` end."""
     first = min(size, each - offset % each)
     last = (offset + size) % each
@@ -87,17 +87,17 @@ def gradient_width(job: Workload) -> int:
 def hold_buckets(job: Workload, line: Timeline) -> None:
     """Allocate the buckets, whole, unless they are there already."""
     zero = job.effective.zero
-    if zero.contiguous_gradients and not line.held(parts.BUCKET):
+    if zero.contiguous_gradients and not line.held_bytes(categories.BUCKET):
         width = gradient_width(job) if job.version >= EXACT_FP32_SUMS else job.width
         amount = bucket_elements(job.version, zero.reduce_bucket_size, zero.stage) * width
-        line.hold(parts.BUCKET, amount)
+        line.hold(categories.BUCKET, amount)
         if zero.overlap_comm:
-            line.hold(parts.SECOND_BUCKET, amount)
+            line.hold(categories.SECOND_BUCKET, amount)
 
 
 def free_buckets(line: Timeline) -> None:
-    line.free(parts.BUCKET)
-    line.free(parts.SECOND_BUCKET)
+    line.free(categories.BUCKET)
+    line.free(categories.SECOND_BUCKET)
 
 
 class Buckets:
@@ -116,8 +116,8 @@ class Buckets:
         """fp32 sums that are copied into a 16-bit bucket stay where they are until the step."""
         self._fill: list[int] = []  # indices of the weights in the bucket
         self._filled = 0  # elements in the bucket
-        self._late = self._stage == 1 and not self._overlap
-        self._waiting: list[int] = []
+        self._reduces_at_end = self._stage == 1 and not self._overlap
+        self._pending: list[int] = []
         self._partition_made = False
         hold_buckets(job, line)
 
@@ -125,25 +125,27 @@ class Buckets:
         """Autograd has made the gradient of one weight."""
         elements = self._job.weights[index].elements
         if self._width != self._job.width:
-            self._line.blink(parts.GRADIENTS, elements * self._job.width)
+            self._line.hold_briefly(categories.GRADIENTS, elements * self._job.width)
         amount = elements * self._width
         if self._stage == 1 and self._job.accumulation > 1:
-            self._line.blink(parts.GRADIENTS, amount)  # added to the sum of earlier passes
+            self._line.hold_briefly(
+                categories.GRADIENTS, amount
+            )  # added to the sum of earlier passes
         else:
-            self._line.hold(parts.GRADIENTS, amount)
-        if self._late:
-            self._waiting.append(index)
+            self._line.hold(categories.GRADIENTS, amount)
+        if self._reduces_at_end:
+            self._pending.append(index)
         else:
-            self._put(index)
+            self._add_to_bucket(index)
 
-    def _put(self, index: int) -> None:
+    def _add_to_bucket(self, index: int) -> None:
         elements = self._job.weights[index].elements
         if self._filled + elements > self._size:
             self._reduce()
         self._fill.append(index)
         self._filled += elements
         if self._contiguous and elements <= self._size and not self._keeps:
-            self._line.free(parts.GRADIENTS, elements * self._width)
+            self._line.free(categories.GRADIENTS, elements * self._width)
 
     def _reduce(self, last: bool = False) -> None:
         if not self._fill:
@@ -151,27 +153,27 @@ class Buckets:
         line, job = self._line, self._job
         in_bucket = self._contiguous and self._filled <= self._size
         copied = (not in_bucket and len(self._fill) > 1) or self._is_split()
-        line.free(parts.STAGING)
+        line.free(categories.STAGING)
         owns = any(self._partition.owns(index) for index in self._fill)
         if self._partition.compact and owns and not self._offloaded:
             self._make_partition()
         in_bucket_width = job.width if self._keeps else self._width
         if copied:
-            line.hold(parts.STAGING, self._filled * in_bucket_width)
+            line.hold(categories.STAGING, self._filled * in_bucket_width)
         if job.communication_width != in_bucket_width:
-            line.blink(parts.CAST, self._filled * job.communication_width)
+            line.hold_briefly(categories.CAST, self._filled * job.communication_width)
         if self._partition.compact and self._stage == 2:
             largest = max(job.weights[index].elements for index in self._fill)
-            line.blink(parts.CAST, largest * job.accumulation_width)
-        line.free(parts.STAGING)
+            line.hold_briefly(categories.CAST, largest * job.accumulation_width)
+        line.free(categories.STAGING)
         for index in self._fill:
             if self._offloaded:
-                self._send(index)
-            self._settle(index, in_bucket)
+                self._offload_gradient(index)
+            self._finish_gradient(index, in_bucket)
         if copied and self._overlap and self._stage == 2 and not last:
             # With overlap the copy may outlive its reduction: gloo and the reduction stream
             # let go of it when the next one starts.
-            line.hold(parts.STAGING, self._filled * self._width)
+            line.hold(categories.STAGING, self._filled * self._width)
         self._fill, self._filled = [], 0
 
     def _is_split(self) -> bool:
@@ -181,7 +183,7 @@ class Buckets:
         ranks = [self._partition.owners[index] for index in self._fill]
         return min(first for first, _ in ranks) != max(last for _, last in ranks)
 
-    def _settle(self, index: int, in_bucket: bool) -> None:
+    def _finish_gradient(self, index: int, in_bucket: bool) -> None:
         """After the reduction: to the partition, or gone."""
         elements = self._job.weights[index].elements
         amount = elements * self._width
@@ -193,19 +195,19 @@ class Buckets:
         moved = owned and self._contiguous and not self._offloaded and not self._keeps
         dropped = self._stage == 2 and not owned
         if moved or dropped or (self._offloaded and owned):
-            self._line.free(parts.GRADIENTS, amount)
+            self._line.free(categories.GRADIENTS, amount)
 
-    def _send(self, index: int) -> None:
+    def _offload_gradient(self, index: int) -> None:
         """One gradient goes to the host, on whichever rank owns most of it: its norm is taken in
         fp64, before 0.19.6 it is tested for overflow whatever its dtype, and what is owned is cast
         (``copy_grads_in_partition``)."""
         line, job = self._line, self._job
         owned, elements = self._partition.slices[index], job.weights[index].elements
-        line.blink(parts.GRADIENT_NORM, owned * NORM_WIDTH)
+        line.hold_briefly(categories.GRADIENT_NORM, owned * NORM_WIDTH)
         tested = gradient_test_bytes(job.version, job.effective.numerics)
-        line.blink(parts.SENT_OVERFLOW_CHECK, elements * tested)
+        line.hold_briefly(categories.SENT_OVERFLOW_CHECK, elements * tested)
         if self._width < job.master_width:
-            line.blink(parts.SENT_GRADIENT, owned * job.master_width)
+            line.hold_briefly(categories.SENT_GRADIENT, owned * job.master_width)
 
     def _make_partition(self) -> None:
         if self._partition_made:
@@ -213,17 +215,17 @@ class Buckets:
         self._partition_made = True
         partition = self._partition
         if not partition.compact:
-            self._line.hold(parts.PARTITION, partition.touched * self._job.width)
-        elif not self._line.held(parts.PARTITION):
-            self._line.hold(parts.PARTITION, partition.elements * self._job.accumulation_width)
+            self._line.hold(categories.PARTITION, partition.touched * self._job.width)
+        elif not self._line.held_bytes(categories.PARTITION):
+            self._line.hold(categories.PARTITION, partition.elements * self._job.accumulation_width)
 
     def finish(self) -> None:
         """The end of backward: what waits is reduced, the buckets are freed."""
-        for index in sorted(self._waiting):
-            self._put(index)
+        for index in sorted(self._pending):
+            self._add_to_bucket(index)
         self._reduce(last=True)
-        self._line.free(parts.STAGING)
+        self._line.free(categories.STAGING)
         if self._width == self._job.width or self._keeps:
             free_buckets(self._line)  # else the sums are views of it until the step
-        if self._line.held(parts.ACCUMULATED) or self._keeps:
-            self._line.free(parts.PARTITION)  # added to what was there
+        if self._line.held_bytes(categories.ACCUMULATED) or self._keeps:
+            self._line.free(categories.PARTITION)  # added to what was there

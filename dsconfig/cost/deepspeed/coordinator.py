@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import accumulate
 
-from dsconfig.cost.deepspeed import parts
+from dsconfig.cost.deepspeed import categories
 from dsconfig.cost.deepspeed.releases import (
     SKIPS_GATHERS_OF_ONE,
     STAGE3_BUCKET_FOLLOWS_WIRE,
@@ -44,7 +44,7 @@ class Gather(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class IterationKey:
     """What gathers and reductions of an iteration follow from: neither length nor number of
     samples, and of tiers only whether gradients leave, so that the configs of a search share few.
     """
@@ -63,7 +63,7 @@ class Pass:
     """Left out of the hash for their number; equal ones are as a rule the same."""
 
     @classmethod
-    def of(cls, job: Workload) -> "Pass":
+    def of(cls, job: Workload) -> "IterationKey":
         """That of a workload."""
         return cls(
             zero=replace(job.effective.zero, offload_optimizer=None, offload_param=None),
@@ -83,7 +83,7 @@ class Coordinator:
     """Replays one iteration over ``order``, the sequence of modules run (a module may recur)."""
 
     def __init__(
-        self, job: Pass, line: Timeline, modules: list[list[int]], order: list[int]
+        self, job: IterationKey, line: Timeline, modules: list[list[int]], order: list[int]
     ) -> None:
         zero = job.zero
         self._line, self._modules, self._order = line, modules, order
@@ -97,22 +97,22 @@ class Coordinator:
         self._forward_ends = len(modules)
         self._kept: set[int] = set()  # weights that autograd holds since they were given up
         self._linear = [weight.linear for weight in job.weights]
-        self._second: set[int] = set()  # weights whose secondary shard has been made
+        self._secondary: set[int] = set()  # weights whose secondary shard has been made
         self._live_limit = zero.max_live_parameters
         self._prefetch = zero.prefetch_bucket_size
         self._reuse = zero.max_reuse_distance
         self.persistent = persistent_weights(job.weights, zero)
-        self._state = ["away"] * len(job.weights)
+        self._state = ["sharded"] * len(job.weights)
         for index in self.persistent:
-            self._state[index] = "here"
+            self._state[index] = "gathered"
         self._available = 0
         self._step = 0
         self._queue = 0  # next place in the recorded order to fetch ahead
-        self._promised = [-1] * len(job.weights)
+        self._needed_at = [-1] * len(job.weights)
         # The last place for which the look-ahead has met the weight: until then it stays.
-        self._flying: dict[int, list[int]] = {}  # weight -> the gather it is part of
+        self._in_flight: dict[int, list[int]] = {}  # weight -> the gather it is part of
         sizes = [sum(self._elements[i] for i in modules[module]) for module in order]
-        self._before = [0, *accumulate(sizes)]
+        self._elements_before = [0, *accumulate(sizes)]
         self._uses: dict[int, list[int]] = {}
         for place, module in enumerate(order):
             self._uses.setdefault(module, []).append(place)
@@ -120,12 +120,12 @@ class Coordinator:
     def fetch(self, module: int) -> None:
         """The module is about to run: its parameters must be there."""
         needed = self._modules[module]
-        missing = [index for index in needed if self._state[index] == "away"]
+        missing = [index for index in needed if self._state[index] == "sharded"]
         if missing:
             self._gather(missing)
         for index in needed:
-            if index in self._flying:
-                self._arrive(self._flying[index])
+            if index in self._in_flight:
+                self._arrive(self._in_flight[index])
         self._queue = max(self._queue, self._step + 1)
         self._fetch_ahead()
         self._step += 1
@@ -135,17 +135,17 @@ class Coordinator:
         uses = self._uses[module]
         following = bisect_right(uses, self._step - 1)
         if following < len(uses):
-            distance = self._before[uses[following]] - self._before[self._step]
+            distance = self._elements_before[uses[following]] - self._elements_before[self._step]
             if distance < self._reuse:
                 return
         for index in self._modules[module]:
-            if self._promised[index] > self._step or index in self.persistent:
+            if self._needed_at[index] > self._step or index in self.persistent:
                 continue
-            if self._state[index] == "here":
-                self._state[index] = "away"
+            if self._state[index] == "gathered":
+                self._state[index] = "sharded"
                 self._available -= self._elements[index]
-                self._line.free(parts.GATHERED, self._bytes[index])
-                self._keep_second(index)
+                self._line.free(categories.GATHERED, self._bytes[index])
+                self._keep_secondary(index)
                 self._keep_linear(index)
 
     def _keep_linear(self, index: int) -> None:
@@ -154,16 +154,16 @@ class Coordinator:
             return
         if self._step <= self._forward_ends:
             self._kept.add(index)
-            self._line.hold(parts.KEPT_LINEAR, self._bytes[index])
+            self._line.hold(categories.KEPT_LINEAR, self._bytes[index])
         elif index in self._kept:
             self._kept.remove(index)
-            self._line.free(parts.KEPT_LINEAR, self._bytes[index])
+            self._line.free(categories.KEPT_LINEAR, self._bytes[index])
 
-    def _keep_second(self, index: int) -> None:
+    def _keep_secondary(self, index: int) -> None:
         """hpZ: when a parameter is first given up, the node keeps a part of it until the step."""
-        if self._group > 1 and index not in self._second:
-            self._second.add(index)
-            self._line.hold(parts.SECONDARY, -(-self._bytes[index] // self._group))
+        if self._group > 1 and index not in self._secondary:
+            self._secondary.add(index)
+            self._line.hold(categories.SECONDARY, -(-self._bytes[index] // self._group))
 
     def _fetch_ahead(self) -> None:
         if self._prefetch <= 0:
@@ -173,8 +173,8 @@ class Coordinator:
         fetched = 0
         while self._queue < len(self._order) and fetched < limit:
             for index in self._modules[self._order[self._queue]]:
-                self._promised[index] = self._queue
-                if self._state[index] == "away" and index not in ahead:
+                self._needed_at[index] = self._queue
+                if self._state[index] == "sharded" and index not in ahead:
                     ahead.append(index)
                     fetched += self._elements[index]
             self._queue += 1
@@ -185,24 +185,24 @@ class Coordinator:
         """Start one gather: a buffer for all, filled on arrival."""
         total = sum(self._bytes[index] for index in indices)
         for index in indices:
-            self._state[index] = "flying"
-            self._flying[index] = indices
+            self._state[index] = "in flight"
+            self._in_flight[index] = indices
             self._available += self._elements[index]
         if self._is_buffered:
-            self._line.hold(parts.GATHER_COPY, self._on_the_wire(total))
+            self._line.hold(categories.GATHER_COPY, self._on_the_wire(total))
 
     def _arrive(self, indices: list[int]) -> None:
         """The gather is done: parameters are copied out, unless there is only one."""
         total = sum(self._bytes[index] for index in indices)
         buffered = self._on_the_wire(total) if self._is_buffered else 0
         if len(indices) == 1:
-            self._line.free(parts.GATHER_COPY, buffered)
-        self._line.hold(parts.GATHERED, total)
+            self._line.free(categories.GATHER_COPY, buffered)
+        self._line.hold(categories.GATHERED, total)
         if len(indices) > 1:
-            self._line.free(parts.GATHER_COPY, buffered)
+            self._line.free(categories.GATHER_COPY, buffered)
         for index in indices:
-            self._state[index] = "here"
-            del self._flying[index]
+            self._state[index] = "gathered"
+            del self._in_flight[index]
 
     def _on_the_wire(self, amount: int) -> int:
         """8-bit gathers send one byte per element (and a scale for each group of them)."""

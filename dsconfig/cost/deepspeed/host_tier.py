@@ -1,6 +1,6 @@
 """What one rank of DeepSpeed keeps in main memory and on NVMe for offloaded states."""
 
-from dsconfig.cost import parts
+from dsconfig.cost import categories
 from dsconfig.cost.deepspeed import stage12
 from dsconfig.cost.deepspeed.buckets import Partition
 from dsconfig.cost.estimate import Component, Phase
@@ -16,19 +16,19 @@ def flattened(job: Workload) -> Component:
     passes = job.effective.zero.stage in (1, 2) and not stage12.flattens_on_device(job)
     amount = 2 * job.trained * job.width if passes else 0
     formula = "w per trainable element, twice, while they are laid together"
-    return Component("weights being flattened", amount, parts.STAGE, formula, (Phase.INIT,))
+    return Component("weights being flattened", amount, categories.STAGE, formula, (Phase.INIT,))
 
 
 def on_nvme(job: Workload) -> list[Component]:
     zero, own = job.effective.zero, job.owned
     found: list[Component] = []
     if zero.optimizer_tier is Tier.NVME and is_swapped(job):
-        found.append(parts.masters_away(own * 4))
-        found.append(parts.moments_away(job.optimizer.state_bytes(own, job.state_width)))
-        found.append(parts.gradients_away(own * 4))
+        found.append(categories.offloaded_masters(own * 4))
+        found.append(categories.offloaded_moments(job.optimizer.state_bytes(own, job.state_width)))
+        found.append(categories.offloaded_gradients(own * 4))
     if zero.parameter_tier is Tier.NVME:
         amount = job.shard(job.elements) * job.width
-        found.append(Component("weights", amount, parts.PARAMETERS, "w per owned element"))
+        found.append(Component("weights", amount, categories.PARAMETERS, "w per owned element"))
     return found
 
 
@@ -58,38 +58,48 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     pins_masters, master, staging = pin and zero.stage < 3, share * width, own * job.width
     found = [
         Component(
-            "accumulated gradients", summed, parts.ACCUMULATION, "w per touched element", pinned=pin
+            "accumulated gradients",
+            summed,
+            categories.ACCUMULATION,
+            "w per touched element",
+            pinned=pin,
         ),
-        parts.masters_away(master, pinned=pins_masters),
-        parts.gradients_away(master, pinned=pin, piece=by_group),
-        Component("16-bit staging", staging, parts.OPTIMIZER, "w per owned element", pinned=pin),
-        parts.moments_away(state),
+        categories.offloaded_masters(master, pinned=pins_masters),
+        categories.offloaded_gradients(master, pinned=pin, piece=by_group),
+        Component(
+            "16-bit staging", staging, categories.OPTIMIZER, "w per owned element", pinned=pin
+        ),
+        categories.offloaded_moments(state),
     ]
     return [each for each in found if each.bytes]
 
 
 def _unswapped(job: Workload, pin: bool) -> list[Component]:
     """What stays in main memory beside the pool: fp32 gradients, and sub-groups too small."""
-    own, formula = job.owned, f"{parts.PER_OWNED}, to the step"
+    own, formula = job.owned, f"{categories.PER_OWNED}, to the step"
     each = min(own, job.effective.zero.sub_group_size) * 4
-    kept = [Component("gradients", own * 4, parts.OPTIMIZER, formula, pinned=pin, piece=each)]
+    kept = [Component("gradients", own * 4, categories.OPTIMIZER, formula, pinned=pin, piece=each)]
     if not is_swapped(job):
         state = job.optimizer.state_bytes(own, job.state_width)
         small = "sub-groups below 1 MiB are not swapped"
-        group = f"{parts.ZERO}/sub_group_size"
-        kept.append(Component(parts.MASTERS, own * 4, group, small, pinned=pin))
-        kept.append(Component(parts.MOMENTS.name, state, group, small))
+        group = f"{categories.ZERO}/sub_group_size"
+        kept.append(Component(categories.MASTERS, own * 4, group, small, pinned=pin))
+        kept.append(Component(categories.MOMENTS.name, state, group, small))
     return kept
 
 
 def _pool(job: Workload, offload: Offload) -> list[Component]:
-    own, pin, count_key = job.owned, offload.pin_memory, f"{parts.OPTIMIZER}/buffer_count"
+    own, pin, count_key = job.owned, offload.pin_memory, f"{categories.OPTIMIZER}/buffer_count"
     each = min(own, job.effective.zero.sub_group_size) * 4
     count = offload.buffer_count * (2 if offload.pipeline_read or offload.pipeline_write else 1)
     formula = "buffer_count x largest sub-group x 4"
     return [
         Component(
-            "gradient shards", own * job.width, parts.OPTIMIZER, "w per owned element", pinned=pin
+            "gradient shards",
+            own * job.width,
+            categories.OPTIMIZER,
+            "w per owned element",
+            pinned=pin,
         ),
         Component("swap buffers", count * each, count_key, formula, pinned=True, piece=each),
     ]
@@ -100,11 +110,13 @@ def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     if offload.tier is Tier.HOST:
         amount, formula = shards * job.width, "w per owned element"
         # Laid together in page-locked memory, whatever ``pin_memory`` says.
-        return [Component("weights", amount, parts.PARAMETERS, formula, pinned=True)]
+        return [Component("weights", amount, categories.PARAMETERS, formula, pinned=True)]
     pool = offload.buffer_count * offload.buffer_size * job.width
     kept = min(shards, offload.max_in_cpu) * job.width
     formula = "buffer_count x size x w"
     return [
-        Component("swap buffers", pool, f"{parts.PARAMETERS}/buffer_size", formula, pinned=True),
-        Component("weights kept", kept, f"{parts.PARAMETERS}/max_in_cpu", "max_in_cpu x w"),
+        Component(
+            "swap buffers", pool, f"{categories.PARAMETERS}/buffer_size", formula, pinned=True
+        ),
+        Component("weights kept", kept, f"{categories.PARAMETERS}/max_in_cpu", "max_in_cpu x w"),
     ]

@@ -1,6 +1,6 @@
 """What earlier releases of DeepSpeed allocated otherwise.
 
-Found in the sources of 0.3.16, 0.4.0, 0.5.10, 0.6.7, 0.7.7, 0.12.6, 0.13.5, 0.14.0, 0.14.5,
+SearchResult in the sources of 0.3.16, 0.4.0, 0.5.10, 0.6.7, 0.7.7, 0.12.6, 0.13.5, 0.14.0, 0.14.5,
 0.16.9, 0.17.6, 0.18.9, 0.19.2, 0.19.5, 0.19.6 and 0.19.7 beside 0.19.8; the 4.5 in the history of
 DeepSpeed (commits 41db1c2f0 and cfa63f5da). Where the two releases around a change are far apart
 the later one is written here. Releases that were run with their live tensors counted: ``RUN``.

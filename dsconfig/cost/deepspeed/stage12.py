@@ -1,6 +1,7 @@
 """Stages 1 and 2: weights whole, optimizer state divided; gradients go through buckets."""
 
-from dsconfig.cost.deepspeed import parts
+from dsconfig.cost.categories import MOMENTS, TEMPORARIES
+from dsconfig.cost.deepspeed import categories
 from dsconfig.cost.deepspeed.buckets import (
     Buckets,
     Partition,
@@ -16,7 +17,6 @@ from dsconfig.cost.deepspeed.releases import (
 )
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import muon_bytes
-from dsconfig.cost.parts import MOMENTS, TEMPORARIES
 from dsconfig.cost.timeline import (
     Timeline,
     Trace,
@@ -31,7 +31,7 @@ from dsconfig.runtimes.effective import Tier
 
 def simulate(job: Workload) -> Trace:
     """The rank with the most to hold, from creation to the step."""
-    line = Timeline(job.room)
+    line = Timeline(job.memory_budget)
     partition = Partition.largest(job)
     _create(job, line, partition)
     line.enter(Phase.FORWARD)
@@ -60,9 +60,9 @@ def _orthogonalize(job: Workload, line: Timeline, partition: Partition) -> None:
     if not cost.leaves_to_adam or job.effective.zero.optimizer_tier is not Tier.DEVICE:
         return
     width = gradient_width(job)
-    line.hold(parts.ORTHOGONALIZED, _muons(job, partition) * width)
-    line.blink(parts.ORTHOGONALIZED, muon_bytes(job, width))
-    line.free(parts.ORTHOGONALIZED)
+    line.hold(categories.ORTHOGONALIZED, _muons(job, partition) * width)
+    line.hold_briefly(categories.ORTHOGONALIZED, muon_bytes(job, width))
+    line.free(categories.ORTHOGONALIZED)
 
 
 def _muons(job: Workload, partition: Partition) -> int:
@@ -73,23 +73,23 @@ def _muons(job: Workload, partition: Partition) -> int:
 def _create(job: Workload, line: Timeline, partition: Partition) -> None:
     width, own = job.width, partition.elements
     trainable = partition.total
-    line.hold(parts.WEIGHTS, (trainable + job.frozen_elements) * width)
+    line.hold(categories.WEIGHTS, (trainable + job.frozen_elements) * width)
     if flattens_on_device(job):
-        line.blink(parts.FLAT_WEIGHTS, trainable * width)
+        line.hold_briefly(categories.FLAT_WEIGHTS, trainable * width)
     if job.effective.zero.optimizer_tier is not Tier.DEVICE:
         largest = job.largest_trained
-        line.hold(parts.OFFLOAD_SCRATCH, largest * width)
+        line.hold(categories.OFFLOAD_SCRATCH, largest * width)
         return
     master = own * job.master_width
-    line.hold(parts.MASTER, master)
-    line.blink(parts.FLAT_GRADIENT, own * width)
-    line.blink(parts.ZERO_GRADIENT, master)
+    line.hold(categories.MASTER, master)
+    line.hold_briefly(categories.FLAT_GRADIENT, own * width)
+    line.hold_briefly(categories.ZERO_GRADIENT, master)
     state = job.optimizer.state_bytes(own, job.state_width)
     if not job.optimizer.eager:
         line.enter(Phase.FORWARD)
     line.hold(MOMENTS, state)
     if job.optimizer.leaves_to_adam:
-        line.hold(parts.STAGED_MOMENTUM, _muons(job, partition) * gradient_width(job))
+        line.hold(categories.STAGED_MOMENTUM, _muons(job, partition) * gradient_width(job))
 
 
 def flattens_on_device(job: Workload) -> bool:
@@ -113,66 +113,66 @@ def _hold_accumulated(job: Workload, line: Timeline, partition: Partition) -> No
         return
     if job.effective.zero.stage == 1:
         hold_buckets(job, line)  # kept until the boundary
-        line.hold(parts.GRADIENTS, partition.total * gradient_width(job))
+        line.hold(categories.GRADIENTS, partition.total * gradient_width(job))
     elif partition.compact:
-        line.hold(parts.PARTITION, partition.elements * job.accumulation_width)
+        line.hold(categories.PARTITION, partition.elements * job.accumulation_width)
     else:
-        line.hold(parts.ACCUMULATED, partition.touched * job.width)
+        line.hold(categories.ACCUMULATED, partition.touched * job.width)
 
 
 def _step(job: Workload, line: Timeline, partition: Partition) -> None:
     """One parameter group, the worst case: flatten, cast to fp32, update."""
     own = partition.elements
-    gradients = (parts.PARTITION, parts.GRADIENTS, parts.ACCUMULATED)
+    gradients = (categories.PARTITION, categories.GRADIENTS, categories.ACCUMULATED)
     if job.effective.zero.optimizer_tier is not Tier.DEVICE:
         for part in gradients:
             line.free(part)
         passes_whole = MASTERS_PASS_WHOLE <= job.version < MASTERS_PASS_NARROW
         if passes_whole and not job.on_cpu:
-            line.blink(parts.PASSING_MASTER, own * job.master_width)
+            line.hold_briefly(categories.PASSING_MASTER, own * job.master_width)
         return
     # One gradient after the other, before anything is flattened.
     tested = overflow_bytes(job.version, job.effective.numerics)
-    line.blink(parts.OVERFLOW_CHECK, tested * job.largest_trained)
+    line.hold_briefly(categories.OVERFLOW_CHECK, tested * job.largest_trained)
     if partition.compact:
-        line.free(parts.PARTITION)  # it is the fp32 gradient
-        line.hold(parts.STEP_GRADIENT, own * job.master_width)
+        line.free(categories.PARTITION)  # it is the fp32 gradient
+        line.hold(categories.STEP_GRADIENT, own * job.master_width)
     else:
         width = gradient_width(job)
-        line.hold(parts.FLAT_GRADIENT, own * width)
+        line.hold(categories.FLAT_GRADIENT, own * width)
         if width != job.master_width:
-            line.hold(parts.STEP_GRADIENT, own * job.master_width)
-            line.free(parts.FLAT_GRADIENT)
+            line.hold(categories.STEP_GRADIENT, own * job.master_width)
+            line.free(categories.FLAT_GRADIENT)
     for part in gradients:
         line.free(part)
     free_buckets(line)
     temporaries = job.optimizer.temporaries(own, own, on_cpu=job.on_cpu)
-    line.blink(TEMPORARIES, temporaries * job.master_width)
-    line.free(parts.STEP_GRADIENT)
-    line.free(parts.FLAT_GRADIENT)
+    line.hold_briefly(TEMPORARIES, temporaries * job.master_width)
+    line.free(categories.STEP_GRADIENT)
+    line.free(categories.FLAT_GRADIENT)
 
 
 def simulate_fp32_sums(job: Workload) -> Trace:
     """BF16_Optimizer, stage 1 in bf16 with fp32 sums: 16-bit weights and fp32 gradients whole."""
-    line = Timeline(job.room)
+    line = Timeline(job.memory_budget)
     partition = Partition.largest(job)
     own, total = partition.elements, partition.total
     immediate = job.effective.numerics.immediate_grad_update
-    line.hold(parts.WEIGHTS, (total + job.frozen_elements) * job.width)
-    line.blink(parts.FLAT_GRADIENT, total * job.width)
-    line.hold(parts.MASTER, own * 4)
-    line.hold(parts.FULL_GRADIENTS, total * 4)
+    line.hold(categories.WEIGHTS, (total + job.frozen_elements) * job.width)
+    line.hold_briefly(categories.FLAT_GRADIENT, total * job.width)
+    line.hold(categories.MASTER, own * 4)
+    line.hold(categories.FULL_GRADIENTS, total * 4)
     line.enter(Phase.FORWARD)
     line.hold(MOMENTS, job.optimizer.state_bytes(own))
     if job.accumulation > 1 and not immediate:
-        line.hold(parts.GRADIENTS, total * job.width)
+        line.hold(categories.GRADIENTS, total * job.width)
     run_forward(job, line)
     line.enter(Phase.BACKWARD)
-    added = immediate or line.held(parts.GRADIENTS) > 0
-    run_backward_holding(job, line, parts.GRADIENTS, added=added)
-    line.blink(parts.STAGING, total * job.communication_width)
+    added = immediate or line.held_bytes(categories.GRADIENTS) > 0
+    run_backward_holding(job, line, categories.GRADIENTS, added=added)
+    line.hold_briefly(categories.STAGING, total * job.communication_width)
     line.enter(Phase.STEP)
     temporaries = job.optimizer.temporaries(own, own, on_cpu=job.on_cpu)
-    line.blink(TEMPORARIES, temporaries * 4)
-    line.free(parts.GRADIENTS)
+    line.hold_briefly(TEMPORARIES, temporaries * 4)
+    line.free(categories.GRADIENTS)
     return line.trace()

@@ -5,20 +5,20 @@ from functools import lru_cache
 from itertools import islice
 from threading import Lock
 
-from dsconfig.cost.deepspeed import parts
+from dsconfig.cost.categories import MOMENTS, TEMPORARIES
+from dsconfig.cost.deepspeed import categories
 from dsconfig.cost.deepspeed.buckets import NORM_WIDTH
 from dsconfig.cost.deepspeed.coordinator import (
     Coordinator,
     Gather,
-    Pass,
+    IterationKey,
     bucket_width,
     persistent_weights,
 )
 from dsconfig.cost.deepspeed.releases import FLAT_STAGE3, GATHERS_IN_PLACE
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import muon_bytes
-from dsconfig.cost.parts import MOMENTS, TEMPORARIES
-from dsconfig.cost.timeline import Recorder, Stretch, Timeline, Trace, run_backward, run_forward
+from dsconfig.cost.timeline import Recorder, Segment, Timeline, Trace, run_backward, run_forward
 from dsconfig.cost.workload import OUTSIDE, Weight, Weights, Workload
 from dsconfig.runtimes.effective import Tier
 
@@ -30,7 +30,7 @@ BACKLOG_BUCKETS = 3
 
 def simulate(job: Workload) -> Trace:
     """One rank from creation to the step, as from the third iteration on."""
-    line = Timeline(job.room)
+    line = Timeline(job.memory_budget)
     owned = job.shards(job.weights.trained_sizes)
     _create(job, line, owned)
     line.enter(Phase.FORWARD)
@@ -50,29 +50,29 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
         # The whole model goes to the device, and parameters are divided there one by one. Then
         # the shards are laid together by way of the host, and the cache is emptied meanwhile
         # (``defragment``, read in 0.6.7 to 0.19.8).
-        line.hold(parts.CREATED, job.elements * job.width)
-        line.blink(parts.WEIGHTS, job.shard(job.weights.largest) * job.width)
-        line.free(parts.CREATED)
+        line.hold(categories.CREATED, job.elements * job.width)
+        line.hold_briefly(categories.WEIGHTS, job.shard(job.weights.largest) * job.width)
+        line.free(categories.CREATED)
         line.empty_cache()
     if zero.parameter_tier is Tier.DEVICE:
-        line.hold(parts.WEIGHTS, shards * job.width)
+        line.hold(categories.WEIGHTS, shards * job.width)
     if zero.hpz_partition_size > 1:
-        line.hold(parts.SECONDARY, job.elements * job.width // zero.hpz_partition_size)
+        line.hold(categories.SECONDARY, job.elements * job.width // zero.hpz_partition_size)
     if zero.optimizer_tier is Tier.DEVICE:
-        line.hold(parts.MASTER, owned * job.master_width)
+        line.hold(categories.MASTER, owned * job.master_width)
         group = min(owned, zero.sub_group_size)
-        line.blink(parts.ZERO_GRADIENT, group * job.master_width)
+        line.hold_briefly(categories.ZERO_GRADIENT, group * job.master_width)
         if job.optimizer.eager:
             line.hold(MOMENTS, job.optimizer.state_bytes(owned, job.state_width))
     elif zero.offload_optimizer is not None and zero.offload_optimizer.ratio < 1:
         kept = owned - int(owned * zero.offload_optimizer.ratio)
-        line.hold(parts.MASTER, kept * job.master_width)
+        line.hold(categories.MASTER, kept * job.master_width)
         line.hold(MOMENTS, job.optimizer.state_bytes(kept, job.state_width))
     if job.version >= FLAT_STAGE3:
-        line.hold(parts.BUCKET, zero.reduce_bucket_size * bucket_width(job))
+        line.hold(categories.BUCKET, zero.reduce_bucket_size * bucket_width(job))
     if zero.optimizer_tier is Tier.DEVICE:
-        line.hold(parts.GRADIENT_SHARDS, owned * job.accumulation_width)
-    line.blink(parts.CREATION_GATHER, _creation_gather(job))
+        line.hold(categories.GRADIENT_SHARDS, owned * job.accumulation_width)
+    line.hold_briefly(categories.CREATION_GATHER, _creation_gather(job))
 
 
 def _creation_gather(job: Workload) -> int:
@@ -96,29 +96,29 @@ def _hold_copies(job: Workload, line: Timeline) -> None:
         job.weights[index].elements for index in persistent_weights(job.weights, job.effective.zero)
     )
     if Gather.of(job) is not Gather.VIEW:
-        line.hold(parts.PERSISTENT, small * job.width)
-    line.free(parts.SECONDARY)  # given up at the end of each step
+        line.hold(categories.PERSISTENT, small * job.width)
+    line.free(categories.SECONDARY)  # given up at the end of each step
 
 
 class Recording:
-    """Gathers, releases and reductions of one iteration, by stretches in the order of use.
+    """Gathers, releases and reductions of one iteration, by segments in the order of use.
 
     Recorded no further than somebody has replayed: one that runs out of room leaves the rest.
     """
 
-    def __init__(self, job: Pass) -> None:
-        self._ahead = _ModelPass(job).stretches()
-        self._recorded: list[Stretch] = []
+    def __init__(self, job: IterationKey) -> None:
+        self._ahead = _Iteration(job).segments()
+        self._recorded: list[Segment] = []
         self._lock = Lock()
 
-    def __iter__(self) -> Iterator[Stretch]:
+    def __iter__(self) -> Iterator[Segment]:
         place = 0
         while place < len(self._recorded) or self._record(place):
             yield self._recorded[place]
             place += 1
 
     def _record(self, place: int) -> bool:
-        """Whether there is a stretch of this place, which may be the next one."""
+        """Whether there is a segment of this place, which may be the next one."""
         with self._lock:
             if place == len(self._recorded):
                 self._recorded.extend(islice(self._ahead, 1))
@@ -127,38 +127,38 @@ class Recording:
 
 def _run(job: Workload, line: Timeline) -> None:
     """Forward and backward."""
-    stretches = iter(recording_of(Pass.of(job)))
-    run_forward(job, line, lambda _, __: line.replay(next(stretches)))
+    segments = iter(recording_of(IterationKey.of(job)))
+    run_forward(job, line, lambda _, __: line.replay(next(segments)))
     line.enter(Phase.BACKWARD)
     _make_buckets(job, line)
-    run_backward(job, line, lambda _, __: line.replay(next(stretches)))
-    line.replay(next(stretches))  # the last bucket
-    line.free(parts.BACKLOG)
+    run_backward(job, line, lambda _, __: line.replay(next(segments)))
+    line.replay(next(segments))  # the last bucket
+    line.free(categories.BACKLOG)
     if job.version < FLAT_STAGE3:
-        line.free(parts.BUCKET)
-        line.free(parts.SECOND_BUCKET)
+        line.free(categories.BUCKET)
+        line.free(categories.SECOND_BUCKET)
 
 
 def _make_buckets(job: Workload, line: Timeline) -> None:
     """Before 0.6.0: one in each backward, two with overlap_comm."""
     zero = job.effective.zero
-    if zero.contiguous_gradients and not line.held(parts.BUCKET):
+    if zero.contiguous_gradients and not line.held_bytes(categories.BUCKET):
         amount = zero.reduce_bucket_size * job.width
-        line.hold(parts.BUCKET, amount)
+        line.hold(categories.BUCKET, amount)
         if zero.overlap_comm:
-            line.hold(parts.SECOND_BUCKET, amount)
+            line.hold(categories.SECOND_BUCKET, amount)
 
 
 @lru_cache(maxsize=64)
-def recording_of(job: Pass) -> Recording:
+def recording_of(job: IterationKey) -> Recording:
     """One iteration; all that share it replay the same."""
     return Recording(job)
 
 
-class _ModelPass:
+class _Iteration:
     """Forward and backward over the modules, with gathers, releases and reductions."""
 
-    def __init__(self, job: Pass) -> None:
+    def __init__(self, job: IterationKey) -> None:
         self._job, self._line = job, Recorder()
         self._modules = _modules_of(job.weights)
         self._stretches = _in_modules(job.weights, self._modules)
@@ -168,13 +168,13 @@ class _ModelPass:
         self._in_fill = 0  # gradients in the bucket
         self._largest = 0  # elements of the largest of them
 
-    def stretches(self) -> Iterator[Stretch]:
+    def segments(self) -> Iterator[Segment]:
         """One iteration from its beginning to its end: forward, backward, the last bucket."""
         for _, modules in self._stretches:
             self._use(modules)
             yield self._line.cut()
-        for stretch in reversed(self._stretches):
-            yield self._backward(*stretch)
+        for segment in reversed(self._stretches):
+            yield self._backward(*segment)
         self._reduce()
         yield self._line.cut()
 
@@ -182,7 +182,7 @@ class _ModelPass:
         return modules if self._job.recomputes and block != OUTSIDE else []
 
     def _order(self) -> list[int]:
-        """Modules as they run in one iteration: forward, then backward by stretches."""
+        """Modules as they run in one iteration: forward, then backward by segments."""
         order = list(range(len(self._modules)))
         for block, modules in reversed(self._stretches):
             order += self._recomputed(block, modules)
@@ -194,7 +194,7 @@ class _ModelPass:
             self._coordinator.fetch(module)
             self._coordinator.release(module)
 
-    def _backward(self, block: int, modules: list[int]) -> Stretch:
+    def _backward(self, block: int, modules: list[int]) -> Segment:
         self._use(self._recomputed(block, modules))
         weights = self._job.weights
         for module in reversed(modules):
@@ -209,15 +209,15 @@ class _ModelPass:
         """One gradient: into the bucket, which is emptied first if it would run over."""
         job, line = self._job, self._line
         size = job.zero.reduce_bucket_size
-        line.hold(parts.GRADIENTS, elements * job.width)
+        line.hold(categories.GRADIENTS, elements * job.width)
         if self._fill + elements > size:
             self._reduce()
         self._largest = max(self._largest, elements)
         if elements <= size and job.zero.contiguous_gradients:
-            line.free(parts.GRADIENTS, elements * job.width)
+            line.free(categories.GRADIENTS, elements * job.width)
             if self._waits:  # with a stream of its own the reduction lets go of it buckets later
-                room = BACKLOG_BUCKETS * size * job.width - line.held(parts.BACKLOG)
-                line.hold(parts.BACKLOG, min(room, elements * job.width))
+                room = BACKLOG_BUCKETS * size * job.width - line.held_bytes(categories.BACKLOG)
+                line.hold(categories.BACKLOG, min(room, elements * job.width))
         self._fill += elements
         self._in_fill += 1
         if elements > size:
@@ -231,21 +231,21 @@ class _ModelPass:
         in_bucket = job.zero.contiguous_gradients and not alone
         is_wide = job.bucket_width == job.communication_width
         if job.communication_width != job.width and not (in_bucket and is_wide):
-            line.hold(parts.CAST, amount)  # else the bucket itself has the communication dtype
+            line.hold(categories.CAST, amount)  # else the bucket itself has the communication dtype
         if self._in_fill > 1:
-            line.hold(parts.STAGING, amount)
+            line.hold(categories.STAGING, amount)
         if job.on_cpu:
-            line.blink(parts.GLOO_COPY, amount)
-        self._send()
-        line.free(parts.STAGING)
-        line.free(parts.CAST)
+            line.hold_briefly(categories.GLOO_COPY, amount)
+        self._offload_gradients()
+        line.free(categories.STAGING)
+        line.free(categories.CAST)
         self._fill = self._in_fill = self._largest = 0
         # What never fitted in the bucket is freed with its reduction.
         largest = job.zero.reduce_bucket_size * job.width
-        if line.held(parts.GRADIENTS) > largest:
-            line.free(parts.GRADIENTS)
+        if line.held_bytes(categories.GRADIENTS) > largest:
+            line.free(categories.GRADIENTS)
 
-    def _send(self) -> None:
+    def _offload_gradients(self) -> None:
         """Parts of gradients go to the host one by one: each comes back once, to be added to or to
         have its norm taken in fp64, by 2.5e8 elements (``partition_grads``)."""
         job = self._job
@@ -253,9 +253,9 @@ class _ModelPass:
             return
         part = -(-self._largest // job.sending)
         back = 0 if job.on_cpu else part * job.width
-        self._line.hold(parts.SENT_GRADIENT, back)
-        self._line.blink(parts.GRADIENT_NORM, min(part, NORM_ELEMENTS) * NORM_WIDTH)
-        self._line.free(parts.SENT_GRADIENT)
+        self._line.hold(categories.SENT_GRADIENT, back)
+        self._line.hold_briefly(categories.GRADIENT_NORM, min(part, NORM_ELEMENTS) * NORM_WIDTH)
+        self._line.free(categories.SENT_GRADIENT)
 
 
 def _modules_of(weights: Sequence[Weight]) -> list[list[int]]:
@@ -267,11 +267,11 @@ def _modules_of(weights: Sequence[Weight]) -> list[list[int]]:
 
 
 def _in_modules(weights: Weights, modules: list[list[int]]) -> list[tuple[int, list[int]]]:
-    """(block, places of its modules) of each stretch, in order."""
+    """(block, places of its modules) of each segment, in order."""
     place = {index: place for place, indices in enumerate(modules) for index in indices}
     return [
         (block, list(dict.fromkeys(place[index] for index in indices)))
-        for block, indices in weights.stretches
+        for block, indices in weights.segments
     ]
 
 
@@ -281,27 +281,27 @@ def _orthogonalize(job: Workload, line: Timeline) -> None:
     width = job.communication_width
     matrices = int(job.trained * (1 - job.optimizer.share_of_adam))
     gathered = min(matrices, max(job.effective.zero.reduce_bucket_size, job.largest_trained))
-    line.blink(parts.ORTHOGONALIZED, 2 * gathered * width + muon_bytes(job, width))
+    line.hold_briefly(categories.ORTHOGONALIZED, 2 * gathered * width + muon_bytes(job, width))
 
 
 def _step(job: Workload, line: Timeline, owned: int) -> None:
     """One sub-group after the other; whole parameters are given up and gathered again."""
     zero = job.effective.zero
-    persistent = line.held(parts.PERSISTENT)
-    line.free(parts.PERSISTENT)
+    persistent = line.held_bytes(categories.PERSISTENT)
+    line.free(categories.PERSISTENT)
     if zero.optimizer_tier is Tier.DEVICE:
         if job.optimizer.leaves_to_adam:
             _orthogonalize(job, line)
         group = min(owned, zero.sub_group_size)
-        line.hold(parts.FLAT_GRADIENT, group * job.accumulation_width)
+        line.hold(categories.FLAT_GRADIENT, group * job.accumulation_width)
         if job.accumulation_width != job.master_width:
-            line.hold(parts.STEP_GRADIENT, group * job.master_width)
-            line.free(parts.FLAT_GRADIENT)
+            line.hold(categories.STEP_GRADIENT, group * job.master_width)
+            line.free(categories.FLAT_GRADIENT)
         temporaries = job.optimizer.temporaries(group, group, on_cpu=job.on_cpu)
-        line.blink(TEMPORARIES, temporaries * job.master_width)
-        line.free(parts.STEP_GRADIENT)
-        line.free(parts.FLAT_GRADIENT)
-    line.free(parts.SECONDARY)
-    line.hold(parts.PERSISTENT, persistent)
+        line.hold_briefly(TEMPORARIES, temporaries * job.master_width)
+        line.free(categories.STEP_GRADIENT)
+        line.free(categories.FLAT_GRADIENT)
+    line.free(categories.SECONDARY)
+    line.hold(categories.PERSISTENT, persistent)
     if Gather.of(job) is Gather.RANKS:
-        line.blink(parts.GATHER_COPY, persistent)
+        line.hold_briefly(categories.GATHER_COPY, persistent)

@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from dsconfig import tiles
-from dsconfig.cost.dsengine import parts
+from dsconfig.cost.dsengine import categories
 from dsconfig.cost.dsengine.sharding import Group, shard_width
-from dsconfig.cost.timeline import Part, Timeline
+from dsconfig.cost.timeline import Category, Timeline
 from dsconfig.cost.workload import Weight, Workload
 from dsconfig.runtimes.effective import Tier
 
@@ -49,57 +49,57 @@ class Collectives:
         self._wire = job.communication_width
         self._last = 0  # bytes of the flat output of the gather before
 
-    def gather_to_stay(self, group: Group, part: Part) -> None:
+    def gather_to_stay(self, group: Group, part: Category) -> None:
         """Gather a unit once, through a buffer that goes at once."""
         line, amount = self._line, group.whole * self._width
         through = amount if self._ranks > 1 else 0
-        line.hold(parts.GATHER_BUFFER, through)
+        line.hold(categories.GATHER_BUFFER, through)
         line.hold(part, amount)
         self._copy_alone(group)
-        line.free(parts.GATHER_BUFFER, through)
+        line.free(categories.GATHER_BUFFER, through)
 
     def start_gather(self, group: Group) -> None:
         if self._ranks > 1:
             copied = group.whole if self._moves else group.trainable if self._casts else 0
             cast = copied * self._width // self._ranks
-            self._line.hold(parts.CAST_SHARDS, cast)
+            self._line.hold(categories.CAST_SHARDS, cast)
             self._take_output(group.whole)
-            self._line.free(parts.CAST_SHARDS)
+            self._line.free(categories.CAST_SHARDS)
 
     def _take_output(self, elements: int) -> None:
-        self._line.hold(parts.GATHER_BUFFER, elements * self._width)
+        self._line.hold(categories.GATHER_BUFFER, elements * self._width)
 
     def arrive(self, group: Group, *, forward: bool) -> None:
         """The gather is over: the parameters are copied out."""
         line, amount = self._line, group.whole * self._width
-        line.hold(parts.GATHERED, amount)
+        line.hold(categories.GATHERED, amount)
         self._copy_alone(group)
-        line.free(parts.GATHER_BUFFER, self._last if forward else amount)
+        line.free(categories.GATHER_BUFFER, self._last if forward else amount)
         self._last = amount if forward else 0
 
     def _copy_alone(self, group: Group) -> None:
         """One rank gathers nothing: shards are moved or cast one by one."""
         if self._ranks == 1 and (self._moves or self._casts):
             copied = group.copied if self._moves else group.copied_trained
-            self._line.blink(parts.CAST_SHARDS, copied * self._width)
+            self._line.hold_briefly(categories.CAST_SHARDS, copied * self._width)
 
     def end_forward(self) -> None:
-        self._line.free(parts.GATHER_BUFFER, self._last)
+        self._line.free(categories.GATHER_BUFFER, self._last)
         self._last = 0
 
     def take_input(self, elements: int) -> None:
         """The gradients of a unit are about to be laid into one tensor."""
-        self._line.free(parts.REDUCE_INPUT)
-        self._line.hold(parts.REDUCE_INPUT, elements * self._held)
+        self._line.free(categories.REDUCE_INPUT)
+        self._line.hold(categories.REDUCE_INPUT, elements * self._held)
 
     def reduce(self, elements: int, *, may_wait: bool) -> None:
         """Reduce what has been laid there."""
         if self._held != self._wire:
-            self._line.blink(parts.CAST_INPUT, elements * self._wire)
+            self._line.hold_briefly(categories.CAST_INPUT, elements * self._wire)
 
     def end_backward(self) -> None:
-        self._line.free(parts.REDUCE_INPUT)
-        self._line.free(parts.GATHER_BUFFER)
+        self._line.free(categories.REDUCE_INPUT)
+        self._line.free(categories.GATHER_BUFFER)
 
 
 class Exchange(Collectives):
@@ -107,13 +107,13 @@ class Exchange(Collectives):
 
     def __init__(self, job: Workload, line: Timeline) -> None:
         super().__init__(job, line)
-        self._gathers = _Buffers(line, parts.GATHER_BUFFER, self._width)
+        self._gathers = _Buffers(line, categories.GATHER_BUFFER, self._width)
         self._arriving: list[int] = []
         self._arrived: list[int] = []
-        self._inputs = _Buffers(line, parts.EXCHANGED, self._held)
+        self._inputs = _Buffers(line, categories.EXCHANGED, self._held)
         self._pieces = self._inputs  # one pool for each dtype
         if self._held != self._wire:
-            self._pieces = _Buffers(line, parts.EXCHANGED, self._wire)
+            self._pieces = _Buffers(line, categories.EXCHANGED, self._wire)
         self._lent = 0
         self._cast = 0
         self._under_way: list[tuple[_Buffers, int]] = []
@@ -128,7 +128,7 @@ class Exchange(Collectives):
         self._arrived.clear()
 
     def arrive(self, group: Group, *, forward: bool) -> None:
-        self._line.hold(parts.GATHERED, group.whole * self._width)
+        self._line.hold(categories.GATHERED, group.whole * self._width)
         if self._arriving:
             self._arrived.append(self._arriving.pop(0))
 
@@ -140,7 +140,7 @@ class Exchange(Collectives):
 
     def reduce(self, elements: int, *, may_wait: bool) -> None:
         cast = elements * self._wire if self._held != self._wire else 0
-        self._line.hold(parts.CAST_INPUT, cast)
+        self._line.hold(categories.CAST_INPUT, cast)
         self._finish()
         self._cast = cast
         for _ in range(self._ranks - 1):
@@ -150,7 +150,7 @@ class Exchange(Collectives):
             self._finish()
 
     def _finish(self) -> None:
-        self._line.free(parts.CAST_INPUT, self._cast)
+        self._line.free(categories.CAST_INPUT, self._cast)
         self._cast = 0
         while self._under_way:
             buffers, size = self._under_way.pop()
@@ -167,7 +167,7 @@ class Exchange(Collectives):
 class _Buffers:
     """Sizes, in elements, of the buffers that nobody uses."""
 
-    def __init__(self, line: Timeline, part: Part, width: int) -> None:
+    def __init__(self, line: Timeline, part: Category, width: int) -> None:
         self._line, self._part, self._width = line, part, width
         self._free: list[int] = []
 

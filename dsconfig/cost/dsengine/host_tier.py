@@ -6,9 +6,15 @@ files that the kernel pages (``dsengine.tiers.mapped``).
 """
 
 from dsconfig import tiles
+from dsconfig.cost.categories import (
+    OPTIMIZER,
+    PARAMETERS,
+    offloaded_gradients,
+    offloaded_masters,
+    offloaded_moments,
+)
 from dsconfig.cost.dsengine.sharding import host_share, moves_masters, shard_bytes, shard_width
 from dsconfig.cost.estimate import Component, Phase
-from dsconfig.cost.parts import OPTIMIZER, PARAMETERS, gradients_away, masters_away, moments_away
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
 
@@ -30,8 +36,8 @@ def on_nvme(job: Workload) -> list[Component]:
     found: list[Component] = []
     if zero.optimizer_tier is Tier.NVME:
         own = host_share(job)[1]
-        found.append(masters_away(own * 4))
-        found.append(moments_away(job.optimizer.state_bytes(own)))
+        found.append(offloaded_masters(own * 4))
+        found.append(offloaded_moments(job.optimizer.state_bytes(own)))
     if zero.offload_param is not None and zero.parameter_tier is Tier.NVME:
         filed = shard_bytes(job) - _kept(job, zero.offload_param)
         found.append(Component("weights", filed, PARAMETERS, SHARDS))
@@ -41,10 +47,15 @@ def on_nvme(job: Workload) -> list[Component]:
 def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     own, pin = host_share(job)[1], offload.pin_memory
     state = job.optimizer.state_bytes(own)
-    gradients = gradients_away(own * 4, pinned=pin)
+    gradients = offloaded_gradients(own * 4, pinned=pin)
     staging = _staging(job, own, pinned=pin)
     if offload.tier is Tier.HOST:
-        return [masters_away(own * 4, pinned=pin), gradients, moments_away(state), *staging]
+        return [
+            offloaded_masters(own * 4, pinned=pin),
+            gradients,
+            offloaded_moments(state),
+            *staging,
+        ]
     segments = 1 + state // max(1, 4 * own)
     tile = min(own, tiles.filed_tile_elements(job.effective.zero.sub_group_size, segments))
     count = tiles.buffers(offload.buffer_count, segments, -(-own // max(1, tile)))
@@ -73,7 +84,7 @@ def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     ]
     if job.effective.zero.offload_optimizer is None:
         state = job.optimizer.state_bytes(job.owned)
-        found.append(moments_away(state, PARAMETERS))
+        found.append(offloaded_moments(state, PARAMETERS))
     return found
 
 

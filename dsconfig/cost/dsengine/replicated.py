@@ -1,10 +1,10 @@
 """Stage 0: DistributedDataParallel with gradients as views of its buckets."""
 
-from dsconfig.cost.dsengine import parts
+from dsconfig.cost.categories import MOMENTS, TEMPORARIES
+from dsconfig.cost.dsengine import categories
 from dsconfig.cost.dsengine.collectives import broadcast_bytes
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import temporary_bytes
-from dsconfig.cost.parts import MOMENTS, TEMPORARIES
 from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, trained_backwards
 from dsconfig.cost.workload import Workload
 
@@ -13,7 +13,7 @@ MASTER_WIDTH = 4
 
 def simulate(job: Workload) -> Trace:
     """Every rank holds everything; in mixed precision an fp32 master of what is trained."""
-    line = Timeline(job.room)
+    line = Timeline(job.memory_budget)
     trained = job.trained
     last = job.trainable[-1].elements if job.trainable else 0
     _create(job, line, trained)
@@ -23,36 +23,36 @@ def simulate(job: Workload) -> Trace:
     line.enter(Phase.FORWARD)
     sums = _width_of_sums(job)
     if job.accumulation > 1:
-        line.hold(parts.KEPT_GRADIENTS, trained * job.width)
-        line.hold(parts.SUMS, trained * sums)
+        line.hold(categories.KEPT_GRADIENTS, trained * job.width)
+        line.hold(categories.SUMS, trained * sums)
     run_forward(job, line)
     line.enter(Phase.BACKWARD)
 
     def differentiate(_: int, indices: list[int]) -> None:
         for index in trained_backwards(job, indices):
             amount = job.weights[index].elements * job.width
-            line.blink(parts.GRADIENTS, amount)
+            line.hold_briefly(categories.GRADIENTS, amount)
             if job.ranks == 1 and job.accumulation == 1:
-                line.hold(parts.KEPT_GRADIENTS, amount)
+                line.hold(categories.KEPT_GRADIENTS, amount)
             elif job.accumulation > 1 and job.ranks > 1:
-                line.free(parts.KEPT_GRADIENTS, amount)  # from here on a view of the bucket
+                line.free(categories.KEPT_GRADIENTS, amount)  # from here on a view of the bucket
             if job.accumulation == 1:
-                line.hold(parts.SUMS, job.weights[index].elements * sums)
+                line.hold(categories.SUMS, job.weights[index].elements * sums)
 
     run_backward(job, line, differentiate)
     line.enter(Phase.STEP)
     if sums:
-        line.free(parts.KEPT_GRADIENTS)
+        line.free(categories.KEPT_GRADIENTS)
     if job.mixed and sums != MASTER_WIDTH:
         if job.ranks == 1 and not sums:  # views of no bucket: each goes once it has been cast
-            line.free(parts.KEPT_GRADIENTS, (trained - last) * job.width)
-        line.hold(parts.STEP_GRADIENT, trained * MASTER_WIDTH)
-        line.free(parts.KEPT_GRADIENTS)
-        line.free(parts.SUMS)
-    line.blink(TEMPORARIES, temporary_bytes(job, trained, lambda whole: whole))
-    line.free(parts.STEP_GRADIENT)
-    line.free(parts.SUMS)
-    line.free(parts.KEPT_GRADIENTS)
+            line.free(categories.KEPT_GRADIENTS, (trained - last) * job.width)
+        line.hold(categories.STEP_GRADIENT, trained * MASTER_WIDTH)
+        line.free(categories.KEPT_GRADIENTS)
+        line.free(categories.SUMS)
+    line.hold_briefly(TEMPORARIES, temporary_bytes(job, trained, lambda whole: whole))
+    line.free(categories.STEP_GRADIENT)
+    line.free(categories.SUMS)
+    line.free(categories.KEPT_GRADIENTS)
     return line.trace()
 
 
@@ -63,19 +63,19 @@ def _width_of_sums(job: Workload) -> int:
 
 
 def _create(job: Workload, line: Timeline, trained: int) -> None:
-    line.hold(parts.BUILT, (job.elements if job.on_cpu else trained) * 4)
-    line.hold(parts.WHOLE, job.frozen_elements * job.width)  # cast on its way
-    line.free(parts.BUILT, job.frozen_elements * 4 if job.on_cpu else 0)
+    line.hold(categories.BUILT, (job.elements if job.on_cpu else trained) * 4)
+    line.hold(categories.WHOLE, job.frozen_elements * job.width)  # cast on its way
+    line.free(categories.BUILT, job.frozen_elements * 4 if job.on_cpu else 0)
     if job.ranks > 1:
-        line.blink(parts.BROADCAST, broadcast_bytes(job, job.weights))
+        line.hold_briefly(categories.BROADCAST, broadcast_bytes(job, job.weights))
     if not job.mixed:
-        line.free(parts.BUILT)  # the same tensors from here on
-    line.hold(parts.MASTER, trained * MASTER_WIDTH)
+        line.free(categories.BUILT)  # the same tensors from here on
+    line.hold(categories.MASTER, trained * MASTER_WIDTH)
     if job.mixed and job.trainable:
         first = job.trainable[0].elements * job.width
-        line.blink(parts.WHOLE, first)  # cast one by one, each fp32 original then goes
-    line.free(parts.BUILT)
+        line.hold_briefly(categories.WHOLE, first)  # cast one by one, each fp32 original then goes
+    line.free(categories.BUILT)
     if job.mixed:
-        line.hold(parts.WHOLE, trained * job.width)
+        line.hold(categories.WHOLE, trained * job.width)
     if job.ranks > 1:
-        line.hold(parts.BUCKETS, trained * job.width)
+        line.hold(categories.BUCKETS, trained * job.width)

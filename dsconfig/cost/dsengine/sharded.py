@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from dsconfig import tiles
-from dsconfig.cost.dsengine import parts, replicated
+from dsconfig.cost.categories import MOMENTS, TEMPORARIES
+from dsconfig.cost.dsengine import categories, replicated
 from dsconfig.cost.dsengine.collectives import Collectives, Exchange, broadcast_bytes, held_width
 from dsconfig.cost.dsengine.sharding import (
     Group,
@@ -15,8 +16,14 @@ from dsconfig.cost.dsengine.sharding import (
 )
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import temporary_bytes
-from dsconfig.cost.parts import MOMENTS, TEMPORARIES
-from dsconfig.cost.timeline import ActivationParts, Part, Recorder, Stretch, Timeline, Trace
+from dsconfig.cost.timeline import (
+    ActivationCategories,
+    Category,
+    Recorder,
+    Segment,
+    Timeline,
+    Trace,
+)
 from dsconfig.cost.workload import OUTSIDE, Weight, Workload
 from dsconfig.runtimes.effective import Precision, Tier
 
@@ -33,24 +40,24 @@ class _Run:
 
     def __init__(self, job: Workload) -> None:
         self._job = job
-        self._line = Timeline(job.room)
+        self._line = Timeline(job.memory_budget)
         self._groups = groups_of(job)
         zero = job.effective.zero
         self._on_device = zero.optimizer_tier is Tier.DEVICE
-        self._rests_on_device = zero.parameter_tier is Tier.DEVICE
+        self._shards_on_device = zero.parameter_tier is Tier.DEVICE
         self._has_masters = not moves_masters(job)
         self._shard_width = shard_width(job)
         self._keeps_gradients = not zero.reduces_every_pass and job.accumulation > 1
         # Those of an offloaded optimizer leave while backward runs, and are summed there.
         self._sums_shards = zero.reduces_every_pass and job.accumulation > 1 and self._on_device
-        self._leaves = not (self._rests_on_device and self._on_device)
-        self._whole_part = parts.PERSISTENT if zero.stage == 3 else parts.WHOLE
+        self._offloads_gradients = not (self._shards_on_device and self._on_device)
+        self._unsharded_category = categories.PERSISTENT if zero.stage == 3 else categories.WHOLE
         exchanges = job.on_cpu and job.ranks > 1
-        self._travel = (Exchange if exchanges else Collectives)(job, self._line)
-        self._coming: set[int] = set()  # places of the groups whose gather is under way
-        self._here: set[int] = set()
-        self._tiles_here = 0 if self._on_device else host_share(job)[0]
-        self._behind = _behind(self._groups)
+        self._collectives = (Exchange if exchanges else Collectives)(job, self._line)
+        self._arriving: set[int] = set()  # places of the groups whose gather is under way
+        self._gathered: set[int] = set()
+        self._device_tile_elements = 0 if self._on_device else host_share(job)[0]
+        self._backward_prefetch = _backward_prefetch(self._groups)
 
     def trace(self) -> Trace:
         self._create()
@@ -70,22 +77,22 @@ class _Run:
         whole until its shards are made.
         """
         job, line = self._job, self._line
-        whole_model = job.on_cpu and not job.builds_in_pieces
-        if whole_model:
-            line.hold(parts.BUILT, job.elements * 4)
-        made: dict[int, Stretch] = {}
+        full_model = job.on_cpu and not job.builds_in_pieces
+        if full_model:
+            line.hold(categories.BUILT, job.elements * 4)
+        made: dict[int, Segment] = {}
         for group in self._groups:
             if group.alike not in made:
-                made[group.alike] = self._unit_made(group, whole_model)
+                made[group.alike] = self._unit_made(group, full_model)
             line.replay(made[group.alike])
         for place, group in enumerate(self._groups):
             if not group.gathered:
-                self._travel.gather_to_stay(group, self._whole_part)
-                self._here.add(place)
-                self._settle(group)
-        line.free(parts.BUILT)
-        line.hold(parts.TILES, self._tiles_here * 4)
-        if not self._leaves and job.optimizer.eager:
+                self._collectives.gather_to_stay(group, self._unsharded_category)
+                self._gathered.add(place)
+                self._alias_unsharded(group)
+        line.free(categories.BUILT)
+        line.hold(categories.TILES, self._device_tile_elements * 4)
+        if not self._offloads_gradients and job.optimizer.eager:
             self._hold_moments()
 
     def _hold_moments(self) -> None:
@@ -93,27 +100,27 @@ class _Run:
         state = self._job.optimizer.state_bytes(trained // self._job.ranks)
         self._line.hold(MOMENTS, state)
 
-    def _unit_made(self, group: Group, whole_model: bool) -> Stretch:
+    def _unit_made(self, group: Group, full_model: bool) -> Segment:
         """A unit comes and is cut, as all that are like it."""
         job, line = self._job, Recorder()
         weights = [job.weights[index] for index in group.weights]
         frozen = (group.whole - group.trainable) * job.width
-        if not whole_model:
-            line.hold(parts.BUILT, group.trainable * 4 + frozen)
+        if not full_model:
+            line.hold(categories.BUILT, group.trainable * 4 + frozen)
         elif job.mixed:
-            line.hold(parts.NARROWED, frozen)
+            line.hold(categories.NARROWED, frozen)
         if job.ranks > 1:
-            line.blink(parts.BROADCAST, broadcast_bytes(job, weights))
+            line.hold_briefly(categories.BROADCAST, broadcast_bytes(job, weights))
         if not self._has_masters:
-            self._narrow(line, weights, stays=whole_model)
-        if not self._rests_on_device:  # shards leave one by one
+            self._narrow(line, weights, stays=full_model)
+        if not self._shards_on_device:  # shards leave one by one
             each = (job.shard(weight.elements) * shard_width(job, weight) for weight in weights)
-            line.blink(parts.SHARDS, max(each))
+            line.hold_briefly(categories.SHARDS, max(each))
         for part, amount in self._divided(group).items():
             line.hold(part, amount)
-        if not whole_model:
-            line.free(parts.BUILT)
-        line.free(parts.NARROWED)
+        if not full_model:
+            line.free(categories.BUILT)
+        line.free(categories.NARROWED)
         return line.cut()
 
     def _narrow(self, line: Timeline, weights: Sequence[Weight], *, stays: bool) -> None:
@@ -121,90 +128,93 @@ class _Run:
         for weight in weights:
             if weight.trainable:
                 elements = padded(weight, self._job.ranks)
-                line.hold(parts.NARROWED, elements * self._shard_width)
-                line.free(parts.BUILT, 0 if stays else elements * 4)
+                line.hold(categories.NARROWED, elements * self._shard_width)
+                line.free(categories.BUILT, 0 if stays else elements * 4)
 
-    def _divided(self, group: Group) -> dict[Part, int]:
+    def _divided(self, group: Group) -> dict[Category, int]:
         """Bytes of this rank's part of a unit."""
-        if not self._rests_on_device:
+        if not self._shards_on_device:
             return {}
         ranks = self._job.ranks
         trained, frozen = group.trainable // ranks, (group.whole - group.trainable) // ranks
         return {
-            parts.MASTER if self._has_masters else parts.SHARDS: trained * self._shard_width,
-            parts.FROZEN: frozen * self._job.width,
+            categories.MASTER if self._has_masters else categories.SHARDS: trained
+            * self._shard_width,
+            categories.FROZEN: frozen * self._job.width,
         }
 
-    def _settle(self, group: Group) -> None:
+    def _alias_unsharded(self, group: Group) -> None:
         """Parts of the dtype of what is whole at rest live inside it from here on."""
         for part, amount in self._divided(group).items():
-            if part is parts.FROZEN or self._shard_width == self._job.width:
+            if part is categories.FROZEN or self._shard_width == self._job.width:
                 self._line.free(part, amount)
 
     def _hold_states(self) -> None:
         job, line = self._job, self._line
         trained = sum(group.trainable for group in self._groups)
-        if not self._leaves and not job.optimizer.eager:
+        if not self._offloads_gradients and not job.optimizer.eager:
             self._hold_moments()
-        line.hold(parts.TILES, self._tiles_here * 4)  # gradients, kept for the next step
-        line.hold(MOMENTS, job.optimizer.state_bytes(self._tiles_here))
+        line.hold(
+            categories.TILES, self._device_tile_elements * 4
+        )  # gradients, kept for the next step
+        line.hold(MOMENTS, job.optimizer.state_bytes(self._device_tile_elements))
         if self._keeps_gradients:
             # Between passes gradients are kept as they will enter their reduction.
-            line.hold(parts.KEPT_GRADIENTS, trained * held_width(job))
-        if self._sums_shards and self._rests_on_device:
-            line.hold(parts.SHARDED_GRADIENTS, trained // job.ranks * self._shard_width)
+            line.hold(categories.KEPT_GRADIENTS, trained * held_width(job))
+        if self._sums_shards and self._shards_on_device:
+            line.hold(categories.SHARDED_GRADIENTS, trained // job.ranks * self._shard_width)
 
     def _forward(self) -> None:
         line, job = self._line, self._job
-        activations = ActivationParts(job)
+        activations = ActivationCategories(job)
         saved = job.activations
         activations.hold_in_flight(line)
         line.hold(activations.outside, saved.outside)
         counted: set[int] = set()
         for place, group in enumerate(self._groups):
-            self._bring(place, forward=True)
-            self._fetch(group.ahead)
+            self._ensure_gathered(place, forward=True)
+            self._prefetch(group.ahead)
             if group.block != OUTSIDE and group.block not in counted:
                 counted.add(group.block)
                 line.hold(activations.kept, saved.per_block)
             if group.freed_after_forward:
-                self._drop(place)
-        self._travel.end_forward()
+                self._reshard(place)
+        self._collectives.end_forward()
         missing = max(0, saved.blocks - len(counted))
         line.hold(activations.kept, saved.per_block * missing)
         line.hold(activations.logits, saved.logits_forward)
 
-    def _bring(self, place: int, *, forward: bool) -> None:
+    def _ensure_gathered(self, place: int, *, forward: bool) -> None:
         """Have a unit whole, waiting for its gather where that is under way."""
-        if place in self._here:
+        if place in self._gathered:
             return
-        self._fetch((place,))
-        self._travel.arrive(self._groups[place], forward=forward)
-        self._coming.discard(place)
-        self._here.add(place)
+        self._prefetch((place,))
+        self._collectives.arrive(self._groups[place], forward=forward)
+        self._arriving.discard(place)
+        self._gathered.add(place)
 
-    def _fetch(self, places: tuple[int, ...]) -> None:
+    def _prefetch(self, places: tuple[int, ...]) -> None:
         for place in places:
-            if place not in self._here and place not in self._coming:
-                self._travel.start_gather(self._groups[place])
-                self._coming.add(place)
+            if place not in self._gathered and place not in self._arriving:
+                self._collectives.start_gather(self._groups[place])
+                self._arriving.add(place)
 
-    def _drop(self, place: int) -> None:
+    def _reshard(self, place: int) -> None:
         group = self._groups[place]
-        if group.gathered and place in self._here:
-            self._line.free(parts.GATHERED, group.whole * self._job.width)
-            self._here.discard(place)
+        if group.gathered and place in self._gathered:
+            self._line.free(categories.GATHERED, group.whole * self._job.width)
+            self._gathered.discard(place)
 
     def _backward(self) -> None:
         line, job = self._line, self._job
-        activations, saved = ActivationParts(job), job.activations
+        activations, saved = ActivationCategories(job), job.activations
         line.hold(activations.logits, max(0, saved.logits_backward - saved.logits_forward))
         line.free(activations.logits)
         done: set[int] = set()
         for place in reversed(range(len(self._groups))):
             group = self._groups[place]
-            self._bring(place, forward=False)
-            self._fetch(self._behind[place])
+            self._ensure_gathered(place, forward=False)
+            self._prefetch(self._backward_prefetch[place])
             first = group.block != OUTSIDE and group.block not in done
             if first:
                 done.add(group.block)
@@ -213,8 +223,8 @@ class _Run:
             if first:
                 line.free(activations.working)
                 line.free(activations.kept, saved.per_block)
-        self._travel.end_backward()
-        line.free(parts.REDUCE_OUTPUT)
+        self._collectives.end_backward()
+        line.free(categories.REDUCE_OUTPUT)
         line.free(activations.kept)
         line.free(activations.outside)
         line.free(activations.in_flight)
@@ -224,44 +234,44 @@ class _Run:
         """The gradients of one unit appear and are reduced."""
         line, job, group = self._line, self._job, self._groups[place]
         if not group.trainable:
-            self._drop(place)
+            self._reshard(place)
             return
         held = job.width
         if self._keeps_gradients:
             if held_width(job) != job.width:  # added to sums of a wider dtype
                 held = held_width(job)
-                line.blink(parts.GRADIENTS, group.trainable * job.width)
+                line.hold_briefly(categories.GRADIENTS, group.trainable * job.width)
             else:
-                line.blink(parts.GRADIENTS, group.last_gradient * job.width)
-            line.free(parts.KEPT_GRADIENTS, group.trainable * held)
-        line.hold(parts.GRADIENTS, group.trainable * held)
-        self._drop(place)
+                line.hold_briefly(categories.GRADIENTS, group.last_gradient * job.width)
+            line.free(categories.KEPT_GRADIENTS, group.trainable * held)
+        line.hold(categories.GRADIENTS, group.trainable * held)
+        self._reshard(place)
         self._reduce(group, held)
 
     def _reduce(self, group: Group, held: int) -> None:
         """``held``: bytes per element of what is laid into the reduction's input."""
         line, job = self._line, self._job
         wire, same = held_width(job), held_width(job) == self._shard_width
-        self._travel.take_input(group.trainable)
+        self._collectives.take_input(group.trainable)
         kept = group.last_gradient if job.ranks > 1 else 0
-        line.free(parts.GRADIENTS, max(0, (group.trainable - kept) * held))
+        line.free(categories.GRADIENTS, max(0, (group.trainable - kept) * held))
         reduced = group.trainable // job.ranks
-        line.hold(parts.REDUCE_OUTPUT, reduced * wire)
-        read_at_once = self._sums_shards or self._leaves or not same
+        line.hold(categories.REDUCE_OUTPUT, reduced * wire)
+        read_at_once = self._sums_shards or self._offloads_gradients or not same
         alone = job.effective.zero.mics_shard_size <= 0
-        self._travel.reduce(group.trainable, may_wait=alone and not read_at_once)
+        self._collectives.reduce(group.trainable, may_wait=alone and not read_at_once)
         # What is summed over replicas is held until backward ends, unless it stays as it is.
-        held_on = job.replicas > 1 and (self._leaves or not same)
+        held_on = job.replicas > 1 and (self._offloads_gradients or not same)
         shard = reduced * self._shard_width
         if not same:
-            line.hold(parts.SHARDED_GRADIENTS, shard)
+            line.hold(categories.SHARDED_GRADIENTS, shard)
         if not held_on:
-            line.free(parts.REDUCE_OUTPUT)
+            line.free(categories.REDUCE_OUTPUT)
         if same and not held_on:
-            line.hold(parts.SHARDED_GRADIENTS, shard)
-        if self._sums_shards or self._leaves:
-            line.free(parts.SHARDED_GRADIENTS, shard)  # added to the sum, or moved to the host
-        line.free(parts.GRADIENTS)
+            line.hold(categories.SHARDED_GRADIENTS, shard)
+        if self._sums_shards or self._offloads_gradients:
+            line.free(categories.SHARDED_GRADIENTS, shard)  # added to the sum, or moved to the host
+        line.free(categories.GRADIENTS)
 
     def _round_sums(self) -> None:
         """A window's sum is kept to the precision of the accumulation dtype."""
@@ -269,18 +279,18 @@ class _Run:
         narrow = job.effective.numerics.grad_accum_dtype is not Precision.FP32
         summed = job.accumulation > 1 or job.communication_width != job.accumulation_width
         if job.effective.zero.reduces_every_pass and narrow and summed and self._on_device:
-            held = self._line.held(parts.SHARDED_GRADIENTS) // self._shard_width
-            self._line.blink(parts.ROUNDED, held * job.accumulation_width)
+            held = self._line.held_bytes(categories.SHARDED_GRADIENTS) // self._shard_width
+            self._line.hold_briefly(categories.ROUNDED, held * job.accumulation_width)
 
     def _step(self) -> None:
         """Update the shards, let the gradients go, bring what is whole up to date in place."""
         line, job = self._line, self._job
-        here = self._tiles_here if self._leaves else job.owned
-        line.blink(TEMPORARIES, temporary_bytes(job, here, job.shard))
-        line.free(parts.SHARDED_GRADIENTS)
-        line.free(parts.KEPT_GRADIENTS)
+        here = self._device_tile_elements if self._offloads_gradients else job.owned
+        line.hold_briefly(TEMPORARIES, temporary_bytes(job, here, job.shard))
+        line.free(categories.SHARDED_GRADIENTS)
+        line.free(categories.KEPT_GRADIENTS)
         if job.ranks > 1:
-            line.blink(parts.PACKED, self._small_bytes())
+            line.hold_briefly(categories.PACKED, self._small_bytes())
 
     def _small_bytes(self) -> int:
         """Whole parameters that are gathered in one flat buffer after an update."""
@@ -295,7 +305,7 @@ class _Run:
         return sum(size for size in sizes if size < tiles.PACKED_BELOW)
 
 
-def _behind(groups: Sequence[Group]) -> list[tuple[int, ...]]:
+def _backward_prefetch(groups: Sequence[Group]) -> list[tuple[int, ...]]:
     """By place, what is gathered in backward while a unit computes: forward's order, reversed."""
     asked: list[list[int]] = [[] for _ in groups]
     for place, group in enumerate(groups):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from dsconfig import tiles
 from dsconfig.cost.workload import Weight, Workload
-from dsconfig.units import Unit, cap_of, order_of_use, placed, units
+from dsconfig.units import Unit, cap_of, order_of_use, unit_schedules, units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def groups_of(job: Workload) -> tuple[Group, ...]:
     divided, used = layout.divided, layout.used
     if zero.stage != 3:
         return tuple(layout.groups[index] for index in used)
-    places = placed(divided, layout.sizes, zero, used)
+    places = unit_schedules(divided, layout.sizes, zero, used)
     turn = {index: turn for turn, index in enumerate(used)}
     return tuple(
         replace(
@@ -82,7 +82,7 @@ def _layout(job: Workload) -> _Layout:
 def _laid_out(job: Workload, cap: int) -> _Layout:
     model = job.model
     if model.root is None:
-        made = tuple((tuple(indices), block) for block, indices in job.weights.stretches)
+        made = tuple((tuple(indices), block) for block, indices in job.weights.segments)
         divided = tuple(_unit(job, indices) for indices, _ in made)
         used = tuple(range(len(divided)))
     else:

@@ -37,11 +37,11 @@ COLOURS = (
 """More than any estimate has components, so that no two of them look alike."""
 
 
-BESIDE = {MARGIN: "////", OUTSIDE: "....", MOVED: "xxxx"}
+BESIDE_PEAK = {MARGIN: "////", OUTSIDE: "....", MOVED: "xxxx"}
 """What is not allocated and has to fit too, hatched."""
 
 
-def write_chart(estimate: Estimate, path: Path) -> None:
+def write_plot(estimate: Estimate, path: Path) -> None:
     """Draw what must fit at each choice's peak, in GiB: components, then margin and context.
 
     Raises ValueError for a suffix other than png, svg or pdf, or without matplotlib.
@@ -62,7 +62,7 @@ def write_chart(estimate: Estimate, path: Path) -> None:
         colour = COLOURS[index % len(COLOURS)]
         axes.barh(range(len(options)), widths, left=left, label=name, color=colour)
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    for name, hatch in BESIDE.items():
+    for name, hatch in BESIDE_PEAK.items():
         widths = [option.device.beside_peak.get(name, 0) / GIB for option in options]
         if any(widths):
             look = {"color": "#e8e8e8", "edgecolor": "#777777", "hatch": hatch, "linewidth": 0}
@@ -72,7 +72,7 @@ def write_chart(estimate: Estimate, path: Path) -> None:
     axes.set_ylim(-0.75, len(options) - 0.25)
     axes.set_xlabel("GiB per GPU that must fit, at the peak")
     axes.set_title(title(estimate))
-    card = _mark_card(axes, options)
+    card = _mark_capacity(axes, options)
     axes.set_xlim(0, 1.03 * max(*left, card) or None)
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
     figure.savefig(path)
@@ -84,7 +84,7 @@ def title(estimate: Estimate) -> str:
     return f"{estimate.inputs.get('model') or 'model'} on {gpus} GPU{'s' if gpus != 1 else ''}"
 
 
-def _mark_card(axes: Any, options: list[Option]) -> float:
+def _mark_capacity(axes: Any, options: list[Option]) -> float:
     """A line where the card ends, and where that is in GiB; 0 without a card."""
     cards = {fit.memory_bytes: fit.device for option in options for fit in option.fits}
     if len(cards) != 1:
@@ -116,7 +116,9 @@ def at_peak_names(options: list[Option]) -> list[str]:
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
-def page(estimate: Estimate, verdict: str = "", remedies: Sequence[Mapping[str, Any]] = ()) -> str:
+def html_page(
+    estimate: Estimate, verdict: str = "", remedies: Sequence[Mapping[str, Any]] = ()
+) -> str:
     """HTML with stacked bars by choice and phase, formulas on hover, and a sortable table.
 
     ``verdict`` and ``remedies`` (as in JSON) stand at its head.

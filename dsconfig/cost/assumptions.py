@@ -11,9 +11,9 @@ from itertools import islice
 from dsconfig.cost.activations import is_flash
 from dsconfig.cost.deepspeed.releases import BEFORE_CHANGES
 from dsconfig.cost.estimate import Option
+from dsconfig.cost.estimator import estimate_option
 from dsconfig.cost.families import family_of
 from dsconfig.cost.loss import Loss
-from dsconfig.cost.pricing import price
 from dsconfig.cost.search import verdict_on
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime
@@ -21,7 +21,7 @@ from dsconfig.runtimes.effective import Effective
 
 
 @dataclass(frozen=True, slots=True)
-class Unsaid:
+class Assumption:
     """Another answer, by the flag that would give it, and what the run needs then."""
 
     flag: str
@@ -29,14 +29,14 @@ class Unsaid:
     fits: bool
 
 
-def deciding(
+def decisive_assumptions(
     option: Option,
     effective: Effective,
     facts: Facts,
     program: Runtime,
     *,
     release_is_known: bool,
-) -> tuple[Unsaid, ...]:
+) -> tuple[Assumption, ...]:
     """Answers that turn the verdict of ``option`` on a known card, one for each question."""
     if not option.fits:
         return ()
@@ -55,9 +55,9 @@ def deciding(
     return tuple(found)
 
 
-def _answered(flag: str, effective: Effective, facts: Facts, program: Runtime) -> Unsaid:
-    option = price(effective, facts, runtime=program)
-    return Unsaid(flag, option, verdict_on(option, effective, facts).fits)
+def _answered(flag: str, effective: Effective, facts: Facts, program: Runtime) -> Assumption:
+    option = estimate_option(effective, facts, runtime=program)
+    return Assumption(flag, option, verdict_on(option, effective, facts).fits)
 
 
 _SETTLES_LOSS = {"loss", "use_liger_kernel", "torch_compile"}

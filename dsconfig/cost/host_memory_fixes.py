@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from dsconfig.cost.pricing import price
+from dsconfig.cost.estimator import estimate_option
 from dsconfig.facts.facts import Facts
 from dsconfig.report.sizes import gib
 from dsconfig.runtimes.effective import Effective, Offload, Tier
@@ -25,7 +25,7 @@ def ways_to_fit(
         ranks, here = facts.world_size or 1, facts.nodes or 1
         each = max(1, ranks // here)
         there = here if nodes is None else nodes
-        option = price(config, replace(facts, world_size=each * there, nodes=there))
+        option = estimate_option(config, replace(facts, world_size=each * there, nodes=there))
         return option.host.bytes // each if in_process else option.host.bytes
 
     ways = [

@@ -13,12 +13,12 @@ from dsconfig.cost.activations import (
     recompute_of,
 )
 from dsconfig.cost.buckets import bucket_rule_bytes
+from dsconfig.cost.categories import MASTERS
 from dsconfig.cost.estimate import DeviceMemory, Estimate, Fit, Option, Phase, Step, TierMemory
-from dsconfig.cost.parts import MASTERS
 from dsconfig.cost.pipeline import workloads
 from dsconfig.cost.step_time import step_time
 from dsconfig.cost.tiers import host_memory, nvme_memory
-from dsconfig.cost.timeline import SHAPED, OutOfRoom, Trace
+from dsconfig.cost.timeline import SHAPED, BudgetExceeded, Trace
 from dsconfig.cost.workload import Workload
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime, runtime_of
@@ -33,7 +33,7 @@ def estimate(
 
     Raises ValueError when the facts name no model or no number of devices.
     """
-    option = price(effective, facts, runtime=runtime)
+    option = estimate_option(effective, facts, runtime=runtime)
     in_force = facts_in_force(effective, facts, runtime_of(runtime))
     return Estimate(options=(option,), inputs=inputs_of(effective, in_force, runtime))
 
@@ -54,14 +54,16 @@ def facts_in_force(effective: Effective, facts: Facts, program: Runtime) -> Fact
     return split.with_arguments(asked)
 
 
-def price(effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine") -> Option:
+def estimate_option(
+    effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine"
+) -> Option:
     """One choice of stage and offload, in full."""
     program = runtime_of(runtime)
     facts = facts_in_force(effective, facts, program)
-    return _priced(workloads(effective, facts, program), effective, facts, program)
+    return _option(workloads(effective, facts, program), effective, facts, program)
 
 
-def price_if_held(
+def estimate_if_fits(
     effective: Effective,
     facts: Facts,
     *,
@@ -78,10 +80,12 @@ def price_if_held(
     jobs = workloads(effective, facts, program)
     if len(jobs) == 1 and not below(*_below_device(jobs[0], program)):
         return None
-    room = _room(facts)
+    budget = _allocation_budget(facts)
     try:
-        return _priced([replace(job, room=room) for job in jobs], effective, facts, program)
-    except OutOfRoom:
+        return _option(
+            [replace(job, memory_budget=budget) for job in jobs], effective, facts, program
+        )
+    except BudgetExceeded:
         return None
 
 
@@ -91,7 +95,7 @@ def _below_device(job: Workload, program: Runtime) -> tuple[TierMemory, TierMemo
     return host_memory(job, is_deepspeed=is_deepspeed), nvme_memory(job, is_deepspeed=is_deepspeed)
 
 
-def _priced(
+def _option(
     jobs: Sequence[Workload], effective: Effective, facts: Facts, program: Runtime
 ) -> Option:
     simulate = simulator_of(program)
@@ -103,7 +107,7 @@ def _priced(
     device = DeviceMemory(
         components=trace.components(),
         phase_bytes=MappingProxyType(trace.peaks),
-        rest_bytes=MappingProxyType(trace.rests),
+        end_bytes=MappingProxyType(trace.end_bytes),
         peak_bytes=trace.peak,
         peak_phase=trace.peak_phase,
         low_bytes=low,
@@ -174,7 +178,7 @@ def _reserved(pooled: int, facts: Facts, margin: float = hardware.RESERVED_OVER_
     return int((pooled + hardware.workspace_bytes(capability)) * margin)
 
 
-def _room(facts: Facts) -> int | None:
+def _allocation_budget(facts: Facts) -> int | None:
     """The most bytes allocated that the card holds: pools take no less than what is in them."""
     if facts.device_bytes is None or facts.on_cpu:
         return facts.device_bytes

@@ -1,81 +1,81 @@
 """The components of a dsengine run, each with the key that causes it."""
 
-from dsconfig.cost.parts import ACCUMULATION, OPTIMIZER, STAGE, ZERO
-from dsconfig.cost.timeline import Part
+from dsconfig.cost.categories import ACCUMULATION, OPTIMIZER, STAGE, ZERO
+from dsconfig.cost.timeline import Category
 
-BUILT = Part("model as built", "", "fp32, before it is divided")
-NARROWED = Part(
+BUILT = Category("model as built", "", "fp32, before it is divided")
+NARROWED = Category(
     "a unit in the compute dtype",
     OPTIMIZER,
     "w per element, while it is divided: its masters have gone to the host",
 )
-BROADCAST = Part(
+BROADCAST = Category(
     "broadcast of the first rank's weights", "", "tensors laid together, 256 MiB at a time"
 )
-MASTER = Part(
+MASTER = Category(
     "fp32 master weights",
     STAGE,
     "4 per trained element, divided by the ranks from stage 1; in fp32 part of what is whole",
 )
-SHARDS = Part(
+SHARDS = Category(
     "weight shards",
     OPTIMIZER,
     "w per element / ranks; the masters are on the host",
 )
-FROZEN = Part("frozen weight shards", STAGE, "w per element, divided by the ranks from stage 1")
-TILES = Part(
+FROZEN = Category("frozen weight shards", STAGE, "w per element, divided by the ranks from stage 1")
+TILES = Category(
     "fp32 weights and gradients of tiles",
     f"{OPTIMIZER}/ratio",
     "4 + 4 per element of the tiles that stay on the device",
 )
-WHOLE = Part("weights whole at rest", STAGE, "w per element below stage 3")
-PERSISTENT = Part(
+WHOLE = Category("weights whole at rest", STAGE, "w per element below stage 3")
+PERSISTENT = Category(
     "persistent units",
     f"{ZERO}/stage3_param_persistence_threshold",
     "units of small parameters only stay whole",
 )
-GATHERED = Part("gathered units", f"{ZERO}/stage3_max_reuse_distance", "w per element in use")
-GATHER_BUFFER = Part(
+GATHERED = Category("gathered units", f"{ZERO}/stage3_max_reuse_distance", "w per element in use")
+GATHER_BUFFER = Category(
     "gather buffer",
     f"{ZERO}/reduce_bucket_size",
     "one unit once more, while it is gathered",
     stream="gather",
     communicated=True,
 )
-SHARDED_GRADIENTS = Part(
+SHARDED_GRADIENTS = Category(
     "gradient shards", STAGE, "4 per owned element, backward to step", stream="reduce"
 )
-GRADIENTS = Part("gradients of a unit", STAGE, "w per element until they are reduced")
-KEPT_GRADIENTS = Part("gradients not yet reduced", ACCUMULATION, "w per element between passes")
-SUMS = Part(
+GRADIENTS = Category("gradients of a unit", STAGE, "w per element until they are reduced")
+KEPT_GRADIENTS = Category("gradients not yet reduced", ACCUMULATION, "w per element between passes")
+SUMS = Category(
     "sums of a window's gradients",
     "/data_types/grad_accum_dtype",
     "at stage 0, per trainable element, where it is not the dtype of the model",
 )
-CAST_INPUT = Part(
+CAST_INPUT = Category(
     "gradients cast to the wire", "/communication_data_type", "one unit, summed in a wider dtype"
 )
-BUCKETS = Part(
+BUCKETS = Category(
     "gradient buckets", f"{ZERO}/reduce_bucket_size", "w per trainable element, the whole run"
 )
-REDUCE_INPUT = Part(
+REDUCE_INPUT = Category(
     "reduce-scatter input", "/communication_data_type", "one unit", communicated=True
 )
-REDUCE_OUTPUT = Part(
+REDUCE_OUTPUT = Category(
     "reduce-scatter output",
     "/communication_data_type",
     "one unit / ranks",
     stream="reduce",
     communicated=True,
 )
-EXCHANGED = Part(
+EXCHANGED = Category(
     "buffers of the exchange", "", "on CPU, over gloo: a unit to send, its pieces from other ranks"
 )
-CAST_SHARDS = Part("shards cast for a gather", STAGE, "w per element of a unit / ranks")
-PACKED = Part(
+CAST_SHARDS = Category("shards cast for a gather", STAGE, "w per element of a unit / ranks")
+PACKED = Category(
     "small parameters, packed", STAGE, "parameters below 1 MiB, gathered together after an update"
 )
-ROUNDED = Part(
+ROUNDED = Category(
     "gradients in the accumulation dtype", "/data_types/grad_accum_dtype", "per owned element"
 )
-STEP_GRADIENT = Part("fp32 gradient for the step", "", "4 per element")
+STEP_GRADIENT = Category("fp32 gradient for the step", "", "4 per element")

@@ -1,11 +1,11 @@
-"""What the pictures rest on: no two components share a colour, and words fit the data."""
+"""What the plots rest on: no two components share a colour, and words fit the data."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dsconfig.cost.pictures import COLOURS, title, write_chart
+from dsconfig.cost.plots import COLOURS, title, write_plot
 from dsconfig.cost.search import table
 from dsconfig.facts.gathering import gather
 
@@ -26,7 +26,7 @@ def test_the_bars_of_the_chart_end_where_the_card_has_to_reach(
     drawn: list[Any] = []
     monkeypatch.setattr(figures.Figure, "savefig", lambda self, _: drawn.append(self))
     found = table(gather(world_size=8, params="7e9", device=device, device_memory="80GiB"))
-    write_chart(found, tmp_path / "chart.png")
+    write_plot(found, tmp_path / "chart.png")
     (axes,) = drawn[0].axes
     ends = dict[float, float]()
     for bar in axes.patches:

@@ -2,7 +2,7 @@
 
 from dsconfig.batch import STEPS
 from dsconfig.cost.estimate import Component
-from dsconfig.cost.timeline import Part
+from dsconfig.cost.timeline import Category
 from dsconfig.schema import paths
 from dsconfig.source.pointer import from_dotted
 
@@ -12,20 +12,22 @@ OPTIMIZER, PARAMETERS = from_dotted(paths.OFFLOAD_OPTIMIZER), from_dotted(paths.
 ACCUMULATION = from_dotted(STEPS)
 
 MASTERS, PER_OWNED = "master weights", "4 per owned element"
-MOMENTS = Part("optimizer state", "/optimizer/type", "state bytes per owned element")
-TEMPORARIES = Part("optimizer temporaries", "/optimizer/type", "unfused kernels only")
+MOMENTS = Category("optimizer state", "/optimizer/type", "state bytes per owned element")
+TEMPORARIES = Category("optimizer temporaries", "/optimizer/type", "unfused kernels only")
 
 
-def masters_away(amount: int, *, pinned: bool = False) -> Component:
+def offloaded_masters(amount: int, *, pinned: bool = False) -> Component:
     """fp32 masters that are not on the device."""
     return Component(MASTERS, amount, OPTIMIZER, PER_OWNED, pinned=pinned)
 
 
-def gradients_away(amount: int, *, pinned: bool = False, piece: int | None = None) -> Component:
+def offloaded_gradients(
+    amount: int, *, pinned: bool = False, piece: int | None = None
+) -> Component:
     """Gradients in the width of those masters."""
     return Component("gradients", amount, OPTIMIZER, PER_OWNED, pinned=pinned, piece=piece)
 
 
-def moments_away(amount: int, pointer: str = OPTIMIZER) -> Component:
+def offloaded_moments(amount: int, pointer: str = OPTIMIZER) -> Component:
     """The states of an optimizer that are not on the device."""
     return Component(MOMENTS.name, amount, pointer, "state per owned element")
