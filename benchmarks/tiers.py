@@ -73,7 +73,7 @@ def bound(elements: int, **settings: Any) -> tuple[Any, Callable[[], None]]:
         weight.sum().backward()
 
     def step() -> None:
-        binding.gradients(iter(binding.departed.items()))
+        binding.gradients(iter(binding.offloaded_gradients.items()))
         binding.step()
         binding.drop_gradients()
 

@@ -42,7 +42,7 @@ def main() -> None:
     )
     from torch.distributed.run import main as torchrun
 
-    from dsengine.observation.events import tell
+    from dsengine.observation.events import emit
 
     if meeting:
         from dsconfig import launched
@@ -55,21 +55,21 @@ def main() -> None:
             if asked.rank != 0:
                 threading.Thread(target=_end_without, args=(asked.endpoint,), daemon=True).start()
         except MeetingError as refused:
-            tell("refused", why=str(refused))
+            emit("refused", why=str(refused))
             raise SystemExit(launched.REFUSED) from None
     else:
         arguments = ["--standalone", *arguments]
     try:
         torchrun(arguments)
     except (RendezvousConnectionError, RendezvousTimeoutError) as error:
-        tell("refused", why=_without_rendezvous(meeting, error))
+        emit("refused", why=_without_rendezvous(meeting, error))
         raise SystemExit(1) from error
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
         code = own_end(first)
         is_own = code >= 0
         killed = "" if is_own else f"was killed by {signal.Signals(-code).name}"
-        tell("ended", of=rank, how=killed or f"ended with exit code {code}")
+        emit("ended", of=rank, how=killed or f"ended with exit code {code}")
         print(error, file=sys.stderr)
         raise SystemExit(code if is_own else 128 - code) from None  # what shells know a signal by
 
@@ -90,7 +90,7 @@ def _end_without(endpoint: str) -> None:
     ranks nothing is done: they notice by themselves, and may have something to save.
     """
     from dsconfig import launched
-    from dsengine.observation.events import tell
+    from dsengine.observation.events import emit
 
     if sys.platform != "linux":  # which children live is not known
         return
@@ -99,7 +99,7 @@ def _end_without(endpoint: str) -> None:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
         if launched.living_children() or _is_reached(endpoint):
             since = time.monotonic()
-    tell("refused", why=_gone(endpoint, "it does not answer"))
+    emit("refused", why=_gone(endpoint, "it does not answer"))
     os._exit(1)
 
 

@@ -1,15 +1,15 @@
-"""What the engine uses of PyTorch without a promise that it stays: all of it, and nowhere else.
+"""Every private PyTorch name the engine uses. No other file of dsengine uses any.
 
-Each part says why nothing public does, and what has to hold. ``tests/engine_torch`` holds the
-torch that is installed to every part, and says in words what changed when it no longer does: that
-test, run with a new release of torch, is the list of what has to be looked at.
+Each section states why no public API is enough and what is assumed. ``tests/engine_torch`` checks
+the installed torch against every section; run it with a new torch release to list what changed.
 
-Patched for the whole process, while a ``with`` lasts: ``UntypedStorage.resize_`` (``resizes``),
-``torch.distributed.get_backend`` and ``torch.cuda.is_available`` (``fake_process_group``).
-Changed on a model that comes under an engine: the table of parameters of a module
-(``replace_parameter_table``), its ``__deepcopy__`` (``make_copyable``), the hooks by which
-``fully_shard`` swaps shards into state dicts (``release_state_dict_hooks``). All that, and
-``fully_shard`` itself, goes where another ``initialize`` takes a model over (``make_ordinary``).
+Patched for the whole process within a ``with`` block: ``UntypedStorage.resize_``
+(``observe_resizes``), ``torch.distributed.get_backend`` and ``torch.cuda.is_available``
+(``fake_process_group``). Changed on a model under an engine: a module's parameter table
+(``replace_parameter_table``), its ``__deepcopy__`` (``make_copyable``) and the hooks with which
+``fully_shard`` swaps shards into state dicts (``remove_state_dict_hooks``). All of these and
+``fully_shard`` itself are removed when another ``initialize`` takes the model over
+(``remove_fully_shard``).
 """
 
 import pickle
@@ -108,7 +108,7 @@ class ShardedParameter:
         return self._record.mesh_info.shard_mesh_size
 
     @property
-    def rests_on_host(self) -> bool:
+    def is_on_host(self) -> bool:
         return self._record.offload_to_cpu
 
     @property
@@ -158,7 +158,7 @@ class ShardedParameter:
         self._record._setattr_on_modules(nn.Parameter(shard, requires_grad))
         self._record.reset_sharded_param()
 
-    def rest_in(self, flat: Tensor) -> None:
+    def use_memory(self, flat: Tensor) -> None:
         """Let the shard, still the same object, use the memory ``flat``, which has its values."""
         local = cast(DTensor, self.shard)._local_tensor
         self._record._sharded_param_data = flat
@@ -204,7 +204,7 @@ class ShardedParameter:
         if held() is before:
             register(shown)
 
-    def keep_whole(self) -> None:
+    def keep_unsharded(self) -> None:
         """Never free the memory of the whole parameter, also while its shard is registered."""
         self._record.free_unsharded_param = lambda: None
 
@@ -225,7 +225,7 @@ def sharded_parameters(unit: FSDPModule) -> Iterator[ShardedParameter]:
         yield from map(ShardedParameter, group.fsdp_params)
 
 
-def collect(units: Iterable[FSDPModule]) -> list[ShardedParameter]:
+def sharded_parameters_of(units: Iterable[FSDPModule]) -> list[ShardedParameter]:
     """Return the parameters of ``units``, in their order, each once.
 
     Several modules can be one unit; torch gives each of them all parameters of it.
@@ -247,12 +247,12 @@ def is_gathered(unit: FSDPModule) -> bool:
     return any(group.is_unsharded for group in parameter_groups(unit))
 
 
-def gather_asynchronously(root: FSDPModule) -> None:
+def unshard_asynchronously(root: FSDPModule) -> None:
     """Let gathers run beside the CPU's computation; only streams would do that by themselves."""
     root._set_unshard_async_op(True)
 
 
-def settle_root(root: FSDPModule) -> None:
+def initialize_root(root: FSDPModule) -> None:
     """Let ``root`` be the one that ends a backward, whichever module is called first.
 
     Public is the first call alone, which makes a module that is called before it a second root.
@@ -260,7 +260,7 @@ def settle_root(root: FSDPModule) -> None:
     cast(Any, root._get_fsdp_state())._lazy_init()
 
 
-def release_state_dict_hooks(unit: FSDPModule) -> None:
+def remove_state_dict_hooks(unit: FSDPModule) -> None:
     """Take away the hooks by which state dicts swap the shards in.
 
     For a unit that is whole at rest they would turn a plain state dict into one of shards,
@@ -278,7 +278,7 @@ def release_state_dict_hooks(unit: FSDPModule) -> None:
             record._post_load_hook_handle.remove()
 
 
-def reduce_again(unit: FSDPModule) -> None:
+def reduce_late_gradients(unit: FSDPModule) -> None:
     """Reduce gradients that came in late, and add them to the reduced ones. Collective."""
     for group in parameter_groups(unit):
         group.post_backward()
@@ -286,7 +286,7 @@ def reduce_again(unit: FSDPModule) -> None:
         group._training_state = type(group._training_state).IDLE
 
 
-def forget_pass(root: FSDPModule) -> None:
+def abort_pass(root: FSDPModule) -> None:
     """Let the next forward begin anew after an error has ended a forward or a backward.
 
     Otherwise torch waits for ever for the end of that backward: it has noted that what completes
@@ -306,7 +306,7 @@ def forget_pass(root: FSDPModule) -> None:
         each._training_state = type(each._training_state).IDLE
     for unit in units_of(cast(nn.Module, root)):
         for group in parameter_groups(unit):
-            _forget_pass_of(group)
+            _abort_pass_of(group)
     state._state_ctx.iter_forward_root = None
     state._state_ctx.post_backward_final_callback_queued = False
 
@@ -317,7 +317,12 @@ def _gradients_kept(units: Sequence[FSDPModule]) -> Iterator[None]:
 
     The reset does since torch 2.15: those of a window's earlier passes would be lost.
     """
-    leaves = [leaf for each in collect(units) for leaf in each.leaves if leaf.grad is not None]
+    leaves = [
+        leaf
+        for each in sharded_parameters_of(units)
+        for leaf in each.leaves
+        if leaf.grad is not None
+    ]
     held = [(leaf, leaf.grad, getattr(leaf, "grad_dtype", None)) for leaf in leaves]
     yield
     for leaf, gradient, dtype in held:
@@ -327,7 +332,7 @@ def _gradients_kept(units: Sequence[FSDPModule]) -> Iterator[None]:
             leaf.grad = gradient
 
 
-def _forget_pass_of(group: Any) -> None:
+def _abort_pass_of(group: Any) -> None:
     if group._all_gather_result is not None:
         if isinstance(work := group._all_gather_result.all_gather_work, dist.Work):
             work.wait()
@@ -426,7 +431,7 @@ def hooks_below(root: nn.Module) -> set[Hook]:
     }
 
 
-def make_ordinary(root: nn.Module, hooks: Iterable[Hook]) -> None:
+def remove_fully_shard(root: nn.Module, hooks: Iterable[Hook]) -> None:
     """Take ``fully_shard`` off ``root`` and the modules in it, and ``hooks`` off theirs.
 
     ``fully_shard`` cannot be undone by itself. Its parameters stay where they are, shards or
@@ -465,7 +470,7 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def place_of_part(like: DTensor) -> tuple[slice, ...]:
+def shard_slices(like: DTensor) -> tuple[slice, ...]:
     """Return which part of the whole tensor this rank holds, axis by axis."""
     shape, offset = compute_local_shape_and_global_offset(
         like.shape, like.device_mesh, like.placements
@@ -476,18 +481,18 @@ def place_of_part(like: DTensor) -> tuple[slice, ...]:
 # Modules, tensors and autograd
 
 
-class MovedModule(nn.Module):
+class MoveAwareModule(nn.Module):
     """A module that is told when ``to``, ``cuda``, ``half`` ... go through its tensors.
 
     Public hooks there are for calls and state dicts only.
     """
 
-    def while_moved(self) -> AbstractContextManager[None]:
+    def moving_tensors(self) -> AbstractContextManager[None]:
         """Return the context inside which all tensors of the module are moved or cast."""
         raise NotImplementedError
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        with self.while_moved():
+        with self.moving_tensors():
             super()._apply(fn, recurse)
         return self
 
@@ -527,7 +532,7 @@ def replace_parameter_table(module: nn.Module, table: dict[str, Any]) -> None:
     module.__dict__["_parameters"] = table
 
 
-def is_of_torch_func(tensor: Tensor) -> bool:
+def is_functorch_tensor(tensor: Tensor) -> bool:
     """Whether ``torch.func`` computes with ``tensor``: what it calls backward is none of a loss."""
     return _torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
@@ -537,7 +542,7 @@ def version_of(tensor: Tensor) -> int:
     return tensor._version
 
 
-def keeping_versions(tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
+def preserve_versions(tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
     """Inside, writes to ``tensors`` and what shares their memory are not counted."""
     return cast(Any, torch.autograd)._unsafe_preserve_version_counter(tuple(tensors))
 
@@ -570,7 +575,7 @@ READ_OF_A_VALUE: Any = _torch.ops.aten._local_scalar_dense.default
 
 
 @contextmanager
-def resizes(seen: Callable[[torch.UntypedStorage, int], None]) -> Iterator[None]:
+def observe_resizes(seen: Callable[[torch.UntypedStorage, int], None]) -> Iterator[None]:
     """Inside, call ``seen(storage, bytes before)`` after each resize of a storage in place.
 
     ``fully_shard`` frees and refills what it gathers that way, which no dispatcher sees.
@@ -631,7 +636,7 @@ all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gath
 """Every rank's flat tensor into one. Public, but renamed in 2.13, where the old name warns."""
 
 
-def moves(group: dist.ProcessGroup | None, device: str) -> bool:
+def supports_device(group: dist.ProcessGroup | None, device: str) -> bool:
     """Whether ``group``, None for all ranks, can move tensors of devices of that type."""
     group = dist.distributed_c10d._get_default_group() if group is None else group
     return torch.device(device) in group._device_types

@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from dsengine.communication.ending import end_in_order
-from dsengine.observation.events import BETWEEN_STEPS, End, held_bytes, tell_failures, tell_first
+from dsengine.observation.events import (
+    BETWEEN_STEPS,
+    End,
+    emit_failures,
+    emit_from_rank_0,
+    held_bytes,
+)
 from dsengine.programs import run_program
 
 
@@ -31,7 +37,7 @@ class _Steps:
         self._losses: list[Tensor] = []
         self._backward, engine.backward = engine.backward, self.backward
         self._step, engine.step = engine.step, self.step
-        tell_first("engine")
+        emit_from_rank_0("engine")
         self._end = End(engine)
 
     def backward(self, *arguments: Any, **named: Any) -> Any:
@@ -54,7 +60,7 @@ class _Steps:
             seconds = (now - self._since) / self._steps
             rates = self._engine.get_lr() if self._engine.optimizer is not None else []
             rate = float(rates[0]) if rates else None
-            tell_first(
+            emit_from_rank_0(
                 "step",
                 step=done,
                 seconds=seconds,
@@ -79,7 +85,7 @@ def watch() -> None:
         return made
 
     deepspeed.initialize = initialize
-    tell_failures()
+    emit_failures()
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ from dsengine.optimizers import build_optimizer, rebind
 from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding
 from dsengine.optimizers.gradients import global_norm, scale_gradients
-from dsengine.parameters.shards import copy_whole, part_of, whole_of
-from dsengine.simulation.fakes import Operations
+from dsengine.parameters.shards import copy_local_slice, full_tensor_of, local_slice_of
+from dsengine.simulation.fakes import OperationObserver
 from dsengine.tiers import HostBinding, NvmeBinding
 from dsengine.tiers.host import _to_part
 from dsengine.torch_private import as_shard, inputs_to
@@ -140,7 +140,7 @@ def test_the_norm_travels_on_the_device_wherever_gradients_are(
     monkeypatch.setattr("dsengine.optimizers.gradients.device_for", lambda _: home)
     sent: list[torch.device] = []
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, **_: sent.append(tensor.device))
-    with FakeTensorMode(), Operations(), OneDevice():
+    with FakeTensorMode(), OperationObserver(), OneDevice():
         gradients = [torch.ones(3, device=device) for device in on]
         global_norm(gradients, dist.group.WORLD)
         scale_gradients(gradients, 0.5)
@@ -165,14 +165,14 @@ def shard(world: None) -> DTensor:
 
 def test_a_whole_tensor_is_cut_where_it_is(shard: DTensor) -> None:
     whole = torch.arange(32.0).view(16, 2) + 100
-    assert torch.equal(part_of(whole, shard), whole[10:12])
-    copy_whole(shard, whole)
+    assert torch.equal(local_slice_of(whole, shard), whole[10:12])
+    copy_local_slice(shard, whole)
     assert torch.equal(shard.to_local(), whole[10:12])
     again = as_shard(shard.to_local().bfloat16(), shard)
     assert again.shape == (16, 2)
     assert again.dtype is again.to_local().dtype is torch.bfloat16
     with pytest.raises(ValueError, match="shape"):
-        part_of(whole[:3], shard)
+        local_slice_of(whole[:3], shard)
 
 
 def test_rows_that_do_not_divide_are_cut_as_torch_cuts_them(world: None) -> None:
@@ -184,14 +184,14 @@ def test_rows_that_do_not_divide_are_cut_as_torch_cuts_them(world: None) -> None
         spec = DTensorSpec(mesh, (Shard(0),), tensor_meta=meta)
         held = pieces[RANK] if len(pieces) > RANK else whole[:0]
         like = DTensor(held, spec, requires_grad=False)
-        assert torch.equal(part_of(whole, like), held)
+        assert torch.equal(local_slice_of(whole, like), held)
 
 
 def test_a_shard_that_rests_elsewhere_is_gathered_on_its_mesh_s_device(world: None) -> None:
     """The other way round, for without CUDA no fake can be brought to a GPU."""
     mesh = init_device_mesh("cpu", (WORLD,))
     with FakeTensorMode():
-        whole = whole_of(offloaded(mesh, torch.zeros(16, 2, device="cuda")))
+        whole = full_tensor_of(offloaded(mesh, torch.zeros(16, 2, device="cuda")))
     assert whole.device.type == "cpu"
     assert whole.shape == (16, 2)
 
@@ -340,7 +340,7 @@ def test_parts_that_leave_for_files_are_not_pinned(
     asked.clear()
     weight.sum().backward()
     assert sum(asked) == 1
-    assert torch.equal(binding.departed["weight"], torch.ones(4))
+    assert torch.equal(binding.offloaded_gradients["weight"], torch.ones(4))
     binding.close()
 
 

@@ -53,7 +53,7 @@ def test_a_load_between_two_steps_is_not_told_as_steps(
         for _ in range(4):
             engine.backward(torch.tensor(0.5))
             engine.step()
-    steps._end.tell()
+    steps._end.emit()
     told = [json.loads(line) for line in events.read_text().splitlines()]
     seen = [(each["step"], each["seconds"], each["loss"]) for each in told[1:-1]]
     assert seen == [(step, 4.0, 1.0) for step in (1001, 1002, 501, 502)]

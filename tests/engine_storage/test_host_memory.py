@@ -10,7 +10,7 @@ import torch
 import dsconfig
 from dsconfig.facts.gathering import gather
 from dsconfig.tiles import STAGING_BYTES
-from dsengine.loop.planning import refuse_short_memory
+from dsengine.loop.planning import refuse_insufficient_memory
 from dsengine.tiers import memory
 
 GIB = 2**30
@@ -62,22 +62,22 @@ def test_a_node_too_small_is_refused_by_the_byte(
         assert needed == pytest.approx(STATES + 2 * STAGING_BYTES, rel=0.001)
     monkeypatch.setattr(memory, "available_in_process", lambda: None)
     monkeypatch.setattr(memory, "available_on_node", lambda: needed)
-    refuse_short_memory(plan, FACTS)
+    refuse_insufficient_memory(plan, FACTS)
     monkeypatch.setattr(memory, "available_on_node", lambda: needed - 1)
     with pytest.raises(ValueError, match=f"main memory, and this node has .*{advice}"):
-        refuse_short_memory(plan, FACTS)
+        refuse_insufficient_memory(plan, FACTS)
     monkeypatch.setattr(memory, "available_on_node", lambda: None)
-    refuse_short_memory(plan, FACTS)
+    refuse_insufficient_memory(plan, FACTS)
 
 
 def test_a_process_needs_its_ranks_share(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, share = planned(3, "cpu"), STATES // 2 + STAGING_BYTES
     monkeypatch.setattr(memory, "available_on_node", lambda: 1000 * GIB)
     monkeypatch.setattr(memory, "available_in_process", lambda: share * 102 // 100)
-    refuse_short_memory(plan, FACTS)
+    refuse_insufficient_memory(plan, FACTS)
     monkeypatch.setattr(memory, "available_in_process", lambda: share * 98 // 100)
     with pytest.raises(ValueError, match=r"leaves 1\.2 GiB: .* nvme \(1\.0 GiB\), or .* 0\.6\d"):
-        refuse_short_memory(plan, FACTS)
+        refuse_insufficient_memory(plan, FACTS)
     assert planned(3, "nvme").memory["host_bytes"] < plan.memory["host_bytes"] * 2 // 3
 
 
@@ -126,7 +126,7 @@ def test_states_are_apart_from_what_comes_and_goes() -> None:
     kept = passing[::16]
     held = resident()
     del passing
-    memory.give_back()
+    memory.trim_heap()
     assert held - resident() > 80 * 2**20
     assert len(kept) == len(states) == 100
     before = resident()

@@ -245,14 +245,14 @@ def test_what_is_given_to_part_and_shard_is_not_rounded_to_that(
     settings = offload_settings(nvme_path=str(tmp_path))
     binding = tier(torch.optim.SGD([held["w"]], lr=0.1), held, settings, {})
     exact = torch.linspace(1.0, 1.01, 5)
-    with torch.no_grad(), binding.in_reach():
+    with torch.no_grad(), binding.materialized():
         held["w"].copy_(exact)
         binding.parts["w"].copy_(exact)
-    binding.note_written("w")
+    binding.mark_in_sync("w")
     held["w"].grad = torch.zeros_like(held["w"])
-    binding.departed._receive("w")
+    binding.offloaded_gradients._receive("w")
     step_of(binding)
-    with binding.in_reach():
+    with binding.materialized():
         assert torch.equal(binding.parts["w"], exact)
     binding.close()
 
@@ -265,7 +265,7 @@ def test_who_looks_at_parts_sees_what_was_written_to_shards(
     settings = offload_settings(sub_group_size=400, nvme_path=str(tmp_path))
     binding = tier(optimizer_of("AdamW", held), held, settings, {})
     held["c"].detach().mul_(0.5)
-    with binding.in_reach():
+    with binding.materialized():
         assert torch.equal(binding.parts["c"], held["c"])
     binding.close()
 
@@ -293,7 +293,7 @@ def test_a_state_that_the_file_has_no_room_for_is_refused(tmp_path: Path) -> Non
     binding = NvmeBinding(optimizer, held, offload_settings(nvme_path=str(tmp_path)), {})
     refusal = "no room for momentum_buffer: give optimizer.params"
     with binding.as_sharded(), pytest.raises(ValueError, match=refusal):
-        binding.room_for("a", "momentum_buffer")
+        binding.load_target("a", "momentum_buffer")
     optimizer.param_groups[0]["momentum"] = 0.9
     before = held["a"].detach().clone()
     backward(held, 0)
@@ -304,11 +304,11 @@ def test_a_state_that_the_file_has_no_room_for_is_refused(tmp_path: Path) -> Non
 
 
 def step_of(binding: HostBinding) -> None:
-    binding.departed.take_in()
-    binding.gradients(iter(binding.departed.items()))
+    binding.offloaded_gradients.take_in()
+    binding.gradients(iter(binding.offloaded_gradients.items()))
     binding.step()
     binding.drop_gradients()
-    binding.departed.clear()
+    binding.offloaded_gradients.clear()
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

@@ -70,7 +70,7 @@ class TestUnits:
         before = private.hooks_below(model)
         unit_of(model)(torch.ones(1, 4)).backward()
         added = private.hooks_below(model) - before
-        private.make_ordinary(model, added)
+        private.remove_fully_shard(model, added)
         assert type(model) is Tied and private.hooks_below(model) == before, (
             "fully_shard leaves something on a module that its tables of hooks do not show: a "
             "second initialize of a model would train with what is left of the first"
@@ -90,7 +90,7 @@ class TestUnits:
         assert model.first.weight is parameter.shard, (
             "the module does not hold FSDPParam.sharded_param between uses"
         )
-        assert (parameter.rank, parameter.ranks, parameter.rests_on_host) == (0, 1, False)
+        assert (parameter.rank, parameter.ranks, parameter.is_on_host) == (0, 1, False)
         assert not parameter.was_gathered, "FSDPParam makes the whole parameter before a gather"
 
     def test_a_module_that_is_no_unit_has_none(self) -> None:
@@ -134,7 +134,7 @@ class TestUnits:
         unit = unit_of(Tied())
         (parameter,) = private.sharded_parameters(unit)
         shard, place = parameter.shard, parameter.flat_shard.clone()
-        parameter.rest_in(place)
+        parameter.use_memory(place)
         place.fill_(2.0)
         unit.unshard()
         assert parameter.shard is shard
@@ -184,7 +184,7 @@ class TestUnits:
         unit = unit_of(Tied())
         unit.unshard()
         (parameter,) = private.sharded_parameters(unit)
-        parameter.keep_whole()
+        parameter.keep_unsharded()
         unit.reshard()
         assert parameter.flat_whole.untyped_storage().nbytes(), (
             "resharding frees by another way than FSDPParam.free_unsharded_param: shards that "
@@ -204,7 +204,7 @@ class TestUnits:
             "directly would lose them"
         )
         assert [each.sum().item() for each in parameter.unreduced()] == [16.0]
-        private.reduce_again(unit)
+        private.reduce_late_gradients(unit)
         again = private.local_part(cast(Tensor, parameter.shard.grad))
         assert torch.equal(again, once + 1.0), (
             "FSDPParamGroup.post_backward does not add what came in late"
@@ -227,7 +227,7 @@ class TestUnits:
         model = Tied()
         unit = unit_of(model)
         unit.unshard()
-        private.release_state_dict_hooks(unit)
+        private.remove_state_dict_hooks(unit)
         values = model.state_dict()
         assert not isinstance(values["first.weight"], DTensor), (
             "the hooks by which fully_shard puts shards into a state dict are other ones now: "
@@ -260,7 +260,7 @@ class TestUnits:
 
     def test_gathers_can_be_asked_to_run_beside_the_computation(self) -> None:
         unit = unit_of(Tied())
-        private.gather_asynchronously(unit)
+        private.unshard_asynchronously(unit)
         cast(Any, unit)(torch.ones(1, 4)).backward()
 
 
@@ -302,7 +302,7 @@ class TestShards:
     def test_a_refresh_of_what_is_whole_is_not_a_write_to_the_shard_inside(self) -> None:
         whole = torch.zeros(4)
         shard, before = whole[:2], private.version_of(whole)
-        with private.keeping_versions([whole]):
+        with private.preserve_versions([whole]):
             whole.add_(1.0)
         assert private.version_of(shard) == before, (
             "masters on the host would be taken from 16-bit shards after every step"
@@ -330,7 +330,7 @@ def test_a_rank_knows_its_place_in_the_whole() -> None:
         mesh = init_device_mesh("cpu", (2,))
         shard = DTensor.from_local(torch.zeros(2, 3), mesh, [Shard(0)], shape=torch.Size((5, 3)),
                                    stride=(3, 1))  # fmt: skip
-        assert private.place_of_part(shard) == (slice(3, 5), slice(0, 3)), (
+        assert private.shard_slices(shard) == (slice(3, 5), slice(0, 3)), (
             "compute_local_shape_and_global_offset does not divide as fully_shard does: weights "
             "would be read into wrong rows"
         )
@@ -340,13 +340,13 @@ class TestModulesAndTensors:
     def test_a_module_is_told_when_it_is_cast(self) -> None:
         seen: list[str] = []
 
-        class Told(private.MovedModule):
+        class Told(private.MoveAwareModule):
             def __init__(self) -> None:
                 super().__init__()
                 self.inner = nn.Linear(2, 2)
 
             @contextmanager
-            def while_moved(self) -> Iterator[None]:
+            def moving_tensors(self) -> Iterator[None]:
                 seen.append(str(self.inner.weight.dtype))
                 yield
                 seen.append(str(self.inner.weight.dtype))
@@ -359,12 +359,12 @@ class TestModulesAndTensors:
         seen: list[bool] = []
 
         def square(x: torch.Tensor) -> torch.Tensor:
-            seen.append(private.is_of_torch_func(x))
+            seen.append(private.is_functorch_tensor(x))
             return (x * x).sum()
 
         plain = torch.ones(2, requires_grad=True)
         torch.func.grad(square)(plain)
-        assert seen == [True] and not private.is_of_torch_func(plain), (
+        assert seen == [True] and not private.is_functorch_tensor(plain), (
             "_functorch.is_functorch_wrapped_tensor is another thing: derivatives by torch.func "
             "through an engine would be divided by the accumulation steps"
         )
@@ -414,7 +414,9 @@ class TestModulesAndTensors:
     def test_resizes_are_seen(self) -> None:
         seen: list[tuple[int, int]] = []
         tensor = torch.zeros(4)
-        with private.resizes(lambda storage, before: seen.append((before, storage.nbytes()))):
+        with private.observe_resizes(
+            lambda storage, before: seen.append((before, storage.nbytes()))
+        ):
             tensor.untyped_storage().resize_(0)
         tensor.untyped_storage().resize_(16)
         assert seen == [(16, 0)]
@@ -479,9 +481,9 @@ class TestModulesAndTensors:
 @pytest.mark.usefixtures("alone")
 class TestGroups:
     def test_a_group_knows_its_devices(self) -> None:
-        assert private.moves(None, "cpu")
-        assert not private.moves(None, "meta")
-        assert private.moves(dist.new_group([0]), "cpu")
+        assert private.supports_device(None, "cpu")
+        assert not private.supports_device(None, "meta")
+        assert private.supports_device(dist.new_group([0]), "cpu")
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads are not asked")
     def test_the_threads_of_gloo_have_their_name(self) -> None:
@@ -561,9 +563,9 @@ class TestDryRuns:
         assert not private.is_fake(torch.ones(1))
 
     def test_a_read_of_a_value_is_one_operation(self) -> None:
-        from dsengine.simulation.fakes import Operations
+        from dsengine.simulation.fakes import OperationObserver
 
-        with private.fake_tensors(), Operations():
+        with private.fake_tensors(), OperationObserver():
             assert torch.ones(1).sum().item() == 0.5, (
                 "item() runs another operation than _local_scalar_dense: dry runs would stop"
             )

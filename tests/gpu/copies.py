@@ -70,7 +70,7 @@ def step(config: dict[str, Any], workload: dict[str, Any]) -> Row:
     told = {
         "tiles": len(binding.host_tiles),
         "parts pinned": _pinned(binding.parts.values()),
-        "gradients pinned": _pinned(binding.departed._sums.values()),
+        "gradients pinned": _pinned(binding.offloaded_gradients._sums.values()),
         **clock.seconds(),
     }
     engine.destroy()

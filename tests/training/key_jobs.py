@@ -156,13 +156,13 @@ def mapped_bytes(settings: dict[str, Any]) -> int:
     from dsengine.sharding import fully_sharded
 
     moved: list[int] = []
-    original = fully_sharded.rest_in_files
+    original = fully_sharded.move_shards_to_files
 
-    def rest_in_files(*args: Any) -> int:
+    def move_shards_to_files(*args: Any) -> int:
         moved.append(original(*args))
         return moved[-1]
 
-    with mock.patch.object(fully_sharded, "rest_in_files", rest_in_files):
+    with mock.patch.object(fully_sharded, "move_shards_to_files", move_shards_to_files):
         engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
     engine.destroy()
     return sum(moved)

@@ -144,14 +144,14 @@ def recovery_fails(config: dict[str, Any], again: bool) -> list[float | None]:
     model.blocks[1] = Tired(models.WIDTH)
     engine, *_ = dsengine.initialize(model=model, config=config)
     failing_pass(engine, "backward", 0)
-    forget, batch = engine.sharding.forget_pass, models.batch(0, 0, dist.get_rank())
+    forget, batch = engine.sharding.abort_pass, models.batch(0, 0, dist.get_rank())
 
     def failing(**arguments: Any) -> None:
-        engine.sharding.forget_pass = forget
+        engine.sharding.abort_pass = forget
         raise torch.OutOfMemoryError("once more")
 
     if again:
-        engine.sharding.forget_pass = failing
+        engine.sharding.abort_pass = failing
         with suppress(torch.OutOfMemoryError):
             engine(batch)
     engine.backward(engine(batch))

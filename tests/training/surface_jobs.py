@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 import dsengine
-from dsengine.loop.offload_states import states_of
+from dsengine.loop.offload_states import offloadable_states
 from dsengine.observation.memory import LiveBytes
 from dsengine.tiers.offloaded_states import OffloadDeviceEnum, OffloadedStates, OffloadStateTypeEnum
 from dsengine.torch_private import local_part
@@ -592,7 +592,7 @@ def moved_away(settings: dict[str, Any]) -> dict[str, Any]:
     engine.sharding.release()
     live = LiveBytes(engine.device)
     live.start("before")
-    offloaded, states = OffloadedStates(engine.device), states_of(engine)
+    offloaded, states = OffloadedStates(engine.device), offloadable_states(engine)
     live.enter("away")
     freed = offloaded.offload(states, set(OffloadStateTypeEnum), pin=False)
     live.enter("back")
@@ -609,7 +609,7 @@ def moved_away(settings: dict[str, Any]) -> dict[str, Any]:
     curve += [_mean((loss.item() + second.item()) / 2), window(engine, 2)]
     kept = {
         local_part(tensor).untyped_storage()._cdata: tensor
-        for tensors in states_of(engine).values()
+        for tensors in offloadable_states(engine).values()
         for tensor in tensors
     }
     total = sum(local_part(t).untyped_storage().nbytes() for t in kept.values())
@@ -628,8 +628,12 @@ def single_copy_of_shards(settings: dict[str, Any]) -> tuple[int, int]:
     engine = started(settings)
     window(engine, 0)
     offloaded = OffloadedStates(engine.device)
-    first = offloaded.offload(states_of(engine), [OffloadStateTypeEnum.hp_params], pin=False)
-    second = offloaded.offload(states_of(engine), [OffloadStateTypeEnum.lp_params], pin=False)
+    first = offloaded.offload(
+        offloadable_states(engine), [OffloadStateTypeEnum.hp_params], pin=False
+    )
+    second = offloaded.offload(
+        offloadable_states(engine), [OffloadStateTypeEnum.lp_params], pin=False
+    )
     offloaded.restore()
     engine.destroy()
     return first, second

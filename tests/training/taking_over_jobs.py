@@ -221,7 +221,7 @@ def what_debugging_reads(stage: int) -> list[bool]:
         _trained(engines[-1], 1)
     engines[-1].backward(engines[-1](torch.ones(4, 6, device=models.place())))
     now = list(_whole_copy(model).parameters())
-    with replaced(loop, "living", engines):  # a set, whose order may be this one
+    with replaced(loop, "active_engines", engines):  # a set, whose order may be this one
         read = [safe_get_full_fp32_param(each) for each in model.parameters()]
         gradients = [safe_get_full_grad(each) for each in model.parameters()]
     equal = [r is not None and torch.equal(r, n) for r, n in zip(read, now, strict=True)]

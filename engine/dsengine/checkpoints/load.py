@@ -19,7 +19,7 @@ from dsengine.checkpoints.optimizer_state import (
 from dsengine.checkpoints.random_state import restore_random_state
 from dsengine.checkpoints.state import TrainingState
 from dsengine.checkpoints.tensor_files import METADATA, read_tensors, saved_tensors, weight_key
-from dsengine.parameters.names import regathered
+from dsengine.parameters.names import units_resharded
 
 _SMALL = {"client_state": dict, "parts": dict, "random": list, "optimizer": dict | None}
 """What the small states are, by name."""
@@ -48,7 +48,7 @@ def load(
     small, weights, states = group.run(
         lambda: _prepare(state, manifest, path, strict, optimizer_states and not module_only), what
     )
-    with regathered(state.module):
+    with units_resharded(state.module):
         read_tensors(weights | (states or {}), path, group, checksums)
         if state.optimizer is not None and states is not None:
             adopt_optimizer_tensors(state.trained(), state.optimizer, states)

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from dsengine.communication.environment import discover
-from dsengine.torch_private import moves
+from dsengine.torch_private import supports_device
 
 
 def settle_device() -> None:
@@ -31,9 +31,9 @@ def device_of_rank() -> torch.device:
 
 
 def device_for(group: dist.ProcessGroup | None) -> torch.device:
-    """The device whose tensors ``group`` (None: all ranks) moves best: the GPU where it can.
+    """The device whose tensors ``group`` (None: all ranks) handles: the GPU if it can.
 
     A group that a script has started with ``nccl`` moves no tensors of the host.
     """
     own = device_of_rank()
-    return own if moves(group, own.type) else torch.device("cpu")
+    return own if supports_device(group, own.type) else torch.device("cpu")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from dsengine.torch_private import at_end_of_backward, is_of_torch_func
+from dsengine.torch_private import at_end_of_backward, is_functorch_tensor
 
 if TYPE_CHECKING:
     from dsengine.loop.engine import Engine
@@ -62,7 +62,7 @@ class DirectBackward:
     def watch(self, outputs: Any) -> None:
         leaves = (outputs,) if isinstance(outputs, Tensor) else tree_leaves(outputs)
         for leaf in leaves:
-            if isinstance(leaf, Tensor) and leaf.requires_grad and not is_of_torch_func(leaf):
+            if isinstance(leaf, Tensor) and leaf.requires_grad and not is_functorch_tensor(leaf):
                 leaf.register_hook(_OutputHook(self, leaf))
 
     def scale(self, loss: Tensor) -> Tensor:

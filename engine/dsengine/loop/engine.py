@@ -17,10 +17,10 @@ from dsengine.loop.direct_backward import DirectBackward
 from dsengine.loop.join import Until, joined
 from dsengine.loop.misuse import MisuseError
 from dsengine.loop.offload_states import EVERYTHING, GRADIENTS, MODEL
+from dsengine.loop.optimizer_compat import publish_state
 from dsengine.loop.saving import SavingEngine
 from dsengine.loop.stepping import Stepper
-from dsengine.loop.told import tell
-from dsengine.observation.printing import say
+from dsengine.observation.printing import print_rank0
 from dsengine.observation.reporter import Reporter
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-living: "WeakSet[Engine]" = WeakSet()
+active_engines: "WeakSet[Engine]" = WeakSet()
 """The engines of this process that are not destroyed."""
 
 
@@ -84,7 +84,7 @@ class Engine(SavingEngine):
         self._reporter = Reporter(plan, self)
         self.tput_timer = self._reporter.throughput
         self._tell_optimizer(overflow=False)
-        living.add(self)
+        active_engines.add(self)
 
     # The loop
 
@@ -92,7 +92,7 @@ class Engine(SavingEngine):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.need(MODEL, "forward()")
         if self._unfinished_pass:
-            self._forget_pass(self._unfinished_pass)
+            self._abort_pass(self._unfinished_pass)
         with self._reporter.phase("forward"), self._policy.autocast_context(self.device):
             self._reporter.takes(*args, *kwargs.values())
             if self._policy.casts_inputs:
@@ -116,7 +116,7 @@ class Engine(SavingEngine):
         if not isinstance(loss, Tensor):
             raise TypeError(f"backward() needs a loss tensor, not {type(loss).__name__}")
         if self._unfinished_pass == "forward":
-            self._forget_pass("forward")
+            self._abort_pass("forward")
         if scale_wrt_gas and self.accumulation.steps > 1:
             loss = loss / self.accumulation.steps
         self.prepare_backward(loss)
@@ -156,7 +156,7 @@ class Engine(SavingEngine):
             return ""
         return "backward" if self._direct.has_begun else self._begun
 
-    def _forget_pass(self, name: str) -> None:
+    def _abort_pass(self, name: str) -> None:
         """Get over a pass that an error has ended, which the script has caught.
 
         After a backward the gradients of its window are in part those of another one: they are
@@ -167,18 +167,18 @@ class Engine(SavingEngine):
         Raises RankFailedError when other ranks do not give it up.
         """
         was_backward = name == "backward"
-        if was_backward or self.sharding.meets_in_forward:
+        if was_backward or self.sharding.has_forward_collectives:
             place = f"{name}() of micro step {self.counters.micro_steps + 1}"
             give_up(place, self._ended_by or "an error of the script's own backward")
         if was_backward:
             self.sharding.drop_gradients()
-        self.sharding.forget_pass(in_backward=was_backward)
+        self.sharding.abort_pass(in_backward=was_backward)
         if was_backward:
             self.sharding.drop_gradients()
             self.accumulation.begin_window_anew()
             self._backwards = 0
             self._reporter.forget_window()
-            say("an error has ended a backward: the gradients of its window are dropped")
+            print_rank0("an error has ended a backward: the gradients of its window are dropped")
         self._begun = self._ended_by = ""
         self._direct.forget()
 
@@ -257,7 +257,7 @@ class Engine(SavingEngine):
 
     def _tell_optimizer(self, *, overflow: bool) -> None:
         if self.optimizer is not None:
-            tell(
+            publish_state(
                 self.optimizer,
                 self.loss_scaler,
                 overflow=overflow,
@@ -361,7 +361,7 @@ class Engine(SavingEngine):
             name.removeprefix("module.") if prefixed else name: value
             for name, value in state_dict.items()
         }
-        return self.sharding.load_whole(own, strict=strict)
+        return self.sharding.load_full(own, strict=strict)
 
     def module_state_dict(self) -> dict[str, Any]:
         return self.module.state_dict()
@@ -381,7 +381,7 @@ class Engine(SavingEngine):
         """Finish what is being written and let go of gradients and process groups."""
         if not self._is_destroyed:
             self._is_destroyed = True
-            living.discard(self)
+            active_engines.discard(self)
             absent()
         self._close_files()
         self._reporter.close()

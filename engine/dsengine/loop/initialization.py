@@ -17,7 +17,7 @@ from dsengine.communication.devices import device_of_rank, settle_device
 from dsengine.communication.ending import end_in_order
 from dsengine.communication.environment import DEFAULT_PORT
 from dsengine.communication.peers import in_phase, taking_part
-from dsengine.loop.engine import Engine, living
+from dsengine.loop.engine import Engine, active_engines
 from dsengine.loop.misuse import ArgumentError
 from dsengine.loop.planning import (
     Config,
@@ -25,7 +25,7 @@ from dsengine.loop.planning import (
     plan_for,
     plan_from,
     refuse_divided_layers,
-    refuse_short_memory,
+    refuse_insufficient_memory,
     refuse_uncovered,
     refuse_unusable_files,
 )
@@ -73,7 +73,7 @@ def initialize(
     A model that another engine has is taken over from it, with the weights it has trained.
     Raises ValueError with every finding when the config is refused, for a part of an engine's
     model, with ``dist_init_required=False`` where no process group exists, and where ``mpu``,
-    ``mesh_param`` or the model say that ranks divide layers.
+    ``mesh_param`` or the model print_rank0 that ranks divide layers.
     """
     if model is None:
         raise ArgumentError("initialize() needs a model: pass model=...")
@@ -138,9 +138,9 @@ def _refuse_shared(model: nn.Module, *, replaces: bool) -> None:
     ``replaces``: the optimizer is going to update others in their places. Only engines that both
     update the very parameters of the model can share some.
     """
-    if any(_shares(engine, model, replaces) for engine in living):
+    if any(_shares(engine, model, replaces) for engine in active_engines):
         gc.collect()  # those that the script has dropped, on all ranks alike
-    if any(_shares(engine, model, replaces) for engine in living):
+    if any(_shares(engine, model, replaces) for engine in active_engines):
         raise ValueError(
             "parameters of this model are under an engine that goes on training them: destroy() "
             "that engine, or build the model anew for another initialize()"
@@ -161,7 +161,7 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
     try:
         plan = planned()
         refuse_uncovered(plan)
-        refuse_short_memory(plan, facts_of(model, None, None))
+        refuse_insufficient_memory(plan, facts_of(model, None, None))
         refuse_unusable_files(plan)
     except (ValueError, OSError) as error:
         failure = error

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from dsengine.loop.state import EngineState
-from dsengine.sharding.zero.shown import shard_of
+from dsengine.sharding.zero.dtype_view import shard_of
 from dsengine.tiers.offloaded_states import OffloadedStates
 from dsengine.tiers.offloaded_states import OffloadStateTypeEnum as State
-from dsengine.torch_private import collect, units_of
+from dsengine.torch_private import sharded_parameters_of, units_of
 
 MODEL = frozenset({State.lp_params})
 GRADIENTS = frozenset({State.lp_params, State.lp_grads})
@@ -58,7 +58,7 @@ class OffloadingEngine(EngineState):
         if self.device.type == "cpu":
             self._offloaded.states |= kinds
             return
-        self._offloaded.offload(states_of(self), kinds, pin=pin_memory)
+        self._offloaded.offload(offloadable_states(self), kinds, pin=pin_memory)
         gc.collect()
         torch.cuda.empty_cache()
 
@@ -80,7 +80,7 @@ class OffloadingEngine(EngineState):
             raise RuntimeError(f"{what}: {away} are offloaded; call reload_states() first")
 
     @contextmanager
-    def while_moved(self) -> Iterator[None]:
+    def moving_tensors(self) -> Iterator[None]:
         """``to``, ``cuda``, ``half`` ...: move what can be moved, then restore the layout."""
         self.need(EVERYTHING, "moving or casting the model")
         with self.optimizer_on_shards():
@@ -100,10 +100,10 @@ def _state(name: Any) -> State:
         ) from None
 
 
-def states_of(engine: EngineState) -> dict[State, list[Tensor]]:
+def offloadable_states(engine: EngineState) -> dict[State, list[Tensor]]:
     """Every tensor that a kind of an engine's states is made of, on any device."""
     module, optimizer = engine.module, engine.optimizer
-    masters = [*engine.sharding.masters.values(), *engine.stepped_parts()]
+    masters = [*engine.sharding.masters.values(), *engine.optimizer_parameters()]
     units = units_of(module)
     gradients = [each.grad for each in (*module.parameters(), *masters) if each.grad is not None]
     gradients += engine.sharding.unreduced_sums()
@@ -117,6 +117,9 @@ def states_of(engine: EngineState) -> dict[State, list[Tensor]]:
         ],
         State.hp_params: list(masters),
         State.lp_params: [shard_of(each) for each in module.parameters()],
-        State.lp_grads: [*gradients, *(g for each in collect(units) for g in each.unreduced())],
+        State.lp_grads: [
+            *gradients,
+            *(g for each in sharded_parameters_of(units) for g in each.unreduced()),
+        ],
         State.contiguous_grad_buffer: [],
     }

@@ -15,7 +15,7 @@ from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts
 from dsengine.communication.environment import node_count
 from dsengine.loop.misuse import ArgumentError
 from dsengine.observation import events
-from dsengine.observation.printing import say
+from dsengine.observation.printing import print_rank0
 from dsengine.parameters.model_tree import describe
 from dsengine.tiers import files, memory
 from dsengine.tiers.memory import GIBI
@@ -117,7 +117,7 @@ def plan_from(
     if os.environ.get(launched.ELASTIC) and made.mesh.world_size != dist.get_world_size():
         made = _for_ranks_left(made, facts)
         batch = made.batch
-        say(
+        print_rank0(
             f"{made.mesh.world_size} ranks go on with the global batch of {batch.global_batch} = "
             f"{batch.micro_batch} x {batch.accumulation} accumulation x {batch.data_parallel} ranks"
         )
@@ -130,7 +130,7 @@ def _for_ranks_left(made: Plan, facts: Facts) -> Plan:
     try:
         return dsconfig.replan(made, facts)
     except ValueError as error:
-        events.tell("refused", why=f"the ranks that are left cannot go on: {error}", again=True)
+        events.emit("refused", why=f"the ranks that are left cannot go on: {error}", again=True)
         raise
 
 
@@ -193,7 +193,7 @@ def refuse_uncovered(plan: Plan) -> None:
         )
 
 
-def refuse_short_memory(plan: Plan, facts: Facts) -> None:
+def refuse_insufficient_memory(plan: Plan, facts: Facts) -> None:
     """Raise ValueError, before a byte is taken, when main memory cannot hold what is offloaded.
 
     What is compared is what training keeps there; on the CPU that is not all it takes.
@@ -249,7 +249,7 @@ def say_findings(found: Sequence[Diagnostic]) -> None:
     fresh = [each for each in found if (each.code, each.pointer, each.message) not in _SAID]
     _SAID.update((each.code, each.pointer, each.message) for each in fresh)
     if fresh:
-        say("about this config:\n" + _listed(fresh))
+        print_rank0("about this config:\n" + _listed(fresh))
 
 
 def _listed(found: Sequence[Diagnostic]) -> str:

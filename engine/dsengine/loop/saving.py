@@ -15,7 +15,7 @@ from dsengine.checkpoints.export import load_weights, save_weights, whole_state_
 from dsengine.checkpoints.export.save_weights import DEFAULT_FILE_BYTES, SAFETENSORS_NAME
 from dsengine.communication.peers import in_phase
 from dsengine.loop.offload_states import EVERYTHING, OffloadingEngine
-from dsengine.observation.events import tell_first
+from dsengine.observation.events import emit_from_rank_0
 from dsengine.optimizers.precision import DTYPES
 
 Path = str | PathLike[str]
@@ -46,8 +46,8 @@ def training_state(engine: OffloadingEngine) -> TrainingState:
             "precision": str(engine.plan.effective.numerics.precision),
             "config": dict(engine.plan.effective.config),
         },
-        room=engine.room_for_state,
-        in_files=engine.rests_in_files,
+        room=engine.state_load_target,
+        in_files=engine.states_in_files,
     )
 
 
@@ -93,7 +93,7 @@ class SavingEngine(OffloadingEngine):
                 save_latest=save_latest,
                 exclude_frozen=exclude_frozen_parameters,
             )
-        tell_first("checkpoint", path=str(FilePath(save_dir) / name))
+        emit_from_rank_0("checkpoint", path=str(FilePath(save_dir) / name))
         return True
 
     @in_phase("load_checkpoint")

@@ -21,10 +21,10 @@ from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.schedules.base import put_lr
 from dsengine.sharding import Sharding
 from dsengine.tiers import bind
-from dsengine.torch_private import MovedModule
+from dsengine.torch_private import MoveAwareModule
 
 
-class EngineState(MovedModule):
+class EngineState(MoveAwareModule):
     """The parts of an engine, and read-only answers from the plan, the counters, the optimizer."""
 
     def __init__(
@@ -51,7 +51,7 @@ class EngineState(MovedModule):
             plan.batch.accumulation, effective.gradients.managed_accumulation, self.counters
         )
         self._binding = bind(optimizer, sharding.masters, effective, sharding.host_masters)
-        sharding.departed = self._binding.departed
+        sharding.offloaded_gradients = self._binding.offloaded_gradients
 
     # Counters
 
@@ -245,28 +245,28 @@ class EngineState(MovedModule):
 
     # What the optimizer steps
 
-    def stepped_parts(self) -> list[nn.Parameter]:
+    def optimizer_parameters(self) -> list[nn.Parameter]:
         """Return what the optimizer holds between steps."""
         return list(self._binding.parts.values())
 
-    def stepped_part(self, name: str) -> Tensor:
+    def optimizer_parameter(self, name: str) -> Tensor:
         """Return what the optimizer steps of master ``name``: it, or this rank's part of it."""
         return self._binding.parts.get(name, self.sharding.masters[name])
 
-    def states_in_reach(self) -> AbstractContextManager[None]:
+    def states_materialized(self) -> AbstractContextManager[None]:
         """Let what the optimizer holds have its values, wherever it rests."""
-        return self._binding.in_reach()
+        return self._binding.materialized()
 
-    def note_written(self, name: str) -> None:
+    def mark_in_sync(self, name: str) -> None:
         """Hear that master ``name`` and what is stepped of it have been given the same value."""
-        self._binding.note_written(name)
+        self._binding.mark_in_sync(name)
 
-    def room_for_state(self, name: str, entry: str) -> Tensor | None:
+    def state_load_target(self, name: str, entry: str) -> Tensor | None:
         """Return what a state is to be loaded into, inside ``optimizer_on_shards``."""
-        return self._binding.room_for(name, entry)
+        return self._binding.load_target(name, entry)
 
     @property
-    def rests_in_files(self) -> bool:
+    def states_in_files(self) -> bool:
         """Whether the optimizer's states are in files between steps."""
         return self._effective.zero.optimizer_tier == "nvme"
 

@@ -11,7 +11,7 @@ that is not copied.
 from dataclasses import dataclass
 
 from dsconfig import Effective
-from dsengine.observation.printing import say
+from dsengine.observation.printing import print_rank0
 from dsengine.optimizers import Binding
 from dsengine.optimizers.gradients import (
     NonFiniteGradientError,
@@ -67,7 +67,7 @@ class Stepper:
         scale = self._scaler.scale
         norm = None
         if self._needs_norm:
-            counted = self._sharding.counted_here
+            counted = self._sharding.counted_in_norm
             norm = global_norm(counted(gradients), self._sharding.norm_group) / scale
             if not norm < INFINITE:
                 return self._skip(number)
@@ -84,7 +84,7 @@ class Stepper:
         return Outcome(applied=True, norm=norm)
 
     def _check_all_used(self) -> None:
-        unused = self._sharding.without_gradient()
+        unused = self._sharding.names_without_gradient()
         if unused:
             raise RuntimeError(
                 f"no gradient has reached {unused[0]!r} and {len(unused) - 1} more parameters; "
@@ -100,7 +100,9 @@ class Stepper:
                     f"{what}; the weights are unchanged. Look at the loss and the data of this "
                     "step, or lower the learning rate"
                 )
-            say(f"{what}: the step is skipped. Look at the loss and the data if this goes on")
+            print_rank0(
+                f"{what}: the step is skipped. Look at the loss and the data if this goes on"
+            )
         self._sharding.drop_gradients()
         self._scaler.update(overflow=True)
         return Outcome(applied=False, norm=INFINITE)

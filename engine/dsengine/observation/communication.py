@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dsengine.communication.exchange import GATHER, REDUCE
-from dsengine.observation.printing import say
+from dsengine.observation.printing import print_rank0
 from dsengine.torch_private import COLLECTIVES, collective_of
 
 PIECES = {GATHER: "all_gather_into_tensor", REDUCE: "reduce_scatter_tensor"}
@@ -20,7 +20,7 @@ class CommunicationLog(TorchDispatchMode):
     """Counts the collectives that run while it is entered, by name and bytes sent.
 
     ``settings`` is the whole block ``comms_logger``: ``prof_all``, ``prof_ops`` (names counted
-    where not all are), ``verbose`` (say each one).
+    where not all are), ``verbose`` (print_rank0 each one).
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ class CommunicationLog(TorchDispatchMode):
         size = max((each.numel() * each.element_size() for each in tensors), default=0)
         self.counts[name, size] += 1
         if self._verbose:
-            say(f"comm op: {name}, {size:,} bytes")
+            print_rank0(f"comm op: {name}, {size:,} bytes")
 
     def summary(self) -> str:
         """A table of operation, bytes of the larger side, and count."""

@@ -30,7 +30,7 @@ BETWEEN_STEPS = 1.0
 """Seconds between two steps that are told."""
 
 
-def tell(event: str, **fields: Any) -> None:
+def emit(event: str, **fields: Any) -> None:
     """Append one line. Short lines of several processes do not mix in a file opened to append."""
     path = os.environ.get(launched.EVENTS)
     if path:
@@ -39,10 +39,10 @@ def tell(event: str, **fields: Any) -> None:
             file.write(line)
 
 
-def tell_first(event: str, **fields: Any) -> None:
+def emit_from_rank_0(event: str, **fields: Any) -> None:
     """The same on rank 0 alone."""
     if _rank() == 0:
-        tell(event, **fields)
+        emit(event, **fields)
 
 
 def _rank() -> int:
@@ -57,7 +57,7 @@ class StepEvents:
         """None where nobody listens."""
         if not os.environ.get(launched.EVENTS):
             return None
-        tell_failures()
+        emit_failures()
         return cls(engine) if _rank() == 0 else None
 
     def __init__(self, engine: "Engine") -> None:
@@ -66,7 +66,7 @@ class StepEvents:
         self._tokens: int | None = 0
         self._steps = 0
         self._since = time.perf_counter()
-        tell("engine", estimated=engine.plan.memory.get("peak_bytes"))
+        emit("engine", estimated=engine.plan.memory.get("peak_bytes"))
         self._end = End(engine)
 
     def takes(self, arguments: Any) -> None:
@@ -98,7 +98,7 @@ class StepEvents:
         # Ranks that share a sample count its tokens once.
         ranks = self._engine.plan.batch.data_parallel
         tokens = None if self._tokens is None else self._tokens * ranks / (now - self._since)
-        tell(
+        emit(
             "step",
             step=self._engine.global_steps,
             seconds=(now - self._since) / self._steps,
@@ -111,20 +111,20 @@ class StepEvents:
 
     def close(self) -> None:
         """Tell of the end, once."""
-        self._end.tell()
+        self._end.emit()
 
 
 class End:
-    """The end of an engine, told once: by ``tell``, when nothing holds it any more, or at exit."""
+    """The end of an engine, told once: by ``emit``, when nothing holds it any more, or at exit."""
 
     def __init__(self, engine: Any) -> None:
         self.step = 0
         self._device = engine.device
-        self.tell = finalize(engine, self._tell)  # which keeps no engine
+        self.emit = finalize(engine, self._tell)  # which keeps no engine
 
     def _tell(self) -> None:
         with suppress(Exception):  # the process may be ending because of a failure
-            tell_first("end", step=self.step, memory=held_bytes(self._device))
+            emit_from_rank_0("end", step=self.step, memory=held_bytes(self._device))
 
 
 def held_bytes(device: torch.device | str) -> int:
@@ -134,7 +134,7 @@ def held_bytes(device: torch.device | str) -> int:
     return peak_resident()
 
 
-def tell_failures() -> None:
+def emit_failures() -> None:
     """Have an exception that ends the process told, with the phase it was in."""
     previous = sys.excepthook
     if getattr(previous, "tells", False):
@@ -145,7 +145,7 @@ def tell_failures() -> None:
             cause = cause_of(error)
             phase = STATUS.failed_in if STATUS.cause == cause else ""
             follows = isinstance(error, RankFailedError)
-            tell("failure", cause=cause, phase=phase or "the script", follows=follows)
+            emit("failure", cause=cause, phase=phase or "the script", follows=follows)
         previous(kind, error, traceback)
 
     hook.tells = True  # type: ignore[attr-defined]

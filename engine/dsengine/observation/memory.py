@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsengine.tiers.memory import GIBI, KIBI
-from dsengine.torch_private import resizes, storage_key
+from dsengine.torch_private import observe_resizes, storage_key
 
 
 class LiveBytes:
@@ -56,7 +56,7 @@ class LiveBytes:
             self._tracker.see(
                 _existing_tensors() if existing is None else existing, counted=self._existing
             )
-            self._watching.enter_context(resizes(self._tracker.resized))
+            self._watching.enter_context(observe_resizes(self._tracker.resized))
             if self._watches:
                 self._watching.enter_context(_Watch(self._tracker))
         elif not self._existing:
@@ -215,7 +215,7 @@ def _existing_tensors() -> list[torch.Tensor]:
 
 
 def resident() -> int:
-    """Bytes of main memory that this process holds; 0 where the system does not say."""
+    """Bytes of main memory that this process holds; 0 where the system does not print_rank0."""
     try:
         with open("/proc/self/statm") as file:  # noqa: PTH123 - one line of numbers, often asked
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -9,7 +9,7 @@ from torch import Tensor
 import dsconfig
 from dsengine.observation.events import StepEvents
 from dsengine.observation.memory import memory_line
-from dsengine.observation.printing import logger, say, script_logger
+from dsengine.observation.printing import logger, print_rank0, script_logger
 from dsengine.observation.timers import Throughput, Timers
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Reporter:
         self._told = StepEvents.of(engine)
         self._watches = bool(self._timers or self.communication or settings.memory_breakdown)
         if settings.dump_state:
-            say(f"the plan of this run\n{plan.to_json()}")
+            print_rank0(f"the plan of this run\n{plan.to_json()}")
         level = plan.effective.config.get("log_level")
         if isinstance(level, str):
             for each in (logger, script_logger):
@@ -77,7 +77,7 @@ class Reporter:
                     self._flops_due = True
             yield
         if self._settings.memory_breakdown:
-            say(memory_line(name, self._engine.device))
+            print_rank0(memory_line(name, self._engine.device))
 
     def takes(self, *arguments: Any) -> None:
         """Note what a micro batch is made of, for who watches the run."""
@@ -104,7 +104,7 @@ class Reporter:
         if self._flops_due:
             self._flops_due = False
             if not self._flops.write():
-                say(self._flops.report())
+                print_rank0(self._flops.report())
         if self._monitors is not None and self._monitors.enabled:
             self._monitors.write_events(self._events(times))
         every = self._settings.steps_per_print
@@ -116,12 +116,12 @@ class Reporter:
         line = f"step={engine.global_steps}, skipped={engine.skipped_steps}"
         line += f", lr={engine.get_lr()}, mom={engine.get_mom()}"
         rate = self.throughput.avg_samples_per_sec() if self._shows_throughput else 0.0
-        say(f"{line}, samples/s={rate:.1f}" if rate else line)
+        print_rank0(f"{line}, samples/s={rate:.1f}" if rate else line)
         if self._settings.wall_clock_breakdown and times:
             parts = " | ".join(f"{name}: {value:.2f}" for name, value in times.items())
-            say(f"time (ms) | {parts}")
+            print_rank0(f"time (ms) | {parts}")
         if self.communication is not None:
-            say(f"collectives so far\n{self.communication.summary()}")
+            print_rank0(f"collectives so far\n{self.communication.summary()}")
 
     def _events(self, times: dict[str, float]) -> list[tuple[str, float, int]]:
         from dsengine.observation.monitors import LEARNING_RATE, LOSS_SCALE, elapsed_tag

@@ -120,7 +120,7 @@ class Binding:
 
     WHOLE_STATES: ClassVar[frozenset[str]] = frozenset()
     """States that every rank holds whole, whatever their shape."""
-    departed: Any = None
+    offloaded_gradients: Any = None
     """Where gradients go while backward runs, if they leave the device."""
 
     def __init__(self, optimizer: Optimizer, masters: Mapping[str, nn.Parameter]) -> None:
@@ -152,14 +152,14 @@ class Binding:
         return self.masters
 
     @contextmanager
-    def in_reach(self) -> Iterator[None]:
+    def materialized(self) -> Iterator[None]:
         """Let parts and states have their values inside, to be read and written."""
         yield
 
-    def note_written(self, name: str) -> None:
+    def mark_in_sync(self, name: str) -> None:
         """Hear that a part and its master have been given the same value from outside."""
 
-    def room_for(self, name: str, entry: str) -> Tensor | None:
+    def load_target(self, name: str, entry: str) -> Tensor | None:
         """Return what a state of master ``name`` is to be loaded into; valid in ``as_sharded``.
 
         None where any memory will do.

@@ -52,7 +52,7 @@ class Policy:
     def compute_is_fp16(self) -> bool:
         return self.compute is torch.float16
 
-    def at_rest(self, parameter: nn.Parameter) -> torch.dtype:
+    def storage_dtype(self, parameter: nn.Parameter) -> torch.dtype:
         """The dtype in which this rank keeps its part of ``parameter`` between steps.
 
         In mixed precision what is trained has fp32 masters; what has no elements has the dtype of
@@ -79,7 +79,7 @@ class Policy:
 
     def before_masters(self, parameter: nn.Parameter) -> torch.dtype:
         """The dtype of ``parameter`` until masters are made; what will have none rests at once."""
-        return parameter.dtype if parameter.requires_grad else self.at_rest(parameter)
+        return parameter.dtype if parameter.requires_grad else self.storage_dtype(parameter)
 
     def reduced_from(self, *, whole_window: bool) -> torch.dtype:
         """The dtype in which gradients of whole parameters are held until they are reduced.

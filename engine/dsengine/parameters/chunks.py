@@ -4,16 +4,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dsengine.torch_private import all_gather_flat, moves
+from dsengine.torch_private import all_gather_flat, supports_device
 
 
-def piece_of(whole: Tensor, rank: int, ranks: int) -> Tensor:
+def chunk_of(whole: Tensor, rank: int, ranks: int) -> Tensor:
     """Return a view of rank's piece; empty where there are more ranks than rows."""
     pieces = whole.chunk(ranks)
     return pieces[rank] if rank < len(pieces) else whole[:0]
 
 
-def put_together(piece: Tensor, shape: torch.Size, group: dist.ProcessGroup | None) -> Tensor:
+def gather_chunks(piece: Tensor, shape: torch.Size, group: dist.ProcessGroup | None) -> Tensor:
     """Return the whole tensor of ``shape`` from every rank's piece. Collective."""
     ranks = dist.get_world_size(group)
     rows = -(-shape[0] // ranks)
@@ -29,7 +29,7 @@ _host_group: list[dist.ProcessGroup] = []
 
 def group_for(tensor: Tensor) -> dist.ProcessGroup | None:
     """Return a group that can move ``tensor``: the default one, or gloo for host tensors."""
-    if moves(None, tensor.device.type):
+    if supports_device(None, tensor.device.type):
         return None
     if not _host_group:
         group = dist.new_group(backend="gloo")

@@ -8,10 +8,10 @@ from torch import nn
 
 from dsengine.torch_private import (
     WRAPPERS,
-    collect,
     is_gathered,
     parameter_table,
     persistent_buffers,
+    sharded_parameters_of,
     units_of,
 )
 
@@ -39,7 +39,7 @@ def named_shards(
     """
     shards = {
         (id(owner), name): each.shard
-        for each in collect(units_of(root))
+        for each in sharded_parameters_of(units_of(root))
         for owner, name in each.owners
     }
     seen: set[int] = set()
@@ -60,7 +60,7 @@ def named_persistent_buffers(root: nn.Module) -> Iterator[tuple[str, torch.Tenso
 
 
 @contextmanager
-def regathered(root: nn.Module) -> Iterator[None]:
+def units_resharded(root: nn.Module) -> Iterator[None]:
     """Gather again, on leaving, every unit that was whole on entering.
 
     The shards are written to inside; a unit kept whole at rest would otherwise go on with

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from dsengine.torch_private import as_shard, local_part, place_of_part
+from dsengine.torch_private import as_shard, local_part, shard_slices
 
 
 def is_indivisible(parameter: Tensor) -> bool:
@@ -18,18 +18,18 @@ def is_indivisible(parameter: Tensor) -> bool:
 
 
 @torch.no_grad()
-def part_of(whole: Tensor, like: DTensor) -> Tensor:
+def local_slice_of(whole: Tensor, like: DTensor) -> Tensor:
     """Return a view of what this rank holds of ``whole``, where ``whole`` is.
 
     Raises ValueError when ``whole`` has not the shape of ``like``.
     """
     if whole.shape != like.shape:
         raise ValueError(f"a tensor of shape {tuple(whole.shape)} for one of {tuple(like.shape)}")
-    return whole.detach()[place_of_part(like)]
+    return whole.detach()[shard_slices(like)]
 
 
 @torch.no_grad()
-def whole_of(shard: DTensor) -> Tensor:
+def full_tensor_of(shard: DTensor) -> Tensor:
     """Gather the whole tensor on the mesh's device. Collective."""
     local, device = shard.to_local(), shard.device_mesh.device_type
     if local.device.type != device:
@@ -38,6 +38,8 @@ def whole_of(shard: DTensor) -> Tensor:
 
 
 @torch.no_grad()
-def copy_whole(target: Tensor, whole: Tensor) -> None:
+def copy_local_slice(target: Tensor, whole: Tensor) -> None:
     """Copy into ``target`` its part of ``whole``; no communication."""
-    local_part(target).copy_(part_of(whole, target) if isinstance(target, DTensor) else whole)
+    local_part(target).copy_(
+        local_slice_of(whole, target) if isinstance(target, DTensor) else whole
+    )

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dsengine.tiers import DepartedGradients
+from dsengine.tiers import OffloadedGradients
 from dsengine.torch_private import local_part, persistent_buffers
 
 
@@ -29,7 +29,7 @@ class Sharding(ABC):
     module. ``aliases``: every name a parameter has, with the name of its master.
     """
 
-    meets_in_forward: bool = True
+    has_forward_collectives: bool = True
     """Ranks wait for each other in forward, or in getting over one that has failed."""
     reduces_every_micro_step: bool = False
     """Gradients are reduced in each backward, so a window's sum is one of reduced parts."""
@@ -46,7 +46,7 @@ class Sharding(ABC):
         self.masters: dict[str, nn.Parameter] = {}
         self.host_masters: dict[str, Tensor] = {}
         """This rank's fp32 parts of an offloaded optimizer, where the shards are of 16 bits."""
-        self.departed: DepartedGradients | None = None
+        self.offloaded_gradients: OffloadedGradients | None = None
         """Reduced gradients that have left for an offloaded optimizer."""
         self.has_model = True
         """Until another ``initialize`` takes the model over."""
@@ -92,12 +92,12 @@ class Sharding(ABC):
         """Free what is gathered and not in use."""
         return
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Leave the model to another engine: this one trains it no more."""
         self.drop_gradients()
         self.has_model = False
 
-    def forget_pass(self, *, in_backward: bool) -> None:
+    def abort_pass(self, *, in_backward: bool) -> None:
         """Be ready for a forward after an error has ended a pass, on all ranks alike.
 
         ``in_backward``: and be rid of what it has left of gradients, which are not reduced yet.
@@ -113,7 +113,7 @@ class Sharding(ABC):
         """The ranks that hold different parts of one gradient; None when each holds all."""
         return None
 
-    def counted_here(self, gradients: list[Tensor]) -> list[Tensor]:
+    def counted_in_norm(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return which of the reduced gradients this rank adds to the norm over ``norm_group``."""
         return gradients
 
@@ -122,10 +122,10 @@ class Sharding(ABC):
         for name, master in self.masters.items():
             if master.grad is not None:
                 yield name, local_part(master.grad)
-            elif self.departed is not None and name in self.departed:
-                yield name, self.departed[name]
+            elif self.offloaded_gradients is not None and name in self.offloaded_gradients:
+                yield name, self.offloaded_gradients[name]
 
-    def without_gradient(self) -> list[str]:
+    def names_without_gradient(self) -> list[str]:
         """Names of trainable parameters that no gradient has reached."""
         reached = {name for name, _ in self.gradients()}
         return [n for n, m in self.masters.items() if m.requires_grad and n not in reached]
@@ -142,8 +142,8 @@ class Sharding(ABC):
         """Forget the gradients the optimizer has used."""
         for master in self.masters.values():
             master.grad = None
-        if self.departed is not None:
-            self.departed.clear()
+        if self.offloaded_gradients is not None:
+            self.offloaded_gradients.clear()
 
     def drop_gradients(self) -> None:
         """Forget reduced and unreduced gradients, unless they are those of another engine."""
@@ -154,7 +154,7 @@ class Sharding(ABC):
             parameter.grad = None
 
     @torch.no_grad()
-    def load_whole(self, state: Mapping[str, Tensor], *, strict: bool) -> LoadResult:
+    def load_full(self, state: Mapping[str, Tensor], *, strict: bool) -> LoadResult:
         """Load whole tensors by name into masters, parameters and buffers.
 
         Of tied weights one name is enough. Raises RuntimeError for tensors of other shapes,

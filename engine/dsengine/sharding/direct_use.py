@@ -17,10 +17,10 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from dsengine.sharding.zero.status import tell_whole_for_now
+from dsengine.sharding.zero.status import set_gathered_attributes
 from dsengine.torch_private import (
     parameter_table,
-    reduce_again,
+    reduce_late_gradients,
     replace_parameter_table,
     sharded_parameters,
 )
@@ -65,7 +65,7 @@ class DirectUse:
         """Finish the units that were held through backward."""
         for unit in self._held:
             if reduced and any(each.has_late_gradient for each in sharded_parameters(unit)):
-                reduce_again(unit)
+                reduce_late_gradients(unit)
         self._release()
 
     def _begin(self, *_: Any) -> None:
@@ -100,5 +100,5 @@ class _Watched(dict[str, Any]):
         if isinstance(value, DTensor) and self.watcher.is_active:
             value = self.watcher.gather(self.unit, self.module, name)
         if value is not None and not isinstance(value, DTensor):
-            tell_whole_for_now(value, self.shards.get(name, value))
+            set_gathered_attributes(value, self.shards.get(name, value))
         return value

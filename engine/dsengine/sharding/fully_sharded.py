@@ -39,8 +39,7 @@ from dsengine.communication.exchange import (
     start_gather,
 )
 from dsengine.optimizers.precision import Policy
-from dsengine.parameters.shards import part_of
-from dsengine.sharding.at_rest import UnitsAtRest
+from dsengine.parameters.shards import local_slice_of
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
 from dsengine.sharding.indivisible import Indivisible
@@ -53,26 +52,27 @@ from dsengine.sharding.leaves import (
 from dsengine.sharding.mesh import SHARD
 from dsengine.sharding.reduction import Averaging, ScaledReduceScatter
 from dsengine.sharding.to_device import on_device
+from dsengine.sharding.unsharded_units import UnshardedUnits
 from dsengine.sharding.zero.adoption import put_pieces, take_pieces
+from dsengine.sharding.zero.dtype_view import dtype_view, restore_view
 from dsengine.sharding.zero.external import uses_external
 from dsengine.sharding.zero.registry import remember
-from dsengine.sharding.zero.shown import keep_shown, shown
-from dsengine.sharding.zero.status import tell_whole_for_now, watch_writes
-from dsengine.tiers.mapped import rest_in_files
+from dsengine.sharding.zero.status import set_gathered_attributes, watch_writes
+from dsengine.tiers.mapped import move_shards_to_files
 from dsengine.tiers.masters import HostMasters
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.torch_private import (
+    abort_pass,
     all_gather_flat,
     as_shard,
-    collect,
     foreach_copy_,
-    forget_pass,
-    gather_asynchronously,
-    reduce_again,
+    initialize_root,
+    reduce_late_gradients,
     reshard_within,
-    settle_root,
     sharded_parameters,
+    sharded_parameters_of,
     units_of,
+    unshard_asynchronously,
 )
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -156,7 +156,7 @@ class FullySharded(Sharding):
         self._indivisible.settle(module, self._device, self.policy)
         if self._masters is not None:
             self.host_masters = self._masters.parts
-        self._rest_in_files()
+        self._move_shards_to_files()
         apart = self._indivisible.masters
         self.masters = {name: apart.get(p, p) for name, p in module.named_parameters()}
         remember(module, self.originals, self.masters)
@@ -175,30 +175,30 @@ class FullySharded(Sharding):
         self._set_collectives(averaging)
         _set_prefetch(units, heads)
         gather = start_gather if self._exchanges else all_gather_flat
-        self._at_rest = UnitsAtRest(self.whole, self.norm_group, gather)
+        self._at_rest = UnshardedUnits(self.whole, self.norm_group, gather)
         self._gather()
         if self._exchanges:
-            gather_asynchronously(self.root)
-        settle_root(self.root)
+            unshard_asynchronously(self.root)
+        initialize_root(self.root)
 
     def _tell_whole(self, *, watches: bool) -> None:
         """Let what stays whole say so: scripts ask every parameter of stage 3."""
         for each in (*self.module.parameters(), *self.masters.values()) if watches else ():
             watch_writes(each)
         for each in self._indivisible.parameters:
-            tell_whole_for_now(each, each, persists=True)
-        for each in collect(self.whole):
-            tell_whole_for_now(each.whole, each.shard, persists=True)
+            set_gathered_attributes(each, each, persists=True)
+        for each in sharded_parameters_of(self.whole):
+            set_gathered_attributes(each.whole, each.shard, persists=True)
 
     def _show_compute_dtype(self) -> None:
         """Let modules show what is gathered in its use in the dtype in which it is gathered."""
         compute = self.policy.compute
-        for each in collect(self._gathered_in_use()):
+        for each in sharded_parameters_of(self._gathered_in_use()):
             shard = each.shard
             if self.policy.is_mixed and shard.is_floating_point() and shard.dtype is not compute:
                 if shard not in self._shown or self._shown[shard].device != shard.device:
-                    self._shown[shard] = shown(shard, compute)
-                keep = partial(keep_shown, shard=shard, dtype=compute)
+                    self._shown[shard] = dtype_view(shard, compute)
+                keep = partial(restore_view, shard=shard, dtype=compute)
                 each.show(self._shown[shard], keep)
 
     def _units(self) -> list[FSDPModule]:
@@ -231,7 +231,7 @@ class FullySharded(Sharding):
         return (
             self.mesh.ndim == 1
             and self._offload is None
-            and self.departed is None
+            and self.offloaded_gradients is None
             and all(
                 each.shard.grad is None and each.shard.dtype is self._reduce_dtype
                 for each in sharded_parameters(unit)
@@ -277,7 +277,7 @@ class FullySharded(Sharding):
     ) -> None:
         to_fewer = not isinstance(reshard_after_forward, bool)
         known = self._reshard_meshes.get(reshard_after_forward) if to_fewer else None
-        with on_device(modules, self._device, self.policy.at_rest) as whole:
+        with on_device(modules, self._device, self.policy.storage_dtype) as whole:
             if self._masters is not None:
                 self._masters.take(whole)
             fully_shard(
@@ -323,15 +323,15 @@ class FullySharded(Sharding):
         for parameter in module.parameters():
             if parameter.is_meta:
                 leaves = self._masters is not None and self._masters.have(parameter)
-                dtype = self.policy.compute if leaves else self.policy.at_rest(parameter)
+                dtype = self.policy.compute if leaves else self.policy.storage_dtype(parameter)
                 parameter.data = parameter.data.to(dtype)
 
-    def _rest_in_files(self) -> None:
+    def _move_shards_to_files(self) -> None:
         if self._offload is None or self._offload.tier != "nvme":
             return
         if not self._offload.nvme_path:
             raise ValueError("zero_optimization.offload_param.device is nvme: give nvme_path")
-        rest_in_files(self._units(), self._offload.nvme_path, self._offload.max_in_cpu)
+        move_shards_to_files(self._units(), self._offload.nvme_path, self._offload.max_in_cpu)
 
     def _keep_whole(self, module: nn.Module) -> None:
         unit = _unit(module)
@@ -373,7 +373,7 @@ class FullySharded(Sharding):
         self.root.set_requires_gradient_sync(True)
         self._reduces = True
         for unit in self._units():
-            reduce_again(unit)
+            reduce_late_gradients(unit)
         self.after_backward()
 
     @torch.no_grad()
@@ -386,9 +386,9 @@ class FullySharded(Sharding):
         self._indivisible.take_in()
         if self._reduces:
             self._indivisible.reduce()
-            if self.departed is not None:
-                self.departed.take_in()
-        if self._reduces and self._rounds_sums and self.departed is None:
+            if self.offloaded_gradients is not None:
+                self.offloaded_gradients.take_in()
+        if self._reduces and self._rounds_sums and self.offloaded_gradients is None:
             if self._has_sums or self.policy.wire is not self.policy.accumulation:
                 self._round_sums()
             self._has_sums = True
@@ -407,7 +407,7 @@ class FullySharded(Sharding):
             names[each.shard]: held[0]
             if len(held) == 1
             else torch.stack([h.float() for h in held]).sum(0)
-            for each in collect(self._units())
+            for each in sharded_parameters_of(self._units())
             if (held := list(each.unreduced()))
         }
         whole = self._indivisible.unreduced()
@@ -420,10 +420,10 @@ class FullySharded(Sharding):
     def drop_gradients(self) -> None:
         super().drop_gradients()
         self._indivisible.drop_unreduced()
-        for each in collect(self._units()) if self.has_model else ():
+        for each in sharded_parameters_of(self._units()) if self.has_model else ():
             each.drop_unreduced()
 
-    def counted_here(self, gradients: list[Tensor]) -> list[Tensor]:
+    def counted_in_norm(self, gradients: list[Tensor]) -> list[Tensor]:
         group = self.norm_group
         if not self._indivisible.parameters or group is None or group.rank() == 0:
             return gradients
@@ -434,7 +434,7 @@ class FullySharded(Sharding):
         self._indivisible.refresh()
 
     def before_move(self) -> None:
-        for each in collect(self._units()):
+        for each in sharded_parameters_of(self._units()):
             each.show(each.shard)
 
     def restore(self) -> None:
@@ -445,11 +445,11 @@ class FullySharded(Sharding):
         if self._is_stage_3:
             self._show_compute_dtype()
 
-    def forget_pass(self, *, in_backward: bool) -> None:
+    def abort_pass(self, *, in_backward: bool) -> None:
         self._reductions.finish()
         self._reductions.buffers.clear()
-        forget_pass(self.root)
-        for each in collect(self._units()) if in_backward else ():
+        abort_pass(self.root)
+        for each in sharded_parameters_of(self._units()) if in_backward else ():
             each.drop_unreduced()
         self._all_gather.release()
         if self._direct_use is not None:
@@ -469,7 +469,7 @@ class FullySharded(Sharding):
         master = self.masters[name]
         if not isinstance(master, DTensor):
             return tensor
-        return as_shard(part_of(tensor, master).to(master.device, copy=True), master)
+        return as_shard(local_slice_of(tensor, master).to(master.device, copy=True), master)
 
 
 def _set_prefetch(units: Sequence[UnitSchedule], heads: Sequence[FSDPModule | None]) -> None:

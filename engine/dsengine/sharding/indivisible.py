@@ -17,9 +17,9 @@ from dsengine.optimizers.precision import Policy
 from dsengine.parameters.names import own_parameters
 from dsengine.parameters.shards import is_indivisible
 from dsengine.sharding.reduction import Averaging
-from dsengine.sharding.to_device import move_and_agree_on
-from dsengine.sharding.zero.partitioned import finer
-from dsengine.sharding.zero.shown import write
+from dsengine.sharding.to_device import move_parameters
+from dsengine.sharding.zero.dtype_view import write
+from dsengine.sharding.zero.partitioned import keep_fp32_where_unchanged
 from dsengine.torch_private import foreach_copy_, parameter_table
 
 
@@ -44,7 +44,7 @@ class Indivisible:
 
     def settle(self, module: nn.Module, device: torch.device, policy: Policy) -> None:
         """Bring them to the device, alike on all ranks, in the dtypes of training. Collective."""
-        move_and_agree_on(self.parameters, device, policy.at_rest)
+        move_parameters(self.parameters, device, policy.storage_dtype)
         self._compute = policy.compute
         for parameter in self._trained:
             if policy.is_mixed and parameter.dtype is torch.float32:
@@ -84,7 +84,7 @@ class Indivisible:
         """Take into the masters what a script has written to the parameters (CLIP clamps its)."""
         if self._apart:
             values, exact = (torch.stack(each) for each in zip(*self._apart, strict=True))
-            foreach_copy_([m for _, m in self._apart], [*finer(exact, values)])
+            foreach_copy_([m for _, m in self._apart], [*keep_fp32_where_unchanged(exact, values)])
 
     @torch.no_grad()
     def take_in(self) -> None:

@@ -27,7 +27,7 @@ class Replicated(Sharding):
     times before one backward. So forward never arms the reducer; ``before_backward`` does.
     """
 
-    meets_in_forward = False
+    has_forward_collectives = False
 
     def __init__(self, module: nn.Module, plan: Plan, policy: Policy) -> None:
         super().__init__(module)
@@ -91,15 +91,15 @@ class Replicated(Sharding):
         if self._parallel is not None and reduce:
             arm_reducer(self._parallel, loss)
 
-    def forget_pass(self, *, in_backward: bool) -> None:
+    def abort_pass(self, *, in_backward: bool) -> None:
         """A reducer that has not finished cannot be armed again, and remembers over a window which
         parameters were used."""
         if in_backward and self._has_reducer:
             self._parallel = None  # its buckets go before there are others
             self._parallel = self._wrapped()
 
-    def let_go(self) -> None:
-        super().let_go()
+    def detach(self) -> None:
+        super().detach()
         self._parallel = None  # with its reducer go the hooks on the parameters
         with torch.no_grad():
             for parameter, master in self._pairs:
@@ -136,9 +136,9 @@ class Replicated(Sharding):
                 master.grad = parameter.grad.to(master.dtype)
                 parameter.grad = None
 
-    def without_gradient(self) -> list[str]:
+    def names_without_gradient(self) -> list[str]:
         self._give_to_masters()
-        return super().without_gradient()
+        return super().names_without_gradient()
 
     def unreduced(self) -> Mapping[str, Tensor] | None:
         if not self._waits:

@@ -23,8 +23,8 @@ from dsconfig import ModelTree, Plan
 from dsengine.observation.communication import CommunicationLog
 from dsengine.observation.memory import LiveBytes
 from dsengine.optimizers import build as optimizer_building
-from dsengine.simulation.fakes import Operations, stand_in
-from dsengine.simulation.places import Places
+from dsengine.simulation.fakes import OperationObserver, stand_in
+from dsengine.simulation.memory_placement import MemoryPlacement
 from dsengine.tiers import memory
 from dsengine.torch_private import fake_process_group, fake_tensors, replaced
 
@@ -60,14 +60,14 @@ def simulate(
         raise ValueError("a dry run needs a process group of its own; one is already running")
     if not callable(model):
         model = partial(stand_in, _tree(model))
-    places, sent = Places(), CommunicationLog(_every_collective())
+    places, sent = MemoryPlacement(), CommunicationLog(_every_collective())
     live = _Live(places, files=files)
     with (
         warnings.catch_warnings(),
         _fake_world(plan, rank, device),
         fake_tensors(),
-        Operations([places.mark, live.see] if apart else [live.see]),
-        places.told_apart() if apart else replaced(memory, "empty_on_host", _plainly),
+        OperationObserver([places.mark, live.see] if apart else [live.see]),
+        places.simulated() if apart else replaced(memory, "empty_on_host", _plainly),
     ):
         # Nothing has an address here, so that what asks for one finds all in their places.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)
@@ -84,7 +84,7 @@ def simulate(
 class _Live:
     """What is held on the device, and in main memory where that is another one."""
 
-    def __init__(self, places: Places, *, files: bool) -> None:
+    def __init__(self, places: MemoryPlacement, *, files: bool) -> None:
         cpu = torch.device("cpu")
         self.device = LiveBytes(cpu, existing=False, counts=places.is_on_device, watches=False)
         self.host = LiveBytes(cpu, counts=places.is_on_host, watches=False)
@@ -114,7 +114,7 @@ def _below(live: _Live) -> dict[str, dict[str, int]]:
 
 
 def _initialized(
-    plan: Plan, build: Callable[[], nn.Module], live: _Live, places: Places, device: str
+    plan: Plan, build: Callable[[], nn.Module], live: _Live, places: MemoryPlacement, device: str
 ) -> Any:
     """The engine, measured from the building of the model on where main memory is the device."""
     from dsengine.loop.initialization import initialize
@@ -220,7 +220,7 @@ def _fake_world(plan: Plan, rank: int, device: str) -> Iterator[None]:
         with (
             replaced(sharding, "device_mesh", lambda *_: mesh),
             replaced(initialization, "check_agreement", lambda *_: None),
-            replaced(initialization, "refuse_short_memory", lambda *_: None),
+            replaced(initialization, "refuse_insufficient_memory", lambda *_: None),
             replaced(initialization, "refuse_unusable_files", lambda *_: None),
         ):
             yield

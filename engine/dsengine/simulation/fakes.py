@@ -12,7 +12,7 @@ from dsengine.observation.memory import tensors_in
 from dsengine.torch_private import READ_OF_A_VALUE, is_fake
 
 
-class Operations(TorchDispatchMode):
+class OperationObserver(TorchDispatchMode):
     """Every operation of a dry run: reads of values are answered, of the others all is told.
 
     ``told`` take the tensors that an operation was given and those that it has made. A value is

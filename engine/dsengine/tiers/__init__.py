@@ -8,9 +8,9 @@ from torch.optim import Adafactor, Optimizer
 import dsconfig
 from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding, Unbound, is_divided, refuse_impossible
-from dsengine.tiers.departed import DepartedGradients
 from dsengine.tiers.host import HostBinding
 from dsengine.tiers.nvme import NvmeBinding
+from dsengine.tiers.offloaded_gradients import OffloadedGradients
 from dsengine.tiers.settings import OffloadSettings
 
 
@@ -37,4 +37,4 @@ def bind(
     return kind(optimizer, masters, settings, {} if host_masters is None else host_masters)
 
 
-__all__ = ["DepartedGradients", "HostBinding", "NvmeBinding", "OffloadSettings", "bind"]
+__all__ = ["HostBinding", "NvmeBinding", "OffloadSettings", "OffloadedGradients", "bind"]

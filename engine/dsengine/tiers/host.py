@@ -1,7 +1,7 @@
 """The optimizer in host memory: fp32 parts, moments and the update; shards are copied back.
 
 [Note: what is copied when]
-Gradients come while backward runs (``departed.py``); ``gradients`` waits for the last of them,
+Gradients come while backward runs (``offloaded_gradients``); ``gradients`` waits for the last of them,
 because the norm reads them next. ``step`` goes tile by tile (``tiles.py``): the update reads parts
 and gradients of a tile on the host; the result is cast piece by piece into staging buffers, whose
 copies to the device run while the next tile is computed. Nothing waits for the last of them: the
@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from dsconfig import tiles
 from dsengine.optimizers.binding import Binding, proves_elementwise
 from dsengine.tiers import memory
-from dsengine.tiers.departed import DepartedGradients
+from dsengine.tiers.offloaded_gradients import OffloadedGradients
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.tiers.staging import Staging
 from dsengine.tiers.tiles import (
@@ -79,7 +79,7 @@ class HostBinding(Binding):
         self.device_tiles = divide_into_tiles(on_device, settings.sub_group_size)
         self.host_tiles = divide_into_tiles(on_host, elements)
         self._staging = Staging(pin=self._pin)
-        self.departed = DepartedGradients(
+        self.offloaded_gradients = OffloadedGradients(
             masters,
             self.parts,
             rounding=settings.rounding,
@@ -120,8 +120,8 @@ class HostBinding(Binding):
         self._exchange({self.masters[name]: part for name, part in parts.items()}, _to_part)
 
     def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> list[Tensor]:
-        """Return the sums of those that have departed, in fp32, where their parts are."""
-        self._gradients = {name: each for name, each in reduced if name in self.departed}
+        """Return the sums of the offloaded ones, in fp32, where their parts are."""
+        self._gradients = {name: each for name, each in reduced if name in self.offloaded_gradients}
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         return list(self._gradients.values())
@@ -143,7 +143,7 @@ class HostBinding(Binding):
         self._refuse_torn()
         self._learn_entries()
         step_hooks_once(self.optimizer, self._step_tiles)
-        memory.give_back()
+        memory.trim_heap()
 
     def _learn_entries(self) -> None:
         """Hear of what the optimizer keeps for each element by now: a load may bring options."""
@@ -171,7 +171,7 @@ class HostBinding(Binding):
     def _version(self, name: str) -> int:
         return version_of(local_part(self.masters[name]))
 
-    def note_written(self, name: str) -> None:
+    def mark_in_sync(self, name: str) -> None:
         self._written[name] = self._version(name)
 
     def _note_changes(self) -> None:
@@ -182,7 +182,7 @@ class HostBinding(Binding):
         for tile in [*self.device_tiles, *self.host_tiles]:
             self._take_changes(tile)
         for name in self._changed:
-            self.note_written(name)
+            self.mark_in_sync(name)
 
     def _update(self, tile: Tile) -> None:
         self._take_changes(tile)
@@ -247,7 +247,8 @@ class HostBinding(Binding):
             return state
         if name not in self._begun:
             self._begun[name] = {
-                entry: memory.empty_beside(part, part.shape, pin=False) for entry in self._entries
+                entry: memory.empty_on_device_of(part, part.shape, pin=False)
+                for entry in self._entries
             }
         return self._begun[name]
 
@@ -263,7 +264,7 @@ class HostBinding(Binding):
     def _copy_back(self, tile: Tile) -> None:
         for piece in tile.pieces:
             weights, shard = self._weights(piece), local_part(self.masters[piece.name])
-            if memory.together(weights, shard):
+            if memory.in_same_memory(weights, shard):
                 piece.of(shard).copy_(weights)
             else:
                 self._staging.bring(weights, piece.of(shard))
@@ -274,7 +275,7 @@ class HostBinding(Binding):
         return {n: sharded_like(part.detach(), self.masters[n]) for n, part in self.parts.items()}
 
     @contextmanager
-    def in_reach(self) -> Iterator[None]:
+    def materialized(self) -> Iterator[None]:
         self._take_all_changes()
         yield
 
@@ -301,7 +302,7 @@ class HostBinding(Binding):
         return {**self.masters, **self.held}
 
     def close(self) -> None:
-        self.departed.close()
+        self.offloaded_gradients.close()
         self._staging.close()
 
 

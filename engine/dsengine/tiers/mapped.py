@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from dsengine.tiers.files import fresh_directory
-from dsengine.torch_private import ShardedParameter, collect
+from dsengine.torch_private import ShardedParameter
 
 
 @torch.no_grad()
-def rest_in_files(units: Iterable[FSDPModule], nvme_path: str, max_in_memory: int) -> int:
+def move_shards_to_files(units: Iterable[FSDPModule], nvme_path: str, max_in_memory: int) -> int:
     """Move the shards of ``units`` into files, but for the first ``max_in_memory`` elements.
 
     The units must keep their shards on the host (CPUOffloadPolicy without pinned memory).
@@ -25,7 +25,7 @@ def rest_in_files(units: Iterable[FSDPModule], nvme_path: str, max_in_memory: in
     """
     chosen: list[ShardedParameter] = []
     held = 0
-    for parameter in collect(units):
+    for parameter in sharded_parameters_of(units):
         size = parameter.flat_shard.numel()
         if held + size <= max_in_memory:
             held += size
@@ -34,7 +34,7 @@ def rest_in_files(units: Iterable[FSDPModule], nvme_path: str, max_in_memory: in
     needed = sum(parameter.flat_shard.nbytes for parameter in chosen)
     directory = fresh_directory(nvme_path, "parameters", needed)
     for number, parameter in enumerate(chosen):
-        parameter.rest_in(in_file(directory / f"shard{number}", parameter.flat_shard))
+        parameter.use_memory(in_file(directory / f"shard{number}", parameter.flat_shard))
     return needed
 
 

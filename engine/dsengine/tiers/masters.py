@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from dsengine.parameters.chunks import piece_of
+from dsengine.parameters.chunks import chunk_of
 from dsengine.tiers import memory
 
 
@@ -41,7 +41,7 @@ class HostMasters:
         """Keep this rank's part of each; leave whole parameters of ``dtype`` in their place."""
         for parameter in whole:
             if self.have(parameter):
-                own = piece_of(parameter.data, self._rank, self._ranks)
+                own = chunk_of(parameter.data, self._rank, self._ranks)
                 self.keep(self._originals[parameter], own)
                 parameter.data = parameter.data.to(self.dtype)
 

@@ -32,33 +32,33 @@ def empty_on_host(shape: Sequence[int], *, pin: bool) -> Tensor:
     Raises MemoryError where the system refuses them.
     """
     size = 4 * prod(shape)
-    with refusals_told(size, pin=pin):
+    with explain_allocation_failure(size, pin=pin):
         if pin or size < MAPPED_FROM:
             return torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=pin)
         apart = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         return torch.frombuffer(apart, dtype=torch.float32).view(*shape)
 
 
-def empty_beside(part: Tensor, shape: Sequence[int], *, pin: bool) -> Tensor:
+def empty_on_device_of(part: Tensor, shape: Sequence[int], *, pin: bool) -> Tensor:
     """Return (*shape,) fp32 elements of undefined value where ``part`` is; ``pin`` on the host."""
     if part.device.type != "cpu":
         return torch.empty(shape, dtype=torch.float32, device=part.device)
     return empty_on_host(shape, pin=pin)
 
 
-def together(one: Tensor, other: Tensor) -> bool:
+def in_same_memory(one: Tensor, other: Tensor) -> bool:
     """Whether both are in the same memory, so that nothing between them has to travel."""
     return one.device == other.device
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Let the C library return free memory to the system, where it is one that keeps any."""
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
 
 
 @contextmanager
-def refusals_told(size: int, *, pin: bool) -> Iterator[None]:
+def explain_allocation_failure(size: int, *, pin: bool) -> Iterator[None]:
     """Raise MemoryError, with what to do, where the system refuses ``size`` bytes asked for inside.
 
     torch raises RuntimeErrors of many kinds, some of which tell of a card that has nothing to do

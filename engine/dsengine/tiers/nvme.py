@@ -173,7 +173,7 @@ class NvmeBinding(HostBinding):
                 state[entry] = _nothing()
 
     @contextmanager
-    def in_reach(self) -> Iterator[None]:
+    def materialized(self) -> Iterator[None]:
         """Let parts and states be views of the file."""
         with self._file.mapped() as view:
             for name in self._places:
@@ -191,10 +191,10 @@ class NvmeBinding(HostBinding):
     @contextmanager
     def as_sharded(self) -> Iterator[None]:
         self._refuse_torn()
-        with self.in_reach(), super().as_sharded():
+        with self.materialized(), super().as_sharded():
             yield
 
-    def room_for(self, name: str, entry: str) -> Tensor | None:
+    def load_target(self, name: str, entry: str) -> Tensor | None:
         if self._shown is None or name not in self._places:
             return None
         self._refuse_unfiled({entry})

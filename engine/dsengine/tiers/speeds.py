@@ -31,7 +31,7 @@ def measured(host: dsconfig.HostFacts) -> dsconfig.HostFacts:
         copy_gb_per_second=memory_copy(),
         nvme_read_gb_per_second=read,
         nvme_write_gb_per_second=write,
-        card_gb_per_second=card_copy() if torch.cuda.is_available() else None,
+        card_gb_per_second=gpu_copy() if torch.cuda.is_available() else None,
     )
 
 
@@ -56,7 +56,7 @@ def disk(directory: Path) -> tuple[float, float]:
     return read, write
 
 
-def card_copy() -> float:
+def gpu_copy() -> float:
     """GB/s of a copy from page-locked memory to the card."""
     source = torch.ones(MOVED_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty_like(source, device="cuda")

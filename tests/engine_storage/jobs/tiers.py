@@ -8,7 +8,7 @@ from dsengine.zero import GatheredParameters
 
 import dsengine
 from dsengine.tiers import HostBinding, NvmeBinding
-from dsengine.torch_private import collect, units_of
+from dsengine.torch_private import sharded_parameters_of, units_of
 from engine_storage.jobs.engine_run import config, train
 from engine_storage.jobs.toy import ToyModel
 from training import models
@@ -195,7 +195,7 @@ def curves(stage: int, precision: str, accumulation: int, folder: str) -> dict[s
             "on the device": [
                 name
                 for name, master in engine.sharding.masters.items()
-                if engine.sharding.departed is not None and master.grad is not None
+                if engine.sharding.offloaded_gradients is not None and master.grad is not None
             ],
         }
         engine.destroy()
@@ -212,9 +212,13 @@ def left_in_backward() -> dict[str, Any]:
         for micro in range(2):
             engine.backward(engine(models.batch(0, micro, 0)))
             shards = sum(each.grad is not None for each in engine.sharding.masters.values())
-            whole = sum(1 for each in collect(units_of(engine.module)) for _ in each.unreduced())
-            held.append((shards + whole, len(engine.sharding.departed)))
+            whole = sum(
+                1
+                for each in sharded_parameters_of(units_of(engine.module))
+                for _ in each.unreduced()
+            )
+            held.append((shards + whole, len(engine.sharding.offloaded_gradients)))
             engine.step()
-        said[f"stage {stage}"] = [*held, (0, len(engine.sharding.departed))]
+        said[f"stage {stage}"] = [*held, (0, len(engine.sharding.offloaded_gradients))]
         engine.destroy()
     return said

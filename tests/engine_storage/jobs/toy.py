@@ -74,7 +74,7 @@ def bare(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
-def keep_whole(model: nn.Module, stage: int) -> None:
+def keep_unsharded(model: nn.Module, stage: int) -> None:
     if stage in (1, 2):
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -92,7 +92,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, stage: int, s
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    keep_whole(model, stage)
+    keep_unsharded(model, stage)
     return mean(loss.item())
 
 

@@ -18,8 +18,8 @@ from dsengine.checkpoints.optimizer_state import (
     restore_optimizer_values,
 )
 from dsengine.checkpoints.state import TrainingState
-from dsengine.parameters.names import regathered
-from dsengine.parameters.shards import copy_whole
+from dsengine.parameters.names import units_resharded
+from dsengine.parameters.shards import copy_local_slice
 
 
 def load_deepspeed_checkpoint(
@@ -42,10 +42,10 @@ def load_deepspeed_checkpoint(
     saved = group.run(
         lambda: _checked(state, read_checkpoint(path, tag), strict, with_optimizer), what
     )
-    with torch.no_grad(), regathered(state.module):
+    with torch.no_grad(), units_resharded(state.module):
         for name, target in state.weights().items():
             if name in saved.weights:
-                copy_whole(target, saved.weights[name])
+                copy_local_slice(target, saved.weights[name])
         state.refresh_parameters()
     if not module_only:
         if with_optimizer:
@@ -106,7 +106,7 @@ def _load_entries(
             there = room(entry)
             if there is None:
                 there = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
-            copy_whole(there, value)
+            copy_local_slice(there, value)
             entries[entry] = there
 
 

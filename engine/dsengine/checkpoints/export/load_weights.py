@@ -16,8 +16,8 @@ from dsengine.checkpoints.export.save_weights import SAFETENSORS_NAME
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import check_weights
 from dsengine.checkpoints.state import TrainingState
-from dsengine.parameters.names import regathered
-from dsengine.torch_private import local_part, place_of_part
+from dsengine.parameters.names import units_resharded
+from dsengine.torch_private import local_part, shard_slices
 
 
 def load_weights(
@@ -35,7 +35,7 @@ def load_weights(
     targets = state.weights()
     what = f"loading weights from {source}"
     files = group.run(lambda: _check(Path(source), targets, state.tied(), strict), what)
-    with regathered(state.module):
+    with units_resharded(state.module):
         group.run(lambda: _read(files, targets), what)
         state.refresh_parameters()
 
@@ -98,4 +98,4 @@ def _fill(target: Tensor, file: Any, name: str) -> None:
         return
     local = local_part(target)
     if local.numel():
-        local.copy_(file.get_slice(name)[place_of_part(target)])
+        local.copy_(file.get_slice(name)[shard_slices(target)])

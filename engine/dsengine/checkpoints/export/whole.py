@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoints.state import TrainingState
-from dsengine.parameters.shards import whole_of
+from dsengine.parameters.shards import full_tensor_of
 
 
 def exported_dtype(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
@@ -27,7 +27,7 @@ def whole_tensors(
     """
     for name, tensor in tensors.items():
         cast = tensor.to(exported_dtype(tensor, dtype))
-        whole = whole_of(cast) if isinstance(cast, DTensor) else cast
+        whole = full_tensor_of(cast) if isinstance(cast, DTensor) else cast
         if keep:
             # A copy even on the host: the file must not follow a training that goes on.
             yield name, whole.to("cpu", copy=whole is tensor).contiguous()

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from dsengine.parameters.names import clean_name
-from dsengine.parameters.shards import whole_of
-from dsengine.sharding.zero.shown import shard_of
+from dsengine.parameters.shards import full_tensor_of
+from dsengine.sharding.zero.dtype_view import shard_of
 from dsengine.torch_private import as_shard, local_part
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class _Held(NamedTuple):
 
     @property
     def stepped(self) -> Tensor:
-        return self.engine.stepped_part(self.name)
+        return self.engine.optimizer_parameter(self.name)
 
     def gradient(self) -> Tensor | None:
         """This rank's part of what is reduced."""
@@ -57,7 +57,7 @@ class _Held(NamedTuple):
         is_part = part.shape == local_part(self.master).shape and not isinstance(part, DTensor)
         if isinstance(self.master, DTensor) and is_part:
             part = as_shard(part, self.master)
-        whole = whole_of(part) if isinstance(part, DTensor) else part
+        whole = full_tensor_of(part) if isinstance(part, DTensor) else part
         return whole.to(self.engine.device, torch.float32, copy=True)
 
     def divided(self, whole: Tensor) -> Tensor:
@@ -65,17 +65,17 @@ class _Held(NamedTuple):
         return local_part(self.engine.sharding.divide(self.name, whole.to(self.master.device)))
 
     def write_master(self, part: Tensor) -> None:
-        with self.engine.states_in_reach():
+        with self.engine.states_materialized():
             for target in map(local_part, (self.master, self.stepped)):
                 target.copy_(part.view(target.shape))
-        self.engine.note_written(self.name)
+        self.engine.mark_in_sync(self.name)
         self.engine.sharding.after_update()
 
 
 def _find(param: nn.Parameter) -> _Held | None:
-    from dsengine.loop.engine import living
+    from dsengine.loop.engine import active_engines
 
-    for engine in living:
+    for engine in active_engines:
         if not engine.sharding.has_model:
             continue  # another engine has taken it over
         for name, each in engine.module.named_parameters():
@@ -91,7 +91,7 @@ def safe_get_full_fp32_param(param: nn.Parameter) -> Tensor | None:
     """Return a copy of the master: whole, fp32, on the device."""
     if (held := _find(param)) is None:
         return None
-    with held.engine.states_in_reach():
+    with held.engine.states_materialized():
         return held.whole(held.stepped)
 
 
@@ -102,7 +102,7 @@ def safe_get_full_optimizer_state(param: nn.Parameter, optim_state_key: str) -> 
     """
     if (held := _find(param)) is None:
         return None
-    with held.engine.states_in_reach():
+    with held.engine.states_materialized():
         return held.whole(held.state(optim_state_key)) if held.states() else None
 
 
@@ -136,7 +136,7 @@ def safe_set_full_optimizer_state(param: nn.Parameter, value: Tensor, optim_stat
     """Give a state of the optimizer the whole ``value``. Raises KeyError for one it has not."""
     held = _find(param)
     if held is not None and held.engine.optimizer is not None:
-        with held.engine.states_in_reach():
+        with held.engine.states_materialized():
             local_part(held.state(optim_state_key)).copy_(held.divided(value))
 
 
@@ -168,7 +168,7 @@ def safe_get_local_fp32_param(param: nn.Parameter) -> Tensor | None:
     """Return a copy of this rank's part of the master, fp32."""
     if (held := _find(param)) is None:
         return None
-    with held.engine.states_in_reach():
+    with held.engine.states_materialized():
         return local_part(held.stepped).detach().to(torch.float32, copy=True)
 
 
@@ -176,7 +176,7 @@ def safe_get_local_optimizer_state(param: nn.Parameter, optim_state_key: str) ->
     """Return a copy of this rank's part of a state of the optimizer."""
     if (held := _find(param)) is None:
         return None
-    with held.engine.states_in_reach():
+    with held.engine.states_materialized():
         state = held.states().get(optim_state_key)
         return None if state is None else local_part(state).clone()
 
@@ -203,7 +203,7 @@ def safe_set_local_optimizer_state(
     """Give this rank's part of a state of the optimizer ``value``. Raises KeyError as above."""
     held = _find(param)
     if held is not None and held.engine.optimizer is not None:
-        with held.engine.states_in_reach():
+        with held.engine.states_materialized():
             local = local_part(held.state(optim_state_key))
             local.copy_(value.view(local.shape))
 

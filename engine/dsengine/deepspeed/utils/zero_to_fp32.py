@@ -19,7 +19,7 @@ from dsengine.checkpoints.deepspeed_layout.files import MODEL_FILES, OPTIMIZER_F
 from dsengine.checkpoints.export import write_weights
 from dsengine.checkpoints.export.save_weights import SAFETENSORS_NAME
 from dsengine.optimizers.precision import DTYPES
-from dsengine.sharding.giving_back import give_back
+from dsengine.sharding.restoration import restore_model
 
 Path = str | PathLike[str]
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -55,7 +55,7 @@ def load_state_dict_from_zero_checkpoint(
     An engine that has it lets it go. Collective where the checkpoint lacks weights of such a one.
     """
     weights = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag)
-    give_back(model, weights)
+    restore_model(model, weights)
     model.load_state_dict(weights, strict=False)
     return model.cpu()
 

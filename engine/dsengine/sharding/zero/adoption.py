@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from dsengine.parameters.names import own_parameters
-from dsengine.parameters.shards import part_of
+from dsengine.parameters.shards import local_slice_of
 from dsengine.sharding.zero.external import inherit
 from dsengine.sharding.zero.partitioned import PartitionedParameter, gather, restore, retire
 from dsengine.tiers.masters import HostMasters
-from dsengine.torch_private import collect, parameter_table, units_of
+from dsengine.torch_private import parameter_table, sharded_parameters_of, units_of
 
 
 def is_partitioned(module: nn.Module) -> bool:
@@ -62,12 +62,12 @@ def put_pieces(
     keep theirs where there are such. Collective where the module is divided otherwise than
     zero.Init did.
     """
-    places = {id(each.shard): each for each in collect(units_of(module))}
+    places = {id(each.shard): each for each in sharded_parameters_of(units_of(module))}
     for name, parameter in dict(module.named_parameters()).items():
         if name not in names:
             continue
         place = places[id(parameter)]
-        home = torch.device("cpu") if place.rests_on_host else device
+        home = torch.device("cpu") if place.is_on_host else device
         origin = names.pop(name)
         local = _local_piece(origin, cast(DTensor, place.shard))
         retire(origin)
@@ -79,7 +79,7 @@ def put_pieces(
 
 def _local_piece(source: PartitionedParameter, target: DTensor) -> Tensor:
     if target.device_mesh.ndim > 1 or target.device_mesh.size() != dist.get_world_size():
-        return part_of(gather(source), target).clone().contiguous()
+        return local_slice_of(gather(source), target).clone().contiguous()
     return source._piece
 
 

@@ -14,19 +14,19 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from dsengine.parameters.chunks import group_for
-from dsengine.parameters.shards import whole_of
+from dsengine.parameters.shards import full_tensor_of
+from dsengine.sharding.zero.dtype_view import write
 from dsengine.sharding.zero.partitioned import (
     PartitionedParameter,
-    finer,
     intercepted,
+    keep_fp32_where_unchanged,
     partition,
     restore,
     show_as,
 )
 from dsengine.sharding.zero.registry import Held, Lookup
-from dsengine.sharding.zero.rounded import show_rounded, show_whole
-from dsengine.sharding.zero.shown import write
-from dsengine.sharding.zero.status import answers_of, is_watched, tell_available
+from dsengine.sharding.zero.rounded import drop_rounding, round_parameter
+from dsengine.sharding.zero.status import is_watched, partitioned_attributes, set_available
 from dsengine.torch_private import version_of
 
 
@@ -103,21 +103,21 @@ class GatheredParameters:
             )
 
     def _gather_partitioned(self, parameter: PartitionedParameter) -> None:
-        piece, dtype, answers = parameter._piece, parameter.dtype, answers_of(parameter)
+        piece, dtype, answers = parameter._piece, parameter.dtype, partitioned_attributes(parameter)
         exact = restore(parameter)
         is_finer = exact.dtype is not dtype
         if is_finer:
-            show_rounded(parameter, dtype)
+            round_parameter(parameter, dtype)
         vars(parameter).update(answers)
-        tell_available(parameter, True)
+        set_available(parameter, True)
 
         def leave() -> None:
-            show_whole(parameter)
+            drop_rounding(parameter)
             _take_from(parameter.data, self._modifier_rank)
             is_cast = parameter.dtype is not dtype  # by the script, which replaced its data
             if is_finer and not is_cast:
                 _take_from(exact, self._modifier_rank)
-                parameter.data = finer(exact, parameter.data)
+                parameter.data = keep_fp32_where_unchanged(exact, parameter.data)
             partition(parameter)
             if is_finer and not is_cast:
                 show_as(parameter, dtype)
@@ -129,14 +129,14 @@ class GatheredParameters:
     def _gather_shard(self, shard: nn.Parameter) -> None:
         kind = type(shard)
         sharded = cast(DTensor, shard.detach())
-        whole = nn.Parameter(whole_of(sharded).clone(), shard.requires_grad)
+        whole = nn.Parameter(full_tensor_of(sharded).clone(), shard.requires_grad)
         _WHOLE[id(shard)] = whole
         cast(Any, shard).__class__ = WholeShard
-        tell_available(shard, True)
+        set_available(shard, True)
 
         def leave() -> None:
             cast(Any, shard).__class__ = kind
-            tell_available(shard, False)
+            set_available(shard, False)
             del _WHOLE[id(shard)]
             if self._modifier_rank is not None:
                 _take_from(whole.data, self._modifier_rank)

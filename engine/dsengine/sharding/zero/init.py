@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 import dsconfig
-from dsengine.sharding.zero.partitioned import is_piece, partition, show_as
-from dsengine.sharding.zero.rounded import show_rounded
+from dsengine.sharding.zero.partitioned import is_partitioned_parameter, partition, show_as
+from dsengine.sharding.zero.rounded import round_parameter
 from dsengine.sharding.zero.status import watch_writes
 from dsengine.tiers import memory
 
@@ -93,7 +93,7 @@ class Init:
         if kind is None:
             self._divide()
             self._show()
-            memory.give_back()
+            memory.trim_heap()
         self._whole, self._building = [], None
 
     def _begin(self, module: nn.Module) -> None:
@@ -115,7 +115,7 @@ class Init:
                 watch_writes(parameter)
             self._freed += parameter.nbytes
             if self._freed >= TRIM_BYTES:
-                memory.give_back()
+                memory.trim_heap()
                 self._freed = 0
 
     def _show(self) -> None:
@@ -125,10 +125,10 @@ class Init:
             for parameter in divided:
                 if (alive := parameter()) is None:
                     continue
-                if is_piece(alive):
+                if is_partitioned_parameter(alive):
                     show_as(alive, self._shows)
                 elif alive.is_floating_point() and not alive.is_meta:  # nothing divides it
-                    show_rounded(alive, self._shows)
+                    round_parameter(alive, self._shows)
 
 
 def _read(config: Any) -> Mapping[str, Any]:

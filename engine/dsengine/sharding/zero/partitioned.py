@@ -9,7 +9,7 @@ returns may share memory with the gathered weight (``.data``, ``.detach()``, a v
 ``Alias``, through which writes find their way back. Shapes and dtypes are answered without
 gathering. Every rank must do the same, as it does when it builds the same model.
 
-[Note: pieces finer than what they show]
+[Note: pieces keep_fp32_where_unchanged than what they show]
 Under a config of 16 bits a finished model shows the dtype in which it is going to compute, and
 the pieces stay what the model was built with: masters begin with those. A read gives the values
 rounded. Of what is written, an element that is given the value it shows stays as exact as it was.
@@ -24,9 +24,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from dsengine.parameters.chunks import group_for, piece_of, put_together
+from dsengine.parameters.chunks import chunk_of, gather_chunks, group_for
 from dsengine.parameters.shards import is_indivisible
-from dsengine.sharding.zero.status import tell_divided, tell_whole
+from dsengine.sharding.zero.status import clear_partitioned_attributes, set_partitioned_attributes
 from dsengine.torch_private import backward_hooks_of, plain_tensors, storage_key, version_of
 
 _T: Any = torch.Tensor
@@ -102,7 +102,7 @@ class PartitionedParameter(nn.Parameter):
     """Made by ``partition`` from an ordinary Parameter; stays the same object."""
 
     _piece: Tensor
-    """Of the dtype that is shown, or finer. See the note above."""
+    """Of the dtype that is shown, or keep_fp32_where_unchanged. See the note above."""
     _like: Tensor
     """A meta tensor of the whole shape, and of the dtype that is shown."""
 
@@ -114,7 +114,7 @@ class PartitionedParameter(nn.Parameter):
                 copy: Any = nn.Parameter(self.data.clone(), self.requires_grad)
                 copy.__class__ = PartitionedParameter
                 copy._piece, copy._like = self._piece.clone(), self._like
-                tell_divided(copy, self._like.shape)
+                set_partitioned_attributes(copy, self._like.shape)
             memo[id(self)] = copy
         return memo[id(self)]
 
@@ -136,10 +136,10 @@ def partition(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None
     cast(Any, parameter).__class__ = PartitionedParameter
     partitioned = cast(PartitionedParameter, parameter)
     partitioned._piece, partitioned._like = piece, like
-    tell_divided(parameter, like.shape)
+    set_partitioned_attributes(parameter, like.shape)
 
 
-def is_piece(tensor: Tensor) -> bool:
+def is_partitioned_parameter(tensor: Tensor) -> bool:
     """Whether ``tensor`` is a parameter of which this rank holds one piece."""
     return isinstance(tensor, PartitionedParameter)
 
@@ -152,7 +152,7 @@ def show_as(parameter: nn.Parameter, dtype: torch.dtype) -> None:
             parameter.data = parameter.data.to(dtype)
 
 
-def finer(exact: Tensor, shown: Tensor) -> Tensor:
+def keep_fp32_where_unchanged(exact: Tensor, shown: Tensor) -> Tensor:
     """Return ``shown``, with what is in ``exact`` where that rounds to it."""
     if exact.shape != shown.shape:
         return shown.to(exact.dtype)
@@ -162,7 +162,7 @@ def finer(exact: Tensor, shown: Tensor) -> Tensor:
 def gather(parameter: PartitionedParameter) -> Tensor:
     """Return the whole tensor, as exact as its pieces are; collective."""
     with plain_tensors():
-        return put_together(parameter._piece, parameter._like.shape, group_for(parameter._piece))
+        return gather_chunks(parameter._piece, parameter._like.shape, group_for(parameter._piece))
 
 
 def restore(parameter: PartitionedParameter) -> Tensor:
@@ -177,7 +177,7 @@ def _take(parameter: PartitionedParameter, current: Tensor) -> None:
     """Keep this rank's piece of what rank 0 has in ``current``."""
     piece = _piece_of_first_rank(current)
     if current.dtype == parameter._like.dtype:  # else the script has cast it
-        piece = finer(parameter._piece, piece)
+        piece = keep_fp32_where_unchanged(parameter._piece, piece)
     parameter._piece = piece
     parameter._like = torch.empty_like(current, device="meta")
 
@@ -185,7 +185,7 @@ def _take(parameter: PartitionedParameter, current: Tensor) -> None:
 def retire(parameter: PartitionedParameter) -> None:
     """Make it an ordinary, empty Parameter: its piece has gone elsewhere."""
     cast(Any, parameter).__class__ = nn.Parameter
-    tell_whole(parameter)
+    clear_partitioned_attributes(parameter)
     del parameter._piece, parameter._like
 
 
@@ -193,7 +193,7 @@ def _piece_of_first_rank(whole: Tensor) -> Tensor:
     whole = whole.contiguous()
     group = group_for(whole)
     dist.broadcast(whole, 0, group=group)
-    return piece_of(whole, dist.get_rank(group), dist.get_world_size(group)).clone()
+    return chunk_of(whole, dist.get_rank(group), dist.get_world_size(group)).clone()
 
 
 def _touch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from dsengine.parameters.shards import whole_of
-from dsengine.sharding.zero.shown import write
-from dsengine.sharding.zero.status import tell_divided
-from dsengine.torch_private import collect, units_of
+from dsengine.parameters.shards import full_tensor_of
+from dsengine.sharding.zero.dtype_view import write
+from dsengine.sharding.zero.status import set_partitioned_attributes
+from dsengine.torch_private import sharded_parameters_of, units_of
 
 _ENGINES: WeakSet[nn.Module] = WeakSet()
 _MASTER = "_dsengine_master"
@@ -31,7 +31,7 @@ class Held:
         if self.gathered is parameter:
             return
         master = self.master.detach()
-        whole = whole_of(master) if isinstance(master, DTensor) else master
+        whole = full_tensor_of(master) if isinstance(master, DTensor) else master
         if parameter.data.shape == whole.shape:
             parameter.data.copy_(whole)
         else:
@@ -55,7 +55,7 @@ def remember(
     _ENGINES.add(root)
     for master in masters.values():
         if isinstance(master, DTensor):
-            tell_divided(master, master.shape)
+            set_partitioned_attributes(master, master.shape)
     for original, name in originals.items():
         if name in masters and masters[name] is not original:
             setattr(original, _MASTER, masters[name])
@@ -77,7 +77,7 @@ class Lookup:
     def __init__(self) -> None:
         self._gathered: dict[int, Held] = {}
         for root in _ENGINES:
-            for each in collect(units_of(root)):
+            for each in sharded_parameters_of(units_of(root)):
                 if each.was_gathered:
                     self._gathered[id(each.whole)] = Held(each.shard, each.whole)
 

@@ -1,4 +1,4 @@
-"""A whole parameter of 16 bits that has come finer: gathered, or one that nothing divides.
+"""A whole parameter of 16 bits that has come in fp32: gathered, or one that nothing divides.
 
 Loading a model copies fp32 weights into gathered parameters, as transformers does at stage 3. What
 is copied is kept as it came, for masters to begin with; all else happens to the rounded values.
@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dsengine.sharding.zero.partitioned import finer, intercepted
+from dsengine.sharding.zero.partitioned import intercepted, keep_fp32_where_unchanged
 
 
 def _on_both(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -23,36 +23,36 @@ def _on_both(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 class RoundedParameter(nn.Parameter):
-    """Made by ``show_rounded`` from an ordinary Parameter; stays the same object."""
+    """Made by ``round_parameter`` from an ordinary Parameter; stays the same object."""
 
     _exact: Tensor | None = None
 
     __torch_function__ = intercepted(_on_both)
 
 
-def show_rounded(parameter: nn.Parameter, dtype: torch.dtype) -> None:
+def round_parameter(parameter: nn.Parameter, dtype: torch.dtype) -> None:
     """Give ``parameter`` its values rounded; what is copied into it goes to the exact ones too.
 
     Its data until now are the exact ones, which stay those that the caller holds.
     """
-    show_exact(parameter)
+    restore_exact(parameter)
     exact = parameter.data
     parameter.data = exact.to(dtype)
     cast(Any, parameter).__class__ = RoundedParameter
     cast(RoundedParameter, parameter)._exact = exact
 
 
-def show_whole(parameter: nn.Parameter) -> None:
+def drop_rounding(parameter: nn.Parameter) -> None:
     """Make it an ordinary Parameter again."""
     if isinstance(parameter, RoundedParameter):
         parameter._exact = None
         cast(Any, parameter).__class__ = nn.Parameter
 
 
-def show_exact(parameter: nn.Parameter) -> None:
+def restore_exact(parameter: nn.Parameter) -> None:
     """Make it an ordinary Parameter again, as exact as it has come."""
     if isinstance(parameter, RoundedParameter):
         exact, rounded = parameter._exact, parameter.data
-        show_whole(parameter)
+        drop_rounding(parameter)
         if exact is not None:
-            parameter.data = finer(exact.to(rounded.device), rounded)
+            parameter.data = keep_fp32_where_unchanged(exact.to(rounded.device), rounded)

@@ -27,7 +27,7 @@ class ZeroParamStatus(Enum):
     """DeepSpeed's, for a gather that is not awaited; here nobody gets to see that."""
 
 
-def tell_divided(parameter: Tensor, shape: torch.Size) -> None:
+def set_partitioned_attributes(parameter: Tensor, shape: torch.Size) -> None:
     """Let ``parameter``, of which this rank holds a part, answer scripts; its number stays."""
     told = cast(Any, parameter)
     if not hasattr(told, "ds_id"):
@@ -38,14 +38,14 @@ def tell_divided(parameter: Tensor, shape: torch.Size) -> None:
     told.ds_persist = False
 
 
-def tell_whole_for_now(parameter: Tensor, shard: Tensor, *, persists: bool = False) -> None:
+def set_gathered_attributes(parameter: Tensor, shard: Tensor, *, persists: bool = False) -> None:
     """Let a whole parameter of stage 3 answer as the ``shard`` that it is gathered from.
 
     ``persists``: it stays whole between steps.
     """
     if hasattr(parameter, "ds_id"):
         return
-    tell_divided(parameter, shard.shape)
+    set_partitioned_attributes(parameter, shard.shape)
     told = cast(Any, parameter)
     told.ds_id = getattr(shard, "ds_id", told.ds_id)
     told.ds_status, told.ds_persist = ZeroParamStatus.AVAILABLE, persists
@@ -60,19 +60,19 @@ def is_watched(parameter: Tensor) -> bool:
     return getattr(parameter, "ds_enable_sanity_checks", False)
 
 
-def answers_of(parameter: Tensor) -> dict[str, Any]:
+def partitioned_attributes(parameter: Tensor) -> dict[str, Any]:
     """Return what a divided parameter says of itself, by name."""
     return {name: getattr(parameter, name) for name in _NAMES}
 
 
-def tell_available(parameter: Tensor, available: bool) -> None:
+def set_available(parameter: Tensor, available: bool) -> None:
     """Say whether a divided parameter is whole; nothing for one that never is divided."""
     if hasattr(parameter, "ds_id"):
         status = ZeroParamStatus.AVAILABLE if available else ZeroParamStatus.NOT_AVAILABLE
         cast(Any, parameter).ds_status = status
 
 
-def tell_whole(parameter: Tensor) -> None:
+def clear_partitioned_attributes(parameter: Tensor) -> None:
     """Take the answers back: ``parameter`` is an ordinary one from now on."""
     for name in _NAMES:
         if hasattr(parameter, name):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dsengine.loop.told import ParameterOffload
+from dsengine.loop.optimizer_compat import ParameterOffload
 from dsengine.sharding.zero.gathered import GatheredParameters
 
 

@@ -28,7 +28,7 @@ _Table = dict[int, "weakref.ref[Any]"]
 """Storages, by their keys."""
 
 
-class Places:
+class MemoryPlacement:
     """Which storages are in main memory, and which in files."""
 
     def __init__(self) -> None:
@@ -56,12 +56,12 @@ class Places:
             return torch.empty(elements, dtype=dtype)
 
     @contextmanager
-    def told_apart(self) -> Iterator[None]:
+    def simulated(self) -> Iterator[None]:
         """Mark what the tiers make inside, and let moves be copies."""
         with ExitStack() as stack:
             for holder, name, other in (
                 (memory, "empty_on_host", self._empty_on_host),
-                (memory, "empty_beside", self._empty_beside),
+                (memory, "empty_on_device_of", self._empty_beside),
                 (memory, "together", lambda one, other: self.has(one) is self.has(other)),
                 (staging, "ThreadPoolExecutor", AtOnce),
                 (nvme, "UnnamedFile", partial(_File, self)),
@@ -148,7 +148,7 @@ class AtOnce:
 class _File:
     """In the place of ``UnnamedFile``."""
 
-    def __init__(self, places: Places, path: Path, size: int) -> None:
+    def __init__(self, places: MemoryPlacement, path: Path, size: int) -> None:
         del path
         self._elements = places.in_file(size // tiles.ELEMENT_BYTES)
 
@@ -183,7 +183,7 @@ class _NoIO:
 
 
 @contextmanager
-def _moves(places: Places) -> Iterator[None]:
+def _moves(places: MemoryPlacement) -> Iterator[None]:
     """Let ``tensor.to(device)`` and ``tensor.cpu()`` copy from one place to the other.
 
     Patched on the class: in backward there is no mode that functions would pass by.

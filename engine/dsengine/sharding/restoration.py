@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from dsengine.parameters.names import own_parameters
-from dsengine.parameters.shards import whole_of
+from dsengine.parameters.shards import full_tensor_of
 from dsengine.sharding.base import Sharding
-from dsengine.sharding.zero.partitioned import is_piece
+from dsengine.sharding.zero.partitioned import is_partitioned_parameter
 from dsengine.sharding.zero.registry import forget, master_of
 from dsengine.torch_private import (
     Hook,
     ShardedParameter,
-    collect,
     hooks_below,
-    make_ordinary,
     parameter_table,
+    remove_fully_shard,
+    sharded_parameters_of,
     units_of,
 )
 
@@ -55,7 +55,7 @@ class _Distributed:
 _DISTRIBUTED: WeakKeyDictionary[nn.Module, _Distributed] = WeakKeyDictionary()
 
 
-def look_at(root: nn.Module) -> _Before:
+def snapshot(root: nn.Module) -> _Before:
     """Return what is noted of ``root``, which is about to be distributed."""
     placed = {
         (ref(module), name): parameter
@@ -64,19 +64,23 @@ def look_at(root: nn.Module) -> _Before:
     }
     return _Before(
         hooks_below(root),
-        {place: ref(p) for place, p in placed.items() if type(p) is nn.Parameter or is_piece(p)},
+        {
+            place: ref(p)
+            for place, p in placed.items()
+            if type(p) is nn.Parameter or is_partitioned_parameter(p)
+        },
         {place: each.dtype for place, each in placed.items()},
     )
 
 
-def note(sharding: Sharding, before: _Before) -> None:
-    """Let ``give_back`` know the model of ``sharding``, which has just distributed it."""
+def record_distribution(sharding: Sharding, before: _Before) -> None:
+    """Let ``restore_model`` know the model of ``sharding``, which has just distributed it."""
     added = hooks_below(sharding.module) - before.hooks
     _DISTRIBUTED[sharding.module] = _Distributed(before, added, ref(sharding))
 
 
 @torch.no_grad()
-def give_back(
+def restore_model(
     root: nn.Module, values: Mapping[str, Tensor] | None = None
 ) -> dict[Tensor, nn.Parameter]:
     """Make ``root``, and what is in it, ordinary modules again, whichever engines have had them.
@@ -89,20 +93,20 @@ def give_back(
     replaced: dict[Tensor, nn.Parameter] = {}
     for module in list(root.modules()):
         if (noted := _DISTRIBUTED.pop(module, None)) is not None:
-            replaced |= _give_back(module, noted, values or {})
+            replaced |= _restore_model(module, noted, values or {})
     return replaced
 
 
-def _give_back(
+def _restore_model(
     root: nn.Module, noted: _Distributed, values: Mapping[str, Tensor]
 ) -> dict[Tensor, nn.Parameter]:
     before = noted.before
     if (sharding := noted.sharding()) is not None:
-        sharding.let_go()
+        sharding.detach()
     names = {module: name for name, module in root.named_modules()}
     ordinary: list[tuple[nn.Module, str, nn.Parameter]] = []
     replaced: dict[Tensor, nn.Parameter] = {}
-    for record in collect(units_of(root)):
+    for record in sharded_parameters_of(units_of(root)):
         owners = [place for place in record.owners if place[0] in names and _has(record, *place)]
         if not owners:  # the script has put others in their places
             continue
@@ -110,14 +114,14 @@ def _give_back(
         shard = record.shard
         whole = values.get(".".join(filter(None, (names[module], attribute))))
         if whole is None or whole.shape != shard.shape:
-            whole = whole_of(cast(DTensor, shard))
+            whole = full_tensor_of(cast(DTensor, shard))
         trains = parameter_table(module)[attribute].requires_grad
         parameter = _as_before(whole, (ref(module), attribute), before, trains)
         ordinary += [(module, attribute, parameter) for module, attribute in owners]
         replaced[shard] = replaced[record.shown] = parameter
         if record.was_gathered:
             replaced[record.whole] = parameter
-    make_ordinary(root, noted.hooks)
+    remove_fully_shard(root, noted.hooks)
     for module, attribute, parameter in ordinary:
         parameter_table(module)[attribute] = parameter
     for module in root.modules():

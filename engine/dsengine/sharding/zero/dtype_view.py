@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import swap_tensors
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from dsengine.parameters.shards import part_of
+from dsengine.parameters.shards import local_slice_of
 from dsengine.sharding.zero.partitioned import (
     PLAIN_QUESTIONS,
     SHAPE_QUESTIONS,
@@ -58,7 +58,7 @@ def _answer(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     self = args[0] if args else None
     if "out" in kwargs or (writes(func) and func not in _ALIASES | _REPLACES):
         return _write_to(kwargs.get("out", self), func, args, kwargs)
-    if not isinstance(self, ShownShard):
+    if not isinstance(self, DtypeView):
         return func(*_read(args), **_read(kwargs))
     if func in _OWN:
         return func(*args, **kwargs)
@@ -82,7 +82,7 @@ def _answer(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return result
 
 
-class ShownShard(DTensor):
+class DtypeView(DTensor):
     """Made by ``shown``."""
 
     _shard: DTensor
@@ -119,12 +119,12 @@ def shown(shard: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
     """Return the parameter of ``dtype`` that a module shows in the place of ``shard``."""
     stand_in = _stand_in(cast(DTensor, shard), dtype)
     parameter = nn.Parameter(stand_in, shard.requires_grad)
-    cast(Any, parameter).__class__ = ShownShard
+    cast(Any, parameter).__class__ = DtypeView
     vars(parameter).update(vars(stand_in) | vars(shard))
     return parameter
 
 
-def keep_shown(
+def restore_view(
     parameter: nn.Parameter, found: Tensor, *, shard: nn.Parameter, dtype: torch.dtype
 ) -> None:
     """Let ``parameter`` go on being what is shown of ``shard``, where a module has ``found``.
@@ -132,7 +132,7 @@ def keep_shown(
     A cast of the module alone swaps what it shows for a copy: it is undone, for the dtypes are the
     engine's. Another parameter in its place (``load_state_dict(assign=True)``) gives its values.
     """
-    if not isinstance(parameter, ShownShard):
+    if not isinstance(parameter, DtypeView):
         swap_tensors(parameter, shown(shard, dtype))
     elif found is not parameter:
         write(parameter, found)
@@ -140,7 +140,7 @@ def keep_shown(
 
 def shard_of(parameter: Tensor) -> Tensor:
     """Return what is stepped of a parameter that a module shows: most often itself."""
-    return parameter._shard if isinstance(parameter, ShownShard) else parameter
+    return parameter._shard if isinstance(parameter, DtypeView) else parameter
 
 
 @torch.no_grad()
@@ -151,28 +151,28 @@ def write(parameter: Tensor, value: Tensor) -> None:
     may be more exact.
     """
     shard = shard_of(parameter)
-    if isinstance(parameter, ShownShard):
+    if isinstance(parameter, DtypeView):
         parameter._loaded = None
     local = local_part(shard)  # its version tells others of the change
     if isinstance(shard, DTensor) and not isinstance(value, DTensor):
-        value = part_of(value, shard)
+        value = local_slice_of(value, shard)
     given = local_part(value).to(local.device)
     changed = given != local.to(given.dtype)
     local.copy_(torch.where(changed, given.to(local.dtype), local))
 
 
-def _stand_in(shard: DTensor, dtype: torch.dtype) -> ShownShard:
+def _stand_in(shard: DTensor, dtype: torch.dtype) -> DtypeView:
     """A DTensor shaped as ``shard``, of one element's memory, that leads to it."""
     local = local_part(shard)
     nothing = local.new_full((), float("nan"), dtype=dtype)  # seen where a read goes past ``_read``
     stand_in: Any = as_shard(nothing.expand(local.shape), shard)
-    stand_in.__class__ = ShownShard
+    stand_in.__class__ = DtypeView
     stand_in._shard = shard
     return stand_in
 
 
 def _read(tree: Any) -> Any:
-    return tree_map_only(ShownShard, lambda each: each.computed, tree)
+    return tree_map_only(DtypeView, lambda each: each.computed, tree)
 
 
 def _write_to(place: Any, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -180,14 +180,14 @@ def _write_to(place: Any, func: Callable[..., Any], args: Any, kwargs: dict[str,
 
     The shards are written to, with operands of the dtype that is shown brought to theirs.
     """
-    told = [each for each in tree_leaves(place) if isinstance(each, ShownShard)]
+    told = [each for each in tree_leaves(place) if isinstance(each, DtypeView)]
     for each in told:
         each._loaded = None
     dtypes = {each.dtype: each._shard.dtype for each in told}
 
     def operand(each: Any) -> Any:
         if each is place:
-            return tree_map_only(ShownShard, shard_of, place)
+            return tree_map_only(DtypeView, shard_of, place)
         return tree_map_only(Tensor, lambda t: t.to(dtypes.get(t.dtype, t.dtype)), _read(each))
 
     result = func(*map(operand, args), **{name: operand(each) for name, each in kwargs.items()})

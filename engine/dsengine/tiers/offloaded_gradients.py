@@ -24,7 +24,7 @@ ROUNDED_AT_ONCE = 2**20
 """Elements: few, so that their copy stays in the processor's cache."""
 
 
-class DepartedGradients(Mapping[str, Tensor]):
+class OffloadedGradients(Mapping[str, Tensor]):
     """By name, this rank's parts of the gradients of a window, where ``parts`` of masters are.
 
     ``rounding``: the dtype to whose precision a sum is kept. ``copied``: shards rest on the host,
@@ -102,7 +102,7 @@ class DepartedGradients(Mapping[str, Tensor]):
         gradient, master.grad = local_part(master.grad), None
         total, is_first = self._sum_for(name, gradient), name not in self._arrived
         self._arrived[name] = None
-        if memory.together(gradient, total):
+        if memory.in_same_memory(gradient, total):
             self._add(total, gradient, is_first)
         else:
             self._staging.send(
@@ -112,7 +112,7 @@ class DepartedGradients(Mapping[str, Tensor]):
     def _sum_for(self, name: str, gradient: Tensor) -> Tensor:
         if name not in self._sums:
             part = self._parts[name]
-            self._sums[name] = memory.empty_beside(part, gradient.shape, pin=self._pin)
+            self._sums[name] = memory.empty_on_device_of(part, gradient.shape, pin=self._pin)
         return self._sums[name]
 
     def _add(self, total: Tensor, gradient: Tensor, is_first: bool) -> None:

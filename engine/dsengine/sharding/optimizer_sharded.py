@@ -6,18 +6,18 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
-from dsengine.parameters.chunks import piece_of
+from dsengine.parameters.chunks import chunk_of
 from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.torch_private import (
     ShardedParameter,
     local_part,
     make_copyable,
-    release_state_dict_hooks,
+    remove_state_dict_hooks,
     sharded_parameters,
 )
 
 
-class WholeAtRest(FullySharded):
+class OptimizerSharded(FullySharded):
     """Every unit is whole between steps, and stays what the script knew.
 
     The module holds plain parameters of the compute dtype: submodules can be called, weights
@@ -40,7 +40,7 @@ class WholeAtRest(FullySharded):
             self._keep_whole(module)
             self._gather()
         for unit in self.whole:
-            release_state_dict_hooks(unit)
+            remove_state_dict_hooks(unit)
             for parameter in sharded_parameters(unit):
                 _write_through(parameter)
         make_copyable(module)
@@ -51,7 +51,7 @@ def _write_through(parameter: ShardedParameter) -> None:
 
     @torch.no_grad()
     def refresh(*_: object) -> None:
-        own = piece_of(parameter.whole, parameter.rank, parameter.ranks)
+        own = chunk_of(parameter.whole, parameter.rank, parameter.ranks)
         local_part(parameter.shard).copy_(own)
 
     parameter.owner.register_load_state_dict_post_hook(refresh)

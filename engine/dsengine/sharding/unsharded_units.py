@@ -19,7 +19,12 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import tiles
-from dsengine.torch_private import ShardedParameter, collect, foreach_copy_, keeping_versions
+from dsengine.torch_private import (
+    ShardedParameter,
+    foreach_copy_,
+    preserve_versions,
+    sharded_parameters_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class _Writing:
         )
 
 
-class UnitsAtRest:
+class UnshardedUnits:
     """``units`` are gathered, and stay it; ``group`` shares their shards, None for one rank.
 
     ``all_gather(whole, own, group=..., async_op=True)`` begins a gather of flat tensors.
@@ -94,10 +99,10 @@ class UnitsAtRest:
     @torch.no_grad()
     def settle(self, unit: FSDPModule) -> None:
         """Let the shards of a gathered unit live inside it where they can."""
-        for part in map(self._part, collect([unit])):
+        for part in map(self._part, sharded_parameters_of([unit])):
             if part.shard.dtype is part.whole.dtype and part.shard.device == part.whole.device:
-                part.parameter.keep_whole()
-                part.parameter.rest_in(part.place)
+                part.parameter.keep_unsharded()
+                part.parameter.use_memory(part.place)
         self._parts = []  # to be surveyed anew
 
     @torch.no_grad()
@@ -110,7 +115,7 @@ class UnitsAtRest:
         if not self._parts or any(part.has_moved for part in self._parts):
             self._survey()
         self._note_trained()
-        with keeping_versions([part.whole for part in self._parts]):
+        with preserve_versions([part.whole for part in self._parts]):
             self._write(self._all if frozen else self._trained)
 
     def _write(self, writing: "_Writing") -> None:
@@ -125,7 +130,7 @@ class UnitsAtRest:
             gather.wait()
 
     def _survey(self) -> None:
-        self._parts = [self._part(each) for each in collect(self._units)]
+        self._parts = [self._part(each) for each in sharded_parameters_of(self._units)]
         self._all = _Writing.of(self._parts)
         self._trains = []
 

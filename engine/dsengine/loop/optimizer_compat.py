@@ -47,7 +47,7 @@ class ParameterOffload:
         self.forward_hooks, self.backward_hooks = [], []
 
 
-class ToldLossScale:
+class LossScaleView:
     """The scale of the loss as it is now, by DeepSpeed's names."""
 
     def __init__(self, scaler: LossScaler) -> None:
@@ -89,7 +89,7 @@ class ToldLossScale:
     min_scale = min_loss_scale
 
 
-class ToldMasters(Sequence[Tensor]):
+class MasterViews(Sequence[Tensor]):
     """This rank's parts of the fp32 masters, flat; one for each parameter that is updated.
 
     DeepSpeed lays those of a group end to end in one tensor.
@@ -120,10 +120,10 @@ _MASTERS = {
 """By stage, what DeepSpeed calls them; at stage 0 there are some beside weights of 16 bits."""
 
 
-def tell(
+def publish_state(
     optimizer: Optimizer, scaler: LossScaler, *, overflow: bool, stage: int, dtype: torch.dtype
 ) -> None:
-    """Let ``optimizer``, at this ``stage`` of ZeRO, say how its last step went.
+    """Let ``optimizer``, at this ``stage`` of ZeRO, print_rank0 how its last step went.
 
     ``dtype`` is that of the weights in forward and backward.
     """
@@ -133,14 +133,14 @@ def tell(
     told.overflow = overflow
     told.cur_scale = told.loss_scale = scaler.scale
     known = getattr(told, "loss_scaler", None)
-    if not isinstance(known, ToldLossScale) or not known.is_of(scaler):  # another engine's
-        told.loss_scaler = told.loss_scale_config = ToldLossScale(scaler)
+    if not isinstance(known, LossScaleView) or not known.is_of(scaler):  # another engine's
+        told.loss_scaler = told.loss_scale_config = LossScaleView(scaler)
         told.dynamic_loss_scale = scaler.dynamic
         told.needs_scaler = told.loss_scaler.is_needed
     if not hasattr(told, "optimizer"):
         told.optimizer = proxy(optimizer)  # DeepSpeed's has torch's within; a cycle would stay
     has_masters = stage > 0 or told.low_precision_dtype is not None
     if has_masters and not hasattr(told, _MASTERS[stage]):
-        setattr(told, _MASTERS[stage], ToldMasters(optimizer))
+        setattr(told, _MASTERS[stage], MasterViews(optimizer))
     if stage == 3 and not hasattr(told, "parameter_offload"):
         told.parameter_offload = ParameterOffload()
