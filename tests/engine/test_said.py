@@ -10,7 +10,7 @@ pytestmark = pytest.mark.engine
 
 def test_what_several_engines_configs_share_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(planning, "say", said.append)
+    monkeypatch.setattr(planning, "print_rank0", said.append)
     monkeypatch.setattr(planning, "_SAID", set())
     zero = {"stage": 2, "max_live_parameters": 5}
     for more in ({}, {}, {"max_reuse_distance": 5}):

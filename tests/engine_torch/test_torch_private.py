@@ -107,7 +107,7 @@ class TestUnits:
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
         mesh = init_device_mesh("cpu", (1,))
         fully_shard(list(model), mesh=mesh)
-        assert len(private.collect(private.units_of(model))) == 4
+        assert len(private.sharded_parameters_of(private.units_of(model))) == 4
 
     def test_the_flat_memory_is_that_of_the_shard_and_of_the_whole(self) -> None:
         unit = unit_of(Tied())

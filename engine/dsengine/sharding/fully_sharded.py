@@ -54,7 +54,7 @@ from dsengine.sharding.reduction import Averaging, ScaledReduceScatter
 from dsengine.sharding.to_device import on_device
 from dsengine.sharding.unsharded_units import UnshardedUnits
 from dsengine.sharding.zero.adoption import put_pieces, take_pieces
-from dsengine.sharding.zero.dtype_view import dtype_view, restore_view
+from dsengine.sharding.zero.dtype_view import restore_view, view_as_dtype
 from dsengine.sharding.zero.external import uses_external
 from dsengine.sharding.zero.registry import remember
 from dsengine.sharding.zero.status import set_gathered_attributes, watch_writes
@@ -197,7 +197,7 @@ class FullySharded(Sharding):
             shard = each.shard
             if self.policy.is_mixed and shard.is_floating_point() and shard.dtype is not compute:
                 if shard not in self._shown or self._shown[shard].device != shard.device:
-                    self._shown[shard] = dtype_view(shard, compute)
+                    self._shown[shard] = view_as_dtype(shard, compute)
                 keep = partial(restore_view, shard=shard, dtype=compute)
                 each.show(self._shown[shard], keep)
 

@@ -62,7 +62,7 @@ class MemoryPlacement:
             for holder, name, other in (
                 (memory, "empty_on_host", self._empty_on_host),
                 (memory, "empty_on_device_of", self._empty_beside),
-                (memory, "together", lambda one, other: self.has(one) is self.has(other)),
+                (memory, "in_same_memory", lambda one, other: self.has(one) is self.has(other)),
                 (staging, "ThreadPoolExecutor", AtOnce),
                 (nvme, "UnnamedFile", partial(_File, self)),
                 (nvme, "Buffer", _Buffer),

@@ -1,7 +1,7 @@
 """The optimizer in host memory: fp32 parts, moments and the update; shards are copied back.
 
 [Note: what is copied when]
-Gradients come while backward runs (``offloaded_gradients``); ``gradients`` waits for the last of them,
+Gradients arrive during backward (``offloaded_gradients``); ``gradients`` waits for the last one
 because the norm reads them next. ``step`` goes tile by tile (``tiles.py``): the update reads parts
 and gradients of a tile on the host; the result is cast piece by piece into staging buffers, whose
 copies to the device run while the next tile is computed. Nothing waits for the last of them: the

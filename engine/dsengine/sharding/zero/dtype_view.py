@@ -83,7 +83,7 @@ def _answer(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 class DtypeView(DTensor):
-    """Made by ``shown``."""
+    """Made by ``view_as_dtype``."""
 
     _shard: DTensor
     _loaded: DTensor | None = None
@@ -115,7 +115,7 @@ class DtypeView(DTensor):
         return self.computed.redistribute(*args, **kwargs)
 
 
-def shown(shard: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
+def view_as_dtype(shard: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
     """Return the parameter of ``dtype`` that a module shows in the place of ``shard``."""
     stand_in = _stand_in(cast(DTensor, shard), dtype)
     parameter = nn.Parameter(stand_in, shard.requires_grad)
@@ -133,7 +133,7 @@ def restore_view(
     engine's. Another parameter in its place (``load_state_dict(assign=True)``) gives its values.
     """
     if not isinstance(parameter, DtypeView):
-        swap_tensors(parameter, shown(shard, dtype))
+        swap_tensors(parameter, view_as_dtype(shard, dtype))
     elif found is not parameter:
         write(parameter, found)
 
