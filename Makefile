@@ -85,8 +85,10 @@ lint: $(STAMPS)/setup ## ruff and pyright
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-generate: $(STAMPS)/setup ## write schemas/, docs/reference/keys.md, docs/reference/engine-keys.md, docs/reference/rules/ and the key index
+generate: $(STAMPS)/setup ## refresh generated files: schemas, reference, output in README and guides, screenshots
 	$(BIN)/python -m dsconfig.generate
+	PYTHONPATH=tests $(BIN)/python -m guide_pages
+	PYTHONPATH=tests $(BIN)/python -m screenshots
 
 format: $(STAMPS)/setup ## rewrite the sources in one style
 	$(BIN)/ruff check --fix .

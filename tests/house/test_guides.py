@@ -1,0 +1,85 @@
+"""Every command in README.md and docs/guide runs, and prints the output shown below it."""
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+from rich.text import Text
+
+import guide_pages
+from guide_pages import BLOCK, Command, commands_in, console_blocks
+from screenshots import IMAGES, SCREENSHOTS, THEMES, colored_output
+
+PAGES = {str(page.relative_to(guide_pages.ROOT)): page for page in guide_pages.english_pages()}
+TRANSLATIONS = guide_pages.translations()
+
+
+def commands_of(page: Path) -> list[Command]:
+    text = page.read_text("utf-8")
+    return [command for block in console_blocks(text) for command in commands_in(block)]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_print_the_shown_output(name: str, tmp_path: Path) -> None:
+    guide_pages.prepare(PAGES[name].read_text("utf-8"), tmp_path)
+    for command in commands_of(PAGES[name]):
+        if not command.runs or command.missing:
+            continue
+        done = guide_pages.run(command.line, tmp_path)
+        assert done.returncode == command.exit_code, f"$ {command.line}\n{done.stdout}"
+        if "example" in command.options:
+            continue
+        printed = words(done.stdout.replace("installed here", "newest known"))
+        for line in command.shown.splitlines():
+            if line != guide_pages.CUT:
+                assert words(line) in printed, f"$ {command.line}\n{line}\n\n{done.stdout}"
+
+
+def words(text: str) -> str:
+    """Return a text without its line breaks, which depend on the width."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_only_installation_and_training_commands_are_not_run(name: str) -> None:
+    for command in commands_of(PAGES[name]):
+        if not command.runs:
+            assert re.match(
+                r"(\w+=\S+ )*(pip|torchrun|accelerate|deepspeed|pre-commit|git|make)\b",
+                command.line,
+            )
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_dsconfig_and_python_commands_are_in_console_blocks(name: str) -> None:
+    for block in BLOCK.finditer(PAGES[name].read_text("utf-8")):
+        if block["language"] in ("", "bash", "sh", "shell"):
+            assert not re.search(r"^\$? *(dsconfig|python|torchrun) ", block["text"], re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "page", TRANSLATIONS, ids=lambda page: str(page.relative_to(guide_pages.ROOT))
+)
+def test_translation_shows_the_same_commands_and_files(page: Path) -> None:
+    english = [block[0] for block in BLOCK.finditer(TRANSLATIONS[page].read_text("utf-8"))]
+    shared = [
+        block for block in BLOCK.finditer(page.read_text("utf-8")) if guide_pages.is_shared(block)
+    ]
+    assert [block[0] for block in shared] == [
+        text for text in english if guide_pages.is_shared(BLOCK.fullmatch(text))
+    ]
+
+
+def test_every_guide_is_translated() -> None:
+    english = {page.name for page in guide_pages.GUIDES.glob("*.md")}
+    assert {page.name for page in guide_pages.TRANSLATIONS.glob("*.md")} == english
+
+
+@pytest.mark.parametrize("name", SCREENSHOTS)
+def test_screenshots_show_the_current_output(name: str) -> None:
+    output = Text.from_ansi(colored_output(SCREENSHOTS[name])).plain
+    for mode in THEMES:
+        svg = (IMAGES / f"{name}-{mode}.svg").read_text("utf-8")
+        shown = html.unescape("".join(re.findall(r"<text[^>]*>(.*?)</text>", svg)))
+        assert "".join(output.split()) == "".join(shown.split())
