@@ -2,7 +2,14 @@
 
 from dsconfig.cost.colors import colors_of
 
-NAMES = ("activations", "logits and loss", "optimizer state", "gradients", "weights", "reduce bucket")
+NAMES = (
+    "activations",
+    "logits and loss",
+    "optimizer state",
+    "gradients",
+    "weights",
+    "reduce bucket",
+)
 
 
 def test_every_component_has_its_own_color() -> None:

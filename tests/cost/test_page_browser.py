@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsconfig.cost.estimate import Phase
-from dsconfig.cost.plots import page
+from dsconfig.cost.plots import html_page
 from dsconfig.cost.search import table
 from dsconfig.facts.gathering import gather
 
@@ -39,7 +39,7 @@ REMEDY = {
 
 def opened(report: Path, script: str = "") -> str:
     """The page as it stands after ``script`` has been run in it."""
-    made = page(REPORT, "Does not fit.", [REMEDY])
+    made = html_page(REPORT, "Does not fit.", [REMEDY])
     report.write_text(made + f"<script>{script}</script>", encoding="utf-8")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     done = subprocess.run(
@@ -62,7 +62,7 @@ def test_the_page_draws_a_bar_and_a_row_for_every_choice(tmp_path: Path) -> None
 def test_the_verdict_and_what_mends_it_stand_at_the_head(tmp_path: Path) -> None:
     drawn = opened(tmp_path / "report.html")
     assert '<p id="verdict">Does not fit.</p>' in drawn
-    brings = "recompute activations (5.0 GiB, 1.25 times the step):"
+    brings = "recompute activations (5.0 GiB, step time x1.25):"
     written = "in TrainingArguments: <code>gradient_checkpointing=True</code>"
     assert f"<li>{brings}<ul><li>{written}</li></ul></li>" in drawn
 

@@ -1,21 +1,25 @@
-"""What the plots rest on: no two components share a colour, and words fit the data."""
+"""Plots give each component one color and end where the required memory ends."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dsconfig.cost.plots import COLOURS, title, write_plot
+from dsconfig.cost.plots import component_colors, html_page, title, write_plot
 from dsconfig.cost.search import table
 from dsconfig.facts.gathering import gather
 
 
 @pytest.mark.parametrize("runtime", ["dsengine", "deepspeed"])
-def test_every_component_has_a_colour_of_its_own(runtime: str) -> None:
+def test_every_component_has_its_own_color(runtime: str) -> None:
     facts = gather(world_size=8, model="llama-2-13b", sequence_length=4096)
-    found = table(facts, runtime=runtime)
-    names = {part.name for option in found.options for part in option.device.components}
-    assert len(names) <= len(COLOURS) == len(set(COLOURS))
+    estimate = table(facts, runtime=runtime)
+    colors = component_colors(estimate.options)
+    names = {part.name for option in estimate.options for part in option.device.components}
+    assert colors.keys() == names
+    assert len(set(colors.values())) == len(names)
+    assert f'"colors": {json.dumps(colors)}' in html_page(estimate)
 
 
 @pytest.mark.parametrize("device", ["a100-80gb", "cpu"])
