@@ -11,8 +11,8 @@ Names are loaded on first use, so that a program pays only for what it calls.
 
 from typing import TYPE_CHECKING
 
-from dsconfig import hostfile, launched, tiles
-from dsconfig.lazily import names_of
+from dsconfig import hostfile, launch_env, tiles
+from dsconfig.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
     from dsconfig.api import complete, estimate, plan, read, replan, resolve, validate
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__getattr__ = names_of(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "api": ("read", "validate", "resolve", "estimate", "plan", "complete", "replan"),
@@ -112,7 +112,7 @@ __all__ = [
     "estimate",
     "gather",
     "hostfile",
-    "launched",
+    "launch_env",
     "optimizer_type",
     "plan",
     "read",

@@ -25,7 +25,7 @@ NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 #   and programs that a command starts do not inherit it.
 # - Taking the house down takes a sixth: out at once (`program`), unless a training library was
 #   loaded, which has things to close.
-# - Modules run when they are used (`dsconfig.lazily`), commands when called (`commands.app`).
+# - Modules run when they are used (`dsconfig.lazy_imports`), commands when called (`commands.app`).
 
 
 @contextmanager

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 
-with lazily():
+with lazy_imports():
     # A caller of `validate` does not pay for the planner: each room is entered when it is asked.
     from dsconfig import batch as batches
     from dsconfig.checks import runner
     from dsconfig.cost import estimator
+    from dsconfig.facts import embedded_facts
     from dsconfig.facts import facts as known
-    from dsconfig.facts import held
     from dsconfig.planner import making
     from dsconfig.planner.coverage import findings as engine_findings
     from dsconfig.report import report as reports
@@ -160,13 +160,13 @@ def _facts(facts: Facts | None) -> Facts:
 
 def _completed(facts: Facts | None, document: Document) -> Facts:
     """The facts, with those of the YAML that holds the document."""
-    return held.completed(_facts(facts), document) if document.holder else _facts(facts)
+    return embedded_facts.completed(_facts(facts), document) if document.holder else _facts(facts)
 
 
 def _started(runtime: Runtime, document: Document) -> Runtime:
     """The program as the YAML that holds the document starts it."""
-    if document.holder and held.is_of_accelerate(document.holder):
-        return runtime.launched(config_file=not document.is_made)
+    if document.holder and embedded_facts.is_accelerate_config(document.holder):
+        return runtime.under_accelerate_launch(config_file=not document.is_made)
     return runtime
 
 
@@ -179,7 +179,7 @@ def _not_built(
 ) -> tuple[Diagnostic, ...]:
     """What dsengine does not have, where it alone is asked about, and no rule stops it before."""
     asked = runtime is not None and programs.runtime_of(runtime, version)
-    if not asked or asked.ends_in_deepspeed or reports.Report(found).refusals:
+    if not asked or asked.runs_deepspeed or reports.Report(found).refusals:
         return ()
     if document.is_template or document.is_broken or document.is_unreadable:
         return ()

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 
-with lazily():
+with lazy_imports():
     import socket
 
 _LINE = re.compile(r"([^\s-]\S*)\s+slots=(\d{1,4})(?=\s|#|$)")

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import TRAINING, rule
 from dsconfig.checks.rule import Finding, reads_training_arguments
-from dsconfig.facts.held import is_of_accelerate
+from dsconfig.facts.embedded_facts import is_accelerate_config
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import NUMBERS, OF_SCRIPTS
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.transformers import Transformers
 
-with lazily():
+with lazy_imports():
     from dsconfig.checks import spelling
     from dsconfig.facts import distributed_config, yaml_text
 
@@ -44,7 +44,7 @@ def training_argument(config: Context) -> Iterator[Finding]:
     if training is None:
         return
     holder = config.document.holder
-    held = bool(holder) and not is_of_accelerate(holder)
+    held = bool(holder) and not is_accelerate_config(holder)
     for name in training.arguments.keys() & FORMER.keys():
         stops = "it may run on an earlier one" if held else "it stops"
         yield config.argument_finding(

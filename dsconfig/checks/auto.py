@@ -6,32 +6,32 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import AppliesTo, Finding, Path, fills_auto, reaches_deepspeed
 from dsconfig.report import Effect
-from dsconfig.runtimes.base import AutoFate, Runtime
+from dsconfig.runtimes.base import AutoHandling, Runtime
 
-REFUSALS = (AutoFate.REFUSED, AutoFate.REFUSED_LATE)
+REFUSALS = (AutoHandling.REFUSED, AutoHandling.REFUSED_LATE)
 OURS = "dsengine"
 _EFFECTS = {
-    AutoFate.KEPT: Effect.ALTERED,
-    AutoFate.REFUSED: Effect.REFUSED,
-    AutoFate.REFUSED_LATE: Effect.REFUSED,
+    AutoHandling.KEPT: Effect.ALTERED,
+    AutoHandling.REFUSED: Effect.REFUSED,
+    AutoHandling.REFUSED_LATE: Effect.REFUSED,
 }
 
 
-def _names(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate) -> list[str]:
+def _names(fates: Mapping[Runtime, AutoHandling], *wanted: AutoHandling) -> list[str]:
     return [runtime.name for runtime, fate in fates.items() if fate in wanted]
 
 
-def _where(fates: Mapping[Runtime, AutoFate], *wanted: AutoFate) -> AppliesTo:
+def _where(fates: Mapping[Runtime, AutoHandling], *wanted: AutoHandling) -> AppliesTo:
     """The programs that make one of these of the "auto"."""
     return lambda runtime: fates[runtime] in wanted
 
 
-def _consequence(config: Context, path: Path, fate: AutoFate, who: str) -> str:
-    if fate is AutoFate.DEFAULT:
+def _consequence(config: Context, path: Path, fate: AutoHandling, who: str) -> str:
+    if fate is AutoHandling.DEFAULT:
         return f"{who} drops the key and uses the default{config.default_of(path)}"
-    if fate is AutoFate.KEPT:
+    if fate is AutoHandling.KEPT:
         return f"{who} keeps the text, which counts as true where a switch is expected"
-    when = "is built or steps" if fate is AutoFate.REFUSED_LATE else "reads the file"
+    when = "is built or steps" if fate is AutoHandling.REFUSED_LATE else "reads the file"
     return f"{who} stops when it {when}"
 
 
@@ -48,7 +48,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
         500000000}}
     """
     for path, fates in config.autos.items():
-        if AutoFate.FILLED in fates.values() or config.is_native_auto(path):
+        if AutoHandling.FILLED in fates.values() or config.is_native_auto(path):
             continue
         runtime, fate = next(iter(fates.items()))
         yield Finding(
@@ -57,7 +57,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
             + _consequence(config, path, fate, runtime.name),
             help=f"run `dsconfig resolve {config.document.name}`, or write a value",
             effect=_EFFECTS.get(fate),
-            late=fate is AutoFate.REFUSED_LATE,
+            late=fate is AutoHandling.REFUSED_LATE,
         )
 
 
@@ -76,7 +76,7 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
     if len(config.runtimes) == 1:
         return
     for path, fates in config.autos.items():
-        if _names(fates, AutoFate.FILLED) != [OURS]:
+        if _names(fates, AutoHandling.FILLED) != [OURS]:
             continue
         runtime, fate = next(each for each in fates.items() if each[0].name != OURS)
         yield Finding(
@@ -85,13 +85,13 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
             + _consequence(config, path, fate, runtime.name),
             help=f"run `dsconfig resolve {config.document.name}` before other programs read it",
             effect=_EFFECTS.get(fate),
-            late=fate is AutoFate.REFUSED_LATE,
+            late=fate is AutoHandling.REFUSED_LATE,
             applies_to=_where(fates, fate),
         )
 
 
 # Filled by the program itself, or with what `dsconfig resolve` chooses.
-@rule("DSC103", Effect.NOTE, applies_to=lambda one: fills_auto(one) or not one.fills_by_itself)
+@rule("DSC103", Effect.NOTE, applies_to=lambda one: fills_auto(one) or not one.fills_auto)
 def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
     """transformers or accelerate fill this "auto"; a plain DeepSpeed script does not.
 
@@ -104,16 +104,20 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
     if len(config.runtimes) == 1:
         return
     for path, fates in config.autos.items():
-        filling = [name for name in _names(fates, AutoFate.FILLED) if name != OURS]
+        filling = [name for name in _names(fates, AutoHandling.FILLED) if name != OURS]
         if not filling:
             continue
-        left = [each for each in fates.items() if each[1] not in (AutoFate.FILLED, AutoFate.NATIVE)]
+        left = [
+            each
+            for each in fates.items()
+            if each[1] not in (AutoHandling.FILLED, AutoHandling.NATIVE)
+        ]
         told = "; ".join(_consequence(config, path, fate, each.name) for each, fate in left)
         yield Finding(
             path=path,
             message=f'"auto" in {".".join(path)} is filled by {" and ".join(filling)}; {told}',
             help=f"for a plain DeepSpeed script run `dsconfig resolve {config.document.name}`",
-            applies_to=_where(fates, AutoFate.FILLED),
+            applies_to=_where(fates, AutoHandling.FILLED),
         )
 
 

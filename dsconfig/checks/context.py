@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from dsconfig.checks.registry import EMBEDDED_IN_YAML, MODEL, NESTED, TRAINING
 from dsconfig.checks.rule import Finding
 from dsconfig.facts import Facts
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes import conditions
-from dsconfig.runtimes.base import ARGUMENTS, AUTO, AutoFate, Runtime
+from dsconfig.runtimes.base import ARGUMENTS, AUTO, AutoHandling, Runtime
 from dsconfig.runtimes.read_config import ReadConfig
 from dsconfig.runtimes.reading import read
 from dsconfig.schema import ErrorKind, SchemaError, errors
@@ -20,7 +20,7 @@ from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.document import Document
 from dsconfig.source.pointer import is_block, join
 
-with lazily():
+with lazy_imports():
     from dsconfig.checks import spelling
     from dsconfig.facts import yaml_text
     from dsconfig.schema import optimizers
@@ -125,9 +125,9 @@ class Context(ReadConfig):
             yield Finding(path=violation.path, message=f"{violation.said}: {then}", help=help)
 
     @cached_property
-    def ends_in_deepspeed(self) -> bool:
+    def runs_deepspeed(self) -> bool:
         """Whether DeepSpeed is among the programs, or below one of them."""
-        return any(runtime.ends_in_deepspeed for runtime in self.runtimes)
+        return any(runtime.runs_deepspeed for runtime in self.runtimes)
 
     @cached_property
     def _unknown(self) -> frozenset[str]:
@@ -142,7 +142,7 @@ class Context(ReadConfig):
         )
 
     @cached_property
-    def autos(self) -> Mapping[tuple[str, ...], Mapping[Runtime, AutoFate]]:
+    def autos(self) -> Mapping[tuple[str, ...], Mapping[Runtime, AutoHandling]]:
         """What each program makes of each "auto" whose key is known."""
         return {
             path: {runtime: runtime.on_auto(path, self.config) for runtime in self.runtimes}

@@ -69,7 +69,7 @@ def integer_accumulation(config: Context) -> Iterator[Finding]:
         {"grad_accum_dtype": "fp32"}}
     """
     if config.stage and named_dtype(config, "grad_accum_dtype") == "int8":
-        stops = config.ends_in_deepspeed
+        stops = config.runs_deepspeed
         yield Finding(
             path=("data_types", "grad_accum_dtype"),
             message="gradients cannot be summed in 8-bit integers: "

@@ -6,14 +6,14 @@ from functools import partial
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, fills_auto
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
 from dsconfig.source.pointer import copied
 
-with lazily():
+with lazy_imports():
     from dsconfig.resolver import agreement
-    from dsconfig.runtimes.behaviour import replay as replays
+    from dsconfig.runtimes.behavior import replay as replays
     from dsconfig.source import strict
 
 
@@ -22,7 +22,7 @@ def _reads_strict_json(runtime: Runtime) -> bool:
 
 
 def _wants_zero(runtime: Runtime) -> bool:
-    return runtime.wants_zero_block
+    return runtime.requires_zero_block
 
 
 @rule(

@@ -7,7 +7,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, Path, reaches_deepspeed
 from dsconfig.checks.stray_names import NEVER_READ, called, is_script_setting, of_another_place
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Applicability, Edit, Effect, Fix
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Outcome
@@ -17,7 +17,7 @@ from dsconfig.source.document import OWN_KEYS
 from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
 
-with lazily():
+with lazy_imports():
     from dsconfig.checks import spelling
 
 COMMENT_MARKS = ("_", "//", "#", "$", "/*", "--")

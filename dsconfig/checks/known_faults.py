@@ -14,13 +14,13 @@ from dsconfig.batch import GLOBAL, MICRO, STEPS, Triple
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import AppliesTo, Finding, Path, reaches_deepspeed
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema.version import Version
 
-with lazily():
+with lazy_imports():
     from dsconfig.facts import training as runs
 
 DEEPSPEED = "DeepSpeed"

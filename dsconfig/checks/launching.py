@@ -6,7 +6,7 @@ from typing import Any
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import EMBEDDED_IN_YAML, rule
 from dsconfig.checks.rule import Finding, fills_auto
-from dsconfig.facts import held
+from dsconfig.facts import embedded_facts
 from dsconfig.report import Effect
 from dsconfig.source import plugin_settings
 
@@ -46,7 +46,7 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
           zero_stage: 3
     """
     launch = config.document.holder
-    if not held.is_of_accelerate(launch):
+    if not embedded_facts.is_accelerate_config(launch):
         return
     unknown = launch.keys() - plugin_settings.TOP_LEVEL - plugin_settings.FORMER
     for name in unknown:

@@ -7,7 +7,7 @@ from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import AT_INIT, Finding, reaches_deepspeed
 from dsconfig.checks.values import VALUE_KINDS, shown, wrong_argument
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.built import Built, engine_takes, optimizer_built
@@ -16,7 +16,7 @@ from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, OPTIMIZERS, optimizer_
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
 
-with lazily():
+with lazy_imports():
     from dsconfig.checks import spelling
 
 
@@ -276,7 +276,7 @@ def package_needed(config: Context) -> Iterator[Finding]:
     "DSC613",
     Effect.NOTE,
     triggers="zero_optimization",
-    applies_to=lambda runtime: not runtime.brings_optimizer,
+    applies_to=lambda runtime: not runtime.supplies_optimizer,
 )
 def no_optimizer(config: Context) -> Iterator[Finding]:
     """The file has no optimizer, so the script must pass one.

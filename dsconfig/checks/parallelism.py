@@ -7,7 +7,7 @@ from dsconfig.checks.registry import EMBEDDED_IN_YAML, TRAINING, rule
 from dsconfig.checks.rule import AT_INIT, Finding, fills_auto, reads_training_arguments
 from dsconfig.facts import distributed_config as division
 from dsconfig.facts import parallelism
-from dsconfig.facts.held import is_of_accelerate
+from dsconfig.facts.embedded_facts import is_accelerate_config
 from dsconfig.facts.parallelism import BLOCK
 from dsconfig.report import Effect
 
@@ -43,7 +43,7 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
           parallelism_config_dp_shard_size: 2
     """
     launch = config.document.holder
-    if not is_of_accelerate(launch):
+    if not is_accelerate_config(launch):
         return
     block = parallelism.block_of(launch)
     written = launch.get(BLOCK)

@@ -6,7 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import AT_INIT, Finding
 from dsconfig.report import Effect
-from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
+from dsconfig.runtimes.base import AUTO, AutoHandling, Runtime
 from dsconfig.runtimes.conditions import MASTER_KEYS, keeps_masters, stages_with_masters
 from dsconfig.source.edit import as_fix, replace_value
 
@@ -23,7 +23,7 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
         """Who fills an "auto" in has switched one of the two off."""
         return all(
             config.get(block, "enabled") != AUTO
-            or runtime.on_auto((block, "enabled"), config.config) is not AutoFate.FILLED
+            or runtime.on_auto((block, "enabled"), config.config) is not AutoHandling.FILLED
             for block in ("fp16", "bf16")
         )
 

@@ -54,7 +54,7 @@ def will_be_removed(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "bf16": {"enabled": true}}
     """
     for path, key, refused_from in _removals(config):
-        is_served = key.declared.in_engine and not config.ends_in_deepspeed
+        is_served = key.declared.in_engine and not config.runs_deepspeed
         if config.version < refused_from and not is_served:
             yield Finding(
                 path=path,
@@ -64,7 +64,7 @@ def will_be_removed(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC803", Effect.REFUSED, applies_to=lambda runtime: not runtime.ends_in_deepspeed)
+@rule("DSC803", Effect.REFUSED, applies_to=lambda runtime: not runtime.runs_deepspeed)
 def feature_not_in_engine(config: Context) -> Iterator[Finding]:
     """dsengine serves none of DeepSpeed's removed features, except a few it lists.
 
@@ -72,7 +72,7 @@ def feature_not_in_engine(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "amp": {"enabled": true}}
     good: {"train_batch_size": 8, "sparse_gradients": true}
     """
-    if config.ends_in_deepspeed:
+    if config.runs_deepspeed:
         return
     for path, key, _ in _removals(config):
         if not key.declared.in_engine:

@@ -25,12 +25,12 @@ def every_program(runtime: Runtime) -> bool:
 
 def reaches_deepspeed(runtime: Runtime) -> bool:
     """The fault shows wherever DeepSpeed has the last word."""
-    return runtime.ends_in_deepspeed
+    return runtime.runs_deepspeed
 
 
 def fills_auto(runtime: Runtime) -> bool:
     """The fault shows where a program puts values into the file and hands it on."""
-    return bool(runtime.filled_with)
+    return bool(runtime.auto_fills)
 
 
 def fills_auto_for_script(runtime: Runtime) -> bool:

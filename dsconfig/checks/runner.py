@@ -86,10 +86,10 @@ def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | 
     names = tuple(
         runtime.name
         for runtime in context.runtimes
-        if applies_to(runtime) and (runtime.builds_an_engine or not late)
+        if applies_to(runtime) and (runtime.builds_engine or not late)
     )
     if finding.dsengine_message is not None and effect is not Effect.REFUSED:
-        if context.ends_in_deepspeed:
+        if context.runs_deepspeed:
             names = tuple(name for name in names if name != DsEngine.name)
         else:
             effect, message = Effect.REFUSED, finding.dsengine_message

@@ -7,7 +7,7 @@ from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import AT_INIT, Finding
 from dsconfig.checks.values import literal_of, shown, wrong_argument
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.built import Schedule, schedule_built
@@ -16,9 +16,9 @@ from dsconfig.schema.schedules import OWN, SCHEDULES
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
 from dsconfig.source.pointer import is_block, join, split
 
-with lazily():
+with lazy_imports():
     from dsconfig.checks import spelling
-    from dsconfig.runtimes.behaviour import deepspeed_step
+    from dsconfig.runtimes.behavior import deepspeed_step
 
 
 PARAMS = ("scheduler", "params")

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.rule import Path
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.read_config import ZERO
 
-with lazily():
+with lazy_imports():
     from dsconfig.facts import trainer_fields, training
     from dsconfig.source import plugin_settings
 

@@ -194,7 +194,7 @@ def _is_told(config: Context, path: Path) -> bool:
     if path == ("fp16", "min_loss_scale") and 0 < (config.number(*path) or 0) < math.inf:
         return True  # DSC031 where DeepSpeed refuses a fraction; dsengine takes one
     if entry is not None and (entry.refused or entry.outcome is Outcome.CONVERTED):
-        return config.ends_in_deepspeed or not entry.refused
+        return config.runs_deepspeed or not entry.refused
     if path[0] == "zero_optimization" and len(path) == 1:
         return True
     known, is_null = key_at(path), config.get(*path) is None
@@ -205,7 +205,7 @@ def _is_told(config: Context, path: Path) -> bool:
     if path[0] == "expert_parallel" and config.switch("expert_parallel", "enabled"):
         return True
     # What DeepSpeed insists on for this very value, or of the list it stands in, is DSC031.
-    is_unmet = config.ends_in_deepspeed and not config.unmet.keys().isdisjoint({path, path[:-1]})
+    is_unmet = config.runs_deepspeed and not config.unmet.keys().isdisjoint({path, path[:-1]})
     # DeepSpeed takes one text for a list of one there.
     is_leaf = path[:2] == ("zero_optimization", "leaf_module")
     return is_unmet or (is_leaf and isinstance(config.get(*path), str))

@@ -15,9 +15,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from dsconfig.commands.errors import UsageError
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 
-with lazily():
+with lazy_imports():
     from dsconfig.checks import spelling
 
 HOME = "dsconfig.commands"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO, SCRIPT
 from dsconfig.schema.schedules import TOTAL
 from dsconfig.source.pointer import is_block
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands import inference, text_table
     from dsconfig.facts import training as runs
     from dsconfig.runtimes import degrees
@@ -35,7 +35,7 @@ def say(text: str) -> None:
 def stages_of_file(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
     """The facts with the stages of a pipeline that the file names and DeepSpeed does not read."""
     config: object = document.value
-    if not program.ends_in_deepspeed or facts.pipeline_parallel > 1 or not is_block(config):
+    if not program.runs_deepspeed or facts.pipeline_parallel > 1 or not is_block(config):
         return facts
     stages = degrees.stages_of(config)
     group = stages * facts.tensor_parallel * facts.sequence_parallel
@@ -65,7 +65,7 @@ def usual_precision(document: "Document", facts: "Facts", program: "Runtime") ->
         return facts
     bf16 = (facts.device is None or facts.device.bf16) and "bf16.enabled" in filled
     name = "bf16" if bf16 else "fp16"
-    step = program.steps({f"/{name}/enabled": True}, {})[0]
+    step = program.instructions({f"/{name}/enabled": True}, {})[0]
     say(f"assumed: {step}, which nobody gave; without it this trains in fp32 (--precision)")
     origins = {**facts.origins, "precision": runs.PRECISION_FLAG}
     training = replace(_training(facts), precision=name)
@@ -76,10 +76,10 @@ def one_sample(document: "Document", facts: "Facts", program: "Runtime") -> "Fac
     """The facts with one sample per batch where that is up to a script's data loaders."""
     training = _training(facts)
     is_open = MICRO in inference.filled_by(program, document.value)
-    at = program.elsewhere.get(f"/{MICRO}")
+    at = program.set_elsewhere.get(f"/{MICRO}")
     if not is_open or training.micro_batch_size or at is None or at.where != SCRIPT:
         return facts
-    step = program.steps({f"/{MICRO}": 1}, {MICRO: AUTO})[0]
+    step = program.instructions({f"/{MICRO}": 1}, {MICRO: AUTO})[0]
     say(f"assumed: {step}, which nobody gave (--micro-batch)")
     return replace(facts, training=replace(training, micro_batch_size=1))
 
@@ -123,7 +123,7 @@ def one_pass(document: "Document", facts: "Facts", program: "Runtime") -> "Facts
     gave: a global batch of micro batch x GPUs.
     """
     config: object = document.value
-    if program.fills_by_itself or not is_block(config):
+    if program.fills_auto or not is_block(config):
         return facts
     training = _training(facts)
     is_open = any(config.get(key) == AUTO for key in KEYS)
@@ -146,7 +146,7 @@ def say_fp32(effective: "Effective", document: "Document", program: "Runtime") -
     blocks = [config.get(name) for name in ("bf16", "fp16", "torch_autocast")]
     said = [block.get("enabled") for block in blocks if is_block(block)]
     if AUTO in said:
-        step = program.steps({"/bf16/enabled": True}, config)[0]
+        step = program.instructions({"/bf16/enabled": True}, config)[0]
         say(f"note: this trains in fp32, since nobody gave a precision: set {step}")
     elif not said:
         say('note: this trains in fp32: the config has neither "bf16" nor "fp16"')

@@ -12,10 +12,10 @@ import typer
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.writing import write
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.source.pointer import dotted, is_block, lookup
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands import prepare
     from dsconfig.planner.coverage import cover
     from dsconfig.runtimes import effective as settings

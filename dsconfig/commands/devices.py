@@ -8,10 +8,10 @@ import typer
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.text_table import TextTable
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import gib, in_gib
 
-with lazily():
+with lazy_imports():
     from dsconfig.facts import catalogue, machine
 
 

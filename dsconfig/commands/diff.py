@@ -11,11 +11,11 @@ import typer
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.writing import write
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.source.pointer import is_block
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands import differences, moves, pinning, text_table
 
 

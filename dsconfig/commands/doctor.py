@@ -18,12 +18,12 @@ import dsconfig
 from dsconfig.commands import inference, options
 from dsconfig.commands.errors import usage
 from dsconfig.commands.text_table import fitted
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Severity
 from dsconfig.report.render.terminal import look_of, paint, visible
 from dsconfig.report.sizes import GIB, both
 
-with lazily():
+with lazy_imports():
     import subprocess
 
     from dsconfig.commands import run_logs

@@ -11,12 +11,12 @@ import typer
 import dsconfig
 from dsconfig.commands import inference, memory_options, options
 from dsconfig.commands.errors import UsageError, usage
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 from dsconfig.report.sizes import GIB, gib, in_gib
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands import assumed, prepare, run_logs, screen, verdict, writing
     from dsconfig.commands import estimate_tables as tables
     from dsconfig.cost import (
@@ -31,7 +31,7 @@ with lazily():
         rendering,
         search,
     )
-    from dsconfig.facts import given, machine, run_log
+    from dsconfig.facts import inputs, machine, run_log
 
 if TYPE_CHECKING:
     from dsconfig.cost.assumptions import Assumption
@@ -220,7 +220,7 @@ def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
     if len(found.options) != 1:
         raise UsageError("--measured needs the config that was run: give FILE")
     with usage():
-        size = given.byte_count(measured, "--measured")
+        size = inputs.parse_bytes(measured, "--measured")
     if what not in ("allocated", "reserved", "visible"):
         raise UsageError(f"--measured-as: {what!r} is not allocated, reserved or visible")
     with usage("--measured"):

@@ -23,12 +23,12 @@ from dsconfig.cost.estimate import (
 )
 from dsconfig.cost.rendering import bar, label
 from dsconfig.cost.search import host_or_disk_shortfall
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import GIB, counted, gib, in_gib, size
 from dsconfig.runtimes.base import RECOMPUTATION
 from dsconfig.source.pointer import dotted
 
-with lazily():
+with lazy_imports():
     from dsconfig.cost.deepspeed import releases
     from dsconfig.schema import version as versions
 
@@ -254,9 +254,9 @@ def print_depth(answer: "Answer") -> None:
             host = facts.host if held is option.host else None
             typer.echo(f"{_tier(tier, held, host)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
-    in_file = RECOMPUTATION.lstrip("/") in written and not runtime.recomputes_by_file
+    in_file = RECOMPUTATION.lstrip("/") in written and not runtime.recomputes_from_config
     if in_file and estimate.inputs["recompute"] == "none":
-        step = runtime.elsewhere[RECOMPUTATION]
+        step = runtime.set_elsewhere[RECOMPUTATION]
         alone = f"activation_checkpointing alone recomputes nothing: {step} does"
         typer.echo(paragraph(f"{alone} (--recompute full)."))
     for line in _remarks(estimate, facts):

@@ -9,10 +9,10 @@ import typer
 
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.diagnostic import RULE_PAGES
 
-with lazily():
+with lazy_imports():
     from dsconfig.checks import page, registry
     from dsconfig.commands import key_words as keys
     from dsconfig.commands import text_table

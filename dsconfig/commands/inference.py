@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsconfig.batch import KEYS, Triple
 from dsconfig.commands.errors import usage
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import MOST_RANKS
-from dsconfig.report.report import Reader
-from dsconfig.runtimes.base import AUTO, AutoFate, runtime_of
+from dsconfig.report.report import FileTarget
+from dsconfig.runtimes.base import AUTO, AutoHandling, runtime_of
 from dsconfig.schema.markers import whole
 from dsconfig.source.pointer import is_block, value_at
 
-with lazily():
+with lazy_imports():
     from dsconfig.checks.rule import fills_auto
     from dsconfig.commands import options
     from dsconfig.commands.validation import settings
-    from dsconfig.facts import held
+    from dsconfig.facts import embedded_facts
     from dsconfig.schema import version as versions
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Program(NamedTuple):
     @property
     def described(self) -> str:
         """``transformers 5.23 with DeepSpeed 0.19.8, newest known``."""
-        from_where = self.release_from if self.runtime.ends_in_deepspeed else ""
+        from_where = self.release_from if self.runtime.runs_deepspeed else ""
         faults = f"and the known faults of {' and '.join(self.beside)}" if self.beside else ""
         return ", ".join(part for part in (self.runtime.described, from_where, faults) if part)
 
@@ -75,11 +75,11 @@ class Program(NamedTuple):
             "inferred_from": self.found or None,
         }
 
-    def reader(self, config: object, facts: "Facts | None") -> Reader:
+    def target(self, config: object, facts: "Facts | None") -> FileTarget:
         """The same as plain data, with what a ``config`` says of its run: the "auto" that the
         program fills, and the ranks where the user gave no number of them.
         """
-        return Reader(
+        return FileTarget(
             runtime=self.runtime.name,
             release=str(self.runtime.version),
             inferred_from=self.found or None,
@@ -139,7 +139,7 @@ def _told(document: "Document | None", source: str, facts: "Facts | None") -> tu
         return (source and _neighbour(Path(source))) or (ALONE, BY_DEFAULT)
     holder, form = "", "YAML" if source.endswith(YAMLS) else "JSON"
     if document.holder:
-        holder = ACCELERATE if held.is_of_accelerate(document.holder) else TRAINER
+        holder = ACCELERATE if embedded_facts.is_accelerate_config(document.holder) else TRAINER
     elif source.endswith(YAMLS):
         holder = _holder(Path(source))
     if holder:
@@ -197,7 +197,7 @@ def stops_alone(config: object) -> bool:
     if not is_block(config):
         return False
     alone = runtime_of(ALONE)
-    stops = (AutoFate.REFUSED, AutoFate.REFUSED_LATE)
+    stops = (AutoHandling.REFUSED, AutoHandling.REFUSED_LATE)
     return any(
         alone.on_auto(tuple(path.split(".")), config) in stops
         for path in filled_by(runtime_of(TRAINER), config)
@@ -217,4 +217,4 @@ def ranks_fixed(config: Any, facts: "Facts | None") -> int | None:
 
 def filled_by(runtime: "Runtime", config: Any) -> list[str]:
     """The dotted paths of every "auto" for which the program has a value."""
-    return [path for path in runtime.filled_with if value_at(config, path) == AUTO]
+    return [path for path in runtime.auto_fills if value_at(config, path) == AUTO]

@@ -8,9 +8,9 @@ import typer
 from dsconfig.commands import inference, options
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.writing import write
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands import init_template
 
 SEQUENCE_LENGTH = 2048

@@ -11,7 +11,7 @@ from dsconfig.cost import search
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import RECOMPUTED, recomputation_edits, recomputing_selectively
 from dsconfig.facts import Facts
-from dsconfig.runtimes.base import RECOMPUTATION, Runtime, in_words
+from dsconfig.runtimes.base import RECOMPUTATION, Runtime, format_instructions
 from dsconfig.schema import AUTO, find
 from dsconfig.source.ignores import REMARKS, SECTION
 from dsconfig.source.pointer import join
@@ -36,7 +36,7 @@ class Starter:
         reasons = {pointer: why for pointer, why in self.reasons.items() if pointer not in left}
         opened = "filled in by " + program.name
         reasons |= dict.fromkeys(left, opened)
-        title = f"{self.title}; set {in_words(made.steps)}" if made.steps else self.title
+        title = f"{self.title}; set {format_instructions(made.steps)}" if made.steps else self.title
         return replace(self, title=title, config=made.config, reasons=reasons)
 
 
@@ -122,7 +122,7 @@ def chosen(facts: Facts, learning_rate: float, program: Runtime) -> Starter:
         reasons[join("gradient_accumulation_steps")] = told
     config, beside = _trimmed(resolution.config), recomputation_edits(again)
     if again is Recompute.FULL:
-        if program.recomputes_by_file:
+        if program.recomputes_from_config:
             beside.clear()
         else:
             del config["activation_checkpointing"]

@@ -7,14 +7,14 @@ from typing import Any
 
 from dsconfig.commands.errors import UsageError
 from dsconfig.cost.buckets import HISTORY
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.planner.coverage.cover import rule_of as fate_in_engine
 from dsconfig.resolver.policy import POLICY
-from dsconfig.runtimes import AutoFate, every_runtime
+from dsconfig.runtimes import AutoHandling, every_runtime
 from dsconfig.schema import NEWEST, Key, KeyStatus, Version, key, keys, strict_since
 from dsconfig.source.pointer import dotted
 
-with lazily():
+with lazy_imports():
     from dsconfig.checks import spelling
 
 
@@ -141,8 +141,8 @@ def auto(one: Key) -> Iterator[tuple[str, str]]:
     default = _shown(one.default)
     for runtime in every_runtime(NEWEST):
         fate = runtime.on_auto(tuple(one.path.split(".")), {})
-        if fate is AutoFate.FILLED:
-            words = (runtime.filled_with or POLICY).get(one.path)
+        if fate is AutoHandling.FILLED:
+            words = (runtime.auto_fills or POLICY).get(one.path)
             yield runtime.name, words or f"the default, {default}"
         else:
             yield runtime.name, _FATES[fate].format(default=default)
@@ -157,11 +157,11 @@ def engine(one: Key) -> Iterator[str]:
 
 
 _FATES = {
-    AutoFate.NATIVE: "a setting of its own",
-    AutoFate.DEFAULT: "dropped without a word; the default applies ({default})",
-    AutoFate.KEPT: "kept as text, which counts as true",
-    AutoFate.REFUSED: "refused while the file is read",
-    AutoFate.REFUSED_LATE: "refused when the engine is built, or at a step",
+    AutoHandling.NATIVE: "a setting of its own",
+    AutoHandling.DEFAULT: "dropped without a word; the default applies ({default})",
+    AutoHandling.KEPT: "kept as text, which counts as true",
+    AutoHandling.REFUSED: "refused while the file is read",
+    AutoHandling.REFUSED_LATE: "refused when the engine is built, or at a step",
 }
 
 

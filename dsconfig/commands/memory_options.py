@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.options import fact
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 
-with lazily():
+with lazy_imports():
     from dsconfig.cost import loss
-    from dsconfig.facts import adapters
-    from dsconfig.facts import given as quantities
+    from dsconfig.facts import adapters, inputs
     from dsconfig.facts import training as runs
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def with_trainable(facts: "Facts", style: Style) -> "Facts":
     if adapters.adapters_of(facts.model) is not None:
         raise UsageError("--trainable: the adapters in the model say already what is trained")
     with usage():
-        count = quantities.count(trainable, "--trainable")
+        count = inputs.parse_count(trainable, "--trainable")
     if count > facts.model.parameters:
         raise UsageError(
             f"--trainable: {trainable} is more than the model's {facts.model.parameters}"

@@ -8,9 +8,9 @@ import typer
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.text_table import TextTable
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 
-with lazily():
+with lazy_imports():
     from dsconfig.facts import catalogue
 
 

@@ -15,12 +15,12 @@ import typer
 
 import dsconfig
 from dsconfig.commands.errors import UsageError, usage
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.source.findings import HOLDS_NONE, UNREADABLE
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands.validation import settings
-    from dsconfig.facts import gathering, held, machine
+    from dsconfig.facts import embedded_facts, gathering, machine
     from dsconfig.planner import plan as plans
     from dsconfig.runtimes import base
     from dsconfig.schema import installed
@@ -87,7 +87,7 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
 
 def completed(facts: "Facts", document: "Document") -> "Facts":
     """The facts with those of the YAML that holds the document."""
-    return held.completed(facts, document) if document.holder else facts
+    return embedded_facts.completed(facts, document) if document.holder else facts
 
 
 def release(text: str | None, *, option: str = "--deepspeed-version") -> "Version":

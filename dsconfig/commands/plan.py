@@ -9,9 +9,9 @@ import typer
 from dsconfig.commands import options, prepare
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.writing import write
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands import assumed, plan_tables, screen, text_table
     from dsconfig.planner import plan as plans
 

@@ -8,11 +8,11 @@ import typer
 
 import dsconfig
 from dsconfig.commands.errors import UsageError, usage
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands import assumed, options
     from dsconfig.facts import facts as empty
     from dsconfig.planner import making

@@ -13,13 +13,13 @@ import dsconfig
 from dsconfig.commands import options
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.writing import write
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render.terminal import one_line
 from dsconfig.report.report import in_order
 from dsconfig.source.pointer import dotted, from_dotted, is_block, is_list, lookup
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands import assumed, key_words, ledger_table
     from dsconfig.planner.coverage import findings
     from dsconfig.report import render
@@ -91,7 +91,7 @@ def with_what_is_not_built(
     result: "Resolution", document: "Document", facts: "Facts", program: "Runtime"
 ) -> "Resolution":
     """The resolution with what the program's plan would refuse; its values are right elsewhere."""
-    if program.ends_in_deepspeed or not result.ok:
+    if program.runs_deepspeed or not result.ok:
         return result
     missing = findings.not_built(document, facts, program)
     return replace(result, diagnostics=in_order((*result.diagnostics, *missing)))

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dsconfig
-from dsconfig import launched
+from dsconfig import launch_env
 from dsconfig.commands import nodes as places
 from dsconfig.commands import options, prepare
 from dsconfig.commands.errors import UsageError
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import size
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands import jobs, stopping, text_table, watching
     from dsconfig.cost import step_time
     from dsconfig.facts import facts as empty
@@ -335,20 +335,20 @@ def launch(
         script = [each.replace(word, str(path)) for each in script]
     command = [sys.executable, "-m", LAUNCHER, str(log), told]
     environment = os.environ | {
-        launched.PLAN: str(files["{plan}"]),
-        launched.CONFIG: str(files["{config}"]),
-        launched.EVENTS: str(events),
+        launch_env.PLAN: str(files["{plan}"]),
+        launch_env.CONFIG: str(files["{config}"]),
+        launch_env.EVENTS: str(events),
         stopping.GRACE: str(grace),
         "PYTHONUNBUFFERED": "1",  # what a rank prints is seen when it prints it
     }
     environment.setdefault("OMP_NUM_THREADS", "1")
-    environment.pop(launched.ELASTIC, None)  # that of a run around this one
+    environment.pop(launch_env.ELASTIC, None)  # that of a run around this one
     if meeting is not None:
         # Nodes count restarts each for itself, and look for the others under that number in a
         # store they share. One of its own for every round knows no number, and nothing old.
         environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         if meeting["least"] != meeting["nodes"]:
-            environment[launched.ELASTIC] = "1"
+            environment[launch_env.ELASTIC] = "1"
     return subprocess.Popen(
         [*command, *words, *script],
         env=environment,

@@ -8,9 +8,9 @@ import typer
 from dsconfig.commands import options
 from dsconfig.commands.errors import usage
 from dsconfig.commands.writing import write
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 
-with lazily():
+with lazy_imports():
     from dsconfig.schema import json_schema as schemas
 
 Out = Annotated[

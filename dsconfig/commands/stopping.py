@@ -16,7 +16,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from dsconfig import launched
+from dsconfig import launch_env
 
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 GRACE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
@@ -45,7 +45,9 @@ def passing_on(job: "subprocess.Popen[bytes]") -> Generator[list[signal.Signals]
         if job.poll() is None:  # it was left, not ended
             job.terminate()
             job.wait()
-        while orphans := launched.living_children():  # a rank is adopted when its launcher has gone
+        while (
+            orphans := launch_env.child_processes()
+        ):  # a rank is adopted when its launcher has gone
             for orphan in orphans:
                 os.kill(orphan, signal.SIGKILL)
                 os.waitpid(orphan, 0)

@@ -9,10 +9,10 @@ import typer
 from dsconfig.commands import inference, memory_options, options
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.writing import write
-from dsconfig.lazily import lazily
-from dsconfig.runtimes.base import RECOMPUTATION, in_words
+from dsconfig.lazy_imports import lazy_imports
+from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands import estimate_tables as tables
     from dsconfig.commands import screen, written_for
     from dsconfig.cost import choices, rendering, search
@@ -60,7 +60,7 @@ def tune(
     if won and output is not None:
         made = written(found[0], program)
         if str(output) == "-" and made.steps:
-            typer.echo(f"beside the file, set {in_words(made.steps)}", err=True)
+            typer.echo(f"beside the file, set {format_instructions(made.steps)}", err=True)
         write(output, json.dumps(made.config, indent=4) + "\n")
     if output is None or str(output) != "-":
         _show(found, show_all, output_format, facts, found_out)
@@ -76,9 +76,9 @@ def tune(
 
 def written(winner: "Candidate", program: "Runtime") -> "Written":
     """The file of a candidate, and what its program sets elsewhere."""
-    config = choices.config_of(winner.effective, recomputes=program.recomputes_by_file)
+    config = choices.config_of(winner.effective, recomputes=program.recomputes_from_config)
     beside = choices.recomputation_edits(winner.choice.recompute)
-    if program.recomputes_by_file:
+    if program.recomputes_from_config:
         beside.pop(RECOMPUTATION, None)
     return written_for.written_for(program, config, beside)
 
@@ -99,4 +99,6 @@ def _show(
     if not found[0].reason:
         made = written(found[0], program.runtime)
         if made.steps:
-            typer.echo(tables.paragraph(f"Beside the file (-o), set {in_words(made.steps)}."))
+            typer.echo(
+                tables.paragraph(f"Beside the file (-o), set {format_instructions(made.steps)}.")
+            )

@@ -11,12 +11,12 @@ from dsconfig.commands import options
 from dsconfig.commands.validation.output import Output
 from dsconfig.commands.validation.targets import STDIN, Target, targets
 from dsconfig.commands.validation.validator import Selection, Validator, selectors
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Report
 from dsconfig.source.findings import UNREADABLE
 from dsconfig.source.pointer import dotted
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands.validation import baseline as baselines
     from dsconfig.commands.validation import fixing
 
@@ -121,7 +121,7 @@ def _say_what_dsengine_needs(
     target: Target, validator: Validator, report: "FileReport", output: Output
 ) -> None:
     """One line about what our own engine would stop at, where another program runs the file."""
-    is_inferred = report.reader is not None and report.reader.inferred_from is not None
+    is_inferred = report.target is not None and report.target.inferred_from is not None
     if target.source == STDIN or report.report.refusals or not is_inferred:
         return
     own = validator.for_file(target.name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dsconfig.commands.text_table import paragraph
 from dsconfig.cost.search import TO_SPARE, host_or_disk_shortfall, known_devices
 from dsconfig.report.sizes import GIB, size
-from dsconfig.runtimes.base import in_words
+from dsconfig.runtimes.base import format_instructions
 
 if TYPE_CHECKING:
     from dsconfig.cost.assumptions import Assumption
@@ -117,7 +117,7 @@ def remedy_lines(
     fits = changes[0].fits
     lines = ["What makes it fit:" if fits else "Nothing alone makes it fit; what comes nearest:"]
     for change in changes:
-        steps = in_words(runtime.steps(change.edits, written))
+        steps = format_instructions(runtime.instructions(change.edits, written))
         brings = f"{size(change.option.device.needed_bytes)}, {change.slowdown:.2f} times the step"
         lines.append(paragraph(f"{change.what} ({brings}): {steps}", indent="    ", first="  "))
     return lines
@@ -135,7 +135,7 @@ def remedy_data(
             "needed_bytes": change.option.device.needed_bytes,
             "slowdown": change.slowdown,
             "edits": change.edits,
-            "steps": [step._asdict() for step in runtime.steps(change.edits, written)],
+            "steps": [step._asdict() for step in runtime.instructions(change.edits, written)],
         }
         for change in changes
     ]

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from dsconfig import launched
+from dsconfig import launch_env
 from dsconfig.commands.text_table import paragraph
 from dsconfig.report.sizes import counted, size
 
@@ -100,7 +100,7 @@ class Watching:
         with self._job:  # closes the streams
             code = self._job.wait()
         self._take_events()
-        code = launched.REFUSED if self._is_in_vain and not received else code
+        code = launch_env.REFUSED if self._is_in_vain and not received else code
         self._summary(code, received)
         return code
 

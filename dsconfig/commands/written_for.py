@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
-from dsconfig.runtimes.base import AUTO, AutoFate, Runtime, Step
+from dsconfig.runtimes.base import AUTO, AutoHandling, Instruction, Runtime
 from dsconfig.source.pointer import join
 
 ZERO = "zero_optimization"
@@ -20,15 +20,17 @@ class Written(NamedTuple):
     config: dict[str, Any]
     opened: tuple[str, ...] = ()
     """Pointers that were left to the program."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Instruction, ...] = ()
 
 
 def written_for(program: Runtime, config: Mapping[str, Any], beside: Mapping[str, Any]) -> Written:
     """A concrete config for ``program``; ``beside`` are values by pointer that no file sets."""
-    opens = program.fills_by_itself and not program.reads_hjson
+    opens = program.fills_auto and not program.reads_hjson
     opened = _left_open(config, (), program) if opens else {}
-    values = {pointer: value for pointer, value in opened.items() if pointer in program.elsewhere}
-    steps = program.steps({**values, **beside}, {})
+    values = {
+        pointer: value for pointer, value in opened.items() if pointer in program.set_elsewhere
+    }
+    steps = program.instructions({**values, **beside}, {})
     return Written(cast("dict[str, Any]", _with_auto(config, (), opened)), tuple(opened), steps)
 
 
@@ -37,7 +39,7 @@ def _left_open(value: Any, path: tuple[str, ...], program: Runtime) -> dict[str,
     if not isinstance(value, Mapping):
         # What the run decides; stage, offload and the like stay as they were chosen.
         is_of_the_run = path[0] != ZERO or path[-1] in OF_THE_MODEL
-        filled = is_of_the_run and program.on_auto(path, {}) is AutoFate.FILLED
+        filled = is_of_the_run and program.on_auto(path, {}) is AutoHandling.FILLED
         return {join(*path): value} if filled else {}
     return {
         pointer: held

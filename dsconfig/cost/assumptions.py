@@ -44,7 +44,7 @@ def decisive_assumptions(
     asked = [] if fits else list(_kernels(facts))
     answers = [_answered(flag, effective, others, program) for flag, others in asked]
     found = [each for each in answers if each.fits]
-    if program.ends_in_deepspeed and not release_is_known:
+    if program.runs_deepspeed and not release_is_known:
         # The newest of the releases before a change at which the verdict is another.
         older = (each for each in BEFORE_CHANGES if each < program.version)
         answers = (

@@ -44,7 +44,7 @@ def facts_in_force(effective: Effective, facts: Facts, program: Runtime) -> Fact
 
     Only DeepSpeed reads it; dsengine refuses such keys, or says that they are not read.
     """
-    if not program.ends_in_deepspeed:
+    if not program.runs_deepspeed:
         return facts
     split = with_degrees(facts, effective.config)
     blocks = recomputed_blocks(effective.config)
@@ -91,7 +91,7 @@ def estimate_if_fits(
 
 def _below_device(job: Workload, program: Runtime) -> tuple[TierMemory, TierMemory]:
     """Main memory and NVMe."""
-    is_deepspeed = program.ends_in_deepspeed
+    is_deepspeed = program.runs_deepspeed
     return host_memory(job, is_deepspeed=is_deepspeed), nvme_memory(job, is_deepspeed=is_deepspeed)
 
 
@@ -134,7 +134,7 @@ def _step(effective: Effective, facts: Facts, program: Runtime) -> Step | None:
     """The step's time in the words of the answer."""
     if effective.batch is None:
         return None
-    time = step_time(effective, facts, is_deepspeed=program.ends_in_deepspeed)
+    time = step_time(effective, facts, is_deepspeed=program.runs_deepspeed)
     peak = facts.device.tflops_16bit if facts.device else None
     return Step(
         seconds=time.seconds,
@@ -210,7 +210,7 @@ def inputs_of(
     return MappingProxyType(
         {
             "runtime": program.name,
-            "deepspeed_version": str(program.version) if program.ends_in_deepspeed else None,
+            "deepspeed_version": str(program.version) if program.runs_deepspeed else None,
             "model": model.name if model else None,
             "parameters": model.parameters if model else None,
             "trainable": model.trainable if model else None,
@@ -231,7 +231,7 @@ def inputs_of(
 
 def simulator_of(runtime: str | Runtime) -> Callable[[Workload], Trace]:
     """The replay of a runtime's allocations. Raises ValueError for an unknown runtime."""
-    if runtime_of(runtime).ends_in_deepspeed:
+    if runtime_of(runtime).runs_deepspeed:
         from dsconfig.cost import deepspeed
 
         return deepspeed.simulate

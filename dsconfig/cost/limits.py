@@ -9,11 +9,11 @@ from dsconfig.cost.activations import Recompute
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.search import Batches, Candidate, Space
 from dsconfig.facts import Facts, TrainingFacts
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective
 
-with lazily():
+with lazy_imports():
     from dsconfig.facts import parameter_count
 
 

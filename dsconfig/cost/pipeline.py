@@ -21,7 +21,7 @@ def workloads(effective: Effective, facts: Facts, program: Runtime) -> tuple[Wor
 
     Raises ValueError as :func:`~dsconfig.cost.workload.workload` does.
     """
-    in_engine = not program.ends_in_deepspeed
+    in_engine = not program.runs_deepspeed
     whole = workload(effective, facts, program.version, in_engine=in_engine)
     stages = facts.pipeline_parallel
     if stages == 1:

@@ -103,7 +103,7 @@ class _Evaluator:
     def _seconds(self, effective: Effective, facts: Facts) -> float:
         if effective.batch is None:
             return 1.0
-        is_deepspeed = runtime_of(self._runtime).ends_in_deepspeed
+        is_deepspeed = runtime_of(self._runtime).runs_deepspeed
         return step_time(effective, facts, is_deepspeed=is_deepspeed).seconds_per_sample
 
     def evaluate(self, series: "Series") -> Iterator[Change]:

@@ -33,12 +33,12 @@ from dsconfig.cost.estimate import Estimate, Option, TierMemory
 from dsconfig.cost.estimator import estimate_if_fits, estimate_option, fits_on, inputs_of
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts.facts import Facts
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import in_gib, size
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective, Tier
 
-with lazily():
+with lazy_imports():
     from dsconfig.facts import catalogue
 
 
@@ -259,7 +259,7 @@ class Space:
 
     def time(self, choice: Choice) -> StepTime:
         """The expected time of one step."""
-        is_deepspeed = self.runtime.ends_in_deepspeed
+        is_deepspeed = self.runtime.runs_deepspeed
         return step_time(self.config(choice), self.facts_of(choice), is_deepspeed=is_deepspeed)
 
     def facts_of(self, choice: Choice) -> Facts:
@@ -361,7 +361,7 @@ def programs(runtime: Runtime) -> tuple[Runtime, ...]:
     """Those that a config for ``runtime`` has to fit in, itself first, at its own release."""
     version = runtime.version
     others = (runtime_of(name, version) for name in runtime.must_fit_on)
-    apart = (each for each in others if each.ends_in_deepspeed != runtime.ends_in_deepspeed)
+    apart = (each for each in others if each.runs_deepspeed != runtime.runs_deepspeed)
     return (runtime, *apart)
 
 

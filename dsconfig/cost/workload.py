@@ -10,7 +10,7 @@ from dsconfig.cost import hardware
 from dsconfig.cost.activations import Activations, activations_of
 from dsconfig.cost.optimizers import OptimizerCost, cost_in_force
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.given import MOST_PARAMETERS
+from dsconfig.facts.inputs import MOST_PARAMETERS
 from dsconfig.facts.model import Architecture, ModelTree
 from dsconfig.mesh import Mesh, ranks_per_node
 from dsconfig.runtimes.effective import Effective, Precision

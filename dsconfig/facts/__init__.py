@@ -5,23 +5,23 @@ Names are loaded on first use: most configs are judged without a single fact.
 
 from typing import TYPE_CHECKING
 
-from dsconfig.lazily import names_of
+from dsconfig.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
     from dsconfig.facts.facts import Facts
     from dsconfig.facts.gathering import gather
-    from dsconfig.facts.given import FactError
     from dsconfig.facts.hf_config import architecture_of
+    from dsconfig.facts.inputs import FactError
     from dsconfig.facts.machine import DeviceFacts, HostFacts
     from dsconfig.facts.model import Architecture, ModelTree, ModuleFact, TensorFact
     from dsconfig.facts.training import TrainingFacts
 
-__getattr__ = names_of(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "facts": ("Facts",),
         "gathering": ("gather",),
-        "given": ("FactError",),
+        "inputs": ("FactError",),
         "hf_config": ("architecture_of",),
         "machine": ("DeviceFacts", "HostFacts"),
         "model": ("Architecture", "ModelTree", "ModuleFact", "TensorFact"),

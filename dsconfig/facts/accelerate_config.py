@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dsconfig.facts.given import FactError
+from dsconfig.facts.inputs import FactError
 from dsconfig.source import plugin_settings
 
 FLAG = "--accelerate-config"

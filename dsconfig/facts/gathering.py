@@ -9,14 +9,20 @@ from typing import Any
 
 from dsconfig import mesh
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.given import FactError, above_zero, byte_count, not_negative, read_file
+from dsconfig.facts.inputs import (
+    FactError,
+    parse_bytes,
+    read_file,
+    require_non_negative,
+    require_positive,
+)
 from dsconfig.facts.machine import DeviceFacts, HostFacts, named_device, processor, this_host
 from dsconfig.facts.model import ModelOutline, ModelTree
 from dsconfig.facts.training import FLAG, TrainingFacts, training
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.schema.version import Version
 
-with lazily():
+with lazy_imports():
     from dsconfig.facts import accelerate_config, hf_config, hub, named_model, parameter_count
 
 _PRECISIONS = ("fp32", "fp16", "bf16")
@@ -78,9 +84,9 @@ def _facts(given: Mapping[str, Any]) -> Facts:
         origins["nodes"] = f"assumed: {mesh.PER_NODE} GPUs a node; --nodes says otherwise"
     own = {name: given[argument] for name, argument in _TRAINING.items()}
     for name in _WHOLE:
-        above_zero(own[name], _FLAG_OF[name])
+        require_positive(own[name], _FLAG_OF[name])
     for name in ("learning_rate", "warmup_steps"):
-        not_negative(own[name], _FLAG_OF[name])
+        require_non_negative(own[name], _FLAG_OF[name])
     if own["precision"] not in (None, *_PRECISIONS):
         said = f"{own['precision']!r} is unknown; give one of {', '.join(_PRECISIONS)}"
         raise FactError("--precision", said)
@@ -156,7 +162,7 @@ def _either(
 ) -> int | None:
     option, value = flag
     if value is not None:
-        above_zero(value, option)
+        require_positive(value, option)
         origins[name] = option
     elif file is not None:
         origins[name] = "--accelerate-config"
@@ -165,7 +171,7 @@ def _either(
 
 def _check_ranks(world_size: int | None, nodes: int | None, degrees: Mapping[str, int]) -> None:
     for name, degree in degrees.items():
-        above_zero(degree, f"--{name.replace('_', '-')}")
+        require_positive(degree, f"--{name.replace('_', '-')}")
     together = prod(degrees.values())
     if world_size is None:
         return
@@ -205,7 +211,7 @@ def _device(
     ranks_of_node: int,
     origins: dict[str, str],
 ) -> DeviceFacts | None:
-    capacity = byte_count(memory, "--device-memory") if memory is not None else None
+    capacity = parse_bytes(memory, "--device-memory") if memory is not None else None
     if device is None and capacity is None:
         return None
     origins["device"] = "--device" if device is not None else "--device-memory"
@@ -234,8 +240,8 @@ def _host(
     nvme_size: str | int | None,
     origins: dict[str, str],
 ) -> HostFacts | None:
-    capacity = byte_count(memory, "--host-memory") if memory is not None else None
-    disk = byte_count(nvme_size, "--nvme-size") if nvme_size is not None else None
+    capacity = parse_bytes(memory, "--host-memory") if memory is not None else None
+    disk = parse_bytes(nvme_size, "--nvme-size") if nvme_size is not None else None
     if isinstance(device, str) and device.lower() == "cpu":
         origins["host"] = "this machine"
         here = this_host(nvme if disk is None else None)

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from dsconfig.facts import architectures, given, hf_attributes, mixers, mixtures
+from dsconfig.facts import architectures, hf_attributes, inputs, mixers, mixtures
 from dsconfig.facts.architectures import HOME_OF_FAMILY
-from dsconfig.facts.given import FactError
+from dsconfig.facts.inputs import FactError
 from dsconfig.facts.model import Architecture, ModelOutline, ModelTree
 
 # The names different families give to one size, the commonest first.
@@ -86,7 +86,7 @@ def from_path(path: str | Path) -> ModelTree | ModelOutline:
 
 @lru_cache(maxsize=16)
 def _cached(path: str, _changed: int) -> ModelTree | ModelOutline:
-    return known(given.read_file(path, "--model"), name=path)
+    return known(inputs.read_file(path, "--model"), name=path)
 
 
 def known(config: Mapping[str, Any], name: str = "model") -> ModelTree | ModelOutline:
@@ -234,7 +234,7 @@ def _inner_width(config: Mapping[str, Any]) -> int | None:
         if width and config.get("block_auto_adjust_ff_dim", True):
             step = mixtures.count(config, ("block_multiple_of",)) or 256
             factor = config.get("block_ffn_dim_multiplier") or 1.0
-            given.not_negative(factor, "--model: block_ffn_dim_multiplier")
+            inputs.require_non_negative(factor, "--model: block_ffn_dim_multiplier")
             return -(-int(factor * int(2 * width / 3)) // step) * step
     return width
 

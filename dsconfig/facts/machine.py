@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dsconfig.facts import catalogue
-from dsconfig.facts.given import FactError
+from dsconfig.facts.inputs import FactError
 from dsconfig.report.sizes import GIB, MIB
 
 

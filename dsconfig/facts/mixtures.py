@@ -6,7 +6,7 @@ Families name the same sizes differently. Read from the configuration files of t
 from collections.abc import Mapping
 from typing import Any, cast
 
-from dsconfig.facts.given import FactError
+from dsconfig.facts.inputs import FactError
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k")

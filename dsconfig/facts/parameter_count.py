@@ -4,8 +4,8 @@ from dataclasses import replace
 from functools import lru_cache
 from math import log
 
-from dsconfig.facts import architectures, given
-from dsconfig.facts.given import FactError
+from dsconfig.facts import architectures, inputs
+from dsconfig.facts.inputs import FactError
 from dsconfig.facts.model import Architecture, ModelTree
 
 # Published decoder shapes (Llama, Qwen, OPT and GPT-3 papers): width and depth by size.
@@ -34,7 +34,7 @@ def model(count: str | int | float) -> ModelTree:
     ``parameters`` is the count as given; what was made up stands in ``assumed``. The layout
     has no ``root``: exact tensors of an imagined model would claim too much.
     """
-    wanted = given.count(count, "--params")
+    wanted = inputs.parse_count(count, "--params")
     if wanted < 100_000:
         raise FactError("--params", f"{count!r} is too few for a model; write 13e9, 13B or 700M")
     shape = _plausible(wanted)

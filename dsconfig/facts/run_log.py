@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from dsconfig.facts.given import FactError
+from dsconfig.facts.inputs import FactError
 from dsconfig.report.sizes import GIB, KIB, MIB
 
 LARGEST_BYTES = 512 * MIB

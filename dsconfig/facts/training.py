@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast
 
-from dsconfig.facts.given import FactError
+from dsconfig.facts.inputs import FactError
 
 FLAG = "--training-args"
 PRECISION_FLAG = "--precision"

@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 
 from dsconfig.facts import Facts, ModelTree
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import Mesh
 from dsconfig.planner.coverage import coverage
 from dsconfig.planner.plan import Plan
@@ -14,7 +14,7 @@ from dsconfig.runtimes.base import runtime_of
 from dsconfig.runtimes.effective import Effective, Zero
 from dsconfig.schema.version import Version
 
-with lazily():
+with lazy_imports():
     from dsconfig.cost import estimator
 
 

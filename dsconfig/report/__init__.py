@@ -10,7 +10,7 @@ from dsconfig.report.diagnostic import (
     Range,
     Severity,
 )
-from dsconfig.report.report import FileReport, Reader, Report
+from dsconfig.report.report import FileReport, FileTarget, Report
 
 __all__ = [
     "Applicability",
@@ -18,10 +18,10 @@ __all__ = [
     "Edit",
     "Effect",
     "FileReport",
+    "FileTarget",
     "Fix",
     "Position",
     "Range",
-    "Reader",
     "Report",
     "Severity",
 ]

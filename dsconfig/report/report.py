@@ -86,7 +86,7 @@ def _named(found: Diagnostic) -> str:
     return f"{key} (line {found.range.start.line})" if found.range else key
 
 
-class Reader(NamedTuple):
+class FileTarget(NamedTuple):
     """The program that a file was judged for, at which release of DeepSpeed.
 
     ``runtime`` is "all" where every program was asked; ``inferred_from`` says how it was found,
@@ -108,4 +108,4 @@ class FileReport(NamedTuple):
     file: str
     text: str | None
     report: Report
-    reader: Reader | None = None
+    target: FileTarget | None = None

@@ -11,15 +11,15 @@ from typing import Any
 
 from dsconfig.facts import Facts
 from dsconfig.facts.training import NAMES_OF
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.resolver.draft import Draft
 from dsconfig.runtimes.base import Runtime
-from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops
-from dsconfig.runtimes.behaviour.trainer import TrainerFill, arguments
+from dsconfig.runtimes.behavior.replay import MissingFact, Replay, ReplayStop
+from dsconfig.runtimes.behavior.trainer import TrainerFill, arguments
 from dsconfig.source.plugin_settings import PATH_OF_SETTING, block_of
 from dsconfig.source.pointer import ABSENT, copied, value_at
 
-with lazily():
+with lazy_imports():
     from dsconfig.facts import yaml_text
 
 ARGUMENTS, LAUNCH = "training", "launch"
@@ -75,7 +75,7 @@ DEPENDS = "which of them holds depends on the program"
 def holder(found: Disagreement, runtime: Runtime) -> str:
     """Whom a program follows, in words."""
     sides = ["config" if found.left is None else found.left.file, found.right.file]
-    followed = next((each for each in runtime.believes if each in sides), None)
+    followed = next((each for each in runtime.precedence if each in sides), None)
     if followed is None:
         return f"{runtime.name} reads neither"
     return f"{runtime.name} follows {_TITLES.get(followed, 'the config')}"
@@ -105,7 +105,7 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
     try:
         fill = TrainerFill(Replay(copied(original)))
         fill.process(arguments(facts))
-    except (Stops, MissingFact):
+    except (ReplayStop, MissingFact):
         return
     for mismatch in fill.mismatches.values():
         names = [name for name in NAMES_OF.get(mismatch.path, ()) if name in given]

@@ -3,13 +3,13 @@
 from typing import Any
 
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS, Contradiction, Triple, solve
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 from dsconfig.resolver.triple import Known, known_members
 from dsconfig.source.pointer import ABSENT
 
-with lazily():
+with lazy_imports():
     from dsconfig.resolver import micro_batch
 
 _FLAG = {GLOBAL: "--global-batch", MICRO: "--micro-batch", STEPS: "--accumulation"}

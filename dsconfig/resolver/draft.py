@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsconfig.facts import Facts
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic, Effect
 from dsconfig.resolver.resolution import LedgerEntry, Source
 from dsconfig.runtimes.base import AUTO, Runtime
@@ -12,7 +12,7 @@ from dsconfig.schema.key_index import written_as
 from dsconfig.source import Document
 from dsconfig.source.pointer import ABSENT, copied, is_block, join, value_at
 
-with lazily():
+with lazy_imports():
     from dsconfig.resolver import codes
     from dsconfig.source import strict
 

@@ -4,7 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.facts import Facts
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic, Effect
 from dsconfig.report.report import in_order
 from dsconfig.resolver.draft import Draft
@@ -13,7 +13,7 @@ from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.source import Document
 from dsconfig.source.pointer import is_block
 
-with lazily():
+with lazy_imports():
     from dsconfig.resolver import agreement, foreign, policy
     from dsconfig.runtimes import effective
 
@@ -36,7 +36,7 @@ def resolve(
     if document.is_unreadable or document.is_broken or not is_block(value):
         return _unreadable(document, runtime)
     draft = Draft(document, facts, runtime)
-    (foreign if runtime.fills_by_itself else policy).fill(draft)
+    (foreign if runtime.fills_auto else policy).fill(draft)
     if facts.launch or facts.arguments:
         agreement.check(draft, value)
     return Resolution(
@@ -55,7 +55,7 @@ def _effective(config: dict[str, Any], facts: Facts, runtime: Runtime) -> "Effec
         settled = effective.effective(config, facts, version=runtime.version)
     except (ValueError, TypeError, OverflowError):
         return None
-    return settled if runtime.recomputes_by_file else effective.without_recomputation(settled)
+    return settled if runtime.recomputes_from_config else effective.without_recomputation(settled)
 
 
 def _unreadable(document: Document, runtime: Runtime) -> Resolution:

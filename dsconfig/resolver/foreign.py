@@ -6,8 +6,8 @@ from typing import Any
 from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
-from dsconfig.runtimes.base import AutoFate
-from dsconfig.runtimes.behaviour.replay import Failure, MissingFact, Reason
+from dsconfig.runtimes.base import AutoHandling
+from dsconfig.runtimes.behavior.replay import Failure, MissingFact, Reason
 from dsconfig.source.pointer import copied, is_block, join
 
 
@@ -73,24 +73,24 @@ def _left_over(draft: Draft) -> None:
     """An "auto" that the program leaves in: what becomes of it next."""
     for path in auto_paths(draft.config):
         fate = draft.runtime.on_auto(tuple(path.split(".")), draft.config)
-        if fate is AutoFate.NATIVE:
+        if fate is AutoHandling.NATIVE:
             continue
-        stops = fate in (AutoFate.REFUSED, AutoFate.REFUSED_LATE)
+        stops = fate in (AutoHandling.REFUSED, AutoHandling.REFUSED_LATE)
         draft.report(
             "DSC757",
             path,
             f'{draft.runtime.name} leaves "auto" at {path} ({_WORDS[fate]})',
             "write the value, or train with the output of dsconfig resolve",
             effect=Effect.REFUSED if stops else None,
-            late=fate is AutoFate.REFUSED_LATE,
+            late=fate is AutoHandling.REFUSED_LATE,
         )
 
 
 _WORDS = {
-    AutoFate.FILLED: "it fills this key only at stage 3",
-    AutoFate.DEFAULT: "DeepSpeed then drops it and uses its default",
-    AutoFate.KEPT: "the text counts as true where a switch is expected",
-    AutoFate.REFUSED: "DeepSpeed then stops while it reads the config",
-    AutoFate.REFUSED_LATE: "DeepSpeed then stops while building or at a step",
-    AutoFate.NATIVE: "a setting of its own",
+    AutoHandling.FILLED: "it fills this key only at stage 3",
+    AutoHandling.DEFAULT: "DeepSpeed then drops it and uses its default",
+    AutoHandling.KEPT: "the text counts as true where a switch is expected",
+    AutoHandling.REFUSED: "DeepSpeed then stops while it reads the config",
+    AutoHandling.REFUSED_LATE: "DeepSpeed then stops while building or at a step",
+    AutoHandling.NATIVE: "a setting of its own",
 }

@@ -3,13 +3,13 @@
 from typing import Any
 
 from dsconfig import batch
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
-from dsconfig.runtimes.base import AutoFate
+from dsconfig.runtimes.base import AutoHandling
 from dsconfig.source.pointer import join
 
-with lazily():
+with lazy_imports():
     from dsconfig.schema import catalogue
 
 
@@ -65,7 +65,7 @@ def _partition(draft: Draft, path: str) -> None:
 
 def _default(draft: Draft, path: str) -> None:
     known = catalogue.key(path)
-    if draft.runtime.on_auto(tuple(path.split(".")), draft.config) is AutoFate.NATIVE:
+    if draft.runtime.on_auto(tuple(path.split(".")), draft.config) is AutoHandling.NATIVE:
         return
     if known is not None and not known.required:
         default: Any = known.default_at(draft.runtime.version)

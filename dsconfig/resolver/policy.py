@@ -7,11 +7,11 @@ count depends on it; the optimizer's type before memory because its states do.
 from collections.abc import Mapping
 from typing import Any
 
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.resolver.draft import Draft
 from dsconfig.schema.paths import OPTIMIZER_DEVICE, PARAM_DEVICE, STAGE
 
-with lazily():
+with lazy_imports():
     from dsconfig.resolver import batch, buckets, optimizer, other_keys, precision, scheduler, zero
 
 AUTO_BLOCKS: Mapping[str, Mapping[str, Any]] = {

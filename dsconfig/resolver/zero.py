@@ -43,7 +43,7 @@ def way_out(space: Space) -> str:
         return "no stage or offload target holds it: use more or larger devices"
     smallest = opened_space.with_batch(found.choice, space.batches.sizes[0])
     need = gib(smallest.device_bytes)
-    steps = space.runtime.steps(recomputation_edits(found.choice.recompute), {})
+    steps = space.runtime.instructions(recomputation_edits(found.choice.recompute), {})
     is_new = found.choice.recompute is not before and bool(steps)
     again = f" together with {steps[0]}" if is_new else ""
     if again and found.choice.recompute is Recompute.SELECTIVE:  # of which no file can tell

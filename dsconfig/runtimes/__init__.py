@@ -11,6 +11,6 @@ settings, effective    typed settings with the defaults of a release; a config w
 behaviour              the other programs, replayed
 """
 
-from dsconfig.runtimes.base import NAMES, AutoFate, Runtime, every_runtime, runtime_of
+from dsconfig.runtimes.base import NAMES, AutoHandling, Runtime, every_runtime, runtime_of
 
-__all__ = ["NAMES", "AutoFate", "Runtime", "every_runtime", "runtime_of"]
+__all__ = ["NAMES", "AutoHandling", "Runtime", "every_runtime", "runtime_of"]

@@ -4,25 +4,25 @@ from collections.abc import Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import (
     BY_THE_MODEL,
     RECOMPUTATION,
     SCRIPT,
     SELECTIVE_RECOMPUTATION,
     SELECTIVELY_BY_THE_MODEL,
+    Instruction,
     Runtime,
-    Step,
 )
 from dsconfig.schema.auto import BY_ACCELERATE
 from dsconfig.schema.version import NEWEST, Version
 
-with lazily():
-    from dsconfig.runtimes.behaviour import alone, prepare, replay
+with lazy_imports():
+    from dsconfig.runtimes.behavior import prepare, replay, standalone
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.runtimes.behaviour.replay import Replay
+    from dsconfig.runtimes.behavior.replay import Replay
 
 
 class Accelerate(Runtime):
@@ -35,19 +35,21 @@ class Accelerate(Runtime):
 
     name = "accelerate"
     release: ClassVar[str] = "1.15"
-    filled_with: ClassVar[Mapping[str, str]] = BY_ACCELERATE
+    auto_fills: ClassVar[Mapping[str, str]] = BY_ACCELERATE
     reads_hjson: ClassVar[bool] = False
-    elsewhere: ClassVar[Mapping[str, Step]] = {
+    set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         RECOMPUTATION: BY_THE_MODEL,
         SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL,
-        "/train_micro_batch_size_per_gpu": Step(SCRIPT, "DataLoader(..., batch_size={})"),
-        "/gradient_accumulation_steps": Step(SCRIPT, "Accelerator(gradient_accumulation_steps={})"),
-        "/optimizer/params/lr": Step(SCRIPT, "DummyOptim(..., lr={})"),
-        "/bf16/enabled": Step("the accelerate config", "mixed_precision: bf16"),
-        "/fp16/enabled": Step("the accelerate config", "mixed_precision: fp16"),
+        "/train_micro_batch_size_per_gpu": Instruction(SCRIPT, "DataLoader(..., batch_size={})"),
+        "/gradient_accumulation_steps": Instruction(
+            SCRIPT, "Accelerator(gradient_accumulation_steps={})"
+        ),
+        "/optimizer/params/lr": Instruction(SCRIPT, "DummyOptim(..., lr={})"),
+        "/bf16/enabled": Instruction("the accelerate config", "mixed_precision: bf16"),
+        "/fp16/enabled": Instruction("the accelerate config", "mixed_precision: fp16"),
     }
-    brings_optimizer: ClassVar[bool] = True
-    believes: ClassVar[tuple[str, ...]] = ("config", "launch", "training")
+    supplies_optimizer: ClassVar[bool] = True
+    precedence: ClassVar[tuple[str, ...]] = ("config", "launch", "training")
 
     def __init__(
         self,
@@ -73,17 +75,17 @@ class Accelerate(Runtime):
         self.split_batches = split_batches
 
     @property
-    def wants_zero_block(self) -> bool:
+    def requires_zero_block(self) -> bool:
         return True
 
-    def launched(self, *, config_file: bool) -> Self:
+    def under_accelerate_launch(self, *, config_file: bool) -> Self:
         other = copy(self)
         other.config_file = config_file
         return other
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
-        return alone.handed_on(
-            replay.replayed(config, prepare.run, facts, self), facts, self.version
+        return standalone.then_deepspeed(
+            replay.run_replay(config, prepare.run, facts, self), facts, self.version
         )
 
 

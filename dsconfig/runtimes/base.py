@@ -12,10 +12,10 @@ from dsconfig.source.pointer import dotted, lookup
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.runtimes.behaviour.replay import Replay
+    from dsconfig.runtimes.behavior.replay import Replay
 
 
-class AutoFate(StrEnum):
+class AutoHandling(StrEnum):
     """What becomes of the text "auto" at one key."""
 
     FILLED = "filled"
@@ -32,7 +32,7 @@ class AutoFate(StrEnum):
     """The program stops while it is built or at a step."""
 
 
-class Step(NamedTuple):
+class Instruction(NamedTuple):
     """One thing that a person does: ``text`` is what is written, ``where`` in which place."""
 
     where: str
@@ -42,7 +42,7 @@ class Step(NamedTuple):
         return f"{self.text} in {self.where}"
 
 
-def in_words(steps: Iterable[Step]) -> str:
+def format_instructions(steps: Iterable[Instruction]) -> str:
     """``bf16=True, learning_rate=1e-05 in TrainingArguments; zero_optimization.stage = 3 in the
     config``."""
     places: dict[str, list[str]] = {}
@@ -57,10 +57,12 @@ RECOMPUTATION = "/activation_checkpointing"
 """The pointer that stands for recomputing every block; what is written for it differs."""
 SELECTIVE_RECOMPUTATION = f"{RECOMPUTATION}/selective"
 """The same for keeping attention and every other matrix product. No file can ask for it."""
-BY_THE_MODEL = Step(SCRIPT, "model.gradient_checkpointing_enable()")
+BY_THE_MODEL = Instruction(SCRIPT, "model.gradient_checkpointing_enable()")
 _SELECTIVELY = "dict(use_reentrant=False, context_fn=dsengine.checkpointing.every_other_product)"
-SELECTIVELY_BY_THE_MODEL = Step(SCRIPT, f"model.gradient_checkpointing_enable({_SELECTIVELY})")
-SELECTIVELY_BY_ARGUMENTS = Step(
+SELECTIVELY_BY_THE_MODEL = Instruction(
+    SCRIPT, f"model.gradient_checkpointing_enable({_SELECTIVELY})"
+)
+SELECTIVELY_BY_ARGUMENTS = Instruction(
     ARGUMENTS, f"gradient_checkpointing=True, gradient_checkpointing_kwargs={_SELECTIVELY}"
 )
 """The policy is ours, because torch has none by name; it is a function of torch alone."""
@@ -92,27 +94,27 @@ class Runtime:
     """Of the program itself, where it is not DeepSpeed's: the one whose behaviour is replayed."""
     reads_hjson: ClassVar[bool] = True
     """False where files go through strict JSON: no comments, no trailing commas, no BOM."""
-    fills_by_itself: ClassVar[bool] = True
+    fills_auto: ClassVar[bool] = True
     """True where the program has its own way with "auto"; False: our resolver fills it."""
     must_fit_on: ClassVar[tuple[str, ...]] = ("deepspeed",)
     """The programs in whose memory a config resolved for this one has to fit."""
-    filled_with: ClassVar[Mapping[str, str]] = {}
+    auto_fills: ClassVar[Mapping[str, str]] = {}
     """What the program itself puts in the place of "auto", in words, by dotted path."""
-    brings_optimizer: ClassVar[bool] = False
+    supplies_optimizer: ClassVar[bool] = False
     """True where DeepSpeed is always handed an optimizer, whatever the file says."""
-    believes: ClassVar[tuple[str, ...]] = ("config",)
+    precedence: ClassVar[tuple[str, ...]] = ("config",)
     """Whose word holds where files disagree: the config's, then that of ``training`` or ``launch``
     (TrainingArguments and accelerate's YAML, by their names in ``Facts``)."""
-    elsewhere: ClassVar[Mapping[str, Step]] = {
+    set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         RECOMPUTATION: BY_THE_MODEL,
         SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL,
     }
     """What is not set by the file alone: by pointer, with ``{}`` for the value."""
-    recomputes_by_file: ClassVar[bool] = False
+    recomputes_from_config: ClassVar[bool] = False
     """True where the block activation_checkpointing alone makes blocks be recomputed."""
     compares_arguments: ClassVar[bool] = False
     """True where a config that contradicts TrainingArguments is refused."""
-    ends_in_deepspeed: ClassVar[bool] = True
+    runs_deepspeed: ClassVar[bool] = True
     """True where DeepSpeed itself has the last word about the config."""
 
     def __init__(self, version: Version = NEWEST) -> None:
@@ -135,45 +137,49 @@ class Runtime:
         return f"{self.name} {self.release} with {under}" if self.release else under
 
     @property
-    def wants_zero_block(self) -> bool:
+    def requires_zero_block(self) -> bool:
         """True where a config without zero_optimization is refused."""
         return False
 
     @property
-    def builds_an_engine(self) -> bool:
+    def builds_engine(self) -> bool:
         """False where only the reading of the config is asked about."""
         return True
 
-    def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
+    def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:
         """What becomes of "auto" at a path of ``config``: filled, or refused where it is not."""
-        return AutoFate.FILLED if ".".join(path) in self.filled_with else AutoFate.REFUSED_LATE
+        return (
+            AutoHandling.FILLED if ".".join(path) in self.auto_fills else AutoHandling.REFUSED_LATE
+        )
 
-    def steps(self, edits: Mapping[str, Any], written: Mapping[str, Any]) -> tuple[Step, ...]:
+    def instructions(
+        self, edits: Mapping[str, Any], written: Mapping[str, Any]
+    ) -> tuple[Instruction, ...]:
         """How a person makes values hold, by pointer, where ``written`` is the file as it is.
 
         What the program sets itself stays "auto" in the file; a value that stands there is changed
         as well, since the two have to agree.
         """
-        taken: list[Step] = []
+        taken: list[Instruction] = []
         for pointer, value in edits.items():
-            step = self.elsewhere.get(pointer)
+            step = self.set_elsewhere.get(pointer)
             if step is not None:
                 taken.append(step._replace(text=step.text.format(value)))
             held = lookup(written, pointer)
             stands = held == value if step is None else held in (None, AUTO)
-            if not stands and pointer not in self.elsewhere.keys() & {RECOMPUTATION}:
-                taken.append(Step(CONFIG, f"{dotted(pointer)} = {json.dumps(value)}"))
+            if not stands and pointer not in self.set_elsewhere.keys() & {RECOMPUTATION}:
+                taken.append(Instruction(CONFIG, f"{dotted(pointer)} = {json.dumps(value)}"))
         return tuple(taken)
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
         """What the program would make of a private copy of a config; it may be changed.
 
         Raises MissingFact where the program would know something that ``facts`` does not say.
-        Asked only where ``fills_by_itself``.
+        Asked only where ``fills_auto``.
         """
         raise NotImplementedError
 
-    def launched(self, *, config_file: bool) -> Self:
+    def under_accelerate_launch(self, *, config_file: bool) -> Self:
         """The same program below ``accelerate launch``, whose YAML names a file or settings."""
         return self
 

@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dsconfig import batch
-from dsconfig.lazily import lazily
-from dsconfig.runtimes.base import AUTO, AutoFate, Runtime
+from dsconfig.lazy_imports import lazy_imports
+from dsconfig.runtimes.base import AUTO, AutoHandling, Runtime
 from dsconfig.runtimes.reading import typed_block
 from dsconfig.schema.catalogue import find
 from dsconfig.schema.version import NEWEST, Version
 
-with lazily():
-    from dsconfig.runtimes.behaviour import alone, replay
+with lazy_imports():
+    from dsconfig.runtimes.behavior import replay, standalone
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.runtimes.behaviour.replay import Replay
+    from dsconfig.runtimes.behavior.replay import Replay
 
 _STOPS_WHILE_READING = frozenset(
     {
@@ -47,42 +47,44 @@ class DeepSpeed(Runtime):
         self.mpu = mpu
 
     @property
-    def builds_an_engine(self) -> bool:
+    def builds_engine(self) -> bool:
         return self.until != "parse"
 
-    def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
+    def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:
         return fate_of_auto(path, config, self.version)
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
-        return replay.replayed(config, alone.run, facts, self)
+        return replay.run_replay(config, standalone.run, facts, self)
 
 
-def fate_of_auto(path: tuple[str, ...], config: Mapping[str, Any], version: Version) -> AutoFate:
+def fate_of_auto(
+    path: tuple[str, ...], config: Mapping[str, Any], version: Version
+) -> AutoHandling:
     """What DeepSpeed does with the text "auto" at a path."""
     # An argument of an optimizer or a schedule; to look it up would load them all.
     known = find(path) if path[1:2] != ("params",) else None
     if known is not None and known.means_auto:
-        return AutoFate.NATIVE
+        return AutoHandling.NATIVE
     if path in _STOPS_LATER:
-        return AutoFate.REFUSED_LATE
+        return AutoHandling.REFUSED_LATE
     block = typed_block(path)
     if block is not None and block.owner.life.is_closed_at(version):
-        return AutoFate.DEFAULT if block.nested else AutoFate.REFUSED
+        return AutoHandling.DEFAULT if block.nested else AutoHandling.REFUSED
     block = typed_block(path[:-1])
     if block is not None and block.owner.life.is_closed_at(version):
         dropped = block.owner.life.drops_auto_at(version)
-        return AutoFate.DEFAULT if dropped else AutoFate.REFUSED
+        return AutoHandling.DEFAULT if dropped else AutoHandling.REFUSED
     if path in _STOPS_WHILE_READING:
-        return AutoFate.REFUSED
+        return AutoHandling.REFUSED
     wanted = known.unmet(AUTO, version) if known is not None else None
     if wanted is not None:
-        return AutoFate.REFUSED_LATE if wanted.late else AutoFate.REFUSED
+        return AutoHandling.REFUSED_LATE if wanted.late else AutoHandling.REFUSED
     if path[0] in ("optimizer", "scheduler"):
         around = config.get(path[0])
         # Without a type nothing is built, and nobody reads the rest of the block.
         is_built = not isinstance(around, dict) or "type" in around
-        return AutoFate.REFUSED_LATE if is_built else AutoFate.KEPT
-    return AutoFate.KEPT
+        return AutoHandling.REFUSED_LATE if is_built else AutoHandling.KEPT
+    return AutoHandling.KEPT
 
 
 deepspeed = DeepSpeed  # by the name of the program

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 from dsconfig.runtimes.base import (
     SELECTIVE_RECOMPUTATION,
     SELECTIVELY_BY_THE_MODEL,
-    AutoFate,
+    AutoHandling,
+    Instruction,
     Runtime,
-    Step,
 )
 from dsconfig.schema import catalogue
 
@@ -17,22 +17,24 @@ class DsEngine(Runtime):
     """The engine. Its key set does not depend on the DeepSpeed release given."""
 
     name = "dsengine"
-    fills_by_itself: ClassVar[bool] = False
+    fills_auto: ClassVar[bool] = False
     must_fit_on: ClassVar[tuple[str, ...]] = ("dsengine", "deepspeed")
-    elsewhere: ClassVar[Mapping[str, Step]] = {SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL}
-    recomputes_by_file: ClassVar[bool] = True
-    believes: ClassVar[tuple[str, ...]] = ("config", "training", "launch")
-    ends_in_deepspeed: ClassVar[bool] = False
+    set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
+        SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL
+    }
+    recomputes_from_config: ClassVar[bool] = True
+    precedence: ClassVar[tuple[str, ...]] = ("config", "training", "launch")
+    runs_deepspeed: ClassVar[bool] = False
 
     @property
     def described(self) -> str:
         return self.name
 
-    def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
+    def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:
         # An argument of an optimizer or a schedule; to look it up would load them all.
         known = catalogue.find(path) if path[1:2] != ("params",) else None
         native = known is not None and known.means_auto
-        return AutoFate.NATIVE if native else AutoFate.FILLED
+        return AutoHandling.NATIVE if native else AutoHandling.FILLED
 
 
 dsengine = DsEngine  # by the name of the program

@@ -11,14 +11,14 @@ from functools import cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes import coercion
 from dsconfig.schema.key_index import written_as
 from dsconfig.schema.markers import AUTO
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import ABSENT, is_block, value_at
 
-with lazily():
+with lazy_imports():
     from dsconfig.schema import catalogue
 
 if TYPE_CHECKING:

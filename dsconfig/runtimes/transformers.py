@@ -4,26 +4,26 @@ from collections.abc import Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import (
     ARGUMENTS,
     RECOMPUTATION,
     SELECTIVE_RECOMPUTATION,
     SELECTIVELY_BY_ARGUMENTS,
-    AutoFate,
+    AutoHandling,
+    Instruction,
     Runtime,
-    Step,
 )
 from dsconfig.runtimes.deepspeed import fate_of_auto
 from dsconfig.schema.auto import BY_ACCELERATE, BY_TRANSFORMERS
 from dsconfig.schema.version import NEWEST, Version
 
-with lazily():
-    from dsconfig.runtimes.behaviour import alone, replay, trainer
+with lazy_imports():
+    from dsconfig.runtimes.behavior import replay, standalone, trainer
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.runtimes.behaviour.replay import Replay
+    from dsconfig.runtimes.behavior.replay import Replay
 
 
 class Transformers(Runtime):
@@ -37,19 +37,19 @@ class Transformers(Runtime):
     name = "transformers"
     release: ClassVar[str] = "5.23"
     # The Trainer goes on through accelerate, which fills more and stops at every other "auto".
-    filled_with: ClassVar[Mapping[str, str]] = {**BY_ACCELERATE, **BY_TRANSFORMERS}
+    auto_fills: ClassVar[Mapping[str, str]] = {**BY_ACCELERATE, **BY_TRANSFORMERS}
     reads_hjson: ClassVar[bool] = False
-    elsewhere: ClassVar[Mapping[str, Step]] = {
-        RECOMPUTATION: Step(ARGUMENTS, "gradient_checkpointing=True"),
+    set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
+        RECOMPUTATION: Instruction(ARGUMENTS, "gradient_checkpointing=True"),
         SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_ARGUMENTS,
-        "/train_micro_batch_size_per_gpu": Step(ARGUMENTS, "per_device_train_batch_size={}"),
-        "/gradient_accumulation_steps": Step(ARGUMENTS, "gradient_accumulation_steps={}"),
-        "/optimizer/params/lr": Step(ARGUMENTS, "learning_rate={}"),
-        "/bf16/enabled": Step(ARGUMENTS, "bf16={}"),
-        "/fp16/enabled": Step(ARGUMENTS, "fp16={}"),
+        "/train_micro_batch_size_per_gpu": Instruction(ARGUMENTS, "per_device_train_batch_size={}"),
+        "/gradient_accumulation_steps": Instruction(ARGUMENTS, "gradient_accumulation_steps={}"),
+        "/optimizer/params/lr": Instruction(ARGUMENTS, "learning_rate={}"),
+        "/bf16/enabled": Instruction(ARGUMENTS, "bf16={}"),
+        "/fp16/enabled": Instruction(ARGUMENTS, "fp16={}"),
     }
-    brings_optimizer: ClassVar[bool] = True
-    believes: ClassVar[tuple[str, ...]] = ("config", "training", "launch")
+    supplies_optimizer: ClassVar[bool] = True
+    precedence: ClassVar[tuple[str, ...]] = ("config", "training", "launch")
     compares_arguments: ClassVar[bool] = True
 
     def __init__(
@@ -70,24 +70,24 @@ class Transformers(Runtime):
         self.environment = environment or {}
 
     @property
-    def wants_zero_block(self) -> bool:
+    def requires_zero_block(self) -> bool:
         return self.entry == "trainer"
 
-    def launched(self, *, config_file: bool) -> Self:
+    def under_accelerate_launch(self, *, config_file: bool) -> Self:
         other = copy(self)
         other.config_file, other.through_accelerate = config_file, True
         return other
 
-    def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoFate:
+    def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:
         if self.entry == "config" and ".".join(path) not in BY_TRANSFORMERS:
             return fate_of_auto(path, config, self.version)
         return super().on_auto(path, config)
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
         if self.entry == "config":
-            return replay.replayed(config, trainer.config_alone, facts)
-        filled = replay.replayed(config, trainer.trainer, facts, self)
-        return alone.handed_on(filled, facts, self.version)
+            return replay.run_replay(config, trainer.config_alone, facts)
+        filled = replay.run_replay(config, trainer.trainer, facts, self)
+        return standalone.then_deepspeed(filled, facts, self.version)
 
 
 transformers = Transformers  # by the name of the program

@@ -10,7 +10,7 @@ Names are loaded on first use: a block's models are built when a file has that b
 
 from typing import TYPE_CHECKING
 
-from dsconfig.lazily import names_of
+from dsconfig.lazy_imports import lazy_attributes
 from dsconfig.schema.version import NEWEST, OLDEST, Version
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsconfig.schema.markers import AUTO, Bounds
     from dsconfig.schema.validation import ErrorKind, SchemaError, errors, known_names
 
-__getattr__ = names_of(
+__getattr__ = lazy_attributes(
     __name__,
     {
         "config": ("DSConfig",),

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Applicability, Edit, Fix
 from dsconfig.source.document import Document, Format
 from dsconfig.source.findings import quoted
 from dsconfig.source.pointer import lookup, split
 from dsconfig.source.positions import LineIndex
 
-with lazily():
+with lazy_imports():
     from dsconfig.source import layout
 
 Edits = tuple[Edit, ...]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic, Fix, Range
 from dsconfig.source import findings
 from dsconfig.source.cursor import Parsed
@@ -11,7 +11,7 @@ from dsconfig.source.document import Departure, Document, Format, finish, too_de
 from dsconfig.source.hjson import read_hjson
 from dsconfig.source.positions import LineIndex, Spans
 
-with lazily():
+with lazy_imports():
     from dsconfig.source import templates
 
 PLACEHOLDER_MARKS = ("$", "{{", "{%", "<", "%(", "@", "__")

@@ -87,7 +87,7 @@ def document_from_yaml(
         is_plugin = plugin_settings.is_launched_with(holder)
         if is_plugin:
             return _made(text, name, root, holder)
-        if plugin_settings.is_of_accelerate(holder, ()):
+        if plugin_settings.is_accelerate_config(holder, ()):
             return _unused(text, name, "deepspeed_config_file")
         entries = dict(_entries(root))
         is_trainers = any(_is_nothing(entries.get(key)) for key in HOLDERS) or (
@@ -139,7 +139,7 @@ def _config_node(root: Node) -> Node:
     for node in waiting:
         entries = dict(_entries(node))
         block = dict(_entries(entries["deepspeed_config"])) if "deepspeed_config" in entries else {}
-        if plugin_settings.is_of_accelerate(entries, block):
+        if plugin_settings.is_accelerate_config(entries, block):
             named = block.get("deepspeed_config_file")
             return named if named and _is_path(named, "deepspeed_config_file") else None
         if node is root and any(_is_nothing(entries.get(key)) for key in HOLDERS):

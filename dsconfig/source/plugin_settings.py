@@ -102,7 +102,7 @@ TELLING = frozenset(("compute_environment", "distributed_type", "main_training_f
 """Names by which a YAML is known as accelerate's: nobody else has them."""
 
 
-def is_of_accelerate(names: Iterable[str], block: Iterable[str]) -> bool:
+def is_accelerate_config(names: Iterable[str], block: Iterable[str]) -> bool:
     """Whether a YAML with these names, and these in its ``deepspeed_config``, is accelerate's."""
     names, block = frozenset(names), frozenset(block)
     if TELLING & names or len(TOP_LEVEL & names) > 2:

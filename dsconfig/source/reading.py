@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic
 from dsconfig.source import findings
 from dsconfig.source.document import Document, Format, unreadable
@@ -24,7 +24,7 @@ from dsconfig.source.pointer import (
     plainly,
 )
 
-with lazily():
+with lazy_imports():
     from dsconfig.source import from_python, from_yaml
 
 LARGEST_BYTES = 64 * 2**20

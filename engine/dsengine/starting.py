@@ -45,7 +45,7 @@ def main() -> None:
     from dsengine.observation.events import emit
 
     if meeting:
-        from dsconfig import launched
+        from dsconfig import launch_env
         from dsengine.meeting import Meeting, MeetingError, meet
 
         asked = Meeting(**json.loads(meeting))
@@ -56,7 +56,7 @@ def main() -> None:
                 threading.Thread(target=_end_without, args=(asked.endpoint,), daemon=True).start()
         except MeetingError as refused:
             emit("refused", why=str(refused))
-            raise SystemExit(launched.REFUSED) from None
+            raise SystemExit(launch_env.REFUSED) from None
     else:
         arguments = ["--standalone", *arguments]
     try:
@@ -89,7 +89,7 @@ def _end_without(endpoint: str) -> None:
     torch would ask the store there again and again, and wait for minutes each time. While there are
     ranks nothing is done: they notice by themselves, and may have something to save.
     """
-    from dsconfig import launched
+    from dsconfig import launch_env
     from dsengine.observation.events import emit
 
     if sys.platform != "linux":  # which children live is not known
@@ -97,7 +97,7 @@ def _end_without(endpoint: str) -> None:
     since = time.monotonic()
     while time.monotonic() - since < _SECONDS_WITHOUT_NODE_0:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-        if launched.living_children() or _is_reached(endpoint):
+        if launch_env.child_processes() or _is_reached(endpoint):
             since = time.monotonic()
     emit("refused", why=_gone(endpoint, "it does not answer"))
     os._exit(1)

@@ -11,7 +11,7 @@ import dsconfig
 from dsconfig.checks.examples import judge
 from dsconfig.checks.registry import rules
 from dsconfig.commands import doctor
-from dsconfig.facts.given import FactError
+from dsconfig.facts.inputs import FactError
 
 RANGES = {
     "DSC846": ("transformers", "4.45.2", "4.46.0", "4.46.1", "4.46.2"),

@@ -21,8 +21,8 @@ from dsconfig.runtimes.base import (
     SCRIPT,
     SELECTIVE_RECOMPUTATION,
     SELECTIVELY_BY_THE_MODEL,
+    Instruction,
     Runtime,
-    Step,
     runtime_of,
 )
 from dsconfig.source import Document, read
@@ -67,7 +67,9 @@ def facts(name: str, arguments: dict[str, Any]) -> Facts:
     )
 
 
-def followed(steps: tuple[Step, ...], name: str, document: Document) -> tuple[Document, Facts]:
+def followed(
+    steps: tuple[Instruction, ...], name: str, document: Document
+) -> tuple[Document, Facts]:
     """The world after a person has done what the steps say, to the letter."""
     arguments, edits, again = dict(ARGS), list[str](), dict[str, Any]()
     for step in steps:
@@ -109,7 +111,7 @@ def test_what_a_remedy_promises_is_what_the_next_estimate_says(
     kinds = {part.split(" ")[0] for change in changes for part in change.parts}
     assert {"micro", "recompute", "stage"} <= kinds
     for change in changes:
-        steps = runtime.steps(change.edits, config)
+        steps = runtime.instructions(change.edits, config)
         assert steps, change.what
         after, here = followed(steps, name, document)
         report = dsconfig.validate(after, here, runtime=runtime)
@@ -125,8 +127,8 @@ def test_recomputation_is_spelled_as_its_program_takes_it() -> None:
     for name, config in CASES:
         runtime, _, changes = offered(name, config)
         (alone,) = [each for each in changes if each.parts == ("recompute activations",)]
-        spelled[name] = [str(step) for step in runtime.steps(alone.edits, config)]
-        (selectively[name],) = runtime.steps({SELECTIVE_RECOMPUTATION: True}, config)
+        spelled[name] = [str(step) for step in runtime.instructions(alone.edits, config)]
+        (selectively[name],) = runtime.instructions({SELECTIVE_RECOMPUTATION: True}, config)
     by_the_script = ["model.gradient_checkpointing_enable() in the script"]
     assert spelled == {
         "transformers": ["gradient_checkpointing=True in TrainingArguments"],
@@ -141,14 +143,14 @@ def test_recomputation_is_spelled_as_its_program_takes_it() -> None:
 
 def test_where_the_file_fixes_the_batch_the_trainer_needs_both_changed() -> None:
     edits = {"/train_micro_batch_size_per_gpu": 2}
-    steps = runtime_of("transformers").steps(edits, FIXED)
+    steps = runtime_of("transformers").instructions(edits, FIXED)
     assert [step.where for step in steps] == [ARGUMENTS, CONFIG]
-    assert runtime_of("transformers").steps(edits, OPEN) == steps[:1]
+    assert runtime_of("transformers").instructions(edits, OPEN) == steps[:1]
 
 
 def test_nothing_is_asked_for_that_stands_in_the_file() -> None:
     edits = {"/zero_optimization/stage": 2, "/zero_optimization/reduce_bucket_size": 5}
-    (step,) = runtime_of("deepspeed").steps(edits, FIXED)
+    (step,) = runtime_of("deepspeed").instructions(edits, FIXED)
     assert step.text == "zero_optimization.reduce_bucket_size = 5"
 
 
@@ -193,7 +195,7 @@ def test_the_trainer_obeys_the_argument_and_the_model_the_call(tmp_path: Any) ->
     )
     rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 4
     by_pointer: dict[str | None, int] = {}
-    trainer, script = runtime_of("transformers").elsewhere, runtime_of("deepspeed").elsewhere
+    trainer, script = runtime_of("transformers").set_elsewhere, runtime_of("deepspeed").elsewhere
     for pointer in (None, RECOMPUTATION, SELECTIVE_RECOMPUTATION):
         text = trainer[pointer].text if pointer else ""
         model = transformers.LlamaForCausalLM(tiny)
@@ -227,7 +229,7 @@ def test_deepspeed_reads_what_each_remedy_writes() -> None:
     _, document, changes = offered("deepspeed", FIXED)
     runtime, kinds = runtime_of("deepspeed"), set[str]()
     for change in changes:
-        steps = runtime.steps(change.edits, FIXED)
+        steps = runtime.instructions(change.edits, FIXED)
         after, here = followed(steps, "deepspeed", document)
         settled = dsconfig.resolve(after, here, runtime=runtime).effective
         assert settled is not None
@@ -246,7 +248,7 @@ def test_deepspeed_reads_what_each_remedy_writes() -> None:
         assert zero.reduce_bucket_size == settled.zero.reduce_bucket_size
         kinds |= {part.split(" ")[0] for part in change.parts}
     assert {"micro", "recompute", "stage"} <= kinds
-    smaller = runtime.steps({"/zero_optimization/reduce_bucket_size": 50_000_000}, FIXED)
+    smaller = runtime.instructions({"/zero_optimization/reduce_bucket_size": 50_000_000}, FIXED)
     after, _ = followed(smaller, "deepspeed", document)
     assert reader.DeepSpeedConfig(dict(after.value)).zero_config.reduce_bucket_size == 50_000_000
 
@@ -260,7 +262,7 @@ def test_the_trainer_hands_deepspeed_what_each_remedy_says(tmp_path: Any) -> Non
 
     runtime, document, changes = offered("transformers", OPEN)
     for change in changes:
-        steps = runtime.steps(change.edits, OPEN)
+        steps = runtime.instructions(change.edits, OPEN)
         after, _ = followed(steps, "transformers", document)
         said = dict(ARGS)
         for step in steps:
@@ -306,5 +308,5 @@ def test_a_remedy_without_offload_takes_the_block_back() -> None:
     changes = cheapest_changes(settled, here, runtime="deepspeed", count=50)
     (back,) = (each for each in changes if each.what == "stage 3, all on the GPU")
     assert back.edits["/zero_optimization/offload_optimizer"] == {"device": "none"}
-    (step, *_) = runtime_of("deepspeed").steps(back.edits, document.value)
+    (step, *_) = runtime_of("deepspeed").instructions(back.edits, document.value)
     assert "offload_optimizer" in step.text

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from dsconfig import launched
+from dsconfig import launch_env
 from dsengine import with_deepspeed
 from dsengine.with_deepspeed import _Steps
 
@@ -45,7 +45,7 @@ def test_a_load_between_two_steps_is_not_told_as_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = tmp_path / "events"
-    monkeypatch.setenv(launched.EVENTS, str(events))
+    monkeypatch.setenv(launch_env.EVENTS, str(events))
     engine = Theirs()
     steps = _Steps(engine)
     for loaded in (1000, 500):  # later than where it was, and earlier

@@ -9,8 +9,8 @@ import pytest
 
 import dsconfig
 from dsconfig.facts import FactError, gather, hf_attributes
-from dsconfig.runtimes.behaviour import integrations
-from dsconfig.runtimes.behaviour.replay import MissingFact, Stops
+from dsconfig.runtimes.behavior import integrations
+from dsconfig.runtimes.behavior.replay import MissingFact, ReplayStop
 
 AUTO = {
     "train_batch_size": "auto",
@@ -93,7 +93,7 @@ def width_of_file(config: dict[str, Any]) -> Any:
     told.config = hf_attributes.attributes(config)  # type: ignore[attr-defined]
     try:
         return integrations.width_for_transformers(told, ASKED)  # type: ignore[arg-type]
-    except Stops:
+    except ReplayStop:
         return None
     except MissingFact:
         return "unknown"

@@ -62,7 +62,7 @@ def test_each_remedy_reaches_deepspeed(tmp_path: Path, config: dict[str, Any]) -
     """In the script, in accelerate's settings and in the file: each where the advice puts it."""
     runtime, kinds, jobs = runtime_of("accelerate"), set[str](), list[Any]()
     for edits, _ in REMEDIES.values():
-        steps = runtime.steps(edits, config)
+        steps = runtime.instructions(edits, config)
         kinds |= {step.where for step in steps}
         in_file = [step.text.replace(" = ", "=", 1) for step in steps if step.where == CONFIG]
         changed = with_overrides(read(config), in_file).value

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = [
-    ("lazily", "generated", "launched", "hostfile"),
+    ("lazy_imports", "generated", "launch_env", "hostfile"),
     ("mesh", "batch", "tiles"),
     ("report",),
     ("schema",),
@@ -122,7 +122,7 @@ def test_no_files_import_each_other(folder: str) -> None:
 
 
 def test_circles_are_seen_wherever_an_import_stands(tmp_path: Path) -> None:
-    put_off = "with lazily():\n    from p import b\n"
+    put_off = "with lazy_imports():\n    from p import b\n"
     inside = "def f():\n    if f:\n        from p.c import g\n        g()\n"
     only_types = "if TYPE_CHECKING:\n    from p import a\n    from p.d import x\n"
     (tmp_path / "p").mkdir()
@@ -134,7 +134,7 @@ def test_circles_are_seen_wherever_an_import_stands(tmp_path: Path) -> None:
 
 
 def test_one_way_to_put_imports_off() -> None:
-    """``lazily`` and ``names_of``; only public surfaces hand names on when they are asked for."""
+    """Only packages with a public surface use ``lazy_attributes``."""
     surfaces: set[str] = set()
     for path in SOURCES:
         for node in ast.parse(path.read_text()).body:
@@ -153,7 +153,9 @@ def test_imports_inside_functions_become_fewer() -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
-    assert len(found) <= MOST_IN_FUNCTIONS, "import at the top, put off by `lazily` if need be"
+    assert len(found) <= MOST_IN_FUNCTIONS, (
+        "import at the top, put off by `lazy_imports` if need be"
+    )
 
 
 MOST_IN_FUNCTIONS = 36

@@ -39,7 +39,7 @@ SURFACE = {
     "estimate",
     "gather",
     "hostfile",
-    "launched",
+    "launch_env",
     "optimizer_type",
     "plan",
     "read",

@@ -16,7 +16,7 @@ from typing import Any
 
 import dsconfig
 from dsconfig.facts import TrainingFacts
-from dsconfig.facts.given import FactError
+from dsconfig.facts.inputs import FactError
 from dsconfig.report import Diagnostic, Effect
 from launches import cases
 from launches.cases import Launch

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import dsconfig
-from dsconfig.facts import held
+from dsconfig.facts import embedded_facts
 
 ACCELERATE = """compute_environment: LOCAL_MACHINE
 distributed_type: DEEPSPEED
@@ -110,7 +110,7 @@ def test_a_precision_that_yaml_reads_as_false_is_told_once(tmp_path: Path) -> No
     path = launch(tmp_path)
     path.write_text(path.read_text().replace("mixed_precision: bf16", "mixed_precision: no"))
     document = dsconfig.read(path)
-    facts = held.completed(dsconfig.gather(), document)
+    facts = embedded_facts.completed(dsconfig.gather(), document)
     (found,) = dsconfig.validate(document, facts, runtime="accelerate").errors
     assert found.code == "DSC705" and "'no' in quotes" in (found.help or "")
 
@@ -128,7 +128,7 @@ def test_the_arguments_around_a_named_config_are_facts(text: str, tmp_path: Path
     (tmp_path / "ds.json").write_text(json.dumps(FILLED))
     path = tmp_path / "train.yaml"
     path.write_text(text)
-    facts = held.completed(dsconfig.gather(world_size=4), dsconfig.read(path))
+    facts = embedded_facts.completed(dsconfig.gather(world_size=4), dsconfig.read(path))
     assert facts.training is not None and facts.training.learning_rate == 1e-5
     found = dsconfig.resolve(path, facts, runtime="transformers")
     assert found.ok, found.diagnostics

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.facts import distributed_config, held, parallelism
+from dsconfig.facts import distributed_config, embedded_facts, parallelism
 
 YAML = """distributed_type: DEEPSPEED
 num_processes: 4
@@ -28,7 +28,7 @@ def written(folder: Path, text: str) -> Path:
 
 def test_sequences_divided_among_ranks_are_a_fact(tmp_path: Path) -> None:
     document = dsconfig.read(written(tmp_path, YAML))
-    facts = held.completed(dsconfig.gather(micro_batch=1), document)
+    facts = embedded_facts.completed(dsconfig.gather(micro_batch=1), document)
     assert (facts.world_size, facts.sequence_parallel, facts.data_parallel) == (4, 2, 2)
     found = dsconfig.resolve(document, facts, runtime="accelerate")
     assert found.ok and found.config["train_batch_size"] == 2

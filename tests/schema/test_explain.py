@@ -8,7 +8,7 @@ import pytest
 
 from dsconfig.commands.key_words import key_as_text
 from dsconfig.resolver.policy import POLICY
-from dsconfig.runtimes import AutoFate, every_runtime
+from dsconfig.runtimes import AutoHandling, every_runtime
 from dsconfig.schema import keys
 from dsconfig.source.pointer import from_dotted, split
 
@@ -114,14 +114,14 @@ def test_every_key_can_be_explained() -> None:
 
 def test_every_auto_that_is_filled_has_its_words() -> None:
     for runtime in every_runtime():
-        words = runtime.filled_with
+        words = runtime.auto_fills
         if not words:
             continue
         filled = {
             key.path
             for key in keys()
             if not key.is_block
-            and runtime.on_auto(tuple(key.path.split(".")), {}) is AutoFate.FILLED
+            and runtime.on_auto(tuple(key.path.split(".")), {}) is AutoHandling.FILLED
         }
         declared = {key.path for key in keys() if runtime.name in key.auto_filled_by}
         assert filled == set(words) >= declared, runtime.name

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dsconfig
-from dsconfig.facts import held
+from dsconfig.facts import embedded_facts
 from dsconfig.report import Effect
 
 FILLED = {
@@ -188,7 +188,7 @@ def test_a_config_inside_json_has_the_numbers_and_blanks_of_json(
     path.write_text(text.replace("500000000.0", "5e8").replace("0.0001", "1e-4"))
     document = dsconfig.read(path)
     assert document.value == EMBEDDED and not document.diagnostics
-    facts = held.completed(dsconfig.gather(world_size=2), document)
+    facts = embedded_facts.completed(dsconfig.gather(world_size=2), document)
     assert not dsconfig.validate(document, facts, runtime="transformers").errors
 
 

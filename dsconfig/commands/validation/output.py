@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from dsconfig.commands.errors import UsageError
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Applicability, FileReport, Severity
 from dsconfig.report.render import FOR_PEOPLE, FORMATS, render
 from dsconfig.report.render.terminal import look_of, one_line, paint
@@ -12,7 +12,7 @@ from dsconfig.report.report import by_cause
 from dsconfig.report.sizes import counted
 from dsconfig.source.findings import UNREADABLE
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands import text_table
 
 
@@ -51,13 +51,13 @@ class Output:
         for file in reports:
             # Nobody runs what cannot be read.
             unread = any(found.code == UNREADABLE for found in file.report.diagnostics)
-            if file.reader is not None and not unread:
-                groups.setdefault(file.reader.described, []).append(file)
+            if file.target is not None and not unread:
+                groups.setdefault(file.target.described, []).append(file)
         for described, files in groups.items():
             name = files[0].file if len(files) == 1 else counted(len(files), "file")
-            fills = sum(file.reader.fills for file in files if file.reader)
+            fills = sum(file.target.fills for file in files if file.target)
             filled = f'; {fills} "auto" it fills in' if fills else ""
-            ranks = files[0].reader.ranks if len(files) == 1 and files[0].reader else None
+            ranks = files[0].target.ranks if len(files) == 1 and files[0].target else None
             fixed = f"; its batch sizes fix {counted(ranks, 'rank')}" if ranks else ""
             self.note(f"{one_line(name)}: {described}{filled}{fixed}")
 

@@ -7,9 +7,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, cast
 
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 
-with lazily():
+with lazy_imports():
     from dsconfig.checks.keys import is_comment
     from dsconfig.schema import known_names
     from dsconfig.source import kinds, read

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.validation.settings import settings_for
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands.validation import search
 
 

@@ -8,12 +8,12 @@ from dsconfig.commands import inference
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.validation.settings import settings_for
 from dsconfig.commands.validation.targets import STDIN, Target
-from dsconfig.lazily import lazily
-from dsconfig.report import Diagnostic, Effect, FileReport, Reader, Report
+from dsconfig.lazy_imports import lazy_imports
+from dsconfig.report import Diagnostic, Effect, FileReport, Report, Target
 from dsconfig.source import Document, read, with_overrides
 from dsconfig.source.findings import NEVER_IGNORED, matches
 
-with lazily():
+with lazy_imports():
     from dsconfig.commands.validation import baseline as baselines
     from dsconfig.source import ignores
 
@@ -124,11 +124,11 @@ class Validator(NamedTuple):
     def report(self, document: Document, report: Report | None = None) -> FileReport:
         """The findings about a document, or those given, as the renderers need them."""
         if self.program is None:
-            reader = EVERYBODY._replace(ranks=inference.ranks_fixed(document.value, self.facts))
+            target = EVERYBODY._replace(ranks=inference.ranks_fixed(document.value, self.facts))
         else:
-            reader = self.program.reader(document.value, self.facts)
+            target = self.program.target(document.value, self.facts)
         report = self.validate(document) if report is None else report
-        return FileReport(document.name, document.text, report, reader)
+        return FileReport(document.name, document.text, report, target)
 
     def stops_dsengine(self, document: Document) -> list[str]:
         """Pointers of what dsengine would stop at, for a file that another program runs."""
@@ -139,4 +139,4 @@ class Validator(NamedTuple):
 WHERE_NAMED = frozenset({"DSC613"})
 """Notes about a script, told where the user names the program: one that was found out says nothing
 of the script."""
-EVERYBODY = Reader(inference.EVERY, "", described="for all programs")
+EVERYBODY = FileTarget(inference.EVERY, "", described="for all programs")

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, cast
 
-from dsconfig.facts.given import FactError
+from dsconfig.facts.inputs import FactError
 
 Entry = Mapping[str, Any]
 """One model or card, as stored."""

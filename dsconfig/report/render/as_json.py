@@ -39,14 +39,14 @@ def as_data(files: Sequence[FileReport]) -> dict[str, Any]:
 
 def _judged_for(file: FileReport) -> dict[str, Any]:
     """Who was taken to run the file, where that was asked."""
-    reader = file.reader
-    if reader is None:
+    target = file.target
+    if target is None:
         return {}
     return {
-        "runtime": reader.runtime,
-        "release": reader.release,
-        "inferred_from": reader.inferred_from,
-        "ranks": reader.ranks,
+        "runtime": target.runtime,
+        "release": target.release,
+        "inferred_from": target.inferred_from,
+        "ranks": target.ranks,
     }
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from dsconfig import Plan, TrainingFacts, launched
+from dsconfig import Plan, TrainingFacts, launch_env
 from dsengine import __version__
 from dsengine.communication.agreement import check_agreement
 from dsengine.communication.devices import device_of_rank, settle_device
@@ -174,9 +174,9 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
 def _planned(plan: Plan | str | Path | None, configs: list[Config], **script: Any) -> Plan:
     """What was given, else what the launcher names, as the plan for this script's model."""
     if plan is None and not configs:
-        plan = os.environ.get(launched.PLAN)
-        if plan is None and launched.CONFIG in os.environ:
-            configs = [os.environ[launched.CONFIG]]
+        plan = os.environ.get(launch_env.PLAN)
+        if plan is None and launch_env.CONFIG in os.environ:
+            configs = [os.environ[launch_env.CONFIG]]
     given = len(configs) + (plan is not None)
     if given != 1:
         raise ValueError(

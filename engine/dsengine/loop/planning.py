@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 import dsconfig
-from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts, launched
+from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts, launch_env
 from dsengine.communication.environment import node_count
 from dsengine.loop.misuse import ArgumentError
 from dsengine.observation import events
@@ -114,7 +114,7 @@ def plan_from(
     """
     made = plan if isinstance(plan, Plan) else _read(Path(plan))
     facts = facts_of(model, optimizer, lr_scheduler, training)
-    if os.environ.get(launched.ELASTIC) and made.mesh.world_size != dist.get_world_size():
+    if os.environ.get(launch_env.ELASTIC) and made.mesh.world_size != dist.get_world_size():
         made = _for_ranks_left(made, facts)
         batch = made.batch
         print_rank0(

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dsconfig import launched
+from dsconfig import launch_env
 from dsengine.communication.peers.errors import RankFailedError
 from dsengine.communication.peers.message import cause_of
 from dsengine.communication.peers.status import STATUS
@@ -32,7 +32,7 @@ BETWEEN_STEPS = 1.0
 
 def emit(event: str, **fields: Any) -> None:
     """Append one line. Short lines of several processes do not mix in a file opened to append."""
-    path = os.environ.get(launched.EVENTS)
+    path = os.environ.get(launch_env.EVENTS)
     if path:
         line = json.dumps({"event": event, "rank": _rank(), **fields}) + "\n"
         with suppress(OSError), open(path, "a", encoding="utf-8") as file:  # noqa: PTH123
@@ -55,7 +55,7 @@ class StepEvents:
     @classmethod
     def of(cls, engine: "Engine") -> "StepEvents | None":
         """None where nobody listens."""
-        if not os.environ.get(launched.EVENTS):
+        if not os.environ.get(launch_env.EVENTS):
             return None
         emit_failures()
         return cls(engine) if _rank() == 0 else None

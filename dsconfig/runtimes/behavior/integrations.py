@@ -9,7 +9,7 @@ from typing import Any, cast
 from dsconfig.facts import hf_attributes
 from dsconfig.facts.model import ModelOutline, ModelTree
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.behaviour.replay import MissingFact, Stops, about
+from dsconfig.runtimes.behavior.replay import MissingFact, ReplayStop, errors_at
 from dsconfig.schema.paths import OPTIMIZER_DEVICE, PARAM_DEVICE, STAGE
 from dsconfig.source.pointer import ABSENT
 
@@ -22,7 +22,7 @@ def node(config: dict[str, Any], path: str) -> tuple[dict[str, Any] | None, str]
     *blocks, name = path.split(".")
     place: Any = config
     for block in blocks:
-        with about():
+        with errors_at():
             place = place.get(block)
         if place is None:
             return None, name
@@ -33,7 +33,7 @@ def value(config: dict[str, Any], path: str, default: Any = None) -> Any:
     place, name = node(config, path)
     if place is None:
         return default
-    with about():
+    with errors_at():
         return place.get(name, default)
 
 
@@ -47,7 +47,7 @@ def fill(config: dict[str, Any], path: str, wanted: Any) -> bool:
     place, name = node(config, path)
     if place is None:
         return False
-    with about():
+    with errors_at():
         if place.get(name) != AUTO:
             return False
     place[name] = wanted
@@ -77,7 +77,7 @@ BY_WIDTH = (
 
 def sizes_by_width(width: Any) -> tuple[Any, Any, Any]:
     """h*h, int(0.9*h*h), 10*h, in whatever arithmetic the width brings with it."""
-    with about():
+    with errors_at():
         return width * width, int(0.9 * width * width), 10 * width
 
 
@@ -89,7 +89,7 @@ def width_for_transformers(model: Named, open_keys: list[str]) -> Any:
     if width is ABSENT or width is None:
         _insist_on_knowing(config, open_keys)
         said = "the model's config has neither hidden_size nor hidden_sizes"
-        raise Stops("ValueError", said, *open_keys, late=True)
+        raise ReplayStop("ValueError", said, *open_keys, late=True)
     return width
 
 
@@ -97,13 +97,13 @@ def width_for_accelerate(model: Named, open_keys: list[str]) -> Any:
     """hidden_size, then the widest of hidden_sizes, at the top level alone."""
     config = _config(model, open_keys)
     if config is None:
-        raise Stops("ValueError", "the model has no config attribute", *open_keys, late=True)
+        raise ReplayStop("ValueError", "the model has no config attribute", *open_keys, late=True)
     width = _width_in(config)
     if width is not ABSENT:
         return width
     _insist_on_knowing(config, open_keys)
     said = "model.config has neither hidden_size nor hidden_sizes at its top level"
-    raise Stops("ValueError", said, *open_keys, late=True)
+    raise ReplayStop("ValueError", said, *open_keys, late=True)
 
 
 def _width_in(*configs: Any) -> Any:
@@ -138,8 +138,8 @@ def _insist_on_knowing(config: Mapping[str, Any] | None, open_keys: list[str]) -
 
 
 def _widest(sizes: Any) -> Any:
-    with about():
+    with errors_at():
         try:
             return max(sizes)
         except ValueError as error:
-            raise Stops("ValueError", f"hidden_sizes: {error}", late=True) from error
+            raise ReplayStop("ValueError", f"hidden_sizes: {error}", late=True) from error

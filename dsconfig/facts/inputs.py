@@ -7,9 +7,9 @@ from math import inf
 from pathlib import Path
 from typing import Any, cast
 
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 
-with lazily():
+with lazy_imports():
     from dsconfig.facts import yaml_text
 
 
@@ -21,7 +21,7 @@ class FactError(ValueError):
         self.flag = flag
 
 
-def above_zero(value: object, flag: str) -> None:
+def require_positive(value: object, flag: str) -> None:
     """A count, or None for one that was not given. Raises FactError for anything else."""
     if value is None:
         return
@@ -29,7 +29,7 @@ def above_zero(value: object, flag: str) -> None:
         raise FactError(flag, f"{value!r} is not a count; give an integer above zero")
 
 
-def not_negative(value: object, flag: str) -> None:
+def require_non_negative(value: object, flag: str) -> None:
     """A finite number from zero on, or None. Raises FactError for anything else."""
     if value is None:
         return
@@ -53,7 +53,7 @@ MOST_PARAMETERS = 10**15
 """Above any model; beyond, widths leave what a float can hold."""
 
 
-def count(text: str | int | float, flag: str) -> int:
+def parse_count(text: str | int | float, flag: str) -> int:
     """A number of parameters. Raises FactError when it is not a positive number."""
     remedy = "write a count like 13e9, 13B or 700M"
     counted = _size(text, flag, _COUNT_UNITS, remedy)
@@ -62,7 +62,7 @@ def count(text: str | int | float, flag: str) -> int:
     return counted
 
 
-def byte_count(text: str | int | float, flag: str) -> int:
+def parse_bytes(text: str | int | float, flag: str) -> int:
     """A size in bytes. ``GB`` is 10^9, ``GiB`` 2^30. Raises FactError on anything else."""
     return _size(text, flag, _BYTE_UNITS, "write a size like 512GB, 80GiB or a number of bytes")
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsconfig.runtimes.base import Source
-from dsconfig.runtimes.behaviour.integrations import fill, stage_of
-from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
+from dsconfig.runtimes.behavior.integrations import fill, stage_of
+from dsconfig.runtimes.behavior.replay import Replay, ReplayStop, errors_at
 from dsconfig.source import plugin_settings
 from dsconfig.source.plugin_settings import PATH_OF_SETTING, VARIABLES
 
@@ -42,7 +42,7 @@ class Plugin:
         try:
             return plugin_settings.read(name, self.environment)
         except ValueError as error:
-            raise Stops("ValueError", f"{name}: {error}", PATH_OF_SETTING[name]) from error
+            raise ReplayStop("ValueError", f"{name}: {error}", PATH_OF_SETTING[name]) from error
 
     def complete(self, replay: Replay, *, from_file: bool) -> None:
         """Complete the config of a file; make one where none is given. In place."""
@@ -59,23 +59,25 @@ class Plugin:
         stage_of(config)
         if "gradient_accumulation_steps" not in config:
             config["gradient_accumulation_steps"] = 1
-            replay.wrote("gradient_accumulation_steps", "accelerate's default", Source.DEFAULT)
+            replay.record("gradient_accumulation_steps", "accelerate's default", Source.DEFAULT)
         if "zero_optimization" not in config:
             said = "no zero_optimization in the config; accelerate demands the block"
-            raise Stops("ValueError", said, "zero_optimization")
+            raise ReplayStop("ValueError", said, "zero_optimization")
         listed = self.environment.get("ACCELERATE_CONFIG_DS_FIELDS", "").split(",")
         clashing = [name for name in listed if name in _IGNORED_WITH_A_FILE]
         if clashing:
             said = f"the accelerate config also sets {', '.join(clashing)}, beside a config file"
-            raise Stops("ValueError", said)
+            raise ReplayStop("ValueError", said)
         for name, path in PATH_OF_SETTING.items():
             if fill(config, path, self.settings[name]):
                 rule = f"{name} of accelerate's DeepSpeedPlugin"
-                replay.wrote(path, rule, Source.TRAINING if self.is_given(name) else Source.DEFAULT)
+                replay.record(
+                    path, rule, Source.TRAINING if self.is_given(name) else Source.DEFAULT
+                )
         stage_of(config)
         config["steps_per_print"] = float("inf")
         rule = "accelerate switches DeepSpeed's own log off"
-        replay.wrote("steps_per_print", rule, Source.DEFAULT)
+        replay.record("steps_per_print", rule, Source.DEFAULT)
 
 
 def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> None:
@@ -85,31 +87,31 @@ def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> No
     if chosen is not None and chosen not in config:
         config[chosen] = plugin_settings.switched_on(chosen)
         rule = f"mixed_precision is {mixed} and the block was absent"
-        replay.wrote(f"{chosen}.enabled", rule, Source.TRAINING, block_was_absent=True)
+        replay.record(f"{chosen}.enabled", rule, Source.TRAINING, block_was_absent=True)
     if chosen is not None:
         other = "bf16" if mixed == "fp16" else "fp16"
-        with about(other):
+        with errors_at(other):
             clash = str(config.get(other, {}).get("enabled", "False")).lower() == "true"
         if clash:
             said = f"mixed_precision is {mixed}, but {other} is on in the config"
-            raise Stops("ValueError", said, f"{other}.enabled")
+            raise ReplayStop("ValueError", said, f"{other}.enabled")
     for dtype in ("fp16", "bf16"):
         if dtype not in config:
             config[dtype] = {"enabled": False}
-            replay.wrote(f"{dtype}.enabled", f"mixed_precision is {mixed}", Source.TRAINING)
+            replay.record(f"{dtype}.enabled", f"mixed_precision is {mixed}", Source.TRAINING)
         if fill(config, f"{dtype}.enabled", dtype == chosen):
-            replay.wrote(f"{dtype}.enabled", f"mixed_precision is {mixed}", Source.TRAINING)
+            replay.record(f"{dtype}.enabled", f"mixed_precision is {mixed}", Source.TRAINING)
     if rocm and chosen == "bf16" and "communication_data_type" not in config:
         config["communication_data_type"] = "fp32"
         rule = "bf16 sums can overflow silently on ROCm"
-        replay.wrote("communication_data_type", rule, Source.HARDWARE)
+        replay.record("communication_data_type", rule, Source.HARDWARE)
 
 
 def launched(launch: Mapping[str, Any], *, with_file: bool) -> dict[str, str]:
     """The variables ``accelerate launch`` sets from its config file."""
     found = plugin_settings.exported(launch)
     mixed: Any = plugin_settings.mixed_precision(launch)
-    with about("mixed_precision"):
+    with errors_at("mixed_precision"):
         found["ACCELERATE_MIXED_PRECISION"] = "no" if mixed is None else mixed.lower()
     if with_file and launch.get("deepspeed_config"):
         fields = [

@@ -1,6 +1,6 @@
 """The one way to put an import off: modules that are found now and run when they are first used.
 
-    with lazily():
+    with lazy_imports():
         from dsconfig.cost import search
 
     search.fastest(...)           # runs dsconfig/cost/search.py, the first time
@@ -8,7 +8,7 @@
 A type checker, the test of the layers and a reader see an ordinary import at the top of the file.
 What is imported in the block must be a module; a name out of one (``from module import name``)
 runs the module at once. Packages run at once, so their ``__init__`` stays light; one that has a
-public face hands its names on with :func:`names_of`.
+public face hands its names on with :func:`lazy_attributes`.
 
 [Note: two threads] A module's own lock is held while it runs. Who touches it meanwhile waits for
 the whole module; the thread that runs it sees it as far as it is, as in any import.
@@ -87,7 +87,7 @@ _FINDER = _Finder()
 
 
 @contextmanager
-def lazily() -> Generator[None]:
+def lazy_imports() -> Generator[None]:
     """Defer the modules of this package that are imported inside."""
     if _FINDER in sys.meta_path:  # a package imported in the block has a block of its own
         yield
@@ -99,7 +99,7 @@ def lazily() -> Generator[None]:
         sys.meta_path.remove(_FINDER)
 
 
-def names_of(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+def lazy_attributes(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package: each name is taken, when it is first asked for, out of the
     module below the package that ``homes`` has it under."""
     module_of = {name: module for module, names in homes.items() for name in names}

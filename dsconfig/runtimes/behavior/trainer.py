@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from dsconfig.facts import Facts
 from dsconfig.facts.training import DEFAULTS, PRECISION_FLAG, TrainingFacts
 from dsconfig.runtimes.base import AUTO, Source
-from dsconfig.runtimes.behaviour import integrations
-from dsconfig.runtimes.behaviour.integrations import Named, is_auto, node, stage_of, value
-from dsconfig.runtimes.behaviour.plugin import Plugin, launched, set_mixed_precision
-from dsconfig.runtimes.behaviour.prepare import Script, prepare
-from dsconfig.runtimes.behaviour.remarks import after_trainer
-from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops, about
+from dsconfig.runtimes.behavior import integrations
+from dsconfig.runtimes.behavior.integrations import Named, is_auto, node, stage_of, value
+from dsconfig.runtimes.behavior.plugin import Plugin, launched, set_mixed_precision
+from dsconfig.runtimes.behavior.prepare import Script, prepare
+from dsconfig.runtimes.behavior.remarks import after_trainer
+from dsconfig.runtimes.behavior.replay import MissingFact, Replay, ReplayStop, errors_at
 from dsconfig.schema.schedules import TOTAL
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class TrainerFill:
             self.config["checkpoint"] = self.config.get("checkpoint", {})
             self.config["checkpoint"]["use_node_local_storage"] = args["save_on_each_node"]
             rule = "save_on_each_node of TrainingArguments"
-            self.replay.wrote("checkpoint.use_node_local_storage", rule, Source.TRAINING)
+            self.replay.record("checkpoint.use_node_local_storage", rule, Source.TRAINING)
         for dtype in ("fp16", "bf16"):
             self._fill(f"{dtype}.enabled", args.switch(dtype), f"{dtype}|{dtype}_full_eval")
 
@@ -157,7 +157,7 @@ class TrainerFill:
         if self.mismatches:
             told = "; ".join(map(str, self.mismatches.values()))
             said = f"values that mismatch TrainingArguments: {told}"
-            raise Stops("ValueError", said, *self.mismatches, late=True)
+            raise ReplayStop("ValueError", said, *self.mismatches, late=True)
 
     def _buckets(self, model: Named) -> None:
         open_keys = [key for key in integrations.BY_WIDTH if is_auto(self.config, key)]
@@ -169,7 +169,7 @@ class TrainerFill:
             if key.endswith("reduce_bucket_size") or self.stage == 3:
                 self._fill(key, size, "", must_match=False)
                 rule = "by the model's hidden_size"
-                self.replay.wrote(key, rule, Source.MODEL, hidden_size=width)
+                self.replay.record(key, rule, Source.MODEL, hidden_size=width)
 
     def _fill(self, path: str, wanted: Any, argument: str, must_match: bool = True) -> None:
         place, name = node(self.config, path)
@@ -179,9 +179,9 @@ class TrainerFill:
         if written == AUTO:
             place[name] = wanted
             if argument:
-                self.replay.wrote(path, f"{argument} of TrainingArguments", Source.TRAINING)
+                self.replay.record(path, f"{argument} of TrainingArguments", Source.TRAINING)
             else:
-                self.replay.wrote(path, "a constant of the Trainer", Source.DEFAULT)
+                self.replay.record(path, "a constant of the Trainer", Source.DEFAULT)
         elif must_match and written is not None and written != wanted:
             self.mismatches[path] = Mismatch(path, written, argument, wanted)
 
@@ -216,15 +216,15 @@ def trainer(replay: Replay, facts: Facts, runtime: "Transformers") -> None:
         set_mixed_precision(replay, mixed, rocm=rocm)
     if args["auto_find_batch_size"] and stage_of(replay.config) == 3:
         said = "auto_find_batch_size does not go with ZeRO stage 3"
-        raise Stops("ValueError", said, "zero_optimization.stage", late=True)
+        raise ReplayStop("ValueError", said, "zero_optimization.stage", late=True)
     fill.finalize(args, facts.named_model)
-    with about("tensor_parallel.autotp_size"):
+    with errors_at("tensor_parallel.autotp_size"):
         _ = replay.config.get("tensor_parallel", {}).get("autotp_size", 1) > 1
     has_optimizer = "optimizer" in replay.config
     if not has_optimizer:
         replay.config["zero_allow_untested_optimizer"] = True
         rule = "the Trainer brings its own optimizer"
-        replay.wrote("zero_allow_untested_optimizer", rule, Source.TRAINING)
+        replay.record("zero_allow_untested_optimizer", rule, Source.TRAINING)
     prepare(
         replay,
         Script(

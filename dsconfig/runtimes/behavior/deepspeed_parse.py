@@ -7,8 +7,8 @@ from dsconfig import batch
 from dsconfig.facts import Facts
 from dsconfig.runtimes import reading
 from dsconfig.runtimes.base import AUTO, Source
-from dsconfig.runtimes.behaviour import deepspeed_batch
-from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
+from dsconfig.runtimes.behavior import deepspeed_batch
+from dsconfig.runtimes.behavior.replay import Replay, ReplayStop, errors_at
 from dsconfig.runtimes.conditions import AT_THE_END, violations
 from dsconfig.runtimes.read_config import MONITORS, ReadConfig
 from dsconfig.schema.catalogue import blocks_in
@@ -24,10 +24,10 @@ def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) ->
     for path, key in read.removed.items():
         if key.refused_from is not None and version >= key.refused_from:
             dotted = ".".join(path)
-            raise Stops("DeepSpeedConfigError", f"{dotted} has been removed", dotted)
+            raise ReplayStop("DeepSpeedConfigError", f"{dotted} has been removed", dotted)
     size: int | float = ranks if ranks is not None else facts.world_size or 1
     if ranks is None and "sequence_parallel_size" in config:
-        with about("sequence_parallel_size"):
+        with errors_at("sequence_parallel_size"):
             size = batch.ranks_sharing(size, config["sequence_parallel_size"])
     for step in ORDER:
         _refuse_unmet(read, step.by_hand)
@@ -46,7 +46,7 @@ def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) ->
 def _refuse_breaches(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
     """Conditions between keys, at the turn of the given roots (None: of all)."""
     for violation in violations(read, roots):
-        raise Stops(
+        raise ReplayStop(
             violation.exception, violation.said, *(".".join(path) for path in violation.paths)
         )
 
@@ -63,7 +63,7 @@ def _refuse_unmet(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
             error = _ALWAYS.get(dotted, "AttributeError")
             if isinstance(value, str):
                 error = _METHODS.get(dotted, error)
-            raise Stops(error, said, dotted)
+            raise ReplayStop(error, said, dotted)
 
 
 _REPLAYED = (*batch.KEYS, "sequence_parallel_size")
@@ -97,12 +97,12 @@ def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | Non
         # Blocks inside another model, and the monitors, are fields; the others are unpacked.
         unpacked = len(misfit.path) == 1 and dotted not in MONITORS
         kind = "TypeError" if unpacked else "ValidationError"
-        raise Stops(kind, f"{dotted} must be a block of keys", dotted)
+        raise ReplayStop(kind, f"{dotted} must be a block of keys", dotted)
     refused = [entry for entry in entries if entry.refused]
     if refused:
         paths = tuple(".".join(entry.path) for entry in refused)
         said = f"DeepSpeed's model of the block refuses {', '.join(paths)}"
-        raise Stops("ValidationError", said, *paths)
+        raise ReplayStop("ValidationError", said, *paths)
     for path, values in found.values.items():
         if roots is None or path[0] in roots:
             _convert(outcome, path, values)
@@ -119,7 +119,7 @@ def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | Non
     for block, content in list(blocks_in(outcome.config)):
         if content == AUTO and block.nested and (roots is None or block.path[0] in roots):
             said = '"auto" in place of the block counts as no block'
-            outcome.wrote(".".join(block.path), said, Source.DEFAULT)
+            outcome.record(".".join(block.path), said, Source.DEFAULT)
             _delete(outcome.config, block.path)
 
 
@@ -136,7 +136,7 @@ def _convert(outcome: Replay, path: tuple[str, ...], values: Mapping[str, Any]) 
         if type(value) is not type(written):
             place[key] = value
             rule = "converted by DeepSpeed's model of the block"
-            outcome.wrote(".".join((*path, key)), rule, Source.CONFIG)
+            outcome.record(".".join((*path, key)), rule, Source.CONFIG)
 
 
 def _delete(config: dict[str, Any], path: tuple[str, ...]) -> None:
@@ -150,10 +150,10 @@ def _optimizer_and_scheduler(outcome: Replay, version: Version) -> None:
     for block in ("optimizer", "scheduler"):
         if block not in config:
             continue
-        with about(block):
+        with errors_at(block):
             name = config[block]["type"] if "type" in config[block].keys() else None  # noqa: SIM118
         if block == "optimizer" and name is not None:
-            with about("optimizer.type"):
+            with errors_at("optimizer.type"):
                 own = optimizer_type(name.lower())
                 if own is not None and own.is_own_at(version):
                     config[block]["type"] = name.lower()
@@ -163,14 +163,14 @@ def _clock(outcome: Replay, version: Version) -> None:
     """``wall_clock_breakdown | flops_profiler.enabled``."""
     config = outcome.config
     profiler = config.get("flops_profiler", {})
-    with about("flops_profiler"):
+    with errors_at("flops_profiler"):
         enabled = profiler.get("enabled", False)
     written = [
         path
         for path in ("wall_clock_breakdown", "flops_profiler.enabled")
         if not isinstance(value_at(config, path), bool) and value_at(config, path) is not ABSENT
     ]
-    with about(*written):
+    with errors_at(*written):
         _ = config.get("wall_clock_breakdown", False) | enabled
 
 
@@ -179,10 +179,10 @@ def _max_grad_norm(config: dict[str, Any]) -> None:
     params = value_at(config, ("optimizer", "params"))
     named = value_at(config, ("optimizer", "type")) not in (ABSENT, None)
     if named and params is not ABSENT and params is not None:
-        with about("optimizer.params"):
+        with errors_at("optimizer.params"):
             present = "max_grad_norm" in params.keys()  # noqa: SIM118
         if present:
-            with about("optimizer.params.max_grad_norm"):
+            with errors_at("optimizer.params.max_grad_norm"):
                 _ = params["max_grad_norm"] > 0
 
 

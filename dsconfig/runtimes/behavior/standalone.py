@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from dsconfig.facts import Facts
 from dsconfig.runtimes import degrees
-from dsconfig.runtimes.behaviour import deepspeed_parse, deepspeed_step
-from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, replayed
+from dsconfig.runtimes.behavior import deepspeed_parse, deepspeed_step
+from dsconfig.runtimes.behavior.replay import MissingFact, Replay, run_replay
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import copied
 
@@ -23,10 +23,10 @@ def run(replay: Replay, facts: Facts, runtime: "DeepSpeed") -> None:
         deepspeed_step.build_and_step(replay, facts.client_optimizer, runtime.version)
 
 
-def handed_on(replay: Replay, facts: Facts, version: Version) -> Replay:
+def then_deepspeed(replay: Replay, facts: Facts, version: Version) -> Replay:
     """The replay of a program, with the stop of the DeepSpeed that it hands its config to."""
     if replay.failure is None:
-        replay.failure_after = replayed(copied(replay.config), _after, facts, version).failure
+        replay.failure_after = run_replay(copied(replay.config), _after, facts, version).failure
     return replay
 
 

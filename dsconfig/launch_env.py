@@ -16,7 +16,7 @@ REFUSED = 2
 """The exit code where nodes cannot train together: launcher and command agree on it."""
 
 
-def living_children() -> list[int]:
+def child_processes() -> list[int]:
     """Processes whose parent is this one and that have not ended, where ``/proc`` tells them."""
     found: list[int] = []
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
+from dsconfig.runtimes.behavior.replay import Replay, ReplayStop, errors_at
 from dsconfig.runtimes.built import optimizer_built
 from dsconfig.schema.by_hand import DTYPE_OF_NAME
 from dsconfig.schema.catalogue import find
@@ -21,24 +21,24 @@ RATE_OF_THE_OPTIMIZER = Version(0, 17, 2)
 
 
 def build_and_step(outcome: Replay, client_optimizer: str | None, version: Version) -> None:
-    """Raise Stops where ``deepspeed.initialize`` or the first steps would stop."""
+    """Raise ReplayStop where ``deepspeed.initialize`` or the first steps would stop."""
     config = outcome.config
     name = value_at(config, ("optimizer", "type"))
     if client_optimizer is None and name not in (ABSENT, None):
         built = isinstance(name, str) and optimizer_built(name, {}, version, offloaded=False)
         if not built:
             said = f"{name} is not an optimizer of DeepSpeed or torch.optim"
-            raise Stops("AssertionError", said, "optimizer.type", late=True)
+            raise ReplayStop("AssertionError", said, "optimizer.type", late=True)
     _dtypes(config, version)
     if client_optimizer is None:
         _build_adam(config)
     _scheduler(config, version)
     clipping: Any = config.get("gradient_clipping", 1.0)
-    with about("gradient_clipping", late=True):
+    with errors_at("gradient_clipping", late=True):
         _ = clipping > 0.0
     interval: Any = config.get("steps_per_print")
     if interval is not None:
-        with about("steps_per_print", late=True):
+        with errors_at("steps_per_print", late=True):
             _ = 1 % interval
 
 
@@ -52,13 +52,13 @@ def _dtypes(config: dict[str, Any], version: Version) -> None:
     parameters = _dtype(config, "param_dtype", version)
     if parameters not in (None, model) and version >= PARAMETERS_CHECKED:
         said = f"param_dtype is {parameters}, and the precision that is on {model}"
-        raise Stops("AssertionError", said, "data_types.param_dtype", late=True)
+        raise ReplayStop("AssertionError", said, "data_types.param_dtype", late=True)
     if model != "fp32":
         _dtype(config, "buffer_dtype", version)
     sums = _dtype(config, "grad_accum_dtype", version)
     if sums not in (None, model) and not _is_on(config, "zero_optimization", "stage"):
         said = f"gradients in {sums} of parameters in {model} need ZeRO"
-        raise Stops("NotImplementedError", said, "data_types.grad_accum_dtype", late=True)
+        raise ReplayStop("NotImplementedError", said, "data_types.grad_accum_dtype", late=True)
 
 
 def _dtype(config: dict[str, Any], name: str, version: Version) -> str | None:
@@ -68,7 +68,7 @@ def _dtype(config: dict[str, Any], name: str, version: Version) -> str | None:
         return None
     known = find(path)
     if known is not None and known.unmet(value, version):
-        raise Stops("ValueError", f"{value!r} is not a dtype", ".".join(path), late=True)
+        raise ReplayStop("ValueError", f"{value!r} is not a dtype", ".".join(path), late=True)
     return DTYPE_OF_NAME.get(value)
 
 
@@ -85,17 +85,17 @@ def _build_adam(config: dict[str, Any]) -> None:
         return
     if "max_grad_norm" in params:
         said = "max_grad_norm is not a parameter of the optimizer; use gradient_clipping"
-        raise Stops("ValueError", said, "optimizer.params.max_grad_norm", late=True)
+        raise ReplayStop("ValueError", said, "optimizer.params.max_grad_norm", late=True)
     for key in ("lr", "eps", "betas", "weight_decay"):
         path = f"optimizer.params.{key}"
         if key not in params:
             continue
         value = params[key]
-        with about(path, late=True):
+        with errors_at(path, late=True):
             numbers: list[Any] = [value[0], value[1]] if key == "betas" else [value]
             for number in numbers:
                 if not number >= 0.0 or (key == "betas" and not number < 1.0):
-                    raise Stops("ValueError", f"{path} is {value!r}", path, late=True)
+                    raise ReplayStop("ValueError", f"{path} is {value!r}", path, late=True)
 
 
 def _scheduler(config: dict[str, Any], version: Version) -> None:
@@ -105,18 +105,18 @@ def _scheduler(config: dict[str, Any], version: Version) -> None:
     kind = SCHEDULES.get(name) if isinstance(name, str) else None
     if kind is None:
         said = f"{name} is not a scheduler of DeepSpeed or torch"
-        raise Stops("AssertionError", said, "scheduler.type", late=True)
+        raise ReplayStop("AssertionError", said, "scheduler.type", late=True)
     if not kind.warms_up:
         return
     params = value_at(config, ("scheduler", "params"))
-    with about("scheduler.params", late=True):
+    with errors_at("scheduler.params", late=True):
         held: dict[str, Any] = dict(**params)
     _warmup(held, version)
     if name == "WarmupCosineLR":
         _total(held)
         return
     wrong = [key for key in RATES if not _are_rates(held.get(key, 0.0), key, version)]
-    with about(*(f"scheduler.params.{key}" for key in wrong), late=True):
+    with errors_at(*(f"scheduler.params.{key}" for key in wrong), late=True):
         _ = [0.0 - held[key] for key in wrong]
     if name == "WarmupDecayLR":
         _total(held)
@@ -125,8 +125,8 @@ def _scheduler(config: dict[str, Any], version: Version) -> None:
 def _total(held: dict[str, Any]) -> None:
     path = "scheduler.params.total_num_steps"
     if "total_num_steps" not in held:
-        raise Stops("TypeError", "total_num_steps is a required argument", path, late=True)
-    with about(path, late=True):
+        raise ReplayStop("TypeError", "total_num_steps is a required argument", path, late=True)
+    with errors_at(path, late=True):
         _ = held["total_num_steps"] < held.get("warmup_num_steps", 1000)
 
 
@@ -142,9 +142,9 @@ def _warmup(held: dict[str, Any], version: Version) -> None:
     steps = held.get("warmup_num_steps", 1000)
     path = "scheduler.params.warmup_num_steps"
     if version < STEPS_CHECKED:
-        with about(path, late=True):
+        with errors_at(path, late=True):
             max(2, steps)
         return
     if not isinstance(steps, int) or steps <= 0:
         said = f"warmup_num_steps must be a positive integer, and is {steps!r}"
-        raise Stops("ValueError", said, path, late=True)
+        raise ReplayStop("ValueError", said, path, late=True)

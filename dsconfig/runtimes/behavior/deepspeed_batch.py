@@ -2,31 +2,33 @@
 
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS, Triple
 from dsconfig.runtimes.base import Source
-from dsconfig.runtimes.behaviour.replay import Replay, Stops, about
+from dsconfig.runtimes.behavior.replay import Replay, ReplayStop, errors_at
 
 
 def solve(replay: Replay, ranks: int | float) -> None:
     """Derive what is absent and assert the rest, in place; ``ranks`` are data-parallel."""
     config = replay.config
     given = Triple(*(config.get(key) for key in KEYS))
-    with about(*given.given):
+    with errors_at(*given.given):
         solved = given.derived(ranks)
         if solved is None:
             said = "neither train_batch_size nor train_micro_batch_size_per_gpu is given"
-            raise Stops("AssertionError", said, GLOBAL, MICRO)
+            raise ReplayStop("AssertionError", said, GLOBAL, MICRO)
         config.update(zip(KEYS, solved, strict=True))
         for key, value in zip(KEYS, solved, strict=True):
             if not value > 0:
-                raise Stops("AssertionError", f"{key} comes to {value}, which is not above 0", key)
+                raise ReplayStop(
+                    "AssertionError", f"{key} comes to {value}, which is not above 0", key
+                )
         if not solved.holds(ranks):
             total, micro, steps = solved
             said = f"{total} is not {micro} * {steps} * {ranks} (micro * accumulation * ranks)"
-            raise Stops("AssertionError", said, *KEYS)
+            raise ReplayStop("AssertionError", said, *KEYS)
     for key in KEYS:
         if key not in given.given:
             alone = key == STEPS and len(given.given) == 1
             rule, source = _ALONE if alone else _RULES[key]
-            replay.wrote(key, rule, source, data_parallel=ranks)
+            replay.record(key, rule, source, data_parallel=ranks)
 
 
 _RULES = {

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 from dsconfig.batch import MICRO, STEPS
 from dsconfig.facts import Facts
 from dsconfig.runtimes.base import AUTO, Source
-from dsconfig.runtimes.behaviour import integrations
-from dsconfig.runtimes.behaviour.integrations import Named, is_auto, value
-from dsconfig.runtimes.behaviour.plugin import Plugin, launched, set_mixed_precision
-from dsconfig.runtimes.behaviour.remarks import after_accelerate
-from dsconfig.runtimes.behaviour.replay import MissingFact, Replay, Stops, about
+from dsconfig.runtimes.behavior import integrations
+from dsconfig.runtimes.behavior.integrations import Named, is_auto, value
+from dsconfig.runtimes.behavior.plugin import Plugin, launched, set_mixed_precision
+from dsconfig.runtimes.behavior.remarks import after_accelerate
+from dsconfig.runtimes.behavior.replay import MissingFact, Replay, ReplayStop, errors_at
 from dsconfig.schema.schedules import TOTAL
 
 if TYPE_CHECKING:
@@ -51,22 +51,22 @@ class Script:
 
 
 def prepare(replay: Replay, script: Script) -> None:
-    """Fill what accelerate fills, in place. Raises Stops where it raises."""
+    """Fill what accelerate fills, in place. Raises ReplayStop where it raises."""
     config = replay.config
-    with about("tensor_parallel.autotp_size"):
+    with errors_at("tensor_parallel.autotp_size"):
         cast(int, config.get("tensor_parallel", {}).get("autotp_size", 0)) > 1  # noqa: B015 # pyright: ignore[reportUnusedExpression]
     micro = _micro_batch(replay, script)
     if value(config, STEPS) == AUTO:
         config[STEPS] = script.accumulation
         source = Source.TRAINING if script.accumulation_is_given else Source.DEFAULT
-        replay.wrote(STEPS, "the Accelerator's own gradient_accumulation_steps", source)
+        replay.record(STEPS, "the Accelerator's own gradient_accumulation_steps", source)
     known: dict[str, Any] = {
         "gradient_clipping": 1.0,
         "zero_optimization.stage3_gather_16bit_weights_on_model_save": False,
     }
     if micro is not None:
         known[MICRO] = micro
-        with about("train_batch_size", MICRO, STEPS):
+        with errors_at("train_batch_size", MICRO, STEPS):
             product = micro * value(config, STEPS) * script.processes // script.sequence_parallel
         known["train_batch_size"] = product
     _check_optimizer_and_scheduler(replay, script)
@@ -90,7 +90,7 @@ def prepare(replay: Replay, script: Script) -> None:
         ranks = script.processes // script.sequence_parallel
         config["train_batch_size"] = config[MICRO] * config[STEPS] * ranks
         rule = "micro batch x accumulation x processes / sequence-parallel ranks"
-        replay.wrote(
+        replay.record(
             "train_batch_size", rule, Source.DERIVED, sequence_parallel=script.sequence_parallel
         )
 
@@ -100,11 +100,11 @@ def _micro_batch(replay: Replay, script: Script) -> Any:
         return value(replay.config, MICRO)
     if not script.batch_sizes:
         said = "no data loader is passed to prepare, and the micro batch is auto"
-        raise Stops("ValueError", said, MICRO, late=True)
+        raise ReplayStop("ValueError", said, MICRO, late=True)
     sizes = [size for size in script.batch_sizes if size is not None]
     if len(sizes) < len(script.batch_sizes):
         said = "a data loader passed to prepare has no batch size"
-        raise Stops("ValueError", said, MICRO, late=True)
+        raise ReplayStop("ValueError", said, MICRO, late=True)
     if script.split_batches:
         sizes = [size // script.processes for size in sizes]
     chosen = min(sizes) if script.smallest_batch else max(sizes)
@@ -118,7 +118,7 @@ def _micro_batch(replay: Replay, script: Script) -> Any:
             "where that is the evaluation loader's",
             "write the micro batch in the config, or prepare the evaluation loader by itself",
         )
-    replay.wrote(MICRO, rule, Source.TRAINING)
+    replay.record(MICRO, rule, Source.TRAINING)
     return chosen
 
 
@@ -127,25 +127,25 @@ def _check_optimizer_and_scheduler(replay: Replay, script: Script) -> None:
     if script.optimizer is not None:
         if "optimizer" in config and script.optimizer != "dummy":
             said = "an optimizer in the config and another one in the script"
-            raise Stops("ValueError", said, "optimizer", late=True)
+            raise ReplayStop("ValueError", said, "optimizer", late=True)
         if "optimizer" not in config and script.optimizer == "dummy":
             said = "a DummyOptim in the script and no optimizer in the config"
-            raise Stops("ValueError", said, "optimizer", late=True)
+            raise ReplayStop("ValueError", said, "optimizer", late=True)
         if script.optimizer == "torch":
             config["zero_allow_untested_optimizer"] = True
             rule = "the script brings its own optimizer"
-            replay.wrote("zero_allow_untested_optimizer", rule, Source.TRAINING)
+            replay.record("zero_allow_untested_optimizer", rule, Source.TRAINING)
     if script.scheduler is not None:
         if "scheduler" in config and script.scheduler != "dummy":
             said = "a scheduler in the config and another one in the script"
-            raise Stops("ValueError", said, "scheduler", late=True)
+            raise ReplayStop("ValueError", said, "scheduler", late=True)
         nothing = "scheduler" not in config and not script.scheduler_is_callable
         if nothing and script.scheduler == "dummy":
             said = "a DummyScheduler in the script and no scheduler in the config"
-            raise Stops("ValueError", said, "scheduler", late=True)
+            raise ReplayStop("ValueError", said, "scheduler", late=True)
     if script.optimizer == "dummy" and script.scheduler == "torch":
         said = "a DummyOptim goes with a DummyScheduler only"
-        raise Stops("ValueError", said, "scheduler", late=True)
+        raise ReplayStop("ValueError", said, "scheduler", late=True)
 
 
 def _fill_all(replay: Replay, block: dict[str, Any], known: dict[str, Any], prefix: str) -> None:
@@ -159,10 +159,10 @@ def _fill_all(replay: Replay, block: dict[str, Any], known: dict[str, Any], pref
             continue
         if path not in known:
             said = f'accelerate has no value for "auto" at {path}'
-            raise Stops("ValueError", said, path, late=True)
+            raise ReplayStop("ValueError", said, path, late=True)
         block[key] = known[path]
         if path not in replay.reasons:
-            replay.wrote(path, *_RULES.get(path, _GIVEN))
+            replay.record(path, *_RULES.get(path, _GIVEN))
 
 
 _GIVEN = ("from what prepare was given", Source.TRAINING)
@@ -216,7 +216,7 @@ def _script(
     try:  # the Accelerator makes an integer of what the launcher handed on, "auto" included
         accumulation = int(steps or 1)
     except ValueError as error:
-        raise Stops("ValueError", f"{STEPS}: {error}", STEPS) from error
+        raise ReplayStop("ValueError", f"{STEPS}: {error}", STEPS) from error
     optimizer = runtime.optimizer or ("dummy" if "optimizer" in config else "torch")
     scheduler = runtime.scheduler or ("dummy" if "scheduler" in config else "none")
     rate = training.learning_rate if training else None

@@ -11,7 +11,7 @@ from typing import Any
 
 from dsconfig.facts import accelerate_config, parallelism
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.given import FactError
+from dsconfig.facts.inputs import FactError
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import training
 from dsconfig.source import plugin_settings
@@ -35,16 +35,16 @@ def completed(facts: Facts, document: Document) -> Facts:
         return facts
     try:
         name = document.held_by or document.name
-        if is_of_accelerate(holder):
+        if is_accelerate_config(holder):
             return facts if facts.launch else _with_launch(facts, holder, name)
         return _with_arguments(facts, holder, name)
     except FactError:  # a value of a wrong type, about which there is a rule, or another program's
         return facts
 
 
-def is_of_accelerate(holder: Mapping[str, Any]) -> bool:
+def is_accelerate_config(holder: Mapping[str, Any]) -> bool:
     """Whether a YAML is one of ``accelerate config``."""
-    return plugin_settings.is_of_accelerate(holder, plugin_settings.block_of(holder))
+    return plugin_settings.is_accelerate_config(holder, plugin_settings.block_of(holder))
 
 
 def _with_launch(facts: Facts, holder: Mapping[str, Any], name: str) -> Facts:
@@ -74,7 +74,7 @@ def _degrees(facts: Facts, holder: Mapping[str, Any]) -> Mapping[str, int]:
 
 
 def _with_arguments(facts: Facts, holder: Mapping[str, Any], name: str) -> Facts:
-    found = arguments_in(holder)
+    found = trainer_arguments(holder)
     given = facts.training
     if not found or (given is not None and given.arguments):
         return facts
@@ -85,7 +85,7 @@ def _with_arguments(facts: Facts, holder: Mapping[str, Any], name: str) -> Facts
     return replace(facts, training=said, origins={**facts.origins, "training": name})
 
 
-def arguments_in(holder: Mapping[str, Any]) -> dict[str, Any]:
+def trainer_arguments(holder: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the Trainer in a trainer's YAML, under their names in TrainingArguments."""
     found: dict[str, Any] = {}
     for written, value in holder.items():

@@ -56,14 +56,14 @@ class Replay:
         if said not in self.remarks:
             self.remarks.append(said)
 
-    def wrote(
+    def record(
         self, path: str, rule: str, source: Source, *, block_was_absent: bool = False, **inputs: Any
     ) -> None:
         """Remember why a value was put there, and whose it is."""
         self.reasons[path] = Reason(rule, source, inputs, block_was_absent)
 
 
-class Stops(Exception):
+class ReplayStop(Exception):
     """Raised inside a replay where the program would raise."""
 
     def __init__(self, exception: str, message: str, *paths: str, late: bool = False) -> None:
@@ -86,20 +86,20 @@ BARE = (TypeError, AttributeError, LookupError, ZeroDivisionError, OverflowError
 
 
 @contextmanager
-def about(*paths: str, late: bool = False) -> Generator[None]:
+def errors_at(*paths: str, late: bool = False) -> Generator[None]:
     """Run the program's own operations on the user's values; a bare error becomes its stop."""
     try:
         yield
     except BARE as error:
         text = f"{error}"
-        raise Stops(type(error).__name__, text, *paths, late=late) from error
+        raise ReplayStop(type(error).__name__, text, *paths, late=late) from error
 
 
-def replayed(config: dict[str, Any], program: Callable[..., None], *given: Any) -> Replay:
+def run_replay(config: dict[str, Any], program: Callable[..., None], *given: Any) -> Replay:
     """``program(replay, *given)`` on a config, its stop included."""
     replay = Replay(config)
     try:
         program(replay, *given)
-    except Stops as stop:
+    except ReplayStop as stop:
         replay.failure = stop.failure
     return replay

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 from dsconfig.batch import STEPS
 from dsconfig.facts import Facts
-from dsconfig.runtimes.behaviour.integrations import value
-from dsconfig.runtimes.behaviour.replay import Replay
+from dsconfig.runtimes.behavior.integrations import value
+from dsconfig.runtimes.behavior.replay import Replay
 from dsconfig.schema.schedules import TOTAL
 
 if TYPE_CHECKING:
-    from dsconfig.runtimes.behaviour.trainer import Arguments
+    from dsconfig.runtimes.behavior.trainer import Arguments
 
 
 def after_accelerate(replay: Replay, facts: Facts) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_module_runs_when_it_is_used_and_only_once(package: Path) -> None:
     (package / "tried_once.py").write_text("import sys\nsys.tried = getattr(sys, 'tried', 0) + 1\n")
     try:
-        with lazily():
+        with lazy_imports():
             from dsconfig import tried_once
         assert not hasattr(sys, "tried")
         assert tried_once.sys is sys
@@ -37,7 +37,7 @@ def test_a_module_runs_when_it_is_used_and_only_once(package: Path) -> None:
 
 def test_a_fault_in_the_module_shows_where_it_is_used(package: Path) -> None:
     (package / "tried_fault.py").write_text("1 / 0\n")
-    with lazily():
+    with lazy_imports():
         from dsconfig import tried_fault
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
@@ -48,7 +48,7 @@ def test_a_module_sees_itself_while_it_runs(package: Path) -> None:
     (package / "tried_self.py").write_text(
         "a = 1\nfrom dsconfig import tried_self\nb = tried_self.a + 1\n"
     )
-    with lazily():
+    with lazy_imports():
         from dsconfig import tried_self
     assert tried_self.b == 2
 
@@ -62,7 +62,7 @@ def test_no_thread_sees_half_a_module(package: Path) -> None:
     gate = threading.Event()
     dsconfig.tried_gate = gate  # type: ignore[attr-defined]
     try:
-        with lazily():
+        with lazy_imports():
             from dsconfig import tried_threads
         seen: list[str] = []
         threads = [
@@ -80,8 +80,8 @@ def test_no_thread_sees_half_a_module(package: Path) -> None:
 
 def test_other_packages_are_left_alone() -> None:
     code = (
-        "import sys\nfrom dsconfig.lazily import lazily\n"
-        "with lazily():\n    import colorsys\n"
+        "import sys\nfrom dsconfig.lazy_imports import lazy_imports\n"
+        "with lazy_imports():\n    import colorsys\n"
         "assert 'rgb_to_hsv' in vars(colorsys)\nassert len(sys.meta_path) == before\n"
     )
     code = code.replace("from dsconfig", "before = len(sys.meta_path)\nfrom dsconfig", 1)
