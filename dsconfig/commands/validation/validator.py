@@ -9,7 +9,7 @@ from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.validation.settings import settings_for
 from dsconfig.commands.validation.targets import STDIN, Target
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.report import Diagnostic, Effect, FileReport, Report, Target
+from dsconfig.report import Diagnostic, Effect, FileReport, FileTarget, Report
 from dsconfig.source import Document, read, with_overrides
 from dsconfig.source.findings import NEVER_IGNORED, matches
 
