@@ -1,59 +1,46 @@
-"""What the README shows is what the commands print, line by line (some lines are left out)."""
+"""The commands in the tables of the README work, and the Chinese README shows the same ones."""
 
-import os
 import re
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-CONFIG = """{
-    "train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto",
-    "gradient_accumulation_steps": "auto",
-    "bf16": {
-        "enabled": "auto"
-    },
-    "gradient_clipping": 1.0,
-    "zero_optimization": {
-        "stage": 3,
-        "stage3_gather_16bit_weights_on_model_save": true,
-        "overlap_com": true
-    }
-}
-"""
-TOUR = re.findall(
-    r"^    \$ dsconfig ((?:validate|resolve|estimate) .*)\n((?:    .*\n)+)",
-    (ROOT / "README.md").read_text(encoding="utf-8"),
-    re.MULTILINE,
-)
+import guide_pages
+from guide_pages import ROOT
+
+README = (ROOT / "README.md").read_text("utf-8")
+COMMAND = re.compile(r"^\| [^|]+ \| `(dsconfig [^`]+)` \|$", re.MULTILINE)
+COMMANDS = COMMAND.findall(README)
+CONFIG = (ROOT / "docs" / "images" / "ds.json").read_text("utf-8")
 
 
-@pytest.mark.parametrize(("command", "shown"), TOUR, ids=[command for command, _ in TOUR])
-def test_the_tour_shows_real_output(command: str, shown: str, tmp_path: Path) -> None:
-    mended = CONFIG if "validate" in command else CONFIG.replace("overlap_com", "overlap_comm")
-    (tmp_path / "ds.json").write_text(mended)
-    model = (ROOT / "examples" / "gpt.json").read_text(encoding="utf-8")
-    (tmp_path / "gpt.json").write_text(model)
-    printed = [line for width in (100, 200) for line in lines_of(command, tmp_path, width)]
-    for line in shown.splitlines():
-        assert any(each.startswith(line[4:]) for each in printed), line
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with every file that the commands name, except the checkpoint."""
+    folder = tmp_path_factory.mktemp("readme")
+    corrected = CONFIG.replace('overlap_com"', 'overlap_comm"')
+    for name in ("ds.json", "old.json", "configs/ds_config.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(corrected)
+    (folder / "new.json").write_text(corrected.replace('"stage": 3', '"stage": 2'))
+    (folder / "args.json").write_text('{"bf16": true, "per_device_train_batch_size": 4}')
+    shutil.copy(ROOT / "tests" / "oracle" / "logs" / "lack_in_backward.log", folder / "train.log")
+    return folder
 
 
-def lines_of(command: str, folder: Path, width: int) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "dsconfig", *command.split()],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": str(width), "NO_COLOR": "1"},
-        timeout=60,
-        check=False,
-    )
-    return done.stdout.splitlines()
+def test_readme_lists_commands() -> None:
+    assert len(COMMANDS) >= 12
 
 
-def test_there_is_a_tour() -> None:
-    assert len(TOUR) == 4
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_in_table_works(command: str, folder: Path) -> None:
+    if "checkpoint" in command:
+        pytest.skip("needs a checkpoint; tests/engine_storage/test_verification.py runs it")
+    done = guide_pages.run(command, folder)
+    assert done.returncode in (0, 1), done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_chinese_readme_lists_the_same_commands() -> None:
+    assert COMMAND.findall((ROOT / "README.zh-CN.md").read_text("utf-8")) == COMMANDS
