@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         architecture_of,
         gather,
     )
-    from dsconfig.planner.plan import Coverage, Plan, Status, UnitSchedule
+    from dsconfig.planner.plan import Coverage, Plan, PlannedUnit, Status
     from dsconfig.report import Diagnostic, Effect, Report, Severity
     from dsconfig.resolver.resolution import LedgerEntry, Resolution
     from dsconfig.runtimes.effective import Effective
@@ -70,7 +70,7 @@ __getattr__ = lazy_attributes(
         ),
         "cost.estimate": ("Estimate",),
         "cost.host_memory_fixes": ("ways_to_fit",),
-        "planner.plan": ("Coverage", "Plan", "Status", "UnitSchedule"),
+        "planner.plan": ("Coverage", "Plan", "Status", "PlannedUnit"),
         "report": ("Diagnostic", "Effect", "Report", "Severity"),
         "resolver.resolution": ("LedgerEntry", "Resolution"),
         "runtimes.effective": ("Effective",),
@@ -97,13 +97,13 @@ __all__ = [
     "ModelTree",
     "ModuleFact",
     "Plan",
+    "PlannedUnit",
     "Report",
     "Resolution",
     "Severity",
     "Status",
     "TensorFact",
     "TrainingFacts",
-    "UnitSchedule",
     "__version__",
     "architecture_of",
     "block_values",

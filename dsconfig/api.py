@@ -13,7 +13,7 @@ with lazy_imports():
     from dsconfig.cost import estimator
     from dsconfig.facts import embedded_facts
     from dsconfig.facts import facts as known
-    from dsconfig.planner import making
+    from dsconfig.planner import build
     from dsconfig.planner.coverage import findings as engine_findings
     from dsconfig.report import report as reports
     from dsconfig.resolver import entry
@@ -66,7 +66,7 @@ def validate(
     another kind.
     """
     document = read(document)
-    if document.holder and runtime is not None:
+    if document.container and runtime is not None:
         runtime = _started(programs.runtime_of(runtime, _version(version, runtime)), document)
     found = runner.check(
         document, _completed(facts, document), runtime=runtime, version=_version(version, runtime)
@@ -120,7 +120,7 @@ def plan(resolution: Resolution, facts: Facts) -> Plan:
     TypeError for a config that was not resolved and for facts of another kind.
     """
     _insist_on_resolution(resolution, "plan")
-    return making.make_plan(resolution, _facts(facts))
+    return build.make_plan(resolution, _facts(facts))
 
 
 def complete(plan: Plan, facts: Facts) -> Plan:
@@ -128,7 +128,7 @@ def complete(plan: Plan, facts: Facts) -> Plan:
 
     Decides nothing anew. Raises PlanError (a ValueError) when the plan is for another model.
     """
-    return making.complete(plan, _facts(facts))
+    return build.complete(plan, _facts(facts))
 
 
 def replan(plan: Plan, facts: Facts) -> Plan:
@@ -144,8 +144,8 @@ def replan(plan: Plan, facts: Facts) -> Plan:
     resolution = resolve(config, facts, runtime=plan.runtime, version=plan.release)
     if refusals := judged.refusals or resolution.refusals:
         why = "; ".join(f"{each.pointer}: {each.message}" for each in refusals)
-        raise making.PlanError(f"{ranks} ranks cannot go on with this plan: {why}")
-    return making.make_plan(resolution, _facts(facts))
+        raise build.PlanError(f"{ranks} ranks cannot go on with this plan: {why}")
+    return build.make_plan(resolution, _facts(facts))
 
 
 def _facts(facts: Facts | None) -> Facts:
@@ -160,13 +160,15 @@ def _facts(facts: Facts | None) -> Facts:
 
 def _completed(facts: Facts | None, document: Document) -> Facts:
     """The facts, with those of the YAML that holds the document."""
-    return embedded_facts.completed(_facts(facts), document) if document.holder else _facts(facts)
+    return (
+        embedded_facts.completed(_facts(facts), document) if document.container else _facts(facts)
+    )
 
 
 def _started(runtime: Runtime, document: Document) -> Runtime:
     """The program as the YAML that holds the document starts it."""
-    if document.holder and embedded_facts.is_accelerate_config(document.holder):
-        return runtime.under_accelerate_launch(config_file=not document.is_made)
+    if document.container and embedded_facts.is_accelerate_config(document.container):
+        return runtime.under_accelerate_launch(config_file=not document.is_generated)
     return runtime
 
 

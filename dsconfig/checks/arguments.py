@@ -43,7 +43,7 @@ def training_argument(config: Context) -> Iterator[Finding]:
     training = config.facts.training
     if training is None:
         return
-    holder = config.document.holder
+    holder = config.document.container
     held = bool(holder) and not is_accelerate_config(holder)
     for name in training.arguments.keys() & FORMER.keys():
         stops = "it may run on an earlier one" if held else "it stops"
@@ -61,7 +61,7 @@ def training_argument(config: Context) -> Iterator[Finding]:
 
 def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Finding]:
     """Names that are misspelt; one note of them all where some may be of a script's own class."""
-    told_elsewhere = {distributed_config.HOLDER, distributed_config.BLOCK}
+    told_elsewhere = {distributed_config.MODEL_INIT, distributed_config.BLOCK}
     unknown = sorted(arguments.keys() - TAKEN - FORMER.keys() - OF_SCRIPTS - told_elsewhere)
     meant = {name: spelling.closest(name, sorted(TAKEN)) for name in unknown}
     if None not in meant.values():

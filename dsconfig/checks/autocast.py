@@ -8,7 +8,7 @@ from dsconfig.checks.rule import AT_INIT, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.torch_names import NN_CLASSES
-from dsconfig.schema.by_hand import DTYPES
+from dsconfig.schema.value_checks import DTYPES
 from dsconfig.source.edit import as_fix, replace_value
 
 AUTOCAST = ("torch_autocast",)
@@ -69,7 +69,7 @@ def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
     path = ("torch_autocast", "dtype")
     if not config.switch("torch_autocast", "enabled") or not isinstance(dtype, str):
         return
-    if dtype not in HALF_DTYPES and path not in config.unmet:
+    if dtype not in HALF_DTYPES and path not in config.failed_check:
         yield Finding(
             path=path,
             message=f'torch cannot autocast to "{dtype}": it switches autocast off',

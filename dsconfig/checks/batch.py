@@ -8,7 +8,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
-from dsconfig.schema.markers import whole
+from dsconfig.schema.markers import integral
 
 HUGE_MICRO_BATCH = 1_000_000
 """Samples on one device; no accelerator holds the activations of so many."""
@@ -22,7 +22,7 @@ def _ranks(config: Context) -> float | None:
     degree = config.number("sequence_parallel_size")
     told = config.facts.sequence_parallel != 1 or not config.since("0.17.0")
     if degree and degree > 0 and not told and not config.has("data_parallel_size"):
-        return whole(ranks_sharing(known, degree))
+        return integral(ranks_sharing(known, degree))
     return known
 
 

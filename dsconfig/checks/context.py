@@ -15,7 +15,7 @@ from dsconfig.runtimes.base import ARGUMENTS, AUTO, AutoHandling, Runtime
 from dsconfig.runtimes.read_config import ReadConfig
 from dsconfig.runtimes.reading import read
 from dsconfig.schema import ErrorKind, SchemaError, errors
-from dsconfig.schema.key_index import lives
+from dsconfig.schema.key_index import is_live
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.document import Document
 from dsconfig.source.pointer import is_block, join
@@ -66,7 +66,7 @@ class Context(ReadConfig):
         """What triggers rules: the top-level keys, some nested ones, and the facts there are."""
         nested = (path for path in NESTED if self.has(*path.split(".")))
         facts = (MODEL,) if self.facts.model is not None else ()
-        beside = (EMBEDDED_IN_YAML,) if self.document.holder else ()
+        beside = (EMBEDDED_IN_YAML,) if self.document.container else ()
         training = self.facts.training
         arguments = (TRAINING,) if training is not None and training.arguments else ()
         named = (*facts, *beside, *arguments, *self.facts.releases)
@@ -152,7 +152,7 @@ class Context(ReadConfig):
 
     def is_unread(self, path: tuple[str, ...]) -> bool:
         """Whether a key is documented by DeepSpeed and read by no release of it."""
-        if lives(path):
+        if is_live(path):
             return False
         from dsconfig.schema import KeyStatus
 
@@ -174,7 +174,7 @@ class Context(ReadConfig):
             probe = {name: probe}
         if len(path) > 2 and self.has(path[0], "type"):
             probe[path[0]]["type"] = self.get(path[0], "type")
-        if known.unmet(value, self.version) or any(
+        if known.failed_check(value, self.version) or any(
             error.pointer == join(*path) for error in errors(probe)
         ):
             return False

@@ -6,7 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import AT_INIT, Finding, reaches_deepspeed
 from dsconfig.report import Effect
-from dsconfig.schema.by_hand import DTYPE_OF_NAME
+from dsconfig.schema.value_checks import DTYPE_OF_NAME
 
 
 def model_dtype(config: Context) -> str | None:

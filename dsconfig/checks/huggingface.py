@@ -36,18 +36,18 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8,}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     """
-    departure = config.document.departure
-    if departure is None or config.document.is_broken:
+    json_error = config.document.json_error
+    if json_error is None or config.document.is_broken:
         return
     alone = all(_reads_strict_json(runtime) for runtime in config.runtimes)
     yield Finding(
         path=(),
-        message=f"{departure.message} is no strict JSON: transformers and accelerate stop while "
+        message=f"{json_error.message} is no strict JSON: transformers and accelerate stop while "
         "they read the file",
         help="write strict JSON if the file is for them: `dsconfig convert --to json`",
         effect=None if alone else Effect.NOTE,
         fix=strict.strict_fix(config.document) if alone else None,
-        range=departure.range,
+        range=json_error.range,
     )
 
 
@@ -87,9 +87,13 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
 
     compared = all(runtime.compares_arguments for runtime in config.runtimes)
     runtime, *others = config.runtimes
-    follows = partial(agreement.holder, runtime=runtime)
+    follows = partial(agreement.followed_source, runtime=runtime)
     for found in agreement.disagreements(config.config, facts):
-        if config.document.is_made and found.left is None and found.right.file == agreement.LAUNCH:
+        if (
+            config.document.is_generated
+            and found.left is None
+            and found.right.file == agreement.LAUNCH
+        ):
             continue  # it was made from there
         stops = compared and found.stops_trainer
         consequence = agreement.DEPENDS if others else follows(found)

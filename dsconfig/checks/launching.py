@@ -45,7 +45,7 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
         deepspeed_config:
           zero_stage: 3
     """
-    launch = config.document.holder
+    launch = config.document.container
     if not embedded_facts.is_accelerate_config(launch):
         return
     unknown = launch.keys() - plugin_settings.TOP_LEVEL - plugin_settings.FORMER
@@ -72,7 +72,7 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
 
 def _unreadable(config: Context) -> Iterator[Finding]:
     """Values at which the launcher or the plugin stops."""
-    launch = config.document.holder
+    launch = config.document.container
     environment = plugin_settings.exported(launch)
     for name in plugin_settings.PATH_OF_SETTING:
         try:
@@ -195,9 +195,9 @@ def nvme_path_not_launched(config: Context) -> Iterator[Finding]:
           zero_stage: 3
           offload_param_device: cpu
     """
-    if not config.document.is_made:
+    if not config.document.is_generated:
         return
-    block = plugin_settings.block_of(config.document.holder)
+    block = plugin_settings.block_of(config.document.container)
     for what in ("offload_optimizer", "offload_param"):
         if str(block.get(f"{what}_device")).lower() == "nvme":
             name = f"{what}_nvme_path"

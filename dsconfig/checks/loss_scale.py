@@ -9,7 +9,7 @@ from dsconfig.report import Effect
 from dsconfig.runtimes import conditions
 
 FP16 = ("fp16",)
-LARGEST_POWER = 62
+MAX_EXPONENT = 62
 """2^63 is no signed 64-bit integer any more, and the first backward overflows."""
 UNUSABLE_SCALE = 2.0**32
 """No gradient survives a scale so large in fp16, whose largest number is 65504."""
@@ -85,7 +85,7 @@ def loss_scale_starts_below_minimum(config: Context) -> Iterator[Finding]:
         return
     power = config.in_force(FP16, "initial_scale_power")
     minimum = config.in_force(FP16, "min_loss_scale")
-    if 0 <= power <= LARGEST_POWER and minimum > 1 and 2**power <= minimum:
+    if 0 <= power <= MAX_EXPONENT and minimum > 1 and 2**power <= minimum:
         yield Finding(
             path=(*FP16, "min_loss_scale"),
             message=f"the scale starts at {2**power} (2^{power}) and its minimum is {minimum}: "
@@ -124,9 +124,9 @@ def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "fp16": {"enabled": true, "initial_scale_power": 16}}
     """
     power = config.in_force(FP16, "initial_scale_power")
-    if 0 <= power <= LARGEST_POWER or not _is_dynamic(config):
+    if 0 <= power <= MAX_EXPONENT or not _is_dynamic(config):
         return
-    stops = power > LARGEST_POWER and config.fp16 and config.stage > 0
+    stops = power > MAX_EXPONENT and config.fp16 and config.stage > 0
     if stops:
         consequence = "the first step stops with an overflow"
     elif power > 0:

@@ -10,7 +10,7 @@ from dsconfig.checks.rule import Example, Rule
 from dsconfig.report import Effect
 from dsconfig.resolver.codes import CODES
 from dsconfig.runtimes.base import every_runtime
-from dsconfig.schema.markers import whole
+from dsconfig.schema.markers import integral
 
 WIDTH = 96
 
@@ -70,7 +70,7 @@ def _pretty(text: str) -> str:
     if not _is_json(text) or "\n" in text or text.count('"train_batch_size"') > 1:
         return text.strip("\n")
     # 1e9 is 1000000000 rather than 1000000000.0.
-    return json.dumps(json.loads(text, parse_float=lambda each: whole(float(each))), indent=2)
+    return json.dumps(json.loads(text, parse_float=lambda each: integral(float(each))), indent=2)
 
 
 def _said(rule: Rule) -> Iterator[str]:

@@ -42,7 +42,7 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
           parallelism_config_sp_size: 2
           parallelism_config_dp_shard_size: 2
     """
-    launch = config.document.holder
+    launch = config.document.container
     if not is_accelerate_config(launch):
         return
     block = parallelism.block_of(launch)

@@ -9,7 +9,7 @@ from dsconfig.report import Effect
 
 MODEL = "@model"
 """Wakes what needs to know the model."""
-EMBEDDED_IN_YAML = "@holder"
+EMBEDDED_IN_YAML = "@embedded"
 """Wakes what looks at the YAML that holds a config, or names it."""
 TRAINING = "@training"
 """Wakes what looks at TrainingArguments."""

@@ -11,7 +11,7 @@ from dsconfig.runtimes.dsengine import DsEngine
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source import findings
 from dsconfig.source.document import Document
-from dsconfig.source.kinds import STRANGE, Kind, another_kind
+from dsconfig.source.file_kinds import UNRELATED, FileKind, another_kind
 from dsconfig.source.pointer import join, split
 
 
@@ -71,12 +71,12 @@ def _of_another_kind(
     return (told._replace(runtimes=names, late=gravest.late),)
 
 
-def _strange(context: Context, found: list[Diagnostic]) -> Kind | None:
+def _strange(context: Context, found: list[Diagnostic]) -> FileKind | None:
     """What a file is of whose keys, but for remarks, none means anything."""
     told = [each for each in found if each.code == UNKNOWN and each.help == NO_IDEA]
     outermost = sum(len(split(each.pointer)) == 1 for each in told)
     keys = sum(not is_comment(name) for name in context.config)
-    return STRANGE if told and outermost == keys else None
+    return UNRELATED if told and outermost == keys else None
 
 
 def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:

@@ -5,7 +5,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 
 from dsconfig.checks.rule import Path
-from dsconfig.schema.key_index import places_of
+from dsconfig.schema.key_index import paths_of
 
 CLOSE = 0.8
 """Least similarity (0 to 1) of a key to the one it is taken for."""
@@ -52,7 +52,7 @@ def _similarity(wanted: str, candidate: str) -> float:
 def other_places(path: Path) -> tuple[Path, ...]:
     """Where the key at ``path`` would be read: below its own block first."""
     block = path[:-1]
-    places = [place for place in places_of(path[-1]) if place != path]
+    places = [place for place in paths_of(path[-1]) if place != path]
     below = tuple(place for place in places if place[: len(block)] == block and block)
     if below:
         return below[:1]
@@ -73,7 +73,7 @@ def flattened(path: Path) -> tuple[Path, ...]:
         block, name = "_".join(words[:cut]), "_".join(words[cut:])
         found += (
             place
-            for place in places_of(name)
+            for place in paths_of(name)
             if len(place) > len(path)
             and place[: len(path) - 1] == path[:-1]
             and f"{place[-2]}_".startswith(f"{block}_")

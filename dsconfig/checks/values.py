@@ -100,7 +100,7 @@ def refused_value(config: Context) -> Iterator[Finding]:
                 limits = entry.outcome is Outcome.OUT_OF_BOUNDS
                 wanted = expected_by_model(entry.field, config.version, limits=limits)
             yield _refusal(config, path, wanted, late=False)
-    for path, wanted in config.unmet.items():
+    for path, wanted in config.failed_check.items():
         ours = _is_ours(config, path) or _is_removed(path)
         if path not in told and config.get(*path) != AUTO and ours:
             yield _refusal(config, path, wanted.expected, late=wanted.late)
@@ -205,7 +205,9 @@ def _is_told(config: Context, path: Path) -> bool:
     if path[0] == "expert_parallel" and config.switch("expert_parallel", "enabled"):
         return True
     # What DeepSpeed insists on for this very value, or of the list it stands in, is DSC031.
-    is_unmet = config.runs_deepspeed and not config.unmet.keys().isdisjoint({path, path[:-1]})
+    is_unmet = config.runs_deepspeed and not config.failed_check.keys().isdisjoint(
+        {path, path[:-1]}
+    )
     # DeepSpeed takes one text for a list of one there.
     is_leaf = path[:2] == ("zero_optimization", "leaf_module")
     return is_unmet or (is_leaf and isinstance(config.get(*path), str))
@@ -246,7 +248,7 @@ def null_block(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "bf16": {"enabled": true}}
     """
     for name, effect in (("bf16", None), ("aio", Effect.NOTE)):
-        if config.has(name) and config.get(name) is None and (name,) not in config.unmet:
+        if config.has(name) and config.get(name) is None and (name,) not in config.failed_check:
             yield Finding(
                 path=(name,),
                 message=f"{name} is null, which counts as no block at all",

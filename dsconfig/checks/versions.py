@@ -9,7 +9,7 @@ from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import Finding, Path, reaches_deepspeed, reads_training_arguments
 from dsconfig.report import Effect
 from dsconfig.runtimes.reading import Outcome
-from dsconfig.schema.key_index import lives
+from dsconfig.schema.key_index import is_live
 from dsconfig.schema.version import NEWEST, OLDEST
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=4096)
-def _mortal(path: Path) -> "Key | None":
+def versioned_key(path: Path) -> "Key | None":
     """The key at a path if it came or went after the first release, and no other rule tells so."""
     if path[:2] in (("optimizer", "params"), ("scheduler", "params")):
         return None
@@ -34,9 +34,9 @@ def _mortal(path: Path) -> "Key | None":
 def _own(config: Context) -> Iterator[tuple[Path, "Key"]]:
     newest = config.version >= NEWEST
     for path in config.paths:
-        if newest and lives(path):
+        if newest and is_live(path):
             continue  # neither too new nor gone, whatever was between
-        key = _mortal(path)
+        key = versioned_key(path)
         if key is not None and not config.is_unknown(path):
             yield path, key
 

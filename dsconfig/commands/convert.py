@@ -70,7 +70,7 @@ def convert(
 
 
 def as_accelerate(document: "Document", gpus: int, nodes: int) -> str:
-    if document.is_made:
+    if document.is_generated:
         raise UsageError(f"{document.name}: this is accelerate's YAML already")
     stage = lookup(document.value, "/zero_optimization/stage", 0)
     lines = [

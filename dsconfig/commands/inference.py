@@ -17,7 +17,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import MOST_RANKS
 from dsconfig.report.report import FileTarget
 from dsconfig.runtimes.base import AUTO, AutoHandling, runtime_of
-from dsconfig.schema.markers import whole
+from dsconfig.schema.markers import integral
 from dsconfig.source.pointer import is_block, value_at
 
 with lazy_imports():
@@ -138,8 +138,8 @@ def _told(document: "Document | None", source: str, facts: "Facts | None") -> tu
     if document is None:
         return (source and _neighbour(Path(source))) or (ALONE, BY_DEFAULT)
     holder, form = "", "YAML" if source.endswith(YAMLS) else "JSON"
-    if document.holder:
-        holder = ACCELERATE if embedded_facts.is_accelerate_config(document.holder) else TRAINER
+    if document.container:
+        holder = ACCELERATE if embedded_facts.is_accelerate_config(document.container) else TRAINER
     elif source.endswith(YAMLS):
         holder = _holder(Path(source))
     if holder:
@@ -211,7 +211,7 @@ def ranks_fixed(config: Any, facts: "Facts | None") -> int | None:
     """
     if facts is not None and facts.world_size is not None:
         return None
-    ranks = Triple(*(whole(value_at(config, key)) for key in KEYS)).ranks
+    ranks = Triple(*(integral(value_at(config, key)) for key in KEYS)).ranks
     return None if ranks is None or ranks > MOST_RANKS else ranks
 
 

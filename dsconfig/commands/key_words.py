@@ -57,7 +57,7 @@ def rows(one: Key) -> Iterator[tuple[str, str]]:
     yield from _labelled("bounds", list(earlier_bounds(one)))
     if one.unit:
         yield "unit", one.unit
-    yield "releases", life(one)
+    yield "releases", history(one)
     yield "checked", checked(one)
     if one.memory:
         yield "memory", one.memory
@@ -104,7 +104,7 @@ def earlier_bounds(one: Key) -> Iterator[str]:
         yield f"{_shown(limits) if limits else 'none'} before {changed}"
 
 
-def life(one: Key) -> str:
+def history(one: Key) -> str:
     """The releases that read a key, in words."""
     if one.status is KeyStatus.EXTERNAL:
         return "read by another program, never by DeepSpeed"
@@ -236,7 +236,7 @@ def _row(key: Key) -> str:
         f"`{key.path}`",
         key.expected,
         "<br>".join(defaults(key)),
-        life(key),
+        history(key),
         " ".join(_sentences(key)),
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

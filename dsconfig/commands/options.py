@@ -16,7 +16,7 @@ import typer
 import dsconfig
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.source.findings import HOLDS_NONE, UNREADABLE
+from dsconfig.source.findings import NO_CONFIG, UNREADABLE
 
 with lazy_imports():
     from dsconfig.commands.validation import settings
@@ -77,7 +77,7 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
     if not source.strip():
         raise UsageError(f"{source!r} names no file; name the config, or - for stdin")
     document = dsconfig.read(source)
-    nothing = (UNREADABLE, HOLDS_NONE) if document.is_unreadable else (UNREADABLE,)
+    nothing = (UNREADABLE, NO_CONFIG) if document.is_unreadable else (UNREADABLE,)
     unreadable = [found for found in document.diagnostics if found.code in nothing]
     if unreadable:
         raise UsageError(f"{document.name}: {unreadable[0].message}")
@@ -87,7 +87,7 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
 
 def completed(facts: "Facts", document: "Document") -> "Facts":
     """The facts with those of the YAML that holds the document."""
-    return embedded_facts.completed(facts, document) if document.holder else facts
+    return embedded_facts.completed(facts, document) if document.container else facts
 
 
 def release(text: str | None, *, option: str = "--deepspeed-version") -> "Version":

@@ -10,7 +10,7 @@ from dsconfig.commands.verdict import Need, sentence
 from dsconfig.cost.estimate import TierMemory
 from dsconfig.cost.search import host_or_disk_shortfall
 from dsconfig.facts import Facts
-from dsconfig.planner.plan import Plan, Status, UnitSchedule
+from dsconfig.planner.plan import Plan, PlannedUnit, Status
 from dsconfig.report.sizes import counted, size
 from dsconfig.runtimes.effective import Tier
 
@@ -106,7 +106,7 @@ Pattern = tuple[tuple[str, ...], int, str, int]
 
 def units_table(plan: Plan) -> TextTable:
     """Units in the order of their first; those that differ by the number of the block are one."""
-    alike: dict[Pattern, list[UnitSchedule]] = {}
+    alike: dict[Pattern, list[PlannedUnit]] = {}
     for unit in plan.units:
         names = tuple(_NUMBER.sub("*", name) for name in unit.modules)
         pattern = names, unit.elements, _whole(unit), len(unit.prefetch)
@@ -124,7 +124,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 """The number of a block in the name of a module."""
 
 
-def _whole(unit: UnitSchedule) -> str:
+def _whole(unit: PlannedUnit) -> str:
     """When a rank holds all of it."""
     reshard = unit.reshard_after_forward
     if not unit.gather:

@@ -15,7 +15,7 @@ from dsconfig.report.render import render
 with lazy_imports():
     from dsconfig.commands import assumed, options
     from dsconfig.facts import facts as empty
-    from dsconfig.planner import making
+    from dsconfig.planner import build
     from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def planned(
         assumed.say_fp32(resolution.effective, document, program)
     try:
         return dsconfig.plan(resolution, facts)
-    except making.PlanError as error:
+    except build.PlanError as error:
         print(f"{document.name}: {error}", file=sys.stderr)
         raise typer.Exit(FOUND) from None
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from dsconfig.facts.parallelism import Violation
 
 BLOCK = "distributed_config"
-HOLDER = "model_init_kwargs"
+MODEL_INIT = "model_init_kwargs"
 RANKS = ("tp_size", "fsdp_size", "dp_replicate_size", "pp_size")
 """Sizes that multiply to the number of processes."""
 SIZES = (*RANKS, "ep_size")
@@ -32,9 +32,9 @@ KNOWN = frozenset(
 
 def place_of(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """The path of the block among arguments; empty where there is none."""
-    inner = arguments.get(HOLDER)
+    inner = arguments.get(MODEL_INIT)
     if isinstance(inner, Mapping) and isinstance(cast(Any, inner).get(BLOCK), Mapping):
-        return (HOLDER, BLOCK)
+        return (MODEL_INIT, BLOCK)
     return (BLOCK,) if isinstance(arguments.get(BLOCK), Mapping) else ()
 
 

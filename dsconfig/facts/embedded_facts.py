@@ -29,34 +29,34 @@ OWN_NAMES: Mapping[str, str] = {
 
 
 def completed(facts: Facts, document: Document) -> Facts:
-    """The facts with what the document's holder says; what is given already wins."""
-    holder = document.holder
-    if not holder:
+    """The facts with what the document's container says; what is given already wins."""
+    container = document.container
+    if not container:
         return facts
     try:
-        name = document.held_by or document.name
-        if is_accelerate_config(holder):
-            return facts if facts.launch else _with_launch(facts, holder, name)
-        return _with_arguments(facts, holder, name)
+        name = document.named_in or document.name
+        if is_accelerate_config(container):
+            return facts if facts.launch else _with_launch(facts, container, name)
+        return _with_arguments(facts, container, name)
     except FactError:  # a value of a wrong type, about which there is a rule, or another program's
         return facts
 
 
-def is_accelerate_config(holder: Mapping[str, Any]) -> bool:
+def is_accelerate_config(container: Mapping[str, Any]) -> bool:
     """Whether a YAML is one of ``accelerate config``."""
-    return plugin_settings.is_accelerate_config(holder, plugin_settings.block_of(holder))
+    return plugin_settings.is_accelerate_config(container, plugin_settings.block_of(container))
 
 
-def _with_launch(facts: Facts, holder: Mapping[str, Any], name: str) -> Facts:
-    launch = accelerate_config.launch(holder)
+def _with_launch(facts: Facts, container: Mapping[str, Any], name: str) -> Facts:
+    launch = accelerate_config.launch(container)
     known, origins = facts.training, {**facts.origins, "launch": name}
     if launch.precision is not None and (known is None or known.precision is None):
         known = replace(known or training({}), precision=launch.precision)
         origins["precision"] = name
     return replace(
         facts,
-        launch=dict(holder),
-        **_degrees(facts, holder),
+        launch=dict(container),
+        **_degrees(facts, container),
         world_size=facts.world_size or launch.world_size,
         nodes=facts.nodes or launch.nodes,
         training=known,
@@ -64,17 +64,17 @@ def _with_launch(facts: Facts, holder: Mapping[str, Any], name: str) -> Facts:
     )
 
 
-def _degrees(facts: Facts, holder: Mapping[str, Any]) -> Mapping[str, int]:
+def _degrees(facts: Facts, container: Mapping[str, Any]) -> Mapping[str, int]:
     """The degrees of tensor and sequence parallelism that accelerate's YAML sets."""
-    sizes = parallelism.degrees(holder)
+    sizes = parallelism.degrees(container)
     if sizes is None:
         return {}
     own = {"tensor_parallel": "tp_size", "sequence_parallel": "sp_size"}
     return {name: sizes[size] for name, size in own.items() if getattr(facts, name) == 1}
 
 
-def _with_arguments(facts: Facts, holder: Mapping[str, Any], name: str) -> Facts:
-    found = trainer_arguments(holder)
+def _with_arguments(facts: Facts, container: Mapping[str, Any], name: str) -> Facts:
+    found = trainer_arguments(container)
     given = facts.training
     if not found or (given is not None and given.arguments):
         return facts
@@ -85,10 +85,10 @@ def _with_arguments(facts: Facts, holder: Mapping[str, Any], name: str) -> Facts
     return replace(facts, training=said, origins={**facts.origins, "training": name})
 
 
-def trainer_arguments(holder: Mapping[str, Any]) -> dict[str, Any]:
+def trainer_arguments(container: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the Trainer in a trainer's YAML, under their names in TrainingArguments."""
     found: dict[str, Any] = {}
-    for written, value in holder.items():
+    for written, value in container.items():
         name = OWN_NAMES.get(written, written)
         known = name in TAKEN or name in FORMER or name == "max_length"
         if known and name != "deepspeed" and value is not None and value != "auto":

@@ -32,7 +32,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 _NESTED = ("text_config", "thinker_config", "decoder", "encoder", "llm_config", "language_config")
 """Where a config of several parts keeps its language model, in the order they are tried."""
-MOST_PARTS = 200_000
+MAX_VALUES = 200_000
 """Layers times experts: far above any model, and still counted in seconds."""
 _EXTRAS = (
     "q_lora_rank",
@@ -163,7 +163,7 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
     _refuse_odd_family(config)
     hidden = _first(config, "hidden_size") or 0
     layers = _depth(config) or 0
-    if layers * (mixtures.count(config, mixtures.EXPERTS) or 1) > MOST_PARTS:
+    if layers * (mixtures.count(config, mixtures.EXPERTS) or 1) > MAX_VALUES:
         said = "so many layers and experts are beyond any model"
         raise FactError("--model", f"{said}; mend the file, or give --params")
     family = config.get("model_type") or config.get("architecture")

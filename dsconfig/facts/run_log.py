@@ -15,7 +15,7 @@ from typing import Any, cast
 from dsconfig.facts.inputs import FactError
 from dsconfig.report.sizes import GIB, KIB, MIB
 
-LARGEST_BYTES = 512 * MIB
+MAX_BYTES = 512 * MIB
 """What is more is no log, or a device without an end."""
 _UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB, "bytes": 1, "MB": MIB, "GB": GIB}
 _NUMBER = r"(\d{1,15}(?:\.\d+)?)"
@@ -78,11 +78,11 @@ def from_path(path: str | Path) -> RunLog:
     """Read a log. Raises FactError (a ValueError) when it cannot be read or holds nothing known."""
     try:
         with Path(path).open("rb") as file:
-            data = file.read(LARGEST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise FactError("--log", f"{path}: {error.strerror}; name the log of a run") from error
-    if len(data) > LARGEST_BYTES:
-        limit = LARGEST_BYTES // MIB
+    if len(data) > MAX_BYTES:
+        limit = MAX_BYTES // MIB
         raise FactError("--log", f"{path} is larger than {limit} MiB: name a part of it")
     found = from_text(data.decode("utf-8", errors="replace"))
     if not found.found:

@@ -32,7 +32,7 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitSchedule:
+class PlannedUnit:
     """One sharding unit with its place in the schedule.
 
     ``gather``: the parameters are gathered around their use (else whole at rest).
@@ -65,7 +65,7 @@ class Plan:
     coverage: tuple[Coverage, ...]
     model: str | None = None
     model_elements: int | None = None
-    units: tuple[UnitSchedule, ...] = ()
+    units: tuple[PlannedUnit, ...] = ()
     memory: Mapping[str, Any] = field(default_factory=dict[str, Any])
     traffic: Mapping[str, int] = field(default_factory=dict[str, int])
     step: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])

@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 
 from dsconfig.facts.model import ModelTree
 from dsconfig.mesh import Mesh
-from dsconfig.planner.plan import UnitSchedule
+from dsconfig.planner.plan import PlannedUnit
 from dsconfig.runtimes.effective import Effective, Zero
 from dsconfig.units import Unit, cap_of, order_of_use, unit_schedules, units
 
 
-def unit_schedule(zero: Zero, tree: ModelTree) -> tuple[UnitSchedule, ...]:
+def unit_schedule(zero: Zero, tree: ModelTree) -> tuple[PlannedUnit, ...]:
     """Units with their schedule; none at stage 0 or where only counts are known."""
     if zero.stage == 0 or tree.root is None:
         return ()
@@ -34,18 +34,18 @@ def unit_schedule(zero: Zero, tree: ModelTree) -> tuple[UnitSchedule, ...]:
 
 def schedule(
     units: Sequence[Unit], sizes: Mapping[str, int], zero: Zero, order: Sequence[int] | None = None
-) -> tuple[UnitSchedule, ...]:
+) -> tuple[PlannedUnit, ...]:
     """Give each unit its place. ``sizes`` are elements by full parameter name.
 
     ``order`` lists indices of units in the order of their use in forward; by default the order
     of registration of their first module is taken as the order of use.
     """
     if zero.stage != 3:
-        return tuple(UnitSchedule(modules=each.modules, elements=each.elements) for each in units)
+        return tuple(PlannedUnit(modules=each.modules, elements=each.elements) for each in units)
     groups = zero.hpz_partition_size if zero.hpz_partition_size > 1 else True
     places = unit_schedules(units, sizes, zero, order if order is not None else range(len(units)))
     return tuple(
-        UnitSchedule(
+        PlannedUnit(
             modules=unit.modules,
             elements=unit.elements,
             gather=not place.persistent,
@@ -57,7 +57,7 @@ def schedule(
 
 
 def traffic(
-    scheduled: Sequence[UnitSchedule], tree: ModelTree, mesh: Mesh, effective: Effective
+    scheduled: Sequence[PlannedUnit], tree: ModelTree, mesh: Mesh, effective: Effective
 ) -> Mapping[str, int]:
     """Bytes that each rank sends per optimizer step, by collective."""
     zero, numerics = effective.zero, effective.numerics
@@ -82,7 +82,7 @@ def traffic(
     return sent
 
 
-def _gathers(unit: UnitSchedule, accumulation: int) -> int:
+def _gathers(unit: PlannedUnit, accumulation: int) -> int:
     """How often a unit is gathered per step: around forward, and again for backward."""
     if not unit.gather:
         return 1

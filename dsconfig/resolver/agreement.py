@@ -51,10 +51,10 @@ def check(draft: Draft, original: Mapping[str, Any]) -> None:
     facts = draft.facts
     told = {found.pointer for found in draft.findings if found.code == "DSC760"}
     for each in disagreements(original, facts):
-        if draft.document.is_made and each.left is None and each.right.file == LAUNCH:
+        if draft.document.is_generated and each.left is None and each.right.file == LAUNCH:
             continue  # the config was made from there
         if f"/{each.path.replace('.', '/')}" not in told:
-            followed = holder(each, draft.runtime)
+            followed = followed_source(each, draft.runtime)
             message = said(draft.document.name, each, original, facts, followed)
             draft.report("DSC758", each.path, message, _ONE_PLACE)
 
@@ -72,7 +72,7 @@ def disagreements(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagre
 DEPENDS = "which of them holds depends on the program"
 
 
-def holder(found: Disagreement, runtime: Runtime) -> str:
+def followed_source(found: Disagreement, runtime: Runtime) -> str:
     """Whom a program follows, in words."""
     sides = ["config" if found.left is None else found.left.file, found.right.file]
     followed = next((each for each in runtime.precedence if each in sides), None)

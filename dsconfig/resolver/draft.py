@@ -8,7 +8,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic, Effect
 from dsconfig.resolver.resolution import LedgerEntry, Source
 from dsconfig.runtimes.base import AUTO, Runtime
-from dsconfig.schema.key_index import written_as
+from dsconfig.schema.key_index import name_in_block
 from dsconfig.source import Document
 from dsconfig.source.pointer import ABSENT, copied, is_block, join, value_at
 
@@ -34,7 +34,7 @@ class Draft:
         )
         self.ledger: list[LedgerEntry] = []
         self.findings: list[Diagnostic] = []
-        self.given_up: set[str] = set()
+        self.unresolved: set[str] = set()
         """Paths left "auto" for a reason that a finding at another path tells."""
         self.searches: dict[str, dict[str, Any]] = {}
         """What a search tried, by the path it was for."""
@@ -43,7 +43,7 @@ class Draft:
         """What stands at a path, by any of the names of its key, or ABSENT."""
         *blocks, _ = path.split(".")
         block = value_at(self.config, blocks)
-        return block.get(written_as(path, block), ABSENT) if is_block(block) else ABSENT
+        return block.get(name_in_block(path, block), ABSENT) if is_block(block) else ABSENT
 
     def is_auto(self, path: str) -> bool:
         found = self.value(path)
@@ -71,7 +71,7 @@ class Draft:
             if place.get(block) is None:
                 place[block] = {}
             place = place[block]
-        written = written_as(path, place)
+        written = name_in_block(path, place)
         place[written] = value
         self.note(".".join((*blocks, written)), value, source, rule, **inputs)
 

@@ -14,9 +14,9 @@ from dsconfig.source.pointer import copied, is_block, join
 def fill(draft: Draft) -> None:
     """Let the runtime answer, and note every value it changed."""
     before = draft.config
-    departure = draft.document.departure
-    if departure is not None and not draft.runtime.reads_hjson:
-        told = Failure("JSONDecodeError", f"{departure.message} is no strict JSON")
+    json_error = draft.document.json_error
+    if json_error is not None and not draft.runtime.reads_hjson:
+        told = Failure("JSONDecodeError", f"{json_error.message} is no strict JSON")
         _report(draft, "DSC760", told, "raises")
         return
     try:

@@ -8,7 +8,7 @@ from dsconfig.resolver.draft import Draft
 
 def largest(draft: Draft, path: str) -> int | None:
     """Search for it and remember the search; None when there is no answer, with a diagnostic."""
-    if draft.given_up:
+    if draft.unresolved:
         return None  # no stage fits: that was said, and there is nothing to search
     space = sizing.space(draft)
     device, capacity = draft.facts.device, draft.facts.device_bytes
@@ -26,7 +26,7 @@ def largest(draft: Draft, path: str) -> int | None:
             path,
             f"a micro batch of {smallest.choice.micro_batch} needs {gib(smallest.device_bytes)} on "
             f"a device of {gib(capacity)}",
-            f'{zero.way_out(space)}; write "auto" for the stage and the offload devices',
+            f'{zero.suggested_choice(space)}; write "auto" for the stage and the offload devices',
         )
         return None
     tried = sorted(space.priced.values(), key=lambda each: each.choice.micro_batch)

@@ -18,7 +18,7 @@ def fill(draft: Draft) -> None:
     reported = {found.pointer for found in draft.findings}
     for path in list(auto_paths(draft.config)):
         # The batch triple is one question: what is wrong with it was said at one of its keys.
-        if path in batch.KEYS or path in draft.given_up or join(*path.split(".")) in reported:
+        if path in batch.KEYS or path in draft.unresolved or join(*path.split(".")) in reported:
             continue
         _RULES.get(path, _default)(draft, path)
 

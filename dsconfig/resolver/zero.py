@@ -31,7 +31,7 @@ def fill(draft: Draft) -> None:
         _nothing_fits(draft, space, open_paths, passed)
 
 
-def way_out(space: Space) -> str:
+def suggested_choice(space: Space) -> str:
     """What the search would choose, were stage and offload targets open; as advice."""
     before = choice_of(space.base, space.facts).recompute
     opened = space.open | search.ARRANGEMENT
@@ -48,10 +48,10 @@ def way_out(space: Space) -> str:
     again = f" together with {steps[0]}" if is_new else ""
     if again and found.choice.recompute is Recompute.SELECTIVE:  # of which no file can tell
         again += ', told here by "gradient_checkpointing": "selective" in --training-args,'
-    return f"{in_words(found.choice)}{again} would hold it ({need})"
+    return f"{describe(found.choice)}{again} would hold it ({need})"
 
 
-def in_words(choice: Choice) -> str:
+def describe(choice: Choice) -> str:
     """``stage 3 with optimizer on cpu and parameters on cpu``, as the file names them."""
     targets = (("optimizer", choice.optimizer), ("parameters", choice.parameters))
     moved = [f"{what} on {TIER_NAMES[tier]}" for what, tier in targets if tier != Tier.DEVICE]
@@ -74,11 +74,11 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
         "device_bytes": found.device_bytes,
         "host_bytes": found.host_bytes,
         "too_big": {
-            in_words(each.choice): each.verdict.shortfall or "fits with less than 5 % to spare"
+            describe(each.choice): each.verdict.shortfall or "fits with less than 5 % to spare"
             for each in passed
         },
     }
-    rule = f"{in_words(choice)} is the fastest of those that fit, each with its largest micro batch"
+    rule = f"{describe(choice)} is the fastest of those that fit, each with its largest micro batch"
     for path, value in (
         (STAGE, choice.stage),
         (OPTIMIZER, TIER_NAMES[choice.optimizer]),
@@ -104,7 +104,7 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
 def _nothing_fits(
     draft: Draft, space: Space, open_paths: list[str], refused: Sequence[Candidate]
 ) -> None:
-    draft.given_up.update(open_paths)
+    draft.unresolved.update(open_paths)
     if not refused:
         message = "no stage goes with the offload targets that the config sets"
         remedy = (
@@ -114,7 +114,9 @@ def _nothing_fits(
         nearest = min(refused, key=lambda each: each.device_bytes)
         message = (
             f"no allowed choice holds micro batch {nearest.choice.micro_batch}; the nearest, "
-            f"{in_words(nearest.choice)}: {nearest.verdict.shortfall}"
+            f"{describe(nearest.choice)}: {nearest.verdict.shortfall}"
         )
-        remedy = f'{way_out(space)}; write "auto" for what the config fixes, or give --nvme'
+        remedy = (
+            f'{suggested_choice(space)}; write "auto" for what the config fixes, or give --nvme'
+        )
     draft.report("DSC154", open_paths[0], message, remedy)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-from dsconfig.schema.declare import FALSE_WORDS, TRUE_WORDS, Kind
+from dsconfig.schema.declare import FALSE_WORDS, TRUE_WORDS, ReadAs
 from dsconfig.schema.version import Version
 
 PYDANTIC_2 = Version(0, 15, 0)
@@ -28,15 +28,15 @@ AUTOTP_PASS = Version(0, 19, 6)
 PASS_NAMES = ("z1", "z3", "autosp", "autotp")
 
 
-def convert(kind: Kind, value: Any, version: Version, choices: tuple[Any, ...] = ()) -> Any:
+def convert(kind: ReadAs, value: Any, version: Version, choices: tuple[Any, ...] = ()) -> Any:
     """The value a field of this kind holds afterwards. Raises Refused."""
-    if kind is Kind.CHOICE:
+    if kind is ReadAs.CHOICE:
         if isinstance(value, str) and value in choices:
             return value
         raise Refused
-    if kind is Kind.BOOL and isinstance(value, bool):
+    if kind is ReadAs.BOOL and isinstance(value, bool):
         return value
-    if kind is Kind.INT and type(value) is int:
+    if kind is ReadAs.INT and type(value) is int:
         return value
     return _CONVERTERS[kind](value, version)
 
@@ -137,24 +137,24 @@ def _never(value: Any, version: Version) -> Any:
     raise Refused
 
 
-OWN_LIMITS = frozenset({Kind.LOSS_SCALE, Kind.SCALE_INTEGER})
+OWN_LIMITS = frozenset({ReadAs.LOSS_SCALE, ReadAs.SCALE_INTEGER})
 """What has limits in its conversion, or in a condition that looks at other keys, too."""
 
-_CONVERTERS: dict[Kind, Callable[[Any, Version], Any]] = {
-    Kind.BOOL: _bool,
-    Kind.INT: _int,
-    Kind.FLOAT: _float,
-    Kind.STR: _str,
-    Kind.PATH: partial(_instance, str),
-    Kind.STAGE: _stage,
-    Kind.LIST: partial(_instance, list),
-    Kind.TEXT_OR_STRINGS: _text_or_strings,
-    Kind.PASSES: _passes,
-    Kind.DICT: partial(_instance, dict),
-    Kind.BLOCK: partial(_instance, dict),
-    Kind.TEXT_OR_INT: _text_or_int,
-    Kind.LOSS_SCALE: _loss_scale,
-    Kind.SCALE_INTEGER: _scale_integer,
-    Kind.DTYPE: _never,
-    Kind.ANY: partial(_instance, object),
+_CONVERTERS: dict[ReadAs, Callable[[Any, Version], Any]] = {
+    ReadAs.BOOL: _bool,
+    ReadAs.INT: _int,
+    ReadAs.FLOAT: _float,
+    ReadAs.STR: _str,
+    ReadAs.PATH: partial(_instance, str),
+    ReadAs.STAGE: _stage,
+    ReadAs.LIST: partial(_instance, list),
+    ReadAs.TEXT_OR_STRINGS: _text_or_strings,
+    ReadAs.PASSES: _passes,
+    ReadAs.DICT: partial(_instance, dict),
+    ReadAs.BLOCK: partial(_instance, dict),
+    ReadAs.TEXT_OR_INT: _text_or_int,
+    ReadAs.LOSS_SCALE: _loss_scale,
+    ReadAs.SCALE_INTEGER: _scale_integer,
+    ReadAs.DTYPE: _never,
+    ReadAs.ANY: partial(_instance, object),
 }

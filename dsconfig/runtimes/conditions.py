@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dsconfig.batch import KEYS
 from dsconfig.runtimes.read_config import ZERO, ReadConfig
-from dsconfig.schema import former
+from dsconfig.schema import former_names
 from dsconfig.schema.catalogue import find
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import is_block
@@ -125,7 +125,7 @@ def deprecated_and_replacement(config: ReadConfig) -> Iterator[Violation]:
     block = config.block(*ZERO)
     if config.version < PYDANTIC_ZERO:
         return
-    for name, old in (former.SWITCHES | former.RENAMED).items():
+    for name, old in (former_names.SWITCHES | former_names.RENAMED).items():
         known = find((*ZERO, name))
         if block.get(old, "auto") == "auto" or known is None:
             continue

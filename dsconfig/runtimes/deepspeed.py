@@ -68,15 +68,15 @@ def fate_of_auto(
     if path in _STOPS_LATER:
         return AutoHandling.REFUSED_LATE
     block = typed_block(path)
-    if block is not None and block.owner.life.is_closed_at(version):
+    if block is not None and block.owner.history.is_closed_at(version):
         return AutoHandling.DEFAULT if block.nested else AutoHandling.REFUSED
     block = typed_block(path[:-1])
-    if block is not None and block.owner.life.is_closed_at(version):
-        dropped = block.owner.life.drops_auto_at(version)
+    if block is not None and block.owner.history.is_closed_at(version):
+        dropped = block.owner.history.ignores_auto_at(version)
         return AutoHandling.DEFAULT if dropped else AutoHandling.REFUSED
     if path in _STOPS_WHILE_READING:
         return AutoHandling.REFUSED
-    wanted = known.unmet(AUTO, version) if known is not None else None
+    wanted = known.failed_check(AUTO, version) if known is not None else None
     if wanted is not None:
         return AutoHandling.REFUSED_LATE if wanted.late else AutoHandling.REFUSED
     if path[0] in ("optimizer", "scheduler"):

@@ -15,9 +15,9 @@ from dsconfig.facts import Facts
 from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.read_config import MONITORS, overlaps
 from dsconfig.runtimes.settings import Settings, plain, setting
-from dsconfig.schema.by_hand import DTYPE_OF_NAME
-from dsconfig.schema.former import renewed
+from dsconfig.schema.former_names import with_current_names
 from dsconfig.schema.paths import OFFLOAD_OPTIMIZER, OFFLOAD_PARAM, STAGE
+from dsconfig.schema.value_checks import DTYPE_OF_NAME
 from dsconfig.schema.version import NEWEST, Version
 
 
@@ -254,7 +254,7 @@ def effective(
     Raises ValueError with the key where a value is still "auto".
     """
     written, facts = plain(config), facts or Facts()
-    read = Settings(renewed(written), version)
+    read = Settings(with_current_names(written), version)
     several_nodes = (facts.nodes or 1) > 1
     # What DeepSpeed's batch arithmetic divides the ranks by; autotp_size is no part of it.
     sharing = {key: value for key, value in written.items() if key == "sequence_parallel_size"}

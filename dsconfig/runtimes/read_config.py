@@ -7,9 +7,9 @@ from typing import Any
 from dsconfig.facts import Facts
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.reading import Reading, read
-from dsconfig.schema import former
-from dsconfig.schema.by_hand import ByHand
+from dsconfig.schema import former_names
 from dsconfig.schema.catalogue import Key, block_at, field_of, keys_in
+from dsconfig.schema.value_checks import ValueCheck
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import ABSENT, is_block, is_list, value_at
 
@@ -129,7 +129,7 @@ class ReadConfig:
     @cached_property
     def bf16_block(self) -> str:
         """The name of the block that counts."""
-        return former.bf16_block(self.config)
+        return former_names.bf16_block(self.config)
 
     @cached_property
     def bf16(self) -> bool:
@@ -146,7 +146,7 @@ class ReadConfig:
         path = (*ZERO, which)
         if self.has(*path) and _field(ZERO, which).read_at(self.version):
             return self.in_force(path, "device") or "none"
-        return "cpu" if self.in_force(ZERO, former.SWITCHES[which]) else "none"
+        return "cpu" if self.in_force(ZERO, former_names.SWITCHES[which]) else "none"
 
     @property
     def overlap_comm(self) -> bool:
@@ -163,7 +163,7 @@ class ReadConfig:
         return {path: key for path, key in self.keys if key.declared.refused}
 
     @cached_property
-    def unmet(self) -> Mapping[tuple[str, ...], ByHand]:
+    def failed_check(self) -> Mapping[tuple[str, ...], ValueCheck]:
         """What DeepSpeed insists on, of values it reads by hand, and does not get."""
-        found = ((path, key.unmet(self.get(*path), self.version)) for path, key in self.keys)
+        found = ((path, key.failed_check(self.get(*path), self.version)) for path, key in self.keys)
         return {path: wanted for path, wanted in found if wanted is not None}

@@ -5,9 +5,9 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from dsconfig.runtimes.coercion import OWN_LIMITS, Refused, convert
-from dsconfig.schema import former
+from dsconfig.schema import former_names
 from dsconfig.schema.catalogue import BlockKey, Key, block_at, blocks_in, field_of
-from dsconfig.schema.declare import Kind
+from dsconfig.schema.declare import ReadAs
 from dsconfig.schema.markers import AUTO
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import is_block
@@ -62,7 +62,7 @@ class Reading(NamedTuple):
 
 def _is_typed(block: BlockKey) -> bool:
     """Whether some releases check a block with a model of their own."""
-    return bool(block.owner.life.closed) and block.key.kind is Kind.BLOCK
+    return bool(block.owner.history.closed) and block.key.kind is ReadAs.BLOCK
 
 
 def typed_block(path: tuple[str, ...]) -> BlockKey | None:
@@ -82,10 +82,10 @@ def read(config: Mapping[str, Any], version: Version) -> Reading:
     entries: dict[tuple[str, ...], Entry] = {}
     values: dict[tuple[str, ...], dict[str, Any]] = {}
     for block, content in blocks_in(config):
-        is_shadowed = block.path == ("bfloat16",) and former.bf16_block(config) != "bfloat16"
+        is_shadowed = block.path == ("bfloat16",) and former_names.bf16_block(config) != "bfloat16"
         if not _is_typed(block) or is_shadowed or (content == AUTO and block.nested):
             continue
-        if block.owner.life.is_closed_at(version):
+        if block.owner.history.is_closed_at(version):
             values[block.path] = _read_block(block, content, version, entries)
         elif is_block(content):  # a release without models reads it unchecked
             known = {key: field_in(block, key) for key in content}
@@ -126,17 +126,22 @@ def _read_key(
     if key == "strict":
         return Entry(path, Outcome.SWALLOWED)
     known = field_in(block, key)
-    life = block.owner.life
-    if value == AUTO and life.drops_auto_at(version) and not keep_auto and key != "replace_method":
+    history = block.owner.history
+    if (
+        value == AUTO
+        and history.ignores_auto_at(version)
+        and not keep_auto
+        and key != "replace_method"
+    ):
         return Entry(path, Outcome.DROPPED, known)
     if known is None:
         return Entry(path, Outcome.UNKNOWN)
     if not known.read_at(version):
         outcome = Outcome.NOT_YET if version < (known.since or version) else Outcome.GONE
         return Entry(path, outcome, known)
-    if known.kind is Kind.BLOCK and value == AUTO:
+    if known.kind is ReadAs.BLOCK and value == AUTO:
         return Entry(path, Outcome.BAD_TYPE, known)
-    if known.kind is Kind.BLOCK or (value is None and known.takes_null):
+    if known.kind is ReadAs.BLOCK or (value is None and known.takes_null):
         return Entry(path, Outcome.TAKEN, known, value)
     return _read_value(known, path, value, version)
 
@@ -146,7 +151,7 @@ def _read_value(known: Key, path: tuple[str, ...], value: Any, version: Version)
         converted = convert(known.kind, value, version, known.choices)
     except Refused:
         return Entry(path, Outcome.BAD_TYPE, known)
-    if known.kind not in OWN_LIMITS and not known.bounds_at(version).hold(converted):
+    if known.kind not in OWN_LIMITS and not known.bounds_at(version).contains(converted):
         return Entry(path, Outcome.OUT_OF_BOUNDS, known)
     # 5e8 is 500000000 as it stands; true and 1 are not the same.
     numbers = isinstance(converted, (int, float)) and isinstance(value, (int, float))
@@ -171,7 +176,9 @@ def _mark_twice(
 def expected(key: Key, version: Version, *, limits: bool) -> str:
     """What DeepSpeed's model takes for a key, in words; with the limits of the release."""
     words = [f'"{word}"' for word in key.choices]
-    text = " or ".join([", ".join(words[:-1]), words[-1]]) if key.kind is Kind.CHOICE else key.kind
-    bounds = key.bounds_at(version).in_words() if limits else ""
+    text = (
+        " or ".join([", ".join(words[:-1]), words[-1]]) if key.kind is ReadAs.CHOICE else key.kind
+    )
+    bounds = key.bounds_at(version).describe() if limits else ""
     text = f"{text.strip()}, {bounds}" if bounds else text.strip()
     return f"{text} or null" if key.takes_null else text

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes import coercion
-from dsconfig.schema.key_index import written_as
+from dsconfig.schema.key_index import name_in_block
 from dsconfig.schema.markers import AUTO
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import ABSENT, is_block, value_at
@@ -91,7 +91,7 @@ class Settings:
     def _written(self, path: str) -> Any:
         *blocks, _ = path.split(".")
         block = value_at(self.config, blocks)
-        return block.get(written_as(path, block), ABSENT) if is_block(block) else ABSENT
+        return block.get(name_in_block(path, block), ABSENT) if is_block(block) else ABSENT
 
     def has(self, path: str) -> bool:
         """True when the file sets it to something other than null."""

@@ -6,7 +6,7 @@ from typing import Any
 from dsconfig.runtimes.read_config import overlaps
 from dsconfig.runtimes.reading import Reading, read
 from dsconfig.runtimes.settings import Settings
-from dsconfig.schema import former
+from dsconfig.schema import former_names
 from dsconfig.schema.catalogue import block_at, field_of, key
 from dsconfig.schema.config import DSConfig
 from dsconfig.schema.version import NEWEST, Version
@@ -19,7 +19,7 @@ def block_values(name: str, values: Mapping[str, Any], version: Version = NEWEST
     Values are converted as DeepSpeed converts them, former names count, and what is not set has
     the default of the release. Nothing is judged.
     """
-    config = former.renewed({name: dict(values)})
+    config = former_names.with_current_names({name: dict(values)})
     ((name, content),) = config.items()
     found = _fields((name,), content, read(config, version), version)
     if "overlap_comm" in found:  # the one default that another field settles
@@ -33,7 +33,7 @@ def config_values(config: Mapping[str, Any], version: Version = NEWEST) -> dict[
     A block is a dict as ``block_values`` has it, whether the config has it or not. Nothing is
     judged; raises ValueError with the key where a value is still "auto".
     """
-    written = former.renewed(config)
+    written = former_names.with_current_names(config)
     settings, found = Settings(written, version), dict[str, Any]()
     for name in DSConfig.model_fields:
         known = key(name)

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 from pydantic_core import PydanticUndefined
 
 from dsconfig.schema.auto import FILLED
-from dsconfig.schema.by_hand import ByHand
 from dsconfig.schema.config import DSConfig
-from dsconfig.schema.declare import Block, Declaration, Kind, Life, declaration_of
+from dsconfig.schema.declare import Block, Declaration, KeyHistory, ReadAs, declaration_of
 from dsconfig.schema.lazy import Lazy, Variants
 from dsconfig.schema.markers import Bounds
-from dsconfig.schema.shape import Shape, in_words, shape_of
+from dsconfig.schema.shape import Shape, describe, shape_of
+from dsconfig.schema.value_checks import ValueCheck
 from dsconfig.schema.version import Version
 
 T = TypeVar("T")
@@ -49,10 +49,10 @@ class Key:
     ) -> None:
         self._field = field = owner.model_fields[name]
         self.declared = declared = declaration_of(field)
-        life = owner.life
+        history = owner.history
         if parent is not None and isinstance(parent.shape.block, Variants):
-            # The life of these blocks is that of the optimizer's name; arguments say their own.
-            life = life._replace(since=str(parent.since), until=None)
+            # The history of these blocks is that of the optimizer's name; arguments say their own.
+            history = history._replace(since=str(parent.since), until=None)
         self.name = name
         self.path = _path(name, parent)
         self.doc = field.description or ""
@@ -60,12 +60,12 @@ class Key:
         self.default: Any = None if self.required else field.default
         self.required_when = declared.required_when
         self.unit = declared.unit
-        self.status = _status(declared, life)
-        self.since = _since(declared, life, parent, self.status)
-        self.until = _version(declared.until or life.until) if self.since else None
+        self.status = _status(declared, history)
+        self.since = _since(declared, history, parent, self.status)
+        self.until = _version(declared.until or history.until) if self.since else None
         self.gap = _gap(declared, parent, self.since, self.until)
         self.refused_from = _version(declared.refused) or (parent.refused_from if parent else None)
-        self.checked_since = _checked_since(declared, life)
+        self.checked_since = _checked_since(declared, history)
         self.aliases = declared.aliases
         self.replaced_by = declared.replaced_by
         takers = (each for each in owners if name in each.model_fields)
@@ -103,7 +103,7 @@ class Key:
     @property
     def expected(self) -> str:
         """What a value must be, as a phrase."""
-        return in_words(self.shape)
+        return describe(self.shape)
 
     @property
     def is_block(self) -> bool:
@@ -114,12 +114,12 @@ class Key:
         """Whether "auto" is a setting of DeepSpeed's own here."""
         return self.shape.native_auto or "auto" in self.choices
 
-    def unmet(self, value: Any, version: Version) -> ByHand | None:
+    def failed_check(self, value: Any, version: Version) -> ValueCheck | None:
         """What that release insists on, reading by hand, and a value does not meet."""
         if not self.read_at(version):
             return None
-        for wanted in self.declared.by_hand:
-            if wanted.holds_at(version) and not wanted.accepts(value):
+        for wanted in self.declared.checks:
+            if wanted.applies_at(version) and not wanted.accepts(value):
                 return wanted
         return None
 
@@ -134,7 +134,7 @@ class Key:
         return self.declared.takes_null or self.shape.nullable
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> ReadAs:
         """What DeepSpeed's model reads it as."""
         return self.declared.read_as or _kind_of(self.shape)
 
@@ -163,26 +163,26 @@ _key = cache(Key)
 """The key that a field declares; ``owners`` are all blocks that may stand in its place."""
 
 _KIND_OF_TYPE = {
-    "boolean": Kind.BOOL,
-    "integer": Kind.INT,
-    "number": Kind.FLOAT,
-    "string": Kind.STR,
-    "object": Kind.DICT,
-    "torch.dtype": Kind.DTYPE,
+    "boolean": ReadAs.BOOL,
+    "integer": ReadAs.INT,
+    "number": ReadAs.FLOAT,
+    "string": ReadAs.STR,
+    "object": ReadAs.DICT,
+    "torch.dtype": ReadAs.DTYPE,
 }
 
 
-def _kind_of(shape: Shape) -> Kind:
+def _kind_of(shape: Shape) -> ReadAs:
     if shape.block is not None and not shape.container:
         owners = blocks_of(shape)
-        return Kind.BLOCK if any(owner.life.closed for owner in owners) else Kind.DICT
+        return ReadAs.BLOCK if any(owner.history.closed for owner in owners) else ReadAs.DICT
     if shape.type.startswith("array"):
-        return Kind.LIST
+        return ReadAs.LIST
     if shape.choices and not shape.container:
-        return Kind.STAGE if shape.type == "integer" else Kind.CHOICE
+        return ReadAs.STAGE if shape.type == "integer" else ReadAs.CHOICE
     if shape.native_auto:
-        return Kind.TEXT_OR_INT
-    return _KIND_OF_TYPE.get(shape.type, Kind.ANY)
+        return ReadAs.TEXT_OR_INT
+    return _KIND_OF_TYPE.get(shape.type, ReadAs.ANY)
 
 
 def _before(changes: Sequence[tuple[Version, T]], version: Version, now: T) -> T:
@@ -292,7 +292,7 @@ def blocks_in(config: Mapping[str, Any]) -> Iterator[tuple[BlockKey, Any]]:
     for path, key, owner, content in _keys_below(config, (), DSConfig, None):
         if _is_plain_block(key):
             (inner,) = blocks_of(key.shape)
-            nested = inner.life.nested or bool(len(path) > 1 and owner.life.closed)
+            nested = inner.history.nested or bool(len(path) > 1 and owner.history.closed)
             yield BlockKey(path, key, inner, nested), content
 
 
@@ -343,10 +343,10 @@ def _path(name: str, parent: Key | None) -> str:
     return f"{parent.path}{step}.{name}"
 
 
-def _status(declared: Declaration, life: Life) -> KeyStatus:
-    if status := declared.status or life.status:
+def _status(declared: Declaration, history: KeyHistory) -> KeyStatus:
+    if status := declared.status or history.status:
         return KeyStatus(status)
-    return KeyStatus.REMOVED if declared.until or life.until else KeyStatus.LIVE
+    return KeyStatus.REMOVED if declared.until or history.until else KeyStatus.LIVE
 
 
 def _gap(
@@ -362,22 +362,22 @@ def _gap(
 
 
 def _since(
-    declared: Declaration, life: Life, parent: Key | None, status: KeyStatus
+    declared: Declaration, history: KeyHistory, parent: Key | None, status: KeyStatus
 ) -> Version | None:
     if declared.since:
         return Version.parse(declared.since)
     if declared.status or status in (KeyStatus.EXTERNAL, KeyStatus.DOCS_ONLY):
         return None  # declared so because no release of DeepSpeed read it
     is_read = parent is None or parent.since is not None
-    return Version.parse(life.since) if is_read else None
+    return Version.parse(history.since) if is_read else None
 
 
-def _checked_since(declared: Declaration, life: Life) -> Version | None:
+def _checked_since(declared: Declaration, history: KeyHistory) -> Version | None:
     if declared.checked:
         return Version.parse(declared.checked)
-    if not life.closed:
+    if not history.closed:
         return None
-    start = Version.parse(life.closed[0][0])
+    start = Version.parse(history.closed[0][0])
     return max(start, Version.parse(declared.since)) if declared.since else start
 
 
@@ -395,12 +395,12 @@ def strict_since(path: str) -> tuple[tuple[Version, Version | None], ...]:
     The end of a span is its last release, None where it lasts. The root is ``""``.
     Raises KeyError when there is no such block.
     """
-    return _owner(path).life.spans
+    return _owner(path).history.spans
 
 
 def strict_at(path: str, version: Version) -> bool:
     """Whether that release of DeepSpeed refuses unknown keys in the block."""
-    return _owner(path).life.is_closed_at(version)
+    return _owner(path).history.is_closed_at(version)
 
 
 def _owner(path: str) -> type[Block]:

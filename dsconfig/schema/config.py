@@ -4,7 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict
 
-from dsconfig.schema.by_hand import (
+from dsconfig.schema.declare import Block, key
+from dsconfig.schema.lazy import lazy_blocks
+from dsconfig.schema.markers import AnyCase
+from dsconfig.schema.types import Integer, Number, OrAbsent, OrAuto, OrBool, Positive
+from dsconfig.schema.value_checks import (
     A_BLOCK,
     A_BLOCK_OR_EMPTY,
     A_BLOCK_OR_NULL,
@@ -19,10 +23,6 @@ from dsconfig.schema.by_hand import (
     TIMERS,
     one_of,
 )
-from dsconfig.schema.declare import Block, key
-from dsconfig.schema.lazy import lazy_blocks
-from dsconfig.schema.markers import AnyCase
-from dsconfig.schema.types import Integer, Number, OrAbsent, OrAuto, OrBool, Positive
 
 with lazy_blocks():
     from dsconfig.schema.blocks.autotuning import Autotuning
@@ -80,7 +80,7 @@ class DSConfig(Block):
         "Samples per optimizer step, counted over all data-parallel ranks.",
         unit="samples",
         see=("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
-        by_hand=(COUNT,),
+        checks=(COUNT,),
     )
     train_micro_batch_size_per_gpu: OrAbsent[OrAuto[Positive]] = key(
         None,
@@ -88,14 +88,14 @@ class DSConfig(Block):
         unit="samples",
         memory="activations grow in proportion",
         see=("train_batch_size", "gradient_accumulation_steps"),
-        by_hand=(COUNT,),
+        checks=(COUNT,),
     )
     gradient_accumulation_steps: OrAbsent[OrAuto[Positive]] = key(
         None,
         "Micro batches summed before each optimizer step; 1 where it cannot be derived.",
         unit="steps",
         see=("train_batch_size", "train_micro_batch_size_per_gpu"),
-        by_hand=(COUNT,),
+        checks=(COUNT,),
     )
     managed_gradient_accumulation: bool = key(
         True,
@@ -111,7 +111,7 @@ class DSConfig(Block):
         1.0,
         "Largest global L2 norm of the gradients; 0 turns clipping off.",
         was={"0.19.3": 0.0},
-        by_hand=(A_NUMBER,),
+        checks=(A_NUMBER,),
     )
     prescale_gradients: bool = key(
         False,
@@ -128,21 +128,21 @@ class DSConfig(Block):
         "How gradients of the ranks combine; sum excludes stage 3, ZenFlow and DeepCompile.",
         since="0.19.6",
         checked="0.19.6",
-        by_hand=(one_of("mean", "sum"),),
+        checks=(one_of("mean", "sum"),),
     )
     communication_data_type: OrAuto[GradientFormat] | None = key(
         None,
         "Number format in which gradients travel; null follows the training precision.",
         since="0.5.8",
         checked="0.5.8",
-        by_hand=(OLD_FORMATS, FORMATS),
+        checks=(OLD_FORMATS, FORMATS),
     )
     seq_parallel_communication_data_type: OrAuto[GradientFormat] | None = key(
         "fp32",
         "Number format of gradients between ranks of one sequence-parallel group.",
         since="0.16.5",
         checked="0.16.5",
-        by_hand=(FORMATS,),
+        checks=(FORMATS,),
     )
     disable_allgather: bool = key(False, "Stored by DeepSpeed and read by nothing.")
     sparse_gradients: bool = key(
@@ -155,7 +155,7 @@ class DSConfig(Block):
 
     # Precision.
     fp16: OrAbsent[FP16] = key(
-        None, "Half precision with loss scaling.", see=("bf16",), by_hand=(A_BLOCK.until("0.17.0"),)
+        None, "Half precision with loss scaling.", see=("bf16",), checks=(A_BLOCK.until("0.17.0"),)
     )
     bf16: OrAbsent[BF16] = key(
         None,
@@ -163,7 +163,7 @@ class DSConfig(Block):
         since="0.6.0",
         takes_null=True,
         see=("fp16",),
-        by_hand=(A_BLOCK.until("0.17.0"),),
+        checks=(A_BLOCK.until("0.17.0"),),
     )
     bfloat16: OrAbsent[BFloat16] = key(
         None,
@@ -177,20 +177,20 @@ class DSConfig(Block):
         None,
         "torch.autocast picks the precision of each operator; ZeRO keeps full weights.",
         since="0.17.2",
-        by_hand=(A_BLOCK,),
+        checks=(A_BLOCK,),
     )
     data_types: OrAbsent[DataTypes] = key(
         None,
         "Formats of accumulation, parameters and buffers, where not implied.",
         since="0.7.6",
-        by_hand=(A_BLOCK,),
+        checks=(A_BLOCK,),
     )
     amp: OrAbsent[Amp] = key(
         None,
         "Apex mixed precision.",
         replaced_by="torch_autocast",
         refused="0.19.8",
-        by_hand=(A_BLOCK_WITH_SWITCH,),
+        checks=(A_BLOCK_WITH_SWITCH,),
         instead='write "bf16" or "torch_autocast" instead',
     )
     msamp: OrAbsent[MsAmp] = key(
@@ -216,31 +216,31 @@ class DSConfig(Block):
         replaced_by="zero_optimization.allgather_bucket_size",
     )
     aio: Aio | None = key(
-        None, "Asynchronous file I/O for NVMe offload.", since="0.3.15", by_hand=(A_BLOCK_OR_NULL,)
+        None, "Asynchronous file I/O for NVMe offload.", since="0.3.15", checks=(A_BLOCK_OR_NULL,)
     )
 
     # What is trained with.
     optimizer: OrAbsent[Optimizer] = key(
         None,
         "The optimizer that the engine builds where the script passes none.",
-        by_hand=(A_BLOCK,),
+        checks=(A_BLOCK,),
     )
     scheduler: OrAbsent[Scheduler] = key(
         None,
         "The learning-rate schedule that the engine builds where the script passes none.",
-        by_hand=(A_BLOCK,),
+        checks=(A_BLOCK,),
     )
     activation_checkpointing: OrAbsent[ActivationCheckpointing] = key(
         None,
         "Defaults of deepspeed.checkpointing; no key here turns checkpointing on.",
-        by_hand=(A_BLOCK,),
+        checks=(A_BLOCK,),
     )
     progressive_layer_drop: OrAbsent[ProgressiveLayerDrop] = key(
         None,
         "Skips layers at random while training.",
         since="0.3.1",
         refused="0.19.8",
-        by_hand=(A_BLOCK_WITH_SWITCH,),
+        checks=(A_BLOCK_WITH_SWITCH,),
         instead="delete it",
     )
 
@@ -263,16 +263,16 @@ class DSConfig(Block):
         None,
         "AutoEP: expert parallelism for mixture-of-experts models.",
         since="0.19.2",
-        by_hand=(A_BLOCK_OR_EMPTY,),
+        checks=(A_BLOCK_OR_EMPTY,),
     )
-    pipeline: OrAbsent[Pipeline] = key(None, "Options of the pipeline engine.", by_hand=(A_BLOCK,))
+    pipeline: OrAbsent[Pipeline] = key(None, "Options of the pipeline engine.", checks=(A_BLOCK,))
     elasticity: OrAbsent[Elasticity] = key(
         None,
         "A global batch that suits many world sizes.",
         since="0.3.9",
         replaced_by="train_batch_size",
         refused="0.19.8",
-        by_hand=(A_BLOCK,),
+        checks=(A_BLOCK,),
         instead="delete it and set the batch numbers",
         in_engine=True,
     )
@@ -295,14 +295,14 @@ class DSConfig(Block):
         None,
         "Block-sparse attention kernels.",
         refused="0.19.7",
-        by_hand=(A_BLOCK,),
+        checks=(A_BLOCK,),
         instead="delete it; use a model with flash attention",
     )
     hybrid_engine: OrAbsent[HybridEngine] = key(
         None, "Switches between training and generation for RLHF.", since="0.9.0"
     )
     vocabulary_size: Integer | None = key(
-        None, "Only warned about where it is no multiple of 8.", by_hand=(DIVISIBLE,)
+        None, "Only warned about where it is no multiple of 8.", checks=(DIVISIBLE,)
     )
 
     # Data.
@@ -310,7 +310,7 @@ class DSConfig(Block):
         None,
         "Curriculum learning, dynamic batches, random token dropping.",
         since="0.8.0",
-        by_hand=(A_BLOCK,),
+        checks=(A_BLOCK,),
     )
     curriculum_learning: OrAbsent[CurriculumLearning] = key(
         None,
@@ -318,7 +318,7 @@ class DSConfig(Block):
         since="0.5.0",
         replaced_by="data_efficiency.data_sampling.curriculum_learning",
         refused="0.19.8",
-        by_hand=(A_BLOCK_WITH_SWITCH,),
+        checks=(A_BLOCK_WITH_SWITCH,),
         instead="move it to data_efficiency.data_sampling.curriculum_learning",
     )
 
@@ -331,7 +331,7 @@ class DSConfig(Block):
         "Pruning, quantisation and layer reduction.",
         since="0.7.0",
         refused="0.19.7",
-        by_hand=(A_BLOCK,),
+        checks=(A_BLOCK,),
         instead="delete it; compress with another library",
     )
     quantize_training: OrAbsent[QuantizeTraining] = key(
@@ -352,7 +352,7 @@ class DSConfig(Block):
 
     # Checkpoints.
     checkpoint: OrAbsent[Checkpoint] = key(
-        None, "How checkpoints are written.", since="0.3.11", by_hand=(A_BLOCK,)
+        None, "How checkpoints are written.", since="0.3.11", checks=(A_BLOCK,)
     )
     datastates_ckpt: OrAbsent[OrBool[DataStates]] = key(
         None,
@@ -364,7 +364,7 @@ class DSConfig(Block):
         "Azure's checkpoint service.",
         since="0.7.0",
         refused="0.19.7",
-        by_hand=(A_BLOCK,),
+        checks=(A_BLOCK,),
         instead='delete it; see "checkpoint" for parallel writers',
     )
 
@@ -374,12 +374,12 @@ class DSConfig(Block):
         "Optimizer steps between two progress lines; null prints none.",
         unit="steps",
         was={"0.15.2": 10},
-        by_hand=(STEPS_BETWEEN_LINES,),
+        checks=(STEPS_BETWEEN_LINES,),
     )
     wall_clock_breakdown: bool = key(
         False,
         "Times forward, backward and step; the FLOPs profiler forces it on.",
-        by_hand=(SWITCH,),
+        checks=(SWITCH,),
     )
     memory_breakdown: bool = key(False, "Logs allocator figures while the engine is built.")
     dump_state: bool = key(False, "Prints the engine's attributes once it is built.")
@@ -389,7 +389,7 @@ class DSConfig(Block):
         None,
         "Level of DeepSpeed's logger.",
         since="0.19.3",
-        by_hand=(one_of("debug", "info", "warning", "error", "critical", null=True, late=True),),
+        checks=(one_of("debug", "info", "warning", "error", "critical", null=True, late=True),),
     )
     disable_python_gc: bool = key(
         False,
@@ -400,14 +400,14 @@ class DSConfig(Block):
         None,
         "Counts the floating-point operations of one step.",
         since="0.3.11",
-        by_hand=(A_BLOCK,),
+        checks=(A_BLOCK,),
     )
     comms_logger: OrAbsent[CommsLogger] = key(
         None, "Logs collectives with size and time.", since="0.7.0"
     )
-    timers: OrAbsent[Timers] = key(None, "Which timers run.", since="0.14.3", by_hand=(TIMERS,))
+    timers: OrAbsent[Timers] = key(None, "Which timers run.", since="0.14.3", checks=(TIMERS,))
     tensorboard: OrAbsent[TensorBoard] = key(
-        None, "Curves for TensorBoard.", by_hand=(A_BLOCK.until("0.6.5"),)
+        None, "Curves for TensorBoard.", checks=(A_BLOCK.until("0.6.5"),)
     )
     wandb: OrAbsent[Wandb] = key(None, "Curves for Weights & Biases.", since="0.6.6")
     comet: OrAbsent[Comet] = key(None, "Curves for Comet.", since="0.14.3")
@@ -418,7 +418,7 @@ class DSConfig(Block):
         None,
         "A search for the fastest setting, run by DeepSpeed's launcher.",
         since="0.5.7",
-        by_hand=(A_BLOCK,),
+        checks=(A_BLOCK,),
     )
     inference: OrAbsent[Inference] = key(
         None, "Read by transformers alone, for its tensor-parallel degree.", status="external"

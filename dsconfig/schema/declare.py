@@ -7,14 +7,14 @@ from typing import Any, ClassVar, Concatenate, NamedTuple, ParamSpec
 from pydantic import AliasChoices, BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-from dsconfig.schema.by_hand import ByHand
 from dsconfig.schema.markers import Bounds
+from dsconfig.schema.value_checks import ValueCheck
 from dsconfig.schema.version import Version
 
 REQUIRED: Any = ...
 """The default of a key that its block cannot do without."""
 
-DECLARATION_MARK, LIFE_MARK = "x-declaration", "x-life"
+DECLARATION_MARK, HISTORY_MARK = "x-declaration", "x-history"
 """What the makers of JSON Schemas read beside pydantic's own output."""
 
 P = ParamSpec("P")
@@ -25,7 +25,7 @@ FALSE_WORDS = frozenset(("0", "off", "f", "false", "n", "no"))
 """The texts that pydantic's lax mode takes for a bool, in any letter case."""
 
 
-class Kind(StrEnum):
+class ReadAs(StrEnum):
     """What DeepSpeed's own model of a block reads a field as; most follow from the annotation."""
 
     BOOL = "true or false"
@@ -66,11 +66,11 @@ class Declaration(NamedTuple):
     """What held before a release that changed the default, or a bound."""
     checked: str | None = None
     """The first release that refuses another type, where the block as a whole is not checked."""
-    read_as: Kind | None = None
+    read_as: ReadAs | None = None
     """How DeepSpeed's model reads it, where the annotation says something else."""
     takes_null: bool = False
     """Whether DeepSpeed's model takes null for no block, where we do not."""
-    by_hand: tuple[ByHand, ...] = ()
+    checks: tuple[ValueCheck, ...] = ()
     """What DeepSpeed insists on where no model reads the key."""
     stages: tuple[int, ...] = ()
     """The ZeRO stages at which it does something."""
@@ -135,7 +135,7 @@ def declaration_of(field: FieldInfo) -> Declaration:
     return extra if isinstance(extra, Declaration) else Declaration()
 
 
-class Life(NamedTuple):
+class KeyHistory(NamedTuple):
     """When DeepSpeed read a block, and in which releases it refused unknown keys in it."""
 
     since: str = "0.3.0"
@@ -146,7 +146,7 @@ class Life(NamedTuple):
     """Whether the keys are arguments of a Python call, which takes no others."""
     nested: bool = False
     """Whether the block is a field of another model of DeepSpeed's: "auto" is no block there."""
-    drops_auto: str = "0.3.0"
+    auto_ignored_since: str = "0.3.0"
     """From which release on keys with the value "auto" are dropped before they are checked."""
 
     @property
@@ -163,13 +163,13 @@ class Life(NamedTuple):
             start <= version and (end is None or version <= end) for start, end in self.spans
         )
 
-    def drops_auto_at(self, version: Version) -> bool:
+    def ignores_auto_at(self, version: Version) -> bool:
         """Whether that release drops keys with the value "auto" before it checks the block."""
-        return Version.parse(self.drops_auto) <= version
+        return Version.parse(self.auto_ignored_since) <= version
 
 
-def _mark_life(schema: dict[str, Any], block: type["Block"]) -> None:
-    schema[LIFE_MARK] = block.life
+def _mark_history(schema: dict[str, Any], block: type["Block"]) -> None:
+    schema[HISTORY_MARK] = block.history
 
 
 class Block(BaseModel):
@@ -184,10 +184,10 @@ class Block(BaseModel):
         strict=True,
         defer_build=True,
         frozen=True,
-        json_schema_extra=_mark_life,
+        json_schema_extra=_mark_history,
         protected_namespaces=(),  # no key begins like a method of pydantic's; spares the search
     )
-    life: ClassVar[Life] = Life()
+    history: ClassVar[KeyHistory] = KeyHistory()
 
     def __init_subclass__(
         cls,
@@ -198,18 +198,18 @@ class Block(BaseModel):
         status: str | None = None,
         arguments: bool = False,
         nested: bool = False,
-        drops_auto: str | None = None,
+        auto_ignored_since: str | None = None,
         **config: Any,
     ) -> None:
         super().__init_subclass__(**config)
         intervals = ((closed, None),) if isinstance(closed, str) else closed
-        above = cls.life
-        cls.life = Life(
+        above = cls.history
+        cls.history = KeyHistory(
             since=since or above.since,
             until=until or above.until,
             closed=intervals or above.closed,
             status=status or above.status,
             arguments=arguments or above.arguments,
             nested=nested or above.nested,
-            drops_auto=drops_auto or above.drops_auto,
+            auto_ignored_since=auto_ignored_since or above.auto_ignored_since,
         )

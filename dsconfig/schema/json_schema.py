@@ -11,7 +11,7 @@ from typing import Any, cast
 from pydantic.json_schema import GenerateJsonSchema
 
 from dsconfig.schema.config import DSConfig
-from dsconfig.schema.declare import DECLARATION_MARK, LIFE_MARK, Block, Declaration, Life
+from dsconfig.schema.declare import DECLARATION_MARK, HISTORY_MARK, Block, Declaration, KeyHistory
 from dsconfig.schema.lazy import LAZY_MARK, VARIANTS_MARK, Lazy, Variants
 from dsconfig.schema.markers import Bounds, any_case_pattern
 from dsconfig.schema.version import NEWEST, PUBLISHED, Version
@@ -126,12 +126,12 @@ class Release:
 
     def mapping(self, schema: JsonSchema) -> JsonSchema:
         """A block: its keys of this release, under each of their names."""
-        life: Life = schema.pop(LIFE_MARK)
+        history: KeyHistory = schema.pop(HISTORY_MARK)
         properties: dict[str, JsonSchema] = {}
         twins: list[JsonSchema] = []
         for name, value in schema.pop("properties").items():
             declared: Declaration = value[DECLARATION_MARK]
-            if not self.reads(declared, life):
+            if not self.reads(declared, history):
                 continue
             properties[name] = self.convert(value)
             for alias in declared.aliases:
@@ -142,7 +142,7 @@ class Release:
         required = [name for name in schema.pop("required", []) if name in properties]
         if required:
             schema["required"] = required
-        if not (life.arguments or life.is_closed_at(self.version)):
+        if not (history.arguments or history.is_closed_at(self.version)):
             schema["patternProperties"] = {COMMENT_KEYS: {}}
         conditions = twins + self.branches(properties)
         if conditions:
@@ -193,11 +193,11 @@ class Release:
         """The value a release had, given what held before each change."""
         return next((was for at, was in changes.items() if self.version < Version.parse(at)), now)
 
-    def reads(self, declared: Declaration, life: Life) -> bool:
+    def reads(self, declared: Declaration, history: KeyHistory) -> bool:
         """Whether this release reads a key of a block."""
-        if declared.status or life.status:
-            return (declared.status or life.status) == "external"
-        since, until = declared.since or life.since, declared.until or life.until
+        if declared.status or history.status:
+            return (declared.status or history.status) == "external"
+        since, until = declared.since or history.since, declared.until or history.until
         last = Version.parse(until) if until else self.version
         if not Version.parse(since) <= self.version <= last:
             return False

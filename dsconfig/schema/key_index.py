@@ -1,4 +1,4 @@
-"""Where each live key lives, by its names: what misplaced keys are looked up in, and all others.
+"""Where each live key is_live, by its names: what misplaced keys are looked up in, and all others.
 
 To ask the declarations takes the modules of all blocks, and a misspelt key must not cost more
 than the rest of the file. So the answer is written down in ``key_index.json``, made from the
@@ -15,18 +15,18 @@ FILE = Path(__file__).with_name("key_index.json")
 KeyPath = tuple[str, ...]
 
 
-def lives(path: KeyPath) -> bool:
+def is_live(path: KeyPath) -> bool:
     """Whether DeepSpeed's newest release has a key at a path; False below names of the user's."""
     return ".".join(path[:-1]) in _index()["blocks_with"].get(path[-1], ())
 
 
-def places_of(name: str) -> tuple[KeyPath, ...]:
+def paths_of(name: str) -> tuple[KeyPath, ...]:
     """The full paths of the keys with a name or alias; below names of the user's, none."""
     blocks = _index()["blocks_with"].get(name, ())
     return tuple((*block.split("."), name) if block else (name,) for block in blocks)
 
 
-def own_path(path: KeyPath) -> KeyPath:
+def canonical_path(path: KeyPath) -> KeyPath:
     """The path under the keys' own names, whatever aliases it is written with."""
     own: KeyPath = ()
     for name in path:
@@ -34,7 +34,7 @@ def own_path(path: KeyPath) -> KeyPath:
     return own
 
 
-def written_as(path: str, block: Mapping[str, Any]) -> str:
+def name_in_block(path: str, block: Mapping[str, Any]) -> str:
     """The name under which ``block`` has the key at a dotted path; its own where it has none."""
     outer, _, name = path.rpartition(".")
     if block.get(name) is not None:

@@ -27,7 +27,7 @@ class Bounds(NamedTuple):
     exclusive_minimum: float | None = None
     exclusive_maximum: float | None = None
 
-    def hold(self, number: float) -> bool:
+    def contains(self, number: float) -> bool:
         """Whether a number lies inside; one that is not a number does not."""
         low, high, above, below = self
         return number == number and not (
@@ -37,7 +37,7 @@ class Bounds(NamedTuple):
             or (below is not None and number >= below)
         )
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """``at least 0 and less than 1``; empty without a limit."""
         words = ("at least", "at most", "more than", "less than")
         limits = sorted(zip((0, 2, 1, 3), words, self, strict=True))
@@ -52,7 +52,7 @@ class Bounds(NamedTuple):
 NO_BOUNDS = Bounds()
 
 
-def whole(value: Any) -> Any:
+def integral(value: Any) -> Any:
     """An integral float as an integer; anything else as it is."""
     return int(value) if type(value) is float and value.is_integer() else value
 
@@ -61,7 +61,7 @@ def a_number(value: Any) -> Any:
     """For a choice among integers: Python takes true for 1, we do not."""
     if isinstance(value, bool):
         raise PydanticCustomError("int_type", "true and false are no numbers")
-    return whole(value)
+    return integral(value)
 
 
 def a_bool(value: Any) -> Any:
@@ -76,7 +76,7 @@ def _keep(value: Any, check: Check) -> Any:
     return value
 
 
-class Whole:
+class Integral:
     """An integer: 5e8 is one; 1.5, true and "5" are not."""
 
     def __init__(self, bounds: Bounds = NO_BOUNDS) -> None:
@@ -86,7 +86,7 @@ class Whole:
         self, source: Any, handler: "GetCoreSchemaHandler"
     ) -> core_schema.CoreSchema:
         number = core_schema.int_schema(strict=True, **self.bounds.as_constraints())
-        return core_schema.no_info_before_validator_function(whole, number)
+        return core_schema.no_info_before_validator_function(integral, number)
 
 
 class Real:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dsconfig.schema.by_hand import DTYPE_OF_NAME
 from dsconfig.schema.catalogue import Key, find
-from dsconfig.schema.former import ZERO, renewed
-from dsconfig.schema.markers import whole
+from dsconfig.schema.former_names import ZERO, with_current_names
+from dsconfig.schema.markers import integral
+from dsconfig.schema.value_checks import DTYPE_OF_NAME
 from dsconfig.schema.version import Version
 
 Path = tuple[str, ...]
@@ -47,7 +47,7 @@ def meaning(config: Config, version: Version) -> Meaning:
     settings: dict[Path, Any] = {}
     unread: list[Path] = []
     below_unread: set[Path] = set()
-    for path, key, value in _walk(renewed(config), (), None):
+    for path, key, value in _walk(with_current_names(config), (), None):
         if path[:-1] in below_unread:
             below_unread.add(path)
         elif key is None or not key.read_at(version):
@@ -75,9 +75,9 @@ def _walk(
 def _in_one_form(key: Key, value: Any) -> Any:
     """Integral floats as integers, words without case, one name for each dtype."""
     if isinstance(value, list):
-        return [whole(item) for item in cast(list[Any], value)]
+        return [integral(item) for item in cast(list[Any], value)]
     if isinstance(value, str):
         if "torch.float16" in key.choices:
             return DTYPE_OF_NAME.get(value, value)
         return value.lower() if value.lower() in map(str.lower, key.shape.any_case) else value
-    return whole(value)
+    return integral(value)

@@ -11,9 +11,9 @@ from dsconfig.schema.markers import (
     AutoOr,
     Bounds,
     Either,
+    Integral,
     NotInJson,
     Real,
-    Whole,
 )
 
 _PLAIN = {bool: "boolean", str: "string", int: "integer", float: "number", NoneType: "null"}
@@ -54,7 +54,7 @@ def _marked(annotation: Any, *metadata: Any) -> Shape:
     """The shape that the last marker makes of what those before it describe."""
     *before, marker = metadata
     match marker:
-        case Whole():
+        case Integral():
             return Shape(type="integer", bounds=marker.bounds)
         case Real():
             return Shape(type="number", bounds=marker.bounds)
@@ -98,7 +98,7 @@ def _plain(annotation: Any) -> Shape:
     return Shape(type="any")
 
 
-def in_words(shape: Shape) -> str:
+def describe(shape: Shape) -> str:
     """What is expected, as a phrase: ``an integer greater than 0, or "auto"``."""
     phrases = [_phrase(part, shape) for part in shape.type.split("|") if part != "string"]
     if not phrases or (shape.type != "string" and "string" in shape.type.split("|")):

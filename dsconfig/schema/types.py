@@ -11,20 +11,20 @@ from dsconfig.schema.markers import (
     AutoOr,
     Bounds,
     Either,
+    Integral,
     NotInJson,
     Real,
-    Whole,
     a_bool,
     a_number,
 )
 
 T = TypeVar("T")
-FOR_A_RESOLVER, FOR_DEEPSPEED = AutoOr(), AutoOr(native=True)
+AUTO_FOR_RESOLVER, NATIVE_AUTO = AutoOr(), AutoOr(native=True)
 
-Integer = Annotated[int, Whole()]
-Positive = Annotated[int, Whole(Bounds(exclusive_minimum=0))]
-Natural = Annotated[int, Whole(Bounds(minimum=0))]
-AtLeastOne = Annotated[int, Whole(Bounds(minimum=1))]
+Integer = Annotated[int, Integral()]
+Positive = Annotated[int, Integral(Bounds(exclusive_minimum=0))]
+Natural = Annotated[int, Integral(Bounds(minimum=0))]
+AtLeastOne = Annotated[int, Integral(Bounds(minimum=1))]
 
 Number = Annotated[float, Real()]
 Scale = Annotated[float, Real(Bounds(minimum=0.0), finite=True)]
@@ -67,13 +67,13 @@ else:
         """A value, or "auto" for a resolver to fill in."""
 
         def __class_getitem__(cls, value):
-            return Annotated[value, FOR_A_RESOLVER]
+            return Annotated[value, AUTO_FOR_RESOLVER]
 
     class OrNativeAuto:
         """A value, or "auto" as a setting that DeepSpeed understands."""
 
         def __class_getitem__(cls, value):
-            return Annotated[value, FOR_DEEPSPEED]
+            return Annotated[value, NATIVE_AUTO]
 
     class OrAbsent:
         """A value where the key is written, not null; None where the key is not written."""

@@ -18,8 +18,8 @@ edit, layout   edits from pointers; commas, comments and line ends around an ent
 override       ``--set path.to.key=value``
 """
 
-from dsconfig.source.document import Departure, Document, Format, Span
+from dsconfig.source.document import Document, Format, JsonError, Span
 from dsconfig.source.override import with_overrides
 from dsconfig.source.reading import read
 
-__all__ = ["Departure", "Document", "Format", "Span", "read", "with_overrides"]
+__all__ = ["Document", "Format", "JsonError", "Span", "read", "with_overrides"]

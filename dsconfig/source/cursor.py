@@ -53,7 +53,7 @@ class Parsed:
         self.bare_texts = [each for each in self.bare_texts if each[0] in self.places]
 
 
-MOST_PROBLEMS = 20
+MAX_PROBLEMS = 20
 """Syntax errors after which a text is given up."""
 
 
@@ -160,7 +160,7 @@ class Cursor:
         if problems and self.text.find("\n", problems[-1].start, max(start, end)) < 0:
             return
         problems.append(SyntaxProblem(start, end, message, pointer or "", crash))
-        if len(problems) >= MOST_PROBLEMS:
+        if len(problems) >= MAX_PROBLEMS:
             self.at = len(self.text)
             self.stack.clear()
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dsconfig.report import Diagnostic, Range
 from dsconfig.source import findings
-from dsconfig.source.pointer import DEEPEST
+from dsconfig.source.pointer import MAX_DEPTH
 
 SECTION = "$dsconfig"
 """A block of ours in the config: findings to ignore, and remarks."""
@@ -29,7 +29,7 @@ class Format(StrEnum):
     """Values handed over by a program; there is no text."""
 
 
-class Departure(NamedTuple):
+class JsonError(NamedTuple):
     """The first place where a text is not strict JSON, as Python's ``json`` sees it."""
 
     range: Range
@@ -52,12 +52,12 @@ class Document(NamedTuple):
 
     ``is_unreadable``: there is nothing to judge (missing, binary, too large, too deep).
     ``is_broken``: syntax errors; ``value`` is a guess, and rules should not judge it.
-    ``departure``: why programs that read strict JSON (transformers, accelerate) refuse the
-    text; None where they read it. ``has_mark``: the file starts with a byte order mark, which
+    ``json_error``: why programs that read strict JSON (transformers, accelerate) refuse the
+    text; None where they read it. ``has_bom``: the file starts with a byte order mark, which
     ``text`` leaves out. ``placeholders``: pointers whose value some other program
-    will fill in. ``holder``: the settings of the YAML that holds the config or names it,
-    ``held_by`` the name of one that names it.
-    ``is_made``: the config is what accelerate makes of that YAML.
+    will fill in. ``container``: the settings of the YAML that holds the config or names it,
+    ``named_in`` the name of one that names it.
+    ``is_generated``: the config is what accelerate makes of that YAML.
     """
 
     name: str
@@ -67,13 +67,13 @@ class Document(NamedTuple):
     spans: Mapping[str, Span] = MappingProxyType({})
     diagnostics: tuple[Diagnostic, ...] = ()
     placeholders: frozenset[str] = frozenset()
-    departure: Departure | None = None
-    has_mark: bool = False
+    json_error: JsonError | None = None
+    has_bom: bool = False
     is_unreadable: bool = False
     is_broken: bool = False
-    holder: Mapping[str, Any] = MappingProxyType({})
-    held_by: str | None = None
-    is_made: bool = False
+    container: Mapping[str, Any] = MappingProxyType({})
+    named_in: str | None = None
+    is_generated: bool = False
 
     @property
     def is_template(self) -> bool:
@@ -128,11 +128,13 @@ def unreadable(
 
 
 def too_deep() -> Diagnostic:
-    message = f"this is nested more than {DEEPEST} levels deep; Python's readers stop with an error"
+    message = (
+        f"this is nested more than {MAX_DEPTH} levels deep; Python's readers stop with an error"
+    )
     return findings.unreadable(message, "a config needs three or four levels")
 
 
-TELLING_KEYS = frozenset(
+DISTINCTIVE_KEYS = frozenset(
     (
         "train_batch_size",
         "train_micro_batch_size_per_gpu",
@@ -153,6 +155,6 @@ TELLING_KEYS = frozenset(
 """Top-level keys that other programs' configs seldom have."""
 
 
-def telling(keys: Iterable[object]) -> int:
+def count_distinctive(keys: Iterable[object]) -> int:
     """How many of the keys speak for a ds_config."""
-    return sum(isinstance(key, str) and key in TELLING_KEYS for key in keys)
+    return sum(isinstance(key, str) and key in DISTINCTIVE_KEYS for key in keys)

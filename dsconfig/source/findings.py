@@ -7,7 +7,7 @@ from dsconfig.source.pointer import split
 
 UNREADABLE = "DSC001"
 SYNTAX = "DSC002"
-HOLDS_NONE, NONE_INSIDE = "DSC009", "no-config-inside"
+NO_CONFIG, NO_CONFIG_NAME = "DSC009", "no-config-inside"
 NEVER_IGNORED = (UNREADABLE, SYNTAX)
 
 
@@ -108,14 +108,14 @@ def template(count: int) -> Diagnostic:
 
 def no_config_inside(message: str, help: str) -> Diagnostic:
     """A YAML or Python file that holds no ds_config."""
-    return Diagnostic(HOLDS_NONE, NONE_INSIDE, Effect.REFUSED, message, range=START, help=help)
+    return Diagnostic(NO_CONFIG, NO_CONFIG_NAME, Effect.REFUSED, message, range=START, help=help)
 
 
 def no_config_named(why: str = "it trains without DeepSpeed", key: str = "deepspeed") -> Diagnostic:
     """A trainer's YAML that names no file of a ds_config; ``key`` is the one that would."""
     message = f"this file names no ds_config: {why}"
     help = f"name a file under the key {key}, or leave this one out"
-    return Diagnostic(HOLDS_NONE, NONE_INSIDE, Effect.NOTE, message, range=START, help=help)
+    return Diagnostic(NO_CONFIG, NO_CONFIG_NAME, Effect.NOTE, message, range=START, help=help)
 
 
 def another_kind(name: str, effect: Effect, help: str) -> Diagnostic:

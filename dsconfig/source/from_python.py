@@ -11,17 +11,17 @@ from dsconfig.source.document import (
     Document,
     Format,
     broken,
+    count_distinctive,
     finish,
-    telling,
     too_deep,
     unreadable,
 )
 from dsconfig.source.pointer import escape
 from dsconfig.source.positions import LineIndex, Offsets, Spans
 
-LARGEST_POWER = 128
+MAX_EXPONENT = 128
 """Exponents above this are not worked out."""
-MOST_BITS = 4096
+MAX_BITS = 4096
 """Integers above this size are not worked out: no key of a config holds one."""
 OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda left, right: left + right,
@@ -107,10 +107,10 @@ class _Walker:
 
 def _is_too_large(kind: ast.operator, left: float, right: float) -> bool:
     """Whether to work an operation out would take longer than reading the file."""
-    if isinstance(kind, ast.Pow) and not 0 <= right <= LARGEST_POWER:
+    if isinstance(kind, ast.Pow) and not 0 <= right <= MAX_EXPONENT:
         return True
     bits = [each.bit_length() if isinstance(each, int) else 0 for each in (left, right)]
-    return (bits[0] * right if isinstance(kind, ast.Pow) else sum(bits)) > MOST_BITS
+    return (bits[0] * right if isinstance(kind, ast.Pow) else sum(bits)) > MAX_BITS
 
 
 def _float_call(node: ast.Call) -> float:
@@ -148,11 +148,13 @@ def document_from_python(text: str, name: str) -> Document:
 
 
 def _best_literal(tree: ast.Module) -> ast.Dict | None:
-    """The first of the literals with the most telling keys."""
+    """The first of the literals with the most count_distinctive keys."""
     best, most = None, 0
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
-            count = telling(key.value for key in node.keys if isinstance(key, ast.Constant))
+            count = count_distinctive(
+                key.value for key in node.keys if isinstance(key, ast.Constant)
+            )
             if count > most:
                 best, most = node, count
     return best

@@ -7,7 +7,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic, Fix, Range
 from dsconfig.source import findings
 from dsconfig.source.cursor import Parsed
-from dsconfig.source.document import Departure, Document, Format, finish, too_deep, unreadable
+from dsconfig.source.document import Document, Format, JsonError, finish, too_deep, unreadable
 from dsconfig.source.hjson import read_hjson
 from dsconfig.source.positions import LineIndex, Spans
 
@@ -21,31 +21,31 @@ PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 def document_from_text(
-    text: str, name: str, *, has_mark: bool = False, decoded: bool = False
+    text: str, name: str, *, has_bom: bool = False, decoded: bool = False
 ) -> Document:
     """Read HJSON text. ``decoded``: it came out of base64, where duplicate keys pass.
 
     A file is read with its line ends turned into LF, as Python's ``open`` does.
     """
     source = text if decoded or "\r" not in text else text.replace("\r\n", "\n").replace("\r", "\n")
-    parsed = read_hjson(source, skip_mark=not has_mark)
+    parsed = read_hjson(source, skip_mark=not has_bom)
     if parsed.too_deep:
         return unreadable(name, text, too_deep())
     placeholders: frozenset[str] = frozenset()
     if parsed.problems or parsed.bare_texts or any(mark in source for mark in PLACEHOLDER_MARKS):
         parsed, placeholders = templates.filled_in(source, parsed)
     spans = Spans(source, parsed.places)
-    departure = departure_from_json(f"\ufeff{source}" if has_mark else source)
+    json_error = json_error_in(f"\ufeff{source}" if has_bom else source)
     read = Document(
         name,
         parsed.value,
-        Format.BASE64 if decoded else Format.HJSON if departure else Format.JSON,
+        Format.BASE64 if decoded else Format.HJSON if json_error else Format.JSON,
         text,
         spans,
         tuple(_findings(parsed, spans, placeholders, in_file=not decoded)),
         placeholders,
-        departure,
-        has_mark,
+        json_error,
+        has_bom,
         is_broken=bool(parsed.problems) or parsed.is_blank,
     )
     return finish(read)
@@ -101,15 +101,15 @@ def _bare_text(spans: Spans, pointer: str, start: int, end: int) -> Iterator[Dia
         yield findings.swallowed_line(pointer, place, value, fix)
 
 
-def departure_from_json(text: str) -> Departure | None:
+def json_error_in(text: str) -> JsonError | None:
     """The first place that ``json.loads`` refuses; None where it reads the text."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
         place = LineIndex(text).range(error.pos, error.pos + 1)
-        return Departure(place, _why(text, error))
+        return JsonError(place, _why(text, error))
     except ValueError as error:  # an integer of more digits than Python reads
-        return Departure(LineIndex(text).range(0, 0), str(error))
+        return JsonError(LineIndex(text).range(0, 0), str(error))
     return None
 
 

@@ -20,26 +20,26 @@ from dsconfig.source.document import (
     Document,
     Format,
     broken,
+    count_distinctive,
     finish,
-    telling,
     too_deep,
     unreadable,
 )
-from dsconfig.source.kinds import ARGUMENTS, another_kind
+from dsconfig.source.file_kinds import ARGUMENTS, another_kind
 from dsconfig.source.pointer import escape
 from dsconfig.source.positions import LineIndex, Offsets, Spans
 
 Node = Any
 """A node of PyYAML, which has no types of its own."""
-HOLDERS = ("deepspeed_config_file", "deepspeed", "deepspeed_config", "ds_config")
+EMBEDDING_KEYS = ("deepspeed_config_file", "deepspeed", "deepspeed_config", "ds_config")
 """Keys below which a ds_config stands, or its path."""
 SUFFIXES = (".json", ".hjson", ".yaml", ".yml", ".py")
-BROUGHT_ALONG = frozenset(("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload"))
+BUILT_IN_CONFIGS = frozenset(("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload"))
 """What ms-swift takes for a file of its own where there is none of that name."""
 MERGE = "tag:yaml.org,2002:merge"
 FOLLOWED: ContextVar[frozenset[Path]] = ContextVar("FOLLOWED", default=frozenset())
 """Files that were named on the way to the text that is being read."""
-MOST_NODES = 200_000
+MAX_NODES = 200_000
 """Nodes after aliases are written out; more is an attack or an accident."""
 
 
@@ -68,7 +68,7 @@ def document_from_yaml(
         if _holds_itself(root, set(), set()):
             message = "an alias in this file stands inside of what it names, which has no end"
             return unreadable(name, text, findings.unreadable(message, "write the value out"))
-        if _size(root, {}) > MOST_NODES:
+        if _size(root, {}) > MAX_NODES:
             message = "the aliases in this file expand to more than any config needs"
             return unreadable(name, text, findings.unreadable(message, "write the values out"))
         _merge(root, set())
@@ -82,15 +82,17 @@ def document_from_yaml(
         if isinstance(error, RecursionError):
             return unreadable(name, text, too_deep())
         return unreadable(name, text, findings.unreadable(f"this is no YAML: {error}", "mend it"))
-    holder = cast("dict[str, Any]", whole) if isinstance(whole, dict) and node is not root else {}
+    container = (
+        cast("dict[str, Any]", whole) if isinstance(whole, dict) and node is not root else {}
+    )
     if node is None:
-        is_plugin = plugin_settings.is_launched_with(holder)
+        is_plugin = plugin_settings.is_launched_with(container)
         if is_plugin:
-            return _made(text, name, root, holder)
-        if plugin_settings.is_accelerate_config(holder, ()):
+            return _made(text, name, root, container)
+        if plugin_settings.is_accelerate_config(container, ()):
             return _unused(text, name, "deepspeed_config_file")
         entries = dict(_entries(root))
-        is_trainers = any(_is_nothing(entries.get(key)) for key in HOLDERS) or (
+        is_trainers = any(_is_nothing(entries.get(key)) for key in EMBEDDING_KEYS) or (
             not ARGUMENTS.marks.isdisjoint(entries)
         )
         if is_trainers:
@@ -102,10 +104,10 @@ def document_from_yaml(
     if node is root and another_kind(value) is ARGUMENTS:
         return _unused(text, name)
     if isinstance(value, str):
-        return _follow(text, name, value, place, read)._replace(holder=holder, held_by=name)
+        return _follow(text, name, value, place, read)._replace(container=container, named_in=name)
     found = _Found()
     _walk(node, "", (-1, -1), text, found)
-    return _finished(text, name, value, found)._replace(holder=holder)
+    return _finished(text, name, value, found)._replace(container=container)
 
 
 def _made(text: str, name: str, root: Node, launch: dict[str, Any]) -> Document:
@@ -120,7 +122,7 @@ def _made(text: str, name: str, root: Node, launch: dict[str, Any]) -> Document:
     value = plugin_settings.made_by_launch(launch)
     if "/mixed_precision" in places:
         places.update({f"/{block}": places["/mixed_precision"] for block in ("bf16", "fp16")})
-    return _finished(text, name, value, found)._replace(holder=launch, is_made=True)
+    return _finished(text, name, value, found)._replace(container=launch, is_generated=True)
 
 
 def _finished(text: str, name: str, value: Any, found: _Found) -> Document:
@@ -142,12 +144,12 @@ def _config_node(root: Node) -> Node:
         if plugin_settings.is_accelerate_config(entries, block):
             named = block.get("deepspeed_config_file")
             return named if named and _is_path(named, "deepspeed_config_file") else None
-        if node is root and any(_is_nothing(entries.get(key)) for key in HOLDERS):
+        if node is root and any(_is_nothing(entries.get(key)) for key in EMBEDDING_KEYS):
             return None
         # ``{name: deepspeed, config_file: ds.json}`` is a choice of backends.
         name = entries.get("name")
         is_chosen = name is not None and name.value == "deepspeed"
-        for key in (*HOLDERS, "config_file") if is_chosen else HOLDERS:
+        for key in (*EMBEDDING_KEYS, "config_file") if is_chosen else EMBEDDING_KEYS:
             held = entries.get(key)
             if held is None:
                 continue
@@ -165,14 +167,14 @@ def _config_node(root: Node) -> Node:
             for key, held in entries.items()
             if key not in ("bf16", "fp16") or held.id == "mapping"
         )
-        if telling(names) >= least and plugin_settings.OWN.isdisjoint(entries):
+        if count_distinctive(names) >= least and plugin_settings.OWN.isdisjoint(entries):
             return node
         waiting += (
             child
             for child in entries.values()
             if child.id == "mapping" and id(child) not in searched
         )
-        if len(waiting) > MOST_NODES:
+        if len(waiting) > MAX_NODES:
             break
     return None
 
@@ -186,7 +188,7 @@ def _is_path(node: Node, key: str) -> bool:
 def _is_called_so(node: Node) -> bool:
     """Whether a text is a file's name wherever it stands: ``deepspeed: 1`` is also of others."""
     target = str(node.value)
-    return target.endswith(SUFFIXES) or bool(templates.WHOLE.search(target))
+    return target.endswith(SUFFIXES) or bool(templates.PLACEHOLDER.search(target))
 
 
 def _is_nothing(node: Node | None) -> bool:
@@ -300,9 +302,9 @@ def _follow(
             if path.is_file():
                 return _read_once(text, name, path, read)
     why = None
-    if target in BROUGHT_ALONG:
+    if target in BUILT_IN_CONFIGS:
         why = f'"{target}" is a config that ms-swift brings along'
-    elif templates.WHOLE.search(target):
+    elif templates.PLACEHOLDER.search(target):
         why = f"another program writes a path for {target}"
     if why is not None:
         return unreadable(name, text, findings.no_config_named(why), Format.YAML)

@@ -10,7 +10,7 @@ from typing import Any
 
 from dsconfig.source import pointer as pointers
 from dsconfig.source.cursor import Cursor, Frame, Parsed
-from dsconfig.source.pointer import DEEPEST
+from dsconfig.source.pointer import MAX_DEPTH
 from dsconfig.source.tokens import (
     PUNCTUATION,
     WORDS,
@@ -49,7 +49,7 @@ PLAIN_ITEM = re.compile(
     r"""[ \t\n\r]*(?:,|(?=\]))"""
 )
 """An item of a list, likewise."""
-MOST_PLACED = 1000
+MAX_PLACED = 1000
 """Items of one list that have a place of their own; those behind have that of the list."""
 
 
@@ -108,7 +108,7 @@ class Parser(Cursor):
     def fill(self) -> None:
         """Read items until every open container is closed or the text ends."""
         while self.stack:
-            if len(self.stack) > DEEPEST:
+            if len(self.stack) > MAX_DEPTH:
                 self.out.too_deep = True
                 return
             frame = self.stack[-1]
@@ -168,7 +168,7 @@ class Parser(Cursor):
             else:
                 items.append(WORDS[word] if word in WORDS else int(word))
                 start, end = found.span(2)
-            if len(items) <= MOST_PLACED:
+            if len(items) <= MAX_PLACED:
                 places[f"{pointer}/{len(items) - 1}"] = (-1, -1, start, end)
             self.at = found.end()
             found = match(self.text, self.at)
@@ -188,7 +188,7 @@ class Parser(Cursor):
             self.at += 1
             return
         index = len(frame.items)
-        is_placed = frame.pointer is not None and (index < MOST_PLACED or mark in "{[")
+        is_placed = frame.pointer is not None and (index < MAX_PLACED or mark in "{[")
         self.value(frame, index, f"{frame.pointer}/{index}" if is_placed else None, -1, -1)
 
     def member(self, frame: Frame) -> None:

@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from dsconfig.source.document import Document, Span
-from dsconfig.source.pointer import DEEPEST, from_dotted, is_block, is_list, is_too_deep, split
+from dsconfig.source.pointer import MAX_DEPTH, from_dotted, is_block, is_list, is_too_deep, split
 
 
 def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
@@ -27,7 +27,7 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
         pointer = from_dotted(path.strip())
         _put(value, pointer, parse_value(text), override)
         if is_too_deep(value):
-            raise ValueError(f"--set {override[:40]}...: this is more than {DEEPEST} levels deep")
+            raise ValueError(f"--set {override[:40]}...: this is more than {MAX_DEPTH} levels deep")
         spans = {
             at: span
             for at, span in spans.items()

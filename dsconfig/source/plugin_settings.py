@@ -98,14 +98,14 @@ DEEPSPEED = "DEEPSPEED"
 LOCAL = "LOCAL_MACHINE"
 """The ``compute_environment`` in which DeepSpeed is launched."""
 
-TELLING = frozenset(("compute_environment", "distributed_type", "main_training_function"))
+DISTINCTIVE = frozenset(("compute_environment", "distributed_type", "main_training_function"))
 """Names by which a YAML is known as accelerate's: nobody else has them."""
 
 
 def is_accelerate_config(names: Iterable[str], block: Iterable[str]) -> bool:
     """Whether a YAML with these names, and these in its ``deepspeed_config``, is accelerate's."""
     names, block = frozenset(names), frozenset(block)
-    if TELLING & names or len(TOP_LEVEL & names) > 2:
+    if DISTINCTIVE & names or len(TOP_LEVEL & names) > 2:
         return True
     return "deepspeed_config" in names and (block <= KNOWN or bool(block & OWN))
 

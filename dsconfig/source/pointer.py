@@ -75,14 +75,14 @@ def copied(value: Any) -> Any:
     return [copied(child) for child in value] if is_list(value) else value
 
 
-DEEPEST = 400
+MAX_DEPTH = 400
 """Levels of nesting that are read. ``hjson`` and ``json`` give up at Python's own limit."""
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether plain data has more than ``DEEPEST`` levels, as what contains itself always has."""
+    """Whether plain data has more than ``MAX_DEPTH`` levels, as what contains itself always has."""
     level: list[Any] = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         # Parts that several places share are looked at once for each level.
         shared = {id(part): part for holder in level for part in _parts(holder)}
         level = [part for part in shared.values() if _is_container(part)]
@@ -91,12 +91,12 @@ def is_too_deep(value: Any) -> bool:
     return True
 
 
-MOST_PARTS = 1_000_000
+MAX_VALUES = 1_000_000
 """Values of one config, those that several places share counted at each."""
 
 
 def is_too_large(value: Any) -> bool:
-    """Whether plain data, no deeper than ``DEEPEST``, has more than ``MOST_PARTS`` values."""
+    """Whether plain data, no deeper than ``MAX_DEPTH``, has more than ``MAX_VALUES`` values."""
     sizes: dict[int, int] = {}
 
     def size(part: Any) -> int:
@@ -106,30 +106,30 @@ def is_too_large(value: Any) -> bool:
             sizes[id(part)] = 1 + sum(map(size, _parts(part)))
         return sizes[id(part)]
 
-    return size(value) > MOST_PARTS
+    return size(value) > MAX_VALUES
 
 
 _NAMES = {True: "true", False: "false", None: "null"}
 
 
-def plainly(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Plain data as JSON would have it: ``{1: ...}`` is ``{"1": ...}``, an array is a list.
 
     What is so already is returned itself.
     """
     if isinstance(value, Mapping):
         items = cast(Mapping[Any, Any], value)
-        named = {_name(key): plainly(child) for key, child in items.items()}
+        named = {_name(key): to_plain(child) for key, child in items.items()}
         kept = all(key in items and items[key] is child for key, child in named.items())
         return items if kept and len(named) == len(items) else named
     if isinstance(value, list | tuple):
         parts = cast(list[Any], value)
-        made = [plainly(part) for part in parts]
+        made = [to_plain(part) for part in parts]
         kept = all(part is child for part, child in zip(parts, made, strict=True))
         return parts if kept else made
     # Comparing an array with anything gives an array, which is neither true nor false.
     if getattr(value, "ndim", 0):
-        return value.tolist() if value.size <= MOST_PARTS else str(value)
+        return value.tolist() if value.size <= MAX_VALUES else str(value)
     return value
 
 

@@ -13,21 +13,21 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic
 from dsconfig.source import findings
 from dsconfig.source.document import Document, Format, unreadable
+from dsconfig.source.file_kinds import ARGUMENTS, LAUNCH, another_kind
 from dsconfig.source.from_text import document_from_text
-from dsconfig.source.kinds import ARGUMENTS, LAUNCH, another_kind
 from dsconfig.source.pointer import (
-    DEEPEST,
-    MOST_PARTS,
+    MAX_DEPTH,
+    MAX_VALUES,
     is_block,
     is_too_deep,
     is_too_large,
-    plainly,
+    to_plain,
 )
 
 with lazy_imports():
     from dsconfig.source import from_python, from_yaml
 
-LARGEST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 """Inputs above this size (64 MiB) are refused; a ds_config has some kilobytes."""
 
 WORDS = {
@@ -49,10 +49,10 @@ BY_SUFFIX = {
 
 
 class Text(NamedTuple):
-    """Text that was found. ``has_mark`` says that a byte order mark was taken off."""
+    """Text that was found. ``has_bom`` says that a byte order mark was taken off."""
 
     content: str
-    has_mark: bool = False
+    has_bom: bool = False
 
 
 def read(
@@ -83,13 +83,13 @@ def read(
 def document_from_dict(config: Mapping[str, Any], name: str) -> Document:
     """A config that a program built: no text, no positions."""
     if is_too_deep(config):
-        message = f"this dict is nested more than {DEEPEST} levels deep, or contains itself"
+        message = f"this dict is nested more than {MAX_DEPTH} levels deep, or contains itself"
         why = findings.unreadable(message, "a config needs three or four levels")
         return unreadable(name, None, why)
     if is_too_large(config):
-        message = f"this dict has more than {MOST_PARTS:,} values, shared ones counted each time"
+        message = f"this dict has more than {MAX_VALUES:,} values, shared ones counted each time"
         return unreadable(name, None, findings.unreadable(message, "a config has some dozens"))
-    return Document(name=name, value=dict(plainly(config)), format=Format.DICT)
+    return Document(name=name, value=dict(to_plain(config)), format=Format.DICT)
 
 
 def _read_string(source: str, name: str | None, wanted: Format | None) -> Document:
@@ -105,7 +105,7 @@ def _read_string(source: str, name: str | None, wanted: Format | None) -> Docume
     if content.strip() and os.path.exists(Path(source)):  # noqa: PTH110
         return _read_path(Path(source), name, wanted)
     if is_text:
-        return _from_origin(Text(content, has_mark=mark), name or "<text>", wanted)
+        return _from_origin(Text(content, has_bom=mark), name or "<text>", wanted)
     return _decode_base64(source, name) or _read_path(Path(source), name, wanted)
 
 
@@ -132,7 +132,7 @@ def _from_origin(found: Text | Diagnostic, name: str, wanted: Format | None) -> 
         return from_yaml.document_from_yaml(found.content, name, read)
     if wanted is Format.PYTHON:
         return from_python.document_from_python(found.content, name)
-    document = document_from_text(found.content, name, has_mark=found.has_mark)
+    document = document_from_text(found.content, name, has_bom=found.has_bom)
     if document.format is Format.JSON and _names_a_config(document):
         return from_yaml.document_from_yaml(found.content, name, read, is_json=True)
     return document
@@ -142,7 +142,9 @@ def _names_a_config(document: Document) -> bool:
     """Whether this is the JSON of a trainer or of accelerate that says where a config is."""
     held = document.value if is_block(document.value) else {}
     kind = another_kind(held)
-    return kind is LAUNCH or (kind is ARGUMENTS and any(key in held for key in from_yaml.HOLDERS))
+    return kind is LAUNCH or (
+        kind is ARGUMENTS and any(key in held for key in from_yaml.EMBEDDING_KEYS)
+    )
 
 
 def _decode_base64(source: str, name: str | None) -> Document | None:
@@ -166,7 +168,7 @@ def read_path(path: Path) -> Text | Diagnostic:
             message = "this is a directory, not a config"
             return findings.unreadable(message, "name a file in it, or validate it whole")
         with path.open("rb") as file:
-            data = file.read(LARGEST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         return _failure(error)
     return decode(data)
@@ -175,15 +177,15 @@ def read_path(path: Path) -> Text | Diagnostic:
 def read_stdin() -> Text | Diagnostic:
     """The text on standard input."""
     try:
-        return decode(sys.stdin.buffer.read(LARGEST_BYTES + 1))
+        return decode(sys.stdin.buffer.read(MAX_BYTES + 1))
     except (OSError, ValueError, AttributeError) as error:
         return _failure(error)
 
 
 def decode(data: bytes) -> Text | Diagnostic:
     """UTF-8 text without its byte order mark."""
-    if len(data) > LARGEST_BYTES:
-        limit = LARGEST_BYTES // 2**20
+    if len(data) > MAX_BYTES:
+        limit = MAX_BYTES // 2**20
         message = f"this is larger than {limit} MiB, so it is no config"
         return findings.unreadable(message, "name the config itself")
     try:
@@ -191,7 +193,7 @@ def decode(data: bytes) -> Text | Diagnostic:
     except UnicodeDecodeError as error:
         return _not_text(data, error)
     mark = text.startswith("\ufeff")
-    return Text(text[1:] if mark else text, has_mark=mark)
+    return Text(text[1:] if mark else text, has_bom=mark)
 
 
 def _not_text(data: bytes, error: UnicodeDecodeError) -> Diagnostic:

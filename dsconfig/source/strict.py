@@ -13,14 +13,14 @@ from dsconfig.source.from_text import PYTHON_WORDS
 from dsconfig.source.pointer import copied, is_block, is_list
 from dsconfig.source.positions import LineIndex
 
-MOST_STEPS = 400
+MAX_STEPS = 400
 """Departures of one file that are mended."""
 _WORD = re.compile(r"[A-Za-z]+")
 
 
 def as_json_reads(document: Document) -> Any:
     """The values with the numbers that Python's ``json`` makes: 1.0 and 5e8 stay floats there."""
-    if document.text is None or document.departure is not None or document.is_broken:
+    if document.text is None or document.json_error is not None or document.is_broken:
         return copied(document.value)
     try:
         return _numbers_of(document.value, json.loads(document.text))
@@ -45,7 +45,7 @@ def strict_fix(document: Document) -> Fix | None:
     Safe where only commas and quotes change; comments are lost, and somebody may want them.
     """
     text = document.text
-    if text is None or document.departure is None or "\r" in text or document.has_mark:
+    if text is None or document.json_error is None or "\r" in text or document.has_bom:
         return None
     try:
         mended, lost = _mended(text)
@@ -60,7 +60,7 @@ def strict_fix(document: Document) -> Fix | None:
 def _mended(text: str) -> tuple[str | None, bool]:
     """The text as strict JSON, or None; and whether a comment was taken out."""
     lost = False
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         try:
             json.loads(text)
         except json.JSONDecodeError as error:

@@ -13,7 +13,7 @@ MARKED = re.compile(
     r"|(?<![\w$])\$[A-Za-z_]\w*|%\(\w+\)[sdf]|@[A-Z_]+@|__[A-Z][A-Z_]+__"
 )
 """The usual forms: shell, Jinja, ERB, Python's %, CMake."""
-WHOLE = re.compile(rf"(?:{MARKED.pattern}|<[A-Za-z][\w -]*>)")
+PLACEHOLDER = re.compile(rf"(?:{MARKED.pattern}|<[A-Za-z][\w -]*>)")
 CAPITALS = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*,?")
 NAME = re.compile(r"(?!(?:True|False|None),?$)[A-Za-z]\w*_\w*,?")
 """A bare name with an underscore, which is a placeholder in a file that has others."""
@@ -40,9 +40,9 @@ def is_placeholder(text: str, *, is_bare: bool, key_is_quoted: bool = True) -> b
     if "${" in text or "{{" in text:
         return True
     if not is_bare:
-        return WHOLE.fullmatch(text) is not None
+        return PLACEHOLDER.fullmatch(text) is not None
     token = text.rstrip(", \t")
-    if WHOLE.fullmatch(token):
+    if PLACEHOLDER.fullmatch(token):
         return True
     if not CAPITALS.fullmatch(text) or token in NO_PLACEHOLDERS or len(token) < 2:
         return False

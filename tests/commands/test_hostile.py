@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.source.pointer import DEEPEST
+from dsconfig.source.pointer import MAX_DEPTH
 
 ESCAPE, DIRECTION = "\x1b[31mX\x1b]0;t\x07", "\u202eabc\u2066"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -160,7 +160,7 @@ def test_no_model_has_so_many_parameters(count: str, command: str, tmp_path: Pat
 def test_an_override_may_not_go_deeper_than_a_file(levels: int, tmp_path: Path) -> None:
     file = written(tmp_path, "ds.json", CLEAN)
     done = run("validate", file, "--set", f"{'a.' * levels}a=1")
-    assert done.returncode == 2 and str(DEEPEST) in done.stderr
+    assert done.returncode == 2 and str(MAX_DEPTH) in done.stderr
 
 
 def test_an_argument_may_be_longer_than_a_name() -> None:

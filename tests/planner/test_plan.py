@@ -7,7 +7,7 @@ import pytest
 import dsconfig
 from dsconfig import DeviceFacts, Facts, Plan
 from dsconfig.facts import gather
-from dsconfig.planner.making import PlanError, mesh_of
+from dsconfig.planner.build import PlanError, mesh_of
 from dsconfig.runtimes.effective import Zero
 
 CONFIG = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import dsconfig
 from dsconfig import ModelTree, Plan
 from dsconfig.facts import gather
-from dsconfig.planner.making import PlanError
+from dsconfig.planner.build import PlanError
 from dsconfig.planner.plan import is_plan
 from dsconfig.schema import Version
 from resolver.strategies import configs, wide, worlds

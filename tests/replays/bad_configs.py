@@ -74,7 +74,7 @@ def _source(row: dict[str, Any]) -> Any:
 
         text = row["config"]
         mark = text.startswith("\ufeff")
-        return document_from_text(text.removeprefix("\ufeff"), row["name"], has_mark=mark)
+        return document_from_text(text.removeprefix("\ufeff"), row["name"], has_bom=mark)
     return _decoded(row["config"])
 
 

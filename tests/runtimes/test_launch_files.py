@@ -172,7 +172,7 @@ def test_holders_within_holders_take_no_longer_for_each(tmp_path: Path) -> None:
 def test_accumulation_and_clipping_alone_are_settings_of_the_plugin(tmp_path: Path) -> None:
     path = plugin(tmp_path, "gradient_accumulation_steps: 4", "gradient_clipping: 1.0")
     document = dsconfig.read(path)
-    assert document.is_made and document.value["zero_optimization"]["stage"] == 2
+    assert document.is_generated and document.value["zero_optimization"]["stage"] == 2
     assert not codes(dsconfig.validate(document, runtime="accelerate"))
 
 

@@ -150,18 +150,18 @@ def test_the_module_names_what_it_has() -> None:
 
 def test_the_written_key_index_leads_to_keys() -> None:
     paths = [
-        path for name in key_index.declared()["blocks_with"] for path in key_index.places_of(name)
+        path for name in key_index.declared()["blocks_with"] for path in key_index.paths_of(name)
     ]
     assert ("zero_optimization", "overlap_comm") in paths
     assert ("zero_optimization", "max_live_parameters") in paths  # an alias
     for path in paths:
         found = find(path)
         assert found is not None and found.status is KeyStatus.LIVE
-        assert found.until is None and key_index.lives(path)
+        assert found.until is None and key_index.is_live(path)
 
 
 @pytest.mark.parametrize(
     "path", [("amp",), ("amp", "enabled"), ("overlap_comm",), ("zero_optimization", "grad_hooks")]
 )
 def test_a_key_that_left_or_stands_elsewhere_does_not_live_there(path: tuple[str, ...]) -> None:
-    assert not key_index.lives(path)
+    assert not key_index.is_live(path)

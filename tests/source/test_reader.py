@@ -5,7 +5,7 @@ import pytest
 from dsconfig.report import Position
 from dsconfig.source import Document, read
 from dsconfig.source.from_text import document_from_text
-from dsconfig.source.hjson import DEEPEST, read_hjson
+from dsconfig.source.hjson import MAX_DEPTH, read_hjson
 from mutants import texts
 
 
@@ -129,7 +129,7 @@ def test_nesting_has_a_limit_that_is_told(opener: str) -> None:
 
 
 def test_sensible_nesting_is_read() -> None:
-    depth = DEEPEST - 1
+    depth = MAX_DEPTH - 1
     assert read_hjson("[" * depth + "]" * depth).problems == []
 
 
@@ -151,8 +151,8 @@ def test_sensible_nesting_is_read() -> None:
     ],
 )
 def test_what_strict_json_refuses_has_a_name(text: str, what: str | None) -> None:
-    departure = read(text, format="hjson").departure
-    assert (departure.message if departure else None) == what
+    json_error = read(text, format="hjson").json_error
+    assert (json_error.message if json_error else None) == what
 
 
 def test_unquoted_text_that_takes_the_rest_of_its_line() -> None:

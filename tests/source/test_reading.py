@@ -65,8 +65,8 @@ def test_a_byte_order_mark_is_taken_off(tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
     file.write_bytes(b"\xef\xbb\xbf" + CONFIG.encode())
     document = read(file)
-    assert document.has_mark and document.text == CONFIG
-    assert document.departure and document.departure.message == "a byte order mark"
+    assert document.has_bom and document.text == CONFIG
+    assert document.json_error and document.json_error.message == "a byte order mark"
     file.write_bytes(b"\xef\xbb\xbf\xef\xbb\xbf" + CONFIG.encode())
     assert read(file).is_broken
 
@@ -110,7 +110,7 @@ def test_a_file_without_permission(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "LARGEST_BYTES", 10)
+    monkeypatch.setattr(reading, "MAX_BYTES", 10)
     file = tmp_path / "x.json"
     file.write_text(CONFIG)
     assert "larger than" in only(read(file))

@@ -117,7 +117,7 @@ def test_the_config_is_found_beside_the_file_and_has_no_error(name: str, tmp_pat
     path = tmp_path / "train.yaml"
     path.write_text(NAMING[name])
     document = dsconfig.read(path)
-    assert document.value == FILLED and document.holder
+    assert document.value == FILLED and document.container
     facts = dsconfig.gather(world_size=8)
     assert not dsconfig.validate(document, facts, runtime="transformers").errors
     found = dsconfig.resolve(document, facts, runtime="transformers")
@@ -147,7 +147,7 @@ def test_arguments_in_json_are_read_as_those_in_yaml(tmp_path: Path) -> None:
     path = tmp_path / "args.json"
     path.write_text(json.dumps({**ARGUMENTS, "deepspeed": "ds.json"}))
     document = dsconfig.read(path)
-    assert document.value == FILLED and document.held_by == str(path)
+    assert document.value == FILLED and document.named_in == str(path)
     found = dsconfig.resolve(document, dsconfig.gather(world_size=2), runtime="transformers")
     assert found.ok and found.config["train_batch_size"] == 8
     for deepspeed in (None, "zero2", "${DEEPSPEED}"):
@@ -161,7 +161,7 @@ def test_a_launch_file_in_json_is_one_of_accelerate(tmp_path: Path) -> None:
     launch = {"distributed_type": "DEEPSPEED", "num_processes": 2}
     path.write_text(json.dumps({**launch, "deepspeed_config": {"zero_stage": 3}}))
     document = dsconfig.read(path)
-    assert document.is_made and document.value["zero_optimization"]["stage"] == 3
+    assert document.is_generated and document.value["zero_optimization"]["stage"] == 3
     assert not dsconfig.validate(document, runtime="accelerate").errors
 
 

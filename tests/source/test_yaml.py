@@ -108,7 +108,7 @@ num_processes: 8
 
 def test_plugin_settings_are_the_config_that_accelerate_makes_of_them() -> None:
     document = document_from_yaml(PLUGIN, "x.yaml", read)
-    assert not document.diagnostics and document.is_made
+    assert not document.diagnostics and document.is_generated
     # The launcher hands no path on, so that the plugin takes the word none for it.
     assert document.value["zero_optimization"] == {
         "stage": 3,
@@ -118,4 +118,4 @@ def test_plugin_settings_are_the_config_that_accelerate_makes_of_them() -> None:
     }
     place = document.range("/zero_optimization/offload_param/device")
     assert place and (place.start.line, place.start.column) == (7, 25)
-    assert document.holder["num_processes"] == 8
+    assert document.container["num_processes"] == 8

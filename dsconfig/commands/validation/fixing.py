@@ -75,7 +75,7 @@ def _apply(state: Fixed, mended: Sequence[Diagnostic], validator: Validator) -> 
     text, count = apply_fixes(before.text or "", fixes)
     if text == before.text:
         return None
-    read = document_from_text(text, before.name, has_mark=before.has_mark)
+    read = document_from_text(text, before.name, has_bom=before.has_bom)
     report = validator.validate(read)
     less_readable = _reader_codes(read) - _reader_codes(before)
     broken = read.is_broken > before.is_broken
@@ -148,7 +148,7 @@ def repair(
             sys.stdout.write(after.document.text or "")
         elif after.count:
             was, text = (
-                (BYTE_ORDER_MARK if each.has_mark else "") + (each.text or "")
+                (BYTE_ORDER_MARK if each.has_bom else "") + (each.text or "")
                 for each in (before, after.document)
             )
             writing.rewrite(Path(before.name), was.encode(), text)

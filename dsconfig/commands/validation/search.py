@@ -13,7 +13,7 @@ with lazy_imports():
     from dsconfig.checks.keys import is_comment
     from dsconfig.schema import known_names
     from dsconfig.source import kinds, read
-    from dsconfig.source.findings import HOLDS_NONE
+    from dsconfig.source.findings import NO_CONFIG
 
 NAMES = (
     "ds_config*.*json",
@@ -64,9 +64,9 @@ def _looks_like_config(path: Path) -> bool:
 def _is_config(path: Path) -> bool:
     """Whether a file holds a config or names one, mistakes and all."""
     document = read(path)
-    if any(found.code == HOLDS_NONE for found in document.diagnostics):
+    if any(found.code == NO_CONFIG for found in document.diagnostics):
         return False
-    if document.holder or document.is_unreadable or document.is_broken:
+    if document.container or document.is_unreadable or document.is_broken:
         return True
     config = cast("dict[str, Any]", document.value)
     if kinds.another_kind(config) is not None:

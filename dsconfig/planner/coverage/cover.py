@@ -8,7 +8,7 @@ from dsconfig.planner.coverage import optimizer, other_engines, reporting, train
 from dsconfig.planner.coverage.rules import OFF, Rule, decide, inert
 from dsconfig.planner.plan import Coverage, Status
 from dsconfig.runtimes.effective import Effective
-from dsconfig.schema.key_index import lives, own_path
+from dsconfig.schema.key_index import canonical_path, is_live
 from dsconfig.source.document import OWN_KEYS
 from dsconfig.source.pointer import escape, is_block, lookup, split
 
@@ -55,7 +55,7 @@ def _may_refuse(path: tuple[str, ...], value: Any) -> bool:
         return False
     rule = _rule_at(path)
     if rule is None:
-        return lives(path)
+        return is_live(path)
     return any(case.status is Status.REFUSED for case in rule) and not (
         rule[0].when is OFF and rule[0].status is not Status.REFUSED and not value
     )
@@ -82,7 +82,7 @@ def _fate(pointer: str, value: Any, effective: Effective) -> tuple[Status, str]:
             return Status.HONOURED, f"{block} stays off"
         return Status.INERT, f"{block}.enabled is false"
     rule = _rule_at(path)
-    if rule is None and not lives(path):
+    if rule is None and not is_live(path):
         return Status.INERT, "no release of DeepSpeed reads such a key, and nothing here does"
     if rule is None:
         return Status.REFUSED, "no rule of this engine covers it; remove the key"
@@ -92,7 +92,7 @@ def _fate(pointer: str, value: Any, effective: Effective) -> tuple[Status, str]:
 
 def _rule_at(path: tuple[str, ...]) -> Rule | None:
     """None for a name with a dot, which is no key's."""
-    return None if any("." in name for name in path) else rule_of(".".join(own_path(path)))
+    return None if any("." in name for name in path) else rule_of(".".join(canonical_path(path)))
 
 
 @lru_cache(maxsize=1024)

@@ -30,9 +30,9 @@ def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) ->
         with errors_at("sequence_parallel_size"):
             size = batch.ranks_sharing(size, config["sequence_parallel_size"])
     for step in ORDER:
-        _refuse_unmet(read, step.by_hand)
+        _refuse_unmet(read, step.checks)
         _typed(outcome, read.reading, step.by_model)
-        _refuse_breaches(read, (*step.by_hand, *step.by_model))
+        _refuse_breaches(read, (*step.checks, *step.by_model))
         if step.then is not None:
             step.then(outcome, version)
     _refuse_unmet(read, None)
@@ -53,7 +53,7 @@ def _refuse_breaches(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
 
 def _refuse_unmet(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
     """Keys that are read by hand, below the given roots (None: all of them)."""
-    for path, wanted in read.unmet.items():
+    for path, wanted in read.failed_check.items():
         if path[0] in _REPLAYED or (roots is not None and path[0] not in roots):
             continue
         if not wanted.late:
@@ -126,7 +126,7 @@ def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | Non
 def _convert(outcome: Replay, path: tuple[str, ...], values: Mapping[str, Any]) -> None:
     """Put in place what the models of a block made of the values: ``"2"`` and 2.0 become 2."""
     block, place = reading.typed_block(path), value_at(outcome.config, path)
-    if not is_block(place) or block is None or not block.owner.life.is_closed_at(NEWEST):
+    if not is_block(place) or block is None or not block.owner.history.is_closed_at(NEWEST):
         return
     for key, written in list(place.items()):
         known = reading.field_in(block, key)
@@ -189,31 +189,31 @@ def _max_grad_norm(config: dict[str, Any]) -> None:
 class Step(NamedTuple):
     """A stretch of the parser: keys read by hand, blocks with a model, and a check of its own."""
 
-    by_hand: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
     by_model: tuple[str, ...] = ()
     then: Callable[[Replay, Version], None] | None = None
 
 
 ORDER = (
-    Step(by_hand=("communication_data_type",)),
-    Step(by_hand=("seq_parallel_communication_data_type",)),
-    Step(by_hand=("gradient_allreduce_op",)),
+    Step(checks=("communication_data_type",)),
+    Step(checks=("seq_parallel_communication_data_type",)),
+    Step(checks=("gradient_allreduce_op",)),
     Step(by_model=("zero_optimization",)),
-    Step(by_hand=("activation_checkpointing",), by_model=("comms_logger",)),
+    Step(checks=("activation_checkpointing",), by_model=("comms_logger",)),
     Step(by_model=MONITORS),
     Step(by_model=("fp16",)),
     Step(by_model=("bf16", "bfloat16")),
-    Step(by_hand=("torch_autocast",), then=_optimizer_and_scheduler),
+    Step(checks=("torch_autocast",), then=_optimizer_and_scheduler),
     Step(then=_clock),
-    Step(by_hand=("autotuning",), by_model=("hybrid_engine",)),
-    Step(by_hand=("pipeline",)),
-    Step(by_hand=("data_efficiency",)),
-    Step(by_hand=("checkpoint",)),
-    Step(by_hand=("data_types",)),
-    Step(by_hand=("aio",), by_model=("weight_quantization",)),
+    Step(checks=("autotuning",), by_model=("hybrid_engine",)),
+    Step(checks=("pipeline",)),
+    Step(checks=("data_efficiency",)),
+    Step(checks=("checkpoint",)),
+    Step(checks=("data_types",)),
+    Step(checks=("aio",), by_model=("weight_quantization",)),
     Step(by_model=("compile",)),
-    Step(by_hand=("timers",), by_model=("timers",)),
+    Step(checks=("timers",), by_model=("timers",)),
     Step(by_model=("tensor_parallel",)),
-    Step(by_hand=("expert_parallel",)),
+    Step(checks=("expert_parallel",)),
 )
 """The order in which DeepSpeedConfig goes: of several faults it reports the first."""

@@ -4,10 +4,10 @@ from typing import Any
 
 from dsconfig.runtimes.behavior.replay import Replay, ReplayStop, errors_at
 from dsconfig.runtimes.built import optimizer_built
-from dsconfig.schema.by_hand import DTYPE_OF_NAME
 from dsconfig.schema.catalogue import find
-from dsconfig.schema.former import bf16_block
+from dsconfig.schema.former_names import bf16_block
 from dsconfig.schema.schedules import SCHEDULES
+from dsconfig.schema.value_checks import DTYPE_OF_NAME
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import ABSENT, is_block, is_list, value_at
 
@@ -67,7 +67,7 @@ def _dtype(config: dict[str, Any], name: str, version: Version) -> str | None:
     if value in (ABSENT, None):
         return None
     known = find(path)
-    if known is not None and known.unmet(value, version):
+    if known is not None and known.failed_check(value, version):
         raise ReplayStop("ValueError", f"{value!r} is not a dtype", ".".join(path), late=True)
     return DTYPE_OF_NAME.get(value)
 

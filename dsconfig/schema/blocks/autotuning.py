@@ -2,9 +2,9 @@
 
 from typing import Any, Literal
 
-from dsconfig.schema.by_hand import A_BLOCK_OR_NULL, A_DIRECTORY
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import Integer
+from dsconfig.schema.value_checks import A_BLOCK_OR_NULL, A_DIRECTORY
 
 
 class ModelInfo(Block, since="0.5.7"):
@@ -31,13 +31,13 @@ class Autotuning(Block, since="0.5.7"):
         "autotuning_results",
         "Directory of the results; not empty.",
         was={"0.7.5": None},
-        by_hand=(A_DIRECTORY,),
+        checks=(A_DIRECTORY,),
     )
     exps_dir: str = key(
         "autotuning_exps",
         "Directory of the experiments; not empty.",
         was={"0.7.5": None},
-        by_hand=(A_DIRECTORY,),
+        checks=(A_DIRECTORY,),
     )
     overwrite: bool = key(True, "Overwrites earlier experiments.")
     start_profile_step: Integer = key(3, "First measured step.", unit="steps")
@@ -59,4 +59,4 @@ class Autotuning(Block, since="0.5.7"):
     num_tuning_micro_batch_sizes: Integer = key(3, "Micro batches to try.")
     mp_size: Integer = key(1, "Model-parallel degree.")
     model_info_path: str | None = key(None, "File with measured facts about the model.")
-    model_info: ModelInfo | None = key(None, "Facts about the model.", by_hand=(A_BLOCK_OR_NULL,))
+    model_info: ModelInfo | None = key(None, "Facts about the model.", checks=(A_BLOCK_OR_NULL,))

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from dsconfig.schema.by_hand import A_BLOCK, A_BLOCK_OR_NULL, ZERO_OR_ONE, one_of
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.markers import AnyCase
 from dsconfig.schema.types import Integer, OrAbsent, OrAuto
+from dsconfig.schema.value_checks import A_BLOCK, A_BLOCK_OR_NULL, ZERO_OR_ONE, one_of
 
 
 class ParallelWrite(Block, since="0.7.4"):
@@ -15,7 +15,7 @@ class ParallelWrite(Block, since="0.7.4"):
         False,
         "Every data-parallel rank writes a share of the pipeline layers.",
         checked="0.7.4",
-        by_hand=(ZERO_OR_ONE,),
+        checks=(ZERO_OR_ONE,),
     )
 
 
@@ -26,7 +26,7 @@ class Writer(Block, since="0.17.1"):
         "FAST",
         "Implementation.",
         checked="0.17.1",
-        by_hand=(one_of("mock", "python", "fast", null=True),),
+        checks=(one_of("mock", "python", "fast", null=True),),
     )
     io_buffer_size: Integer = key(67_108_864, "Size of its buffer.", unit="bytes")
     io_buffer_double: bool = key(True, "Uses two buffers.")
@@ -35,7 +35,7 @@ class Writer(Block, since="0.17.1"):
         None,
         "Unit over which ranks share the writing.",
         checked="0.17.1",
-        by_hand=(one_of("replica", "socket", "machine", null=True),),
+        checks=(one_of("replica", "socket", "machine", null=True),),
     )
     decoupled: bool = key(False, "Writes in a process of its own.")
     io_multiplier: Integer = key(1, "Writers per unit.")
@@ -48,14 +48,14 @@ class Checkpoint(Block, since="0.3.11"):
         "WARN",
         "What happens when ranks name a checkpoint differently.",
         checked="0.3.11",
-        by_hand=(one_of("Ignore", "Warn", "Fail"),),
+        checks=(one_of("Ignore", "Warn", "Fail"),),
     )
     load_universal: bool = key(False, "Loads a universal checkpoint.", since="0.7.0")
     use_node_local_storage: bool = key(
         False, "Writes the model file on every node rather than once.", since="0.7.5"
     )
     parallel_write: OrAbsent[ParallelWrite] = key(
-        None, "Which parts are written by several ranks.", since="0.7.4", by_hand=(A_BLOCK,)
+        None, "Which parts are written by several ranks.", since="0.7.4", checks=(A_BLOCK,)
     )
     checkpoint_serialization: bool = key(
         True, "Uses torch's zip format for fast engines.", since="0.17.1"
@@ -64,7 +64,7 @@ class Checkpoint(Block, since="0.3.11"):
         None,
         "The fast checkpoint engine; absent is torch.save.",
         since="0.17.1",
-        by_hand=(A_BLOCK_OR_NULL,),
+        checks=(A_BLOCK_OR_NULL,),
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from dsconfig.schema.declare import Block, Kind, key
+from dsconfig.schema.declare import Block, ReadAs, key
 from dsconfig.schema.types import Integer, OrAbsent
 
 
@@ -11,7 +11,7 @@ class Compile(Block, since="0.13.2", closed=(("0.13.2", "0.14.3"), ("0.16.6", No
 
     deepcompile: bool = key(False, "Uses DeepCompile rather than plain torch.", since="0.16.6")
     passes: list[Literal["z1", "z3", "autosp", "autotp"]] | None = key(
-        None, "Parallel passes to compose.", since="0.18.9", read_as=Kind.PASSES
+        None, "Parallel passes to compose.", since="0.18.9", read_as=ReadAs.PASSES
     )
     autoep_non_moe: bool = key(False, "Compiles what surrounds AutoEP's layers.", since="0.19.8")
 

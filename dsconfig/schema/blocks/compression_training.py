@@ -1,8 +1,8 @@
 """The compression library: quantisation, pruning and layer reduction while training."""
 
-from dsconfig.schema.by_hand import A_BLOCK
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import Integer, Number, OrAbsent
+from dsconfig.schema.value_checks import A_BLOCK
 
 
 class LayerReduction(Block, since="0.7.0", until="0.19.6"):
@@ -61,7 +61,7 @@ class WeightQuantization(Block, since="0.7.0", until="0.19.6"):
     """Quantised weights."""
 
     shared_parameters: OrAbsent[QuantizedWeights] = key(
-        None, "Settings of all groups.", by_hand=(A_BLOCK,)
+        None, "Settings of all groups.", checks=(A_BLOCK,)
     )
     different_groups: OrAbsent[dict[str, WeightGroup]] = key(None, "Groups by name.")
 
@@ -91,7 +91,7 @@ class ActivationQuantization(Block, since="0.7.0", until="0.19.6"):
     """Quantised activations."""
 
     shared_parameters: OrAbsent[QuantizedActivations] = key(
-        None, "Settings of all groups.", by_hand=(A_BLOCK,)
+        None, "Settings of all groups.", checks=(A_BLOCK,)
     )
     different_groups: OrAbsent[dict[str, ActivationGroup]] = key(None, "Groups by name.")
 
@@ -139,7 +139,7 @@ class SparsePruning(Block, since="0.7.0", until="0.19.6"):
     """Single weights dropped."""
 
     shared_parameters: OrAbsent[SparsePruningParameters] = key(
-        None, "Settings of all groups.", by_hand=(A_BLOCK,)
+        None, "Settings of all groups.", checks=(A_BLOCK,)
     )
     different_groups: OrAbsent[dict[str, PruningGroup]] = key(None, "Groups by name.")
 
@@ -148,7 +148,7 @@ class HeadPruning(Block, since="0.7.0", until="0.19.6"):
     """Attention heads dropped."""
 
     shared_parameters: OrAbsent[HeadPruningParameters] = key(
-        None, "Settings of all groups.", by_hand=(A_BLOCK,)
+        None, "Settings of all groups.", checks=(A_BLOCK,)
     )
     different_groups: OrAbsent[dict[str, PruningGroup]] = key(None, "Groups by name.")
 
@@ -156,7 +156,7 @@ class HeadPruning(Block, since="0.7.0", until="0.19.6"):
 class StructuredPruning(Block, since="0.7.0", until="0.19.6"):
     """Whole rows or channels dropped."""
 
-    shared_parameters: OrAbsent[Pruning] = key(None, "Settings of all groups.", by_hand=(A_BLOCK,))
+    shared_parameters: OrAbsent[Pruning] = key(None, "Settings of all groups.", checks=(A_BLOCK,))
     different_groups: OrAbsent[dict[str, PruningGroup]] = key(None, "Groups by name.")
 
 
@@ -165,19 +165,17 @@ class CompressionTraining(Block, since="0.7.0", until="0.19.6"):
 
     layer_reduction: OrAbsent[LayerReduction] = key(None, "A student with fewer layers.")
     weight_quantization: OrAbsent[WeightQuantization] = key(
-        None, "Quantised weights.", by_hand=(A_BLOCK,)
+        None, "Quantised weights.", checks=(A_BLOCK,)
     )
     activation_quantization: OrAbsent[ActivationQuantization] = key(
-        None, "Quantised activations.", by_hand=(A_BLOCK,)
+        None, "Quantised activations.", checks=(A_BLOCK,)
     )
     sparse_pruning: OrAbsent[SparsePruning] = key(
-        None, "Single weights dropped.", by_hand=(A_BLOCK,)
+        None, "Single weights dropped.", checks=(A_BLOCK,)
     )
-    row_pruning: OrAbsent[StructuredPruning] = key(None, "Rows dropped.", by_hand=(A_BLOCK,))
-    head_pruning: OrAbsent[HeadPruning] = key(None, "Attention heads dropped.", by_hand=(A_BLOCK,))
-    channel_pruning: OrAbsent[StructuredPruning] = key(
-        None, "Channels dropped.", by_hand=(A_BLOCK,)
-    )
+    row_pruning: OrAbsent[StructuredPruning] = key(None, "Rows dropped.", checks=(A_BLOCK,))
+    head_pruning: OrAbsent[HeadPruning] = key(None, "Attention heads dropped.", checks=(A_BLOCK,))
+    channel_pruning: OrAbsent[StructuredPruning] = key(None, "Channels dropped.", checks=(A_BLOCK,))
     shared_parameters: OrAbsent[QuantizedWeights] = key(
         None, "A wrong nesting level that one code path looked at."
     )

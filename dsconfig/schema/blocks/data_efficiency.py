@@ -2,9 +2,9 @@
 
 from typing import Any, Literal
 
-from dsconfig.schema.by_hand import A_BLOCK, AS_INTEGER
 from dsconfig.schema.declare import REQUIRED, Block, key
 from dsconfig.schema.types import Integer, Number, OrAbsent
+from dsconfig.schema.value_checks import A_BLOCK, AS_INTEGER
 
 
 class ScheduleConfig(Block, since="0.8.0"):
@@ -67,9 +67,9 @@ class DynamicBatching(Block, since="0.16.5"):
     lr_scaling_method: Literal["linear", "sqrt", "none"] = key(
         "linear", "How the learning rate follows the batch size."
     )
-    min_batch_size: Integer = key(1, "Smallest batch.", by_hand=(AS_INTEGER,))
+    min_batch_size: Integer = key(1, "Smallest batch.", checks=(AS_INTEGER,))
     max_batch_size: Integer | None = key(
-        None, "Largest batch; null is no limit.", by_hand=(AS_INTEGER,)
+        None, "Largest batch; null is no limit.", checks=(AS_INTEGER,)
     )
     sequence_picking_order: Literal["random", "seqlen", "dataloader"] = key(
         "dataloader", "Order in which sequences are packed."
@@ -88,10 +88,10 @@ class DataSampling(Block, since="0.8.0"):
     num_workers: Integer = key(0, "Processes that load data.")
     pin_memory: bool = key(False, "Loads into page-locked memory.", since="0.16.5")
     curriculum_learning: OrAbsent[CurriculumLearning] = key(
-        None, "Easy samples first.", by_hand=(A_BLOCK,)
+        None, "Easy samples first.", checks=(A_BLOCK,)
     )
     dynamic_batching: OrAbsent[DynamicBatching] = key(
-        None, "Batches of varying size.", since="0.16.5", by_hand=(A_BLOCK,)
+        None, "Batches of varying size.", since="0.16.5", checks=(A_BLOCK,)
     )
 
 
@@ -132,7 +132,7 @@ class RandomLTD(Block, since="0.8.0"):
         None, "Indices of those layers, as many as random_ltd_layer_num."
     )
     model_mask_name: OrAbsent[str] = key(None, "Name of the attention-mask argument.")
-    model_type: OrAbsent[Literal["decoder", "encoder"]] = key(None, "Kind of the model.")
+    model_type: OrAbsent[Literal["decoder", "encoder"]] = key(None, "ReadAs of the model.")
     hidden_state_order: OrAbsent[str] = key(None, "Order of the axes of hidden states.")
     micro_batch_size: OrAbsent[Integer] = key(None, "Overwritten by the engine.")
     global_batch_size: OrAbsent[Integer] = key(None, "Overwritten by the engine.")
@@ -148,7 +148,7 @@ class DataRouting(Block, since="0.8.0"):
     """Which tokens pass which layers."""
 
     enabled: bool = key(False, "Stored and not looked at.")
-    random_ltd: OrAbsent[RandomLTD] = key(None, "Random token dropping.", by_hand=(A_BLOCK,))
+    random_ltd: OrAbsent[RandomLTD] = key(None, "Random token dropping.", checks=(A_BLOCK,))
 
 
 class DataEfficiency(Block, since="0.8.0"):
@@ -156,9 +156,7 @@ class DataEfficiency(Block, since="0.8.0"):
 
     enabled: bool = key(False, "Stored and not looked at.")
     seed: Integer = key(1234, "Seed of the sampler.")
-    data_sampling: OrAbsent[DataSampling] = key(
-        None, "Which samples come when.", by_hand=(A_BLOCK,)
-    )
+    data_sampling: OrAbsent[DataSampling] = key(None, "Which samples come when.", checks=(A_BLOCK,))
     data_routing: OrAbsent[DataRouting] = key(
-        None, "Which tokens pass which layers.", by_hand=(A_BLOCK,)
+        None, "Which tokens pass which layers.", checks=(A_BLOCK,)
     )

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from dsconfig.schema.by_hand import ONLY_NULL
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import AtLeastOne, Integer, Natural, Number, OrNativeAuto
+from dsconfig.schema.value_checks import ONLY_NULL
 
 
 class ExpertParallel(Block, since="0.19.2"):
@@ -57,7 +57,7 @@ class ExpertParallel(Block, since="0.19.2"):
         None, "Groups one token may use; at most num_expert_groups."
     )
     load_balance_coeff: None = key(
-        None, "Only null is accepted.", checked="0.19.2", by_hand=(ONLY_NULL,)
+        None, "Only null is accepted.", checked="0.19.2", checks=(ONLY_NULL,)
     )
 
     # Kernels and communication.

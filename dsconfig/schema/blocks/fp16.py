@@ -1,6 +1,6 @@
 """Half precision with loss scaling."""
 
-from dsconfig.schema.declare import Block, Kind, key
+from dsconfig.schema.declare import Block, ReadAs, key
 from dsconfig.schema.markers import Bounds
 from dsconfig.schema.types import Integer, OrAuto, Positive, Scale
 
@@ -21,7 +21,7 @@ class FP16(Block, closed="0.17.1"):
         0,
         "Fixed factor on the loss; 0 lets it adapt.",
         bounds_was={"0.18.8": Bounds()},
-        read_as=Kind.LOSS_SCALE,
+        read_as=ReadAs.LOSS_SCALE,
         see=("fp16.initial_scale_power", "fp16.min_loss_scale"),
     )
     initial_scale_power: Integer = key(
@@ -32,7 +32,7 @@ class FP16(Block, closed="0.17.1"):
         "Steps without overflow before the adaptive scale doubles.",
         unit="steps",
         bounds_was={"0.19.3": Bounds()},
-        read_as=Kind.SCALE_INTEGER,
+        read_as=ReadAs.SCALE_INTEGER,
     )
     hysteresis: Integer = key(2, "Overflows before the adaptive scale halves.")
     consecutive_hysteresis: bool = key(
@@ -42,7 +42,7 @@ class FP16(Block, closed="0.17.1"):
         1,
         "Floor of the adaptive scale; an overflow at the floor ends training.",
         bounds_was={"0.19.3": Bounds()},
-        read_as=Kind.SCALE_INTEGER,
+        read_as=ReadAs.SCALE_INTEGER,
     )
 
     fp16_master_weights_and_grads: bool = key(

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from dsconfig.schema.by_hand import A_NAME
 from dsconfig.schema.declare import REQUIRED, Block, key
 from dsconfig.schema.lazy import Variants
 from dsconfig.schema.markers import AnyCase
 from dsconfig.schema.optimizers import OPTIMIZERS, OWN
+from dsconfig.schema.value_checks import A_NAME
 
 if TYPE_CHECKING:
     from dsconfig.schema.blocks.optimizer_params import OptimizerParams
@@ -25,7 +25,7 @@ class Optimizer(Block):
     type: OptimizerName = key(
         REQUIRED,
         "DeepSpeed's optimizers in any letter case, or a class of torch.optim spelled exactly.",
-        by_hand=(A_NAME,),
+        checks=(A_NAME,),
     )
     params: Annotated[OptimizerParams | None, PARAMS] = key(
         None, "Keyword arguments of the optimizer."

@@ -58,7 +58,7 @@ class WeightQuantization(Block, since="0.10.3", closed="0.10.3"):
 
     enabled: bool = key(True, "Turns quantisation on.")
     num_bits: Integer = key(8, "Bits per weight.")
-    q_type: Literal["asymmetric", "symmetric"] = key("symmetric", "Kind of range.")
+    q_type: Literal["asymmetric", "symmetric"] = key("symmetric", "ReadAs of range.")
     q_groups: Integer = key(1, "Groups with a scale of their own.")
     quantized_initialization: OrAbsent[Quantizer] = key(
         None, "Applied while zero.Init builds the model."

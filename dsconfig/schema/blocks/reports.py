@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from dsconfig.schema.by_hand import SWITCH
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import Integer, Number, OrAbsent
+from dsconfig.schema.value_checks import SWITCH
 
 
-class Monitor(Block, nested=True, drops_auto="0.8.1"):
+class Monitor(Block, nested=True, auto_ignored_since="0.8.1"):
     """A place for curves."""
 
 
@@ -63,7 +63,7 @@ class CommsLogger(Block, since="0.7.0", closed="0.7.0"):
 class FlopsProfiler(Block, since="0.3.11"):
     """Counts the floating-point operations of one step, module by module."""
 
-    enabled: bool = key(False, "Turns the profiler on.", by_hand=(SWITCH,))
+    enabled: bool = key(False, "Turns the profiler on.", checks=(SWITCH,))
     recompute_fwd_factor: Number = key(
         0.0, "Share of a forward pass that checkpointing repeats.", since="0.9.3"
     )

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from dsconfig.schema.by_hand import SPARSITY_MODE
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import Integer, Number, OrAbsent
+from dsconfig.schema.value_checks import SPARSITY_MODE
 
 
 class Amp(Block, until="0.19.7"):
@@ -39,7 +39,7 @@ class SparseAttention(Block, until="0.19.6"):
     """Attention over a fixed pattern of blocks."""
 
     mode: Literal["dense", "fixed", "variable", "bigbird", "bslongformer"] = key(
-        "fixed", "Pattern of the blocks.", by_hand=(SPARSITY_MODE,)
+        "fixed", "Pattern of the blocks.", checks=(SPARSITY_MODE,)
     )
     block: Integer = key(16, "Edge of a block, in tokens.")
     different_layout_per_head: bool = key(False, "Gives each head a pattern of its own.")

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from dsconfig.schema.declare import Block, Kind, key
+from dsconfig.schema.declare import Block, ReadAs, key
 from dsconfig.schema.types import Integer, OrAbsent, TorchDtype
 
 
@@ -67,7 +67,7 @@ class TensorParallel(Block, since="0.16.4", closed="0.16.4"):
     )
     preset_model: (
         Literal["llama", "bloom", "chatglm", "mixtral", "deepseek_v2", "qwen2", "phi3"] | None
-    ) = key(None, "Built-in rules for an architecture.", since="0.18.6", read_as=Kind.STR)
+    ) = key(None, "Built-in rules for an architecture.", since="0.18.6", read_as=ReadAs.STR)
     keep_module_on_host: bool = key(False, "Leaves weights on the host while splitting.")
     kernel_inject: bool = key(
         False,

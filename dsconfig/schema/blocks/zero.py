@@ -1,6 +1,6 @@
 """ZeRO: what is sharded, how it travels, where it rests."""
 
-from dsconfig.schema.declare import Block, Kind, key
+from dsconfig.schema.declare import Block, ReadAs, key
 from dsconfig.schema.lazy import lazy_blocks
 from dsconfig.schema.markers import Bounds
 from dsconfig.schema.types import Integer, Natural, OrAbsent, OrAuto, Positive, Stage
@@ -233,7 +233,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
     zeropp_loco_param: LoCo | None = key(
         None,
         "Error feedback for quantised gradients.",
-        read_as=Kind.DICT,
+        read_as=ReadAs.DICT,
         since="0.16.2",
         refused="0.19.8",
         instead="delete it; quantised gradients work without error feedback",

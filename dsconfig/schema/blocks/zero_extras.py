@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from dsconfig.schema.declare import Block, Kind, key
+from dsconfig.schema.declare import Block, ReadAs, key
 from dsconfig.schema.markers import Bounds
 from dsconfig.schema.types import Integer, OpenShare, OrNativeAuto, Share
 
@@ -16,7 +16,7 @@ class ZenFlow(Block, since="0.17.5", closed="0.17.5"):
         bounds_was={"0.19.6": Bounds(minimum=0.0, maximum=1.0)},
     )
     select_strategy: Literal["auto", "step", "epoch"] = key(
-        "auto", "What counts the time between two selections.", read_as=Kind.STR
+        "auto", "What counts the time between two selections.", read_as=ReadAs.STR
     )
     select_interval: OrNativeAuto[Integer] = key(
         "auto", "Steps or epochs between two selections of columns."
@@ -45,9 +45,9 @@ class LeafModule(Block, since="0.18.0", closed="0.18.0"):
     """Modules that stage 3 gathers as one."""
 
     classes: list[str] = key(
-        MIXTURES_OF_EXPERTS, "Class paths of such modules.", read_as=Kind.TEXT_OR_STRINGS
+        MIXTURES_OF_EXPERTS, "Class paths of such modules.", read_as=ReadAs.TEXT_OR_STRINGS
     )
-    names: list[str] = key([], "Full names of such modules.", read_as=Kind.TEXT_OR_STRINGS)
+    names: list[str] = key([], "Full names of such modules.", read_as=ReadAs.TEXT_OR_STRINGS)
     name_suffixes: list[str] = key(
-        [], "Endings of the names of such modules.", read_as=Kind.TEXT_OR_STRINGS
+        [], "Endings of the names of such modules.", read_as=ReadAs.TEXT_OR_STRINGS
     )

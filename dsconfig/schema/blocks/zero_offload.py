@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from dsconfig.schema.declare import Block, Kind, key
+from dsconfig.schema.declare import Block, ReadAs, key
 from dsconfig.schema.types import Integer, Natural, OrAuto, Share
 
 Device = Literal["cpu", "none", "nvme"]
@@ -22,7 +22,7 @@ class OffloadParam(Block, since="0.3.15", closed="0.7.0"):
     nvme_path: OrAuto[str] | None = key(
         None,
         "Directory on the NVMe drive; needed where device is nvme.",
-        read_as=Kind.PATH,
+        read_as=ReadAs.PATH,
         see=("zero_optimization.offload_param.device", "aio"),
     )
     pin_memory: bool = key(
@@ -55,7 +55,7 @@ class OffloadOptimizer(Block, since="0.3.15", closed="0.7.0"):
     nvme_path: OrAuto[str] | None = key(
         None,
         "Directory on the NVMe drive; needed where device is nvme.",
-        read_as=Kind.PATH,
+        read_as=ReadAs.PATH,
         see=("zero_optimization.offload_optimizer.device", "aio"),
     )
     pin_memory: bool = key(

@@ -30,7 +30,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
-from dsconfig import Effective, Plan, UnitSchedule
+from dsconfig import Effective, Plan, PlannedUnit
 from dsengine.communication.exchange import (
     Reductions,
     UnitAllGather,
@@ -164,7 +164,7 @@ class FullySharded(Sharding):
 
     def _gather_as_planned(
         self,
-        units: Sequence[UnitSchedule],
+        units: Sequence[PlannedUnit],
         heads: Sequence[FSDPModule | None],
         averaging: Averaging,
     ) -> None:
@@ -248,7 +248,7 @@ class FullySharded(Sharding):
             cast_inputs=self.cast_inputs and not is_root,
         )
 
-    def _shard_unit(self, unit: UnitSchedule) -> FSDPModule | None:
+    def _shard_unit(self, unit: PlannedUnit) -> FSDPModule | None:
         """Shard one unit; return the module that stands for it, None when it has none.
 
         A layer that a model has under several names is of the unit of the first of them.
@@ -472,7 +472,7 @@ class FullySharded(Sharding):
         return as_shard(local_slice_of(tensor, master).to(master.device, copy=True), master)
 
 
-def _set_prefetch(units: Sequence[UnitSchedule], heads: Sequence[FSDPModule | None]) -> None:
+def _set_prefetch(units: Sequence[PlannedUnit], heads: Sequence[FSDPModule | None]) -> None:
     """Gather ahead as the plan says; in backward the other way round, nearest first."""
     before: dict[int, list[FSDPModule]] = {}
     for index, unit in enumerate(units):

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from dsconfig import UnitSchedule
+from dsconfig import PlannedUnit
 from dsengine.torch_private import sharded_parameters
 
 _LEAF = "_z3_leaf"
@@ -61,7 +61,7 @@ def leaves(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-def leaves_in_parts(root: nn.Module, units: Sequence[UnitSchedule]) -> list[nn.Module]:
+def leaves_in_parts(root: nn.Module, units: Sequence[PlannedUnit]) -> list[nn.Module]:
     """The outermost leaves that the plan would gather in parts: each has to be a unit by itself."""
     unit_of = {name: index for index, unit in enumerate(units) for name in unit.modules}
     inside: set[nn.Module] = set()

@@ -17,7 +17,7 @@ def bf16_block(config: Mapping[str, Any]) -> str:
     return "bf16" if config.get("bf16") is not None or "bfloat16" not in config else "bfloat16"
 
 
-def renewed(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_current_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config with today's names; what is written under both is left as it is."""
     found = dict(config)
     if bf16_block(config) == "bfloat16":

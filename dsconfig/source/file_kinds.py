@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dsconfig.source.document import telling
+from dsconfig.source.document import count_distinctive
 
 
-class Kind(NamedTuple):
+class FileKind(NamedTuple):
     """``marks`` are names that such a file has, ``least`` of them at once."""
 
     name: str
@@ -21,7 +21,7 @@ def _names(listed: str) -> frozenset[str]:
     return frozenset(listed.split())
 
 
-ARGUMENTS = Kind(
+ARGUMENTS = FileKind(
     "a file of TrainingArguments",
     _names(
         "output_dir per_device_train_batch_size per_device_eval_batch_size "
@@ -31,20 +31,20 @@ ARGUMENTS = Kind(
     2,
     "give it to --training-args beside the ds_config that its deepspeed names",
 )
-LAUNCH = Kind(
+LAUNCH = FileKind(
     "an accelerate config",
     frozenset({"compute_environment", "distributed_type", "num_processes", "num_machines"}),
     2,
     "give it to --accelerate-config beside the ds_config",
 )
 KINDS = (
-    Kind(
+    FileKind(
         "a JSON Schema",
         frozenset({"$defs", "definitions", "properties", "additionalProperties", "$id"}),
         2,
         "an editor reads it; validate the config that names it",
     ),
-    Kind(
+    FileKind(
         "a GPT-NeoX config",
         _names(
             "num_layers hidden_size num_attention_heads pipe_parallel_size "
@@ -54,7 +54,7 @@ KINDS = (
         "GPT-NeoX splits it and hands DeepSpeed its part; validate the part that it logs",
         with_zero=True,
     ),
-    Kind(
+    FileKind(
         "a Megatron config",
         _names(
             "tensor_model_parallel_size pipeline_model_parallel_size micro_batch_size "
@@ -64,7 +64,7 @@ KINDS = (
         "validate the file that --deepspeed_config names",
         with_zero=True,
     ),
-    Kind(
+    FileKind(
         "the config of a model",
         frozenset({"model_type", "architectures", "hidden_size", "vocab_size"}),
         3,
@@ -75,7 +75,7 @@ KINDS = (
 )
 
 
-STRANGE = Kind(
+UNRELATED = FileKind(
     "a file of some other program",
     frozenset(),
     0,
@@ -83,10 +83,10 @@ STRANGE = Kind(
 )
 
 
-def another_kind(config: Mapping[str, object]) -> Kind | None:
+def another_kind(config: Mapping[str, object]) -> FileKind | None:
     """What a file is that is no ds_config; None for one that may be one."""
     names = {name.replace("-", "_") for name in config} | {*config}
-    own = telling(config)
+    own = count_distinctive(config)
     for kind in KINDS:
         marks = len(names & kind.marks)
         shared = own - len({"gradient_accumulation_steps", "bf16", "fp16"} & names)

@@ -13,7 +13,7 @@ from dsconfig.schema.version import Version
 Test = Callable[[Any], bool]
 
 
-class ByHand(NamedTuple):
+class ValueCheck(NamedTuple):
     """``accepts`` is true for values the program takes; ``expected`` says which those are.
 
     It holds as long as the key is read, or between two releases.
@@ -25,13 +25,13 @@ class ByHand(NamedTuple):
     first: str | None = None
     last: str | None = None
 
-    def since(self, release: str) -> "ByHand":
+    def since(self, release: str) -> "ValueCheck":
         return self._replace(first=release)
 
-    def until(self, release: str) -> "ByHand":
+    def until(self, release: str) -> "ValueCheck":
         return self._replace(last=release)
 
-    def holds_at(self, version: Version) -> bool:
+    def applies_at(self, version: Version) -> bool:
         if self.first is not None and version < Version.parse(self.first):
             return False
         return self.last is None or version <= Version.parse(self.last)
@@ -75,7 +75,7 @@ def _as_integer(value: Any) -> bool:
     return True
 
 
-def one_of(*words: str, null: bool = False, late: bool = False) -> ByHand:
+def one_of(*words: str, null: bool = False, late: bool = False) -> ValueCheck:
     """One of some words, in any letter case."""
     known = {word.lower() for word in words}
 
@@ -84,7 +84,7 @@ def one_of(*words: str, null: bool = False, late: bool = False) -> ByHand:
 
     said = [f'"{word}"' for word in words]
     listed = " or ".join([", ".join(said[:-1]), said[-1]])
-    return ByHand(accepts, listed if len(words) < 4 else f"one of {', '.join(said)}", late)
+    return ValueCheck(accepts, listed if len(words) < 4 else f"one of {', '.join(said)}", late)
 
 
 def _block_or_empty(value: Any) -> bool:
@@ -108,26 +108,26 @@ def _patterns(value: Any) -> bool:
 
 
 _BLOCK, _SWITCH, _FORMATS = "a block of keys", "true or false", 'one of "fp16", "bf16", "fp32"'
-A_BLOCK = ByHand(_instance(dict), _BLOCK)
-A_BLOCK_OR_NULL = ByHand(_instance(dict, type(None)), _BLOCK)
-A_BLOCK_OR_EMPTY = ByHand(_block_or_empty, _BLOCK)
-A_BLOCK_WITH_SWITCH = ByHand(_block_with_switch, 'a block of keys with "enabled"')
+A_BLOCK = ValueCheck(_instance(dict), _BLOCK)
+A_BLOCK_OR_NULL = ValueCheck(_instance(dict, type(None)), _BLOCK)
+A_BLOCK_OR_EMPTY = ValueCheck(_block_or_empty, _BLOCK)
+A_BLOCK_WITH_SWITCH = ValueCheck(_block_with_switch, 'a block of keys with "enabled"')
 """Its "enabled" is taken out without asking whether it is there."""
-TIMERS = ByHand(_timers, _BLOCK)
-COUNT = ByHand(_instance(int, float, type(None)), "a positive integer")
-A_NUMBER = ByHand(_instance(int, float), "a number", late=True)
-STEPS_BETWEEN_LINES = ByHand(_steps_or_null, "a number of steps, not 0", late=True)
-DIVISIBLE = ByHand(_divisible, "an integer")
-AS_INTEGER = ByHand(_as_integer, "an integer")
-SWITCH = ByHand(_instance(int), _SWITCH)
+TIMERS = ValueCheck(_timers, _BLOCK)
+COUNT = ValueCheck(_instance(int, float, type(None)), "a positive integer")
+A_NUMBER = ValueCheck(_instance(int, float), "a number", late=True)
+STEPS_BETWEEN_LINES = ValueCheck(_steps_or_null, "a number of steps, not 0", late=True)
+DIVISIBLE = ValueCheck(_divisible, "an integer")
+AS_INTEGER = ValueCheck(_as_integer, "an integer")
+SWITCH = ValueCheck(_instance(int), _SWITCH)
 """What Python's ``|`` with a bool takes."""
-ZERO_OR_ONE = ByHand(_exactly(0, 1), _SWITCH)
-ONLY_NULL = ByHand(_instance(type(None)), "null")
-A_NAME = ByHand(_instance(str, type(None)), "a name")
-A_DIRECTORY = ByHand(bool, "a directory")
-CLASS_NAMES = ByHand(_texts, "a list of class names")
-NAME_PATTERNS = ByHand(_patterns, '"auto" or a list of name patterns')
-SPARSITY_MODE = ByHand(
+ZERO_OR_ONE = ValueCheck(_exactly(0, 1), _SWITCH)
+ONLY_NULL = ValueCheck(_instance(type(None)), "null")
+A_NAME = ValueCheck(_instance(str, type(None)), "a name")
+A_DIRECTORY = ValueCheck(bool, "a directory")
+CLASS_NAMES = ValueCheck(_texts, "a list of class names")
+NAME_PATTERNS = ValueCheck(_patterns, '"auto" or a list of name patterns')
+SPARSITY_MODE = ValueCheck(
     _exactly("dense", "fixed", "variable", "bigbird", "bslongformer"),
     "one of dense, fixed, variable, bigbird, bslongformer",
 )
@@ -138,9 +138,9 @@ DTYPES = {
     "int8": ("int8", "torch.int8"),
 }
 DTYPE_OF_NAME = {name: dtype for dtype, names in DTYPES.items() for name in names}
-A_DTYPE = ByHand(_exactly(*DTYPE_OF_NAME), _FORMATS)
-A_DTYPE_LATER = ByHand(_exactly(None, *DTYPE_OF_NAME), _FORMATS, late=True)
-FORMATS = ByHand(one_of("fp16", "fp32", "bf16", null=True).accepts, _FORMATS).since("0.14.1")
-OLD_FORMATS = ByHand(
+A_DTYPE = ValueCheck(_exactly(*DTYPE_OF_NAME), _FORMATS)
+A_DTYPE_LATER = ValueCheck(_exactly(None, *DTYPE_OF_NAME), _FORMATS, late=True)
+FORMATS = ValueCheck(one_of("fp16", "fp32", "bf16", null=True).accepts, _FORMATS).since("0.14.1")
+OLD_FORMATS = ValueCheck(
     one_of("fp16", "fp32", "bfp16", null=True).accepts, 'one of "fp16", "bfp16", "fp32"'
 ).until("0.14.0")
