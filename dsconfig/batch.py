@@ -1,8 +1,8 @@
 """The batch of one optimizer step: global = micro batch x accumulation x data-parallel ranks.
 
-Pure arithmetic on whatever numbers it is given, and by floor division from left to right, as
-DeepSpeed has it (``DeepSpeedConfig._set_batch_related_parameters``): what fails to multiply out
-afterwards is a contradiction. A text or a list among the numbers raises what Python raises.
+Pure arithmetic by floor division from left to right, as in DeepSpeed
+(``DeepSpeedConfig._set_batch_related_parameters``): a result that does not multiply out is a
+contradiction. Non-numbers raise what Python raises.
 """
 
 import math
@@ -16,7 +16,7 @@ KEYS = (GLOBAL, MICRO, STEPS)
 
 
 def ranks_sharing(ranks: Any, sequence: Any) -> Any:
-    """Ranks that see different samples where ``sequence_parallel_size`` of them share one.
+    """Return the ranks that see different samples if ``sequence_parallel_size`` of them share one.
 
     DeepSpeed divides without rounding: half a rank is possible.
     """
@@ -24,7 +24,7 @@ def ranks_sharing(ranks: Any, sequence: Any) -> Any:
 
 
 class Triple(NamedTuple):
-    """Samples of a step, samples of one pass on one rank, passes of a step; None where open."""
+    """Samples per step, samples per micro step and rank, micro steps per step; None if open."""
 
     global_batch: Any
     micro_batch: Any
@@ -32,11 +32,12 @@ class Triple(NamedTuple):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The members that are not open, by key."""
+        """Return the members that are not open, by key."""
         return {key: value for key, value in zip(KEYS, self, strict=True) if value is not None}
 
     def derived(self, ranks: float) -> "Triple | None":
-        """With every member; None where neither the global nor the micro batch is given."""
+        """Return the triple with every member; None if neither the global nor the micro batch is
+        given."""
         total, micro, steps = self
         if micro is None:
             if total is None:
@@ -48,14 +49,15 @@ class Triple(NamedTuple):
         return Triple(micro * steps * ranks if total is None else total, micro, steps)
 
     def holds(self, ranks: float) -> bool:
-        """Whether three given members multiply out."""
+        """Return whether three given members multiply out."""
         return self.global_batch == self.micro_batch * self.accumulation * ranks
 
     @property
     def ranks(self) -> int | None:
-        """The only number of data-parallel ranks that goes with three whole members above zero.
+        """Return the only number of data-parallel ranks compatible with three positive integer
+        members.
 
-        None where one of them is open or something else, or where no number goes with them.
+        None if one of them is open or not a positive integer, or if no number is compatible.
         """
         if not all(type(each) is int and each > 0 for each in self):
             return None
@@ -63,14 +65,15 @@ class Triple(NamedTuple):
         return None if rest else ranks
 
     def unit(self, ranks: float) -> float:
-        """What the global batch must be a multiple of, by the other members that are given."""
+        """Return the number that the global batch must be a multiple of, by the other given
+        members."""
         return (self.micro_batch or 1) * (self.accumulation or 1) * ranks
 
     def nearest(self, ranks: float) -> tuple[float, ...]:
-        """The global batches that go with the other members: the multiples of their product
-        around the one given, or their product alone where both are given.
+        """Return the global batches compatible with the other members: the multiples of their
+        product around the given one, or only their product if both are given.
 
-        None for numbers that are not finite.
+        Empty for non-finite numbers.
         """
         unit, total = self.unit(ranks), self.global_batch or 0
         if not (math.isfinite(total) and math.isfinite(unit)):
@@ -84,14 +87,14 @@ class Triple(NamedTuple):
 
 
 def on_other_ranks(triple: Triple, ranks: int) -> Triple:
-    """The same global batch on another number of ranks, its micro batch no larger than before.
+    """Return the same global batch on another number of ranks, with at most the same micro batch.
 
-    Raises ValueError where the ranks cannot share the global batch evenly.
+    Raises ValueError if the ranks cannot share the global batch evenly.
     """
     each, rest = divmod(triple.global_batch, ranks)
     if rest or not each:
         raise ValueError(
-            f"{ranks} ranks cannot share a {GLOBAL} of {triple.global_batch} evenly: train with a "
+            f"{ranks} ranks cannot share a {GLOBAL} of {triple.global_batch} evenly: use a "
             "number of ranks that divides it"
         )
     micro = next(size for size in range(triple.micro_batch, 0, -1) if each % size == 0)
@@ -107,7 +110,7 @@ class Contradiction(NamedTuple):
 
 
 def solve(given: Triple, ranks: float) -> Triple | Contradiction | None:
-    """All three members, numbers above zero given; None where too few of them are."""
+    """Return all three members from positive given ones; None if too few are given."""
     derived = given.derived(ranks)
     if derived is None or derived.holds(ranks):
         return derived

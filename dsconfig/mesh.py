@@ -1,8 +1,8 @@
-"""Ranks along five axes: the one place where they are multiplied, divided and grouped.
+"""Ranks along five axes: the only place where they are multiplied, divided and grouped.
 
-Outermost first: pipeline x replicate x shard x sequence x tensor. Ranks are numbered along the
-last axis first, so those that talk most (tensor, then sequence) stand next to each other, inside a
-node, as in Narayanan et al. 2021 (arXiv:2104.04473, section 3). Pure: no config, no model.
+Outermost first: pipeline x replicate x shard x sequence x tensor. Ranks are numbered along the last
+axis first, so those that communicate most (tensor, then sequence) are neighbors within a node, as
+in Narayanan et al. 2021 (arXiv:2104.04473, section 3). Pure: independent of config and model.
 """
 
 from dataclasses import dataclass, fields
@@ -11,34 +11,35 @@ from math import prod
 from typing import Self
 
 PER_NODE = 8
-"""Accelerators of one node, where nobody says: those of an HGX board."""
+"""GPUs per node if not specified: those of an HGX board."""
 MOST_RANKS = 10_000_000
-"""Far above any machine that exists; more is a slip of the keyboard."""
+"""Larger than any machine; a higher number is a typing error."""
 
 
 def nodes_for(world_size: int) -> int:
-    """Nodes of so many ranks, where nobody says how many there are."""
+    """Return the default number of nodes for this many ranks."""
     return -(-world_size // PER_NODE)
 
 
 def ranks_per_node(world_size: int, nodes: int | None) -> int:
-    """Ranks of the fullest node."""
+    """Return the ranks of the fullest node."""
     return max(1, -(-world_size // (nodes or max(1, nodes_for(world_size)))))
 
 
 def data_parallel_ranks(
     world_size: int, *, tensor: int = 1, sequence: int = 1, pipeline: int = 1
 ) -> int:
-    """Ranks that see different samples; those that fill no whole replica are not counted."""
+    """Return the ranks that see different samples; those of an incomplete replica
+    are not counted."""
     return world_size // (tensor * sequence * pipeline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """How many ranks stand along each axis.
+    """Number of ranks along each axis.
 
-    The states of a model are divided over ``shard`` x ``sequence`` ranks; ``replicate`` copies
-    of them exist. Ranks along ``sequence`` hold different tokens of the same samples.
+    The states of a model are divided over ``shard`` x ``sequence`` ranks; ``replicate`` copies of
+    them exist. Ranks along ``sequence`` have different tokens of the same samples.
     """
 
     pipeline: int = 1
@@ -60,8 +61,8 @@ class Mesh:
     ) -> Self:
         """Divide ``world_size`` ranks. Unless ``sharded`` every rank holds all states.
 
-        ``group``: ranks that share one copy of the states; 0 or less, or more than there are:
-        all of them.
+        ``group``: ranks that share one copy of the states; 0 or less, or more than there are: all
+        of them.
         """
         data = max(
             1,
@@ -80,7 +81,7 @@ class Mesh:
 
     @property
     def axes(self) -> dict[str, int]:
-        """Ranks by axis, outermost first."""
+        """Return the ranks by axis, outermost first."""
         return {axis.name: getattr(self, axis.name) for axis in fields(self)}
 
     @property
@@ -89,30 +90,31 @@ class Mesh:
 
     @property
     def data_parallel(self) -> int:
-        """Ranks that see different samples."""
+        """Return the ranks that see different samples."""
         return self.replicate * self.shard
 
     @property
     def state_ranks(self) -> int:
-        """Ranks over which one copy of the model states is divided."""
+        """Return the ranks over which one copy of the model states is divided."""
         return self.shard * self.sequence
 
     @property
     def gradient_ranks(self) -> int:
-        """Ranks whose gradients are averaged: all that hold the same part of the model."""
+        """Return the ranks whose gradients are averaged: all with the same part of the model."""
         return self.replicate * self.state_ranks
 
     def part(self, elements: int) -> int:
-        """Elements of the largest part, where so many are divided over ``state_ranks``."""
+        """Return the elements of the largest shard over ``state_ranks``."""
         return -(-elements // self.state_ranks)
 
     def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
-        """Ranks that differ along ``axes`` only, group by group: every rank is in one of them."""
+        """Return the groups of ranks that differ only along ``axes``: every rank is
+        in one of them."""
         found: dict[tuple[int, ...], list[int]] = {}
-        places = product(*(range(size) for size in self.axes.values()))
-        for rank, place in enumerate(places):
-            elsewhere = tuple(
-                at for name, at in zip(self.axes, place, strict=True) if name not in axes
+        coordinates = product(*(range(size) for size in self.axes.values()))
+        for rank, coordinate in enumerate(coordinates):
+            others = tuple(
+                at for name, at in zip(self.axes, coordinate, strict=True) if name not in axes
             )
-            found.setdefault(elsewhere, []).append(rank)
+            found.setdefault(others, []).append(rank)
         return tuple(map(tuple, found.values()))

@@ -1,16 +1,17 @@
 """Sharding units: which modules are gathered, reduced and freed together.
 
-Pure: a model tree and a cap in, units out. Used by the engine, the estimator and the plan,
-so that all three speak of the same groups.
+Pure: a model tree and a cap in, units out. Used by the engine, the estimator and the plan, so that
+all three use the same units.
 
-[Note: how modules become units]
-PyTorch's ``fully_shard([m1, m2])`` takes every parameter below ``m1`` and ``m2`` that no earlier
-call has taken, and gathers them when one of the given modules is called. Three things follow:
+[Note: how modules become units] PyTorch's ``fully_shard([m1, m2])`` takes every parameter below
+``m1`` and ``m2`` that no earlier call has taken, and gathers them when one of the given modules is
+called. Three consequences:
+
 - inner units come before the units around them, so the tuple is in the order to shard in;
 - a module that is never called (ParameterList, ModuleList, the output projection that
-  MultiheadAttention reads by itself) cannot carry a unit: its parameters go to the nearest
+  MultiheadAttention reads itself) cannot carry a unit: its parameters go to the nearest
   module above that is called;
-- a shared parameter must not be met by two calls, so all modules that hold it share a unit.
+- a shared parameter must not be in two calls, so all modules with it share a unit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,14 +22,14 @@ from dsconfig.facts.model import ModelTree, ModuleFact, TensorFact
 from dsconfig.runtimes.effective import Zero
 
 UNCALLED = frozenset({"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"})
-"""Containers without a forward: no hook of theirs ever runs."""
+"""Containers without a forward: their hooks never run."""
 ATOMIC = frozenset({"MultiheadAttention"})
-"""Modules that read their children's weights themselves instead of calling them."""
+"""Modules that read their children's weights instead of calling them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """Modules handled as one. ``elements`` counts parameters, shared storage once."""
+    """Modules sharded together. ``elements`` counts parameters, shared storage once."""
 
     modules: tuple[str, ...]
     elements: int
@@ -37,11 +38,11 @@ class Unit:
 
 
 def cap_of(zero: Zero, tree: ModelTree) -> int:
-    """The most elements that leaves outside blocks are merged to.
+    """Return the maximum elements that leaves outside blocks are merged to.
 
-    Stage 3: a unit lives twice while it is gathered, hence half of ``max_live_parameters``,
-    but never less than the largest leaf. Below it: a quarter of the model at most, so that
-    reduction can overlap with backward in small models too.
+    Stage 3: a unit exists twice while it is gathered, hence half of ``max_live_parameters``, but at
+    least the largest leaf. Below it: a quarter of the model at most, so that reduction can overlap
+    with backward in small models too.
     """
     if zero.stage == 3:
         live = max(zero.max_live_parameters // 2, _largest_leaf(tree))
@@ -52,11 +53,13 @@ def cap_of(zero: Zero, tree: ModelTree) -> int:
 def units(tree: ModelTree, cap: int) -> tuple[Unit, ...]:
     """Divide the model into units, in the order in which they have to be sharded.
 
-    Every parameter is in exactly one unit. Empty when only counts are known
-    (``tree.root`` is None). Raises ValueError when ``cap`` is not positive.
+    Every parameter is in exactly one unit. Empty if only counts are known (``tree.root`` is None).
+    Raises ValueError if ``cap`` is not positive.
     """
     if cap < 1:
-        raise ValueError(f"the cap of a sharding unit is a positive number of elements, not {cap}")
+        raise ValueError(
+            f"the cap of a sharding unit must be a positive number of elements, not {cap}"
+        )
     if tree.root is None:
         return ()
     drafts = _merged(_tied(list(_drafts(tree.root, cap))), cap)
@@ -71,7 +74,8 @@ def units(tree: ModelTree, cap: int) -> tuple[Unit, ...]:
 
 
 def order_of_use(tree: ModelTree, divided: Sequence[Unit]) -> list[int]:
-    """Indices of units by the registration of their first module: how a usual forward runs."""
+    """Return unit indices by the registration order of their first module, the usual order of
+    forward."""
     if tree.root is None:
         return list(range(len(divided)))
     position = {module.name: place for place, module in enumerate(tree.root.walk())}
@@ -82,7 +86,8 @@ def order_of_use(tree: ModelTree, divided: Sequence[Unit]) -> list[int]:
 
 
 class UnitSchedule(NamedTuple):
-    """One unit at stage 3: whole for the whole run, from forward to backward, or around its use."""
+    """One unit at stage 3: unsharded for the entire run, from forward to backward, or around its
+    use."""
 
     persistent: bool
     kept_until_backward: bool
@@ -97,7 +102,7 @@ class UnitSchedule(NamedTuple):
 def unit_schedules(
     divided: Sequence[Unit], sizes: Mapping[str, int], zero: Zero, used: Sequence[int]
 ) -> tuple[UnitSchedule, ...]:
-    """The place of each unit, by index.
+    """Return the schedule of each unit, by index.
 
     ``sizes`` are elements by full parameter name, ``used`` indices in the order of use in forward.
     """
@@ -109,23 +114,24 @@ def unit_schedules(
 
 
 def _persistent(divided: Sequence[Unit], sizes: Mapping[str, int], zero: Zero) -> set[int]:
-    """Units that stay gathered for the whole run at stage 3, smallest first, up to the cap.
+    """Return the units that stay gathered for the entire run at stage 3, smallest first, up to the
+    cap.
 
-    A unit qualifies when each of its parameters is within the threshold.
+    A unit qualifies if each of its parameters is within the threshold.
     """
     chosen: set[int] = set()
-    room = zero.model_persistence_threshold
+    budget = zero.model_persistence_threshold
     for index in sorted(range(len(divided)), key=lambda index: divided[index].elements):
         unit = divided[index]
         largest = max((sizes[name] for name in unit.parameters), default=0)
-        if largest <= zero.param_persistence_threshold and unit.elements <= room:
+        if largest <= zero.param_persistence_threshold and unit.elements <= budget:
             chosen.add(index)
-            room -= unit.elements
+            budget -= unit.elements
     return chosen
 
 
 def _kept_until_backward(divided: Sequence[Unit], used: Sequence[int], zero: Zero) -> set[int]:
-    """Units used again within ``max_reuse_distance`` elements of the turn."""
+    """Return the units used again within ``max_reuse_distance`` elements."""
     kept: set[int] = set()
     between = 0
     for index in reversed(used):
@@ -137,14 +143,15 @@ def _kept_until_backward(divided: Sequence[Unit], used: Sequence[int], zero: Zer
 
 
 def _ahead(divided: Sequence[Unit], used: Sequence[int], index: int, zero: Zero) -> tuple[int, ...]:
-    """Units gathered while ``index`` computes: the next ones in the order of use ``used``."""
-    room = min(
+    """Return the units gathered while ``index`` computes: the next ones in the order of use
+    ``used``."""
+    budget = min(
         zero.prefetch_bucket_size, max(0, zero.max_live_parameters - divided[index].elements)
     )
     ahead: list[int] = []
     for following in used[used.index(index) + 1 :]:
-        room -= divided[following].elements
-        if room < 0:
+        budget -= divided[following].elements
+        if budget < 0:
             break
         ahead.append(following)
     return tuple(ahead)
@@ -152,9 +159,9 @@ def _ahead(divided: Sequence[Unit], used: Sequence[int], index: int, zero: Zero)
 
 @dataclass(slots=True)
 class _UnitDraft:
-    """A module with the parameters it would take if it were sharded now.
+    """Modules with the parameters they would take if sharded now.
 
-    ``alone`` drafts are never merged with their neighbours; ``tensors`` are by full name.
+    ``alone`` drafts are never merged with their neighbors; ``tensors`` are by full name.
     """
 
     modules: list[str]
@@ -190,7 +197,7 @@ def _below(module: ModuleFact) -> dict[str, TensorFact]:
 
 
 def _unique(tensors: Mapping[str, TensorFact]) -> dict[str, TensorFact]:
-    """The first of those that share a storage."""
+    """Return the first of the tensors that share a storage."""
     first: dict[str, str] = {}
     for name, tensor in tensors.items():
         first.setdefault(tensor.storage or name, name)
@@ -198,7 +205,7 @@ def _unique(tensors: Mapping[str, TensorFact]) -> dict[str, TensorFact]:
 
 
 def _drafts(root: ModuleFact, cap: int) -> Iterator[_UnitDraft]:
-    """The parts of the model, inner ones first; the root takes what is left."""
+    """Yield the parts of the model, inner ones first; the root takes the rest."""
     left: dict[str, TensorFact] = {}
     for child in root.children:
         yield from _outside_blocks(child, cap, left)
@@ -210,16 +217,17 @@ def _drafts(root: ModuleFact, cap: int) -> Iterator[_UnitDraft]:
 def _outside_blocks(
     module: ModuleFact, cap: int, upward: dict[str, TensorFact]
 ) -> Iterator[_UnitDraft]:
-    """Pieces of a module outside every block; ``upward`` collects what its parent must take."""
+    """Yield drafts of a module outside every block; ``upward`` collects what its
+    parent must take."""
     if module.repeated and module.type not in UNCALLED:
         yield from _block(module, cap)
         return
-    if _is_whole(module, cap):
-        whole = _below(module)
+    if _is_one_unit(module, cap):
+        tensors = _below(module)
         if module.type in UNCALLED:
-            upward.update(whole)
-        elif whole:
-            yield _UnitDraft([module.name], whole)
+            upward.update(tensors)
+        elif tensors:
+            yield _UnitDraft([module.name], tensors)
         return
     left: dict[str, TensorFact] = {}
     for child in module.children:
@@ -231,8 +239,8 @@ def _outside_blocks(
         yield _UnitDraft([module.name], left, alone=True)
 
 
-def _is_whole(module: ModuleFact, cap: int) -> bool:
-    """Whether a module outside the blocks is taken with all that is below it."""
+def _is_one_unit(module: ModuleFact, cap: int) -> bool:
+    """Return whether a module outside the blocks is taken with everything below it."""
     if not module.children or module.type in ATOMIC:
         return True
     if not module.parameters or any(below.repeated for below in module.walk()):
@@ -241,7 +249,7 @@ def _is_whole(module: ModuleFact, cap: int) -> bool:
 
 
 def _block(block: ModuleFact, cap: int) -> Iterator[_UnitDraft]:
-    """One block; leaves in it that are above the cap are units of their own."""
+    """Yield one block; leaves in it above the cap are separate units."""
     tensors = _below(block)
     for leaf in _called_leaves(block):
         if leaf is not block and leaf.elements > cap:
@@ -264,7 +272,7 @@ def _called_leaves(module: ModuleFact) -> Iterator[ModuleFact]:
 
 
 def _tied(drafts: list[_UnitDraft]) -> list[_UnitDraft]:
-    """Put drafts that share a storage together, at the place of the first of them."""
+    """Join drafts that share a storage, at the position of the first of them."""
     draft_of: dict[str, int] = {}
     joined: list[_UnitDraft | None] = []
     for draft in drafts:
@@ -285,7 +293,7 @@ def _tied(drafts: list[_UnitDraft]) -> list[_UnitDraft]:
 
 
 def _inner_first(drafts: list[_UnitDraft]) -> list[_UnitDraft]:
-    """Restore the order that joining disturbed: what stands inside a module, before it."""
+    """Restore the order that joining changed: inner modules before outer ones."""
     draft_of = {name: index for index, draft in enumerate(drafts) for name in draft.modules}
     inside: dict[int, list[int]] = {}
     for index, draft in enumerate(drafts):
@@ -310,7 +318,7 @@ def _inner_first(drafts: list[_UnitDraft]) -> list[_UnitDraft]:
 
 
 def _ancestors(modules: list[str]) -> Iterator[str]:
-    """Full names of all modules around the given ones."""
+    """Yield the full names of all modules around the given ones."""
     for name in modules:
         while name:
             name = name.rpartition(".")[0]
@@ -318,9 +326,9 @@ def _ancestors(modules: list[str]) -> Iterator[str]:
 
 
 def _merged(drafts: list[_UnitDraft], cap: int) -> Iterator[_UnitDraft]:
-    """Merge neighbouring leaves up to the cap.
+    """Merge neighboring leaves up to the cap.
 
-    Leaves on both sides of a stack of blocks stay apart: together they would be held from
+    Leaves on both sides of a stack of blocks are not merged: together they would be unsharded from
     the first layer to the last.
     """
     run: _UnitDraft | None = None

@@ -19,20 +19,20 @@ from dsconfig.schema.version import Version
 
 
 class Recompute(StrEnum):
-    """What backward computes again instead of keeping it from forward."""
+    """What backward recomputes instead of keeping it from forward."""
 
     NONE = "none"
     SELECTIVE = "selective"
     """The core of attention, its scores (Korthikanti et al. 2022, arXiv:2205.05198). Flash
-    attention keeps none of them: beside it, all but attention and every other matrix product,
+    attention keeps no scores: with it, everything except attention and every other matrix product,
     the policy of PyTorch's selective checkpointing."""
     FULL = "full"
     """Each block, from its input."""
 
 
 CHECKPOINT_INTERVAL = "checkpoint_interval"
-"""Among the training arguments: blocks between two checkpoints, where it is not each."""
-_RECOMPUTE_NAMES = frozenset(each.value for each in Recompute)
+"""Training argument: blocks between two checkpoints, if not one."""
+_RECOMPUTE_NAMES = frozenset(kind.value for kind in Recompute)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +40,10 @@ class Activations:
     """Bytes of one micro batch on one rank.
 
     ``per_block`` is kept from forward to backward (a checkpoint, with recomputation);
-    ``recomputed`` is rebuilt in backward for one block at a time; ``temporaries`` are
-    gradients of activations in the block being differentiated. ``logits_forward`` lives at
-    the end of forward, ``logits_backward`` at the start of backward. ``on_host`` are
-    checkpoints moved to host memory.
+    ``recomputed`` is rebuilt in backward for one block at a time; ``temporaries`` are gradients of
+    activations in the block being differentiated. ``logits_forward`` is alive at the end of
+    forward, ``logits_backward`` at the start of backward. ``on_host`` are checkpoints moved to host
+    memory.
     """
 
     blocks: int = 0
@@ -55,7 +55,7 @@ class Activations:
     logits_backward: int = 0
     on_host: int = 0
     in_flight: int = 1
-    """Micro batches whose forward pass is kept at once: more than one in a pipeline."""
+    """Micro batches whose forward activations are kept at once: more than one in a pipeline."""
     tokens: int = 0
     assumed: str = ""
     formula: str = ""
@@ -67,17 +67,17 @@ class Activations:
 class BlockBytes:
     """One block, in bytes per s*b*h: ``linear`` + ``quadratic`` * a * s / h.
 
-    ``whole`` is the part of ``linear`` that tensor parallelism does not divide.
+    ``undivided`` is the part of ``linear`` that tensor parallelism does not divide.
     """
 
     linear: float
     quadratic: float
-    whole: float
+    undivided: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How the model is run: kernels and recomputation."""
+    """Kernels and recomputation of a run."""
 
     width: int = 2
     flash: bool = True
@@ -85,16 +85,16 @@ class Style:
     """Fused norm and MLP kernels (Liger and the like)."""
     loss: Loss = Loss.PLAIN
     compiled: bool = False
-    """torch.compile: the loss reads 16-bit logits, without an fp32 copy of them; norms keep their
-    input and the MLP no activated gate, which the partitioner has backward compute again."""
+    """torch.compile: the loss reads 16-bit logits without an fp32 copy; norms keep their input and
+    the MLP no activated gate, which the partitioner recomputes in backward."""
     dropout: bool | None = None
-    """False: switched off, whatever the published config of the family says."""
+    """False: disabled, whatever the published config of the family has."""
     mask_width: int = 1
     """Bytes of a dropout mask element: 1 on CUDA; the model dtype on CPU."""
 
     @property
     def lean(self) -> bool:
-        """Whether elementwise operations keep their input only."""
+        """Return whether elementwise operations keep only their input."""
         return self.fused or self.compiled
 
 
@@ -104,9 +104,10 @@ def block_bytes(
     adapters: Adapters | None = None,
     block: BlockKind | None = None,
 ) -> BlockBytes:
-    """What one block keeps when nothing is recomputed: one of this kind, else of the commonest.
+    """Return what a block of this kind, or of the most common kind, keeps without recomputation.
 
-    With ``adapters`` it is frozen but for them: a frozen map does not keep what it reads.
+    With ``adapters`` everything else in it is frozen: a frozen linear layer does not keep its
+    input.
     """
     block = block or commonest(shape)
     family = family_of(shape)
@@ -120,11 +121,11 @@ def block_bytes(
     if not style.flash:
         quadratic = _scores(family, style, scores_dropout)
     elif scores_dropout and style.mask_width > 1:
-        # The CPU has no fused attention with dropout: scaled q and k, and the scores.
+        # No fused attention with dropout on CPU: scaled q and k, and the scores are kept.
         queries = shape.width_of_queries / shape.hidden_size
         attention += style.width * (2 * queries + shape.width_of_keys / shape.hidden_size)
         quadratic = 12.0
-    masks = places_of(block) * style.mask_width if dropout else 0
+    masks = norms_of(block) * style.mask_width if dropout else 0
     return BlockBytes(
         linear=norms
         + attention * block.attentions
@@ -133,24 +134,25 @@ def block_bytes(
         + masks
         + (_adapted(family, shape, style, adapters) if adapters else 0),
         quadratic=quadratic * block.attentions,
-        whole=norms + masks,
+        undivided=norms + masks,
     )
 
 
 def commonest(shape: Architecture) -> BlockKind:
-    """The kind of block of which there are most."""
+    """Return the most common kind of block."""
     return max(shape.kinds, key=lambda block: shape.kinds[block])
 
 
-def places_of(block: BlockKind) -> int:
-    """Norms ahead of a part of the block: one for mixers side by side, one for each in a row."""
-    in_a_row = block.attentions == len(block.mixers) > 1
-    mixing = len(block.mixers) if in_a_row else min(1, len(block.mixers))
+def norms_of(block: BlockKind) -> int:
+    """Return the number of norms before parts of the block: one for parallel mixers, one each for
+    sequential ones."""
+    sequential = block.attentions == len(block.mixers) > 1
+    mixing = len(block.mixers) if sequential else min(1, len(block.mixers))
     return mixing + (block.dense or int(block.has_experts))
 
 
 def _attention(family: Family, shape: Architecture, style: Style) -> float:
-    """Query, key, value and output; flash attention's log-sum-exp, fp32 per head."""
+    """Return query, key, value and output; flash attention's log-sum-exp, fp32 per head."""
     lengths = 4 * shape.heads / shape.hidden_size if style.flash else 0
     if shape.extras.get("kv_lora_rank"):
         return latent_attention(shape, style.width, flash=style.flash) + lengths
@@ -166,7 +168,7 @@ def _attention(family: Family, shape: Architecture, style: Style) -> float:
 
 
 def _read_by_output(family: Family, shape: Architecture, style: Style) -> float:
-    """What the last map of attention alone keeps: flash attention keeps its own output too."""
+    """Return what only the output projection keeps: flash attention keeps its own output too."""
     if style.flash and not family.fused_rotary:
         return 0.0
     read = shape.width_of_keys if style.flash else shape.width_of_queries
@@ -174,7 +176,8 @@ def _read_by_output(family: Family, shape: Architecture, style: Style) -> float:
 
 
 def _adapted(family: Family, shape: Architecture, style: Style, adapters: Adapters) -> float:
-    """Inputs and results of the first halves; with dropout its own copy and mask for each."""
+    """Return inputs and outputs of the down projections; with dropout also its own copy and mask
+    for each."""
     read = adapters.inputs + adapters.inner
     if _read_by_output(family, shape, style):
         read += adapters.attention_output
@@ -190,17 +193,17 @@ def _norms(
     *,
     frozen: bool,
 ) -> float:
-    """Norms with what they feed, and their fp32 scales (one per token and norm)."""
-    places = places_of(block)
+    """Return norms with their outputs, and their fp32 scales (one per token and norm)."""
+    count = norms_of(block)
     kind = Norm.LAYER if style.lean else family.norm
     full, narrow = kind.kept_frozen if frozen else kind.value
     kept = 4 * full + style.width * narrow
-    inputs = 1 if family.one_norm_input else places
-    outputs = 0 if frozen else 1 if family.one_norm else places
-    scales = 4 * places / shape.hidden_size
+    inputs = 1 if family.one_norm_input else count
+    outputs = 0 if frozen else 1 if family.one_norm else count
+    scales = 4 * count / shape.hidden_size
     total = kept * inputs + style.width * outputs + scales
     if family.post_norms:
-        total += places * kept + scales
+        total += count * kept + scales
     if shape.query_key_norm:
         normed = shape.width_of_queries + shape.width_of_keys
         total += kept * block.attentions * normed / shape.hidden_size
@@ -212,9 +215,9 @@ def _mlp(
 ) -> float:
     copies = family.mlp_copies
     if style.lean and copies > 2:
-        copies -= 1 if shape.gated_mlp else 3  # the activated gate is rebuilt in backward
+        copies -= 1 if shape.gated_mlp else 3  # the activated gate is recomputed in backward
     if frozen and copies > 1:
-        copies -= 1  # what its last map reads; of a ReLU it is what the activation keeps
+        copies -= 1  # input of its last linear layer; for ReLU the activation keeps it
     kept = style.width * copies * _inner_width(shape, block) / shape.hidden_size
     if block.has_experts and shape.experts_per_token:
         kept += style.width * 2 * experts_at_work(shape)  # their inputs and outputs, a row each
@@ -223,24 +226,24 @@ def _mlp(
 
 
 def _inner_width(shape: Architecture, block: BlockKind) -> int:
-    """Inner width of a block's MLPs and of all experts that work on a token, together."""
+    """Return the inner width of a block's MLPs and of all active experts, together."""
     dense = (shape.experts and shape.dense_width) or shape.width_of_mlp
     if not block.has_experts:
         return block.dense * dense
     expert = shape.expert_size or shape.width_of_mlp
-    # Where nobody says how many experts a token goes through: one, as an MLP.
+    # One expert if the number per token is unknown.
     working = experts_at_work(shape) or 1
     return block.dense * dense + expert * working + shape.shared_width
 
 
 def experts_at_work(shape: Architecture) -> int:
-    """Experts whose matrices a token goes through."""
+    """Return the number of experts a token is routed to."""
     every = family_of(shape).every_expert
     return (shape.experts if every else shape.experts_per_token) or 0
 
 
 def _scores(family: Family, style: Style, dropout: bool) -> float:
-    """Eager attention: probabilities, in fp32 first where the family casts, a cap, a mask."""
+    """Return eager attention: probabilities, in fp32 first if the family casts, a cap, a mask."""
     cast = 4 if family.scores_in_fp32 and style.width == 2 else 0
     capped = style.width if family.softcap else 0
     masked = style.mask_width + style.width if dropout else 0
@@ -248,10 +251,10 @@ def _scores(family: Family, style: Style, dropout: bool) -> float:
 
 
 def operator_bytes(shape: Architecture, style: Style, block: BlockKind) -> float:
-    """What is kept per s*b*h when attention and every other matrix product are.
+    """Return what is kept per s*b*h if attention and every other matrix product are kept.
 
-    The policy of torchtitan's and PyTorch's selective checkpointing: of query, key, value,
-    output, gate, up and down the odd ones; of a plain MLP the up projection.
+    The policy of torchtitan's and PyTorch's selective checkpointing: of query, key, value, output,
+    gate, up and down the odd ones; of a plain MLP the up projection.
     """
     inner = _inner_width(shape, block) / shape.hidden_size
     gated = 1 if shape.gated_mlp and inner else 0
@@ -263,7 +266,7 @@ def operator_bytes(shape: Architecture, style: Style, block: BlockKind) -> float
 
 
 def style_of(effective: Effective, facts: Facts) -> Style:
-    """Kernels as the training facts name them; flash attention where they say nothing."""
+    """Return the kernels set in the training facts; flash attention by default."""
     arguments = facts.arguments
     width = effective.numerics.precision.bytes
     dropout = facts.architecture.extras.get("dropout") if facts.architecture else None
@@ -279,40 +282,40 @@ def style_of(effective: Effective, facts: Facts) -> Style:
 
 
 FUSES_ATTENTION = Version(4, 36, 0)
-"""The first release of transformers that computes attention in one kernel by itself, for Llama and
-others (its notes: ``scaled_dot_product_attention`` by default)."""
+"""First release of transformers that uses fused attention by default, for Llama and others (its
+release notes: ``scaled_dot_product_attention`` by default)."""
 
 
 def is_flash(facts: Facts) -> bool:
-    """Whether attention keeps no scores: as the run says, else as transformers does by itself."""
-    asked = facts.arguments.get("attn_implementation")
-    if asked is not None:
-        return str(asked) != "eager"
+    """Return whether attention keeps no scores: as set, else as transformers does by default."""
+    implementation = facts.arguments.get("attn_implementation")
+    if implementation is not None:
+        return str(implementation) != "eager"
     release = facts.releases.get("transformers")
     if release is not None and Version.parse(release) < FUSES_ATTENTION:
         return False
     return facts.architecture is None or not family_of(facts.architecture).writes_scores
 
 
-def is_recomputation_asked(facts: Facts) -> bool:
-    """Whether the training run decides it: stronger than the block of a file."""
+def sets_recomputation(facts: Facts) -> bool:
+    """Return whether the training arguments set it: they override the block of the file."""
     return facts.arguments.get("gradient_checkpointing") is not None
 
 
 def recompute_of(effective: Effective, facts: Facts) -> Recompute:
-    """What the training run asks for, else what the block of the file says."""
-    asked = facts.arguments.get("gradient_checkpointing")
-    if isinstance(asked, str) and asked in _RECOMPUTE_NAMES:
-        return Recompute(asked)
-    if asked and "context_fn" in (facts.arguments.get("gradient_checkpointing_kwargs") or ()):
-        return Recompute.SELECTIVE  # by what policy, only the script knows
-    if asked is None:
-        asked = effective.activation_checkpointing.enabled
-    return Recompute.FULL if asked else Recompute.NONE
+    """Return what the training arguments set, else the block of the file."""
+    value = facts.arguments.get("gradient_checkpointing")
+    if isinstance(value, str) and value in _RECOMPUTE_NAMES:
+        return Recompute(value)
+    if value and "context_fn" in (facts.arguments.get("gradient_checkpointing_kwargs") or ()):
+        return Recompute.SELECTIVE  # the policy is in the script
+    if value is None:
+        value = effective.activation_checkpointing.enabled
+    return Recompute.FULL if value else Recompute.NONE
 
 
 def activations_of(effective: Effective, facts: Facts) -> Activations:
-    """Activations of one micro batch; nothing when the sequence length is unknown."""
+    """Return the activations of one micro batch; none if the sequence length is unknown."""
     batch = _micro_batch(effective, facts)
     model, shape, length = facts.model, facts.architecture, facts.sequence_length
     if model is None or shape is None or length is None or batch is None:
@@ -324,18 +327,18 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
     bytes_of = {kind: block_bytes(shape, style, adapters, kind) for kind in kinds}
 
     def kept_by(kind: BlockKind, *, scores: bool = True) -> int:
-        """All that a block keeps of a micro batch, on one of the ranks that divide it."""
+        """Return everything a block keeps of a micro batch, per rank."""
         block = bytes_of[kind]
-        linear = block.whole + (block.linear - block.whole) / tensor
+        linear = block.undivided + (block.linear - block.undivided) / tensor
         quadratic = block.quadratic * shape.heads / tensor * length if scores else 0.0
         return int(tokens * (hidden * linear + quadratic))
 
-    whole_blocks = {kind: kept_by(kind) for kind in kinds}
-    full = sum(whole_blocks[kind] * count for kind, count in kinds.items()) // shape.layers
-    largest = max(whole_blocks, key=lambda kind: whole_blocks[kind])
+    full_blocks = {kind: kept_by(kind) for kind in kinds}
+    full = sum(full_blocks[kind] * count for kind, count in kinds.items()) // shape.layers
+    largest = max(full_blocks, key=lambda kind: full_blocks[kind])
     inner = _inner_width(shape, largest) / hidden * (1 if style.lean else 2)
     temporaries = int(tokens * hidden * style.width * (2 + inner / tensor))
-    kept, again, on_host = full, 0, 0
+    kept, recomputed, on_host = full, 0, 0
     if recompute is Recompute.SELECTIVE:
         left = {
             kind: int(tokens * hidden * operator_bytes(shape, style, kind) / tensor)
@@ -344,15 +347,15 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
             for kind in kinds
         }
         kept = sum(left[kind] * count for kind, count in kinds.items()) // shape.layers
-        again = whole_blocks[largest] - left[largest]
+        recomputed = full_blocks[largest] - left[largest]
     elif recompute is Recompute.FULL:
         settings = effective.activation_checkpointing
         split = tensor if settings.partition_activations else 1
-        # Of so many blocks the input of the first is kept, and all are rebuilt together.
+        # Only the input of the first block of an interval is kept; all are recomputed together.
         of_stage = -(-shape.layers // facts.pipeline_parallel)
         together = min(facts.arguments.get(CHECKPOINT_INTERVAL, 1), of_stage)
         kept = style.width * tokens * hidden // split // together
-        again = whole_blocks[largest] if together == 1 else full * together
+        recomputed = full_blocks[largest] if together == 1 else full * together
         if settings.cpu_checkpointing:
             kept, on_host = 0, kept * shape.layers
     forward, backward = loss_bytes(
@@ -363,13 +366,13 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
         tensor,
         fp32_copy=not style.compiled,
         fp32_logits=upcasts_logits(shape.family, facts.releases.get("transformers")),
-        # Fewer trained parameters than the head has: adapters, and a head that stays as it is.
+        # Fewer trained parameters than the head has: adapters and a frozen head.
         trains_head=model.trainable >= shape.vocab_size * hidden and adapters is None,
     )
     return Activations(
         blocks=shape.layers,
         per_block=kept,
-        recomputed=again,
+        recomputed=recomputed,
         temporaries=temporaries,
         outside=2 * style.width * tokens * hidden + 8 * tokens,
         logits_forward=forward,
@@ -382,7 +385,7 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
 
 
 def _micro_batch(effective: Effective, facts: Facts) -> int | None:
-    """As settled; else as the config says, or the run."""
+    """Return the resolved micro batch; else that of the config, or of the run."""
     if effective.batch:
         return effective.batch.micro_batch
     written = effective.config.get("train_micro_batch_size_per_gpu")
@@ -393,28 +396,28 @@ def _micro_batch(effective: Effective, facts: Facts) -> int | None:
 
 def _formula(shape: Architecture, block: BlockBytes, recompute: Recompute) -> str:
     if recompute is Recompute.FULL:
-        return "2sbh per block, one block rebuilt"
+        return "2sbh per block, one block recomputed"
     scores = f" + {block.quadratic:.0f}as/h" if block.quadratic else ""
     if len(shape.kinds) == 1:
-        said = f"sbh({block.linear:.1f}{scores}) per block"
+        formula = f"sbh({block.linear:.1f}{scores}) per block"
     else:
-        said = f"sbh({block.linear:.1f}{scores}) per block of the commonest kind"
+        formula = f"sbh({block.linear:.1f}{scores}) per block of the most common kind"
     kernels = dict.fromkeys(
         KERNELS[mixer.kind]
         for kind in shape.kinds
         for mixer in kind.mixers
         if mixer.kind in KERNELS
     )
-    return f"{said}, with the kernels of {', '.join(kernels)}" if kernels else said
+    return f"{formula}, with the kernels of {', '.join(kernels)}" if kernels else formula
 
 
 def latent_attention(shape: Architecture, width: int, *, flash: bool) -> float:
-    """Bytes per token and hidden unit, with ``width`` bytes an element.
+    """Return bytes per token and hidden unit, with ``width`` bytes an element.
 
-    Queries and keys have their rotary and their other part put together: copies. Values are a
-    view of what the up projection makes, whose other half stays with them under flash attention;
-    written out, attention copies them. The output is copied for the last projection. Each low
-    rank keeps its norm's fp32 input, normalised value and output. Held to transformers 5.23.
+    The rotary and the other part of queries and keys are concatenated: copies. Values are a view of
+    the up projection, whose other half stays alive under flash attention; eager attention copies
+    them. The output is copied for the output projection. Each low-rank projection keeps its norm's
+    fp32 input, normalized value and output. Checked against transformers 5.23.
     """
     sizes = shape.extras
     rotary, plain = int(sizes["qk_rope_head_dim"]), int(sizes["qk_nope_head_dim"])

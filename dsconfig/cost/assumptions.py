@@ -1,7 +1,7 @@
-"""What nobody said, and what decides whether a run fits: kernels of loss and attention, release.
+"""Assumptions that decide whether a run fits: kernels of loss and attention, DeepSpeed release.
 
-A verdict rests on what is usual where nothing is said. Where another answer would turn it, the
-answer belongs to it.
+An estimate uses the usual choice for whatever is not specified. If another choice changes the
+verdict, it is reported next to it.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from dsconfig.runtimes.effective import Effective
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """Another answer, by the flag that would give it, and what the run needs then."""
+    """Another choice, the flag that selects it, and the estimate with it."""
 
     flag: str
     option: Option
@@ -37,41 +37,42 @@ def decisive_assumptions(
     *,
     release_is_known: bool,
 ) -> tuple[Assumption, ...]:
-    """Answers that turn the verdict of ``option`` on a known card, one for each question."""
+    """Return the choices that change the verdict of ``option`` on a known device, one per
+    assumption."""
     if not option.fits:
         return ()
     fits = verdict_on(option, effective, facts).fits
-    asked = [] if fits else list(_kernels(facts))
-    answers = [_answered(flag, effective, others, program) for flag, others in asked]
-    found = [each for each in answers if each.fits]
+    kernels = [] if fits else list(_kernels(facts))
+    alternatives = [_estimated(flag, effective, others, program) for flag, others in kernels]
+    decisive = [alternative for alternative in alternatives if alternative.fits]
     if program.runs_deepspeed and not release_is_known:
-        # The newest of the releases before a change at which the verdict is another.
-        older = (each for each in BEFORE_CHANGES if each < program.version)
-        answers = (
-            _answered(f"--deepspeed-version {each}", effective, facts, program.at(each))
-            for each in older
+        # The newest release before a change of memory behavior that has another verdict.
+        older = (release for release in BEFORE_CHANGES if release < program.version)
+        alternatives = (
+            _estimated(f"--deepspeed-version {release}", effective, facts, program.at(release))
+            for release in older
         )
-        found += islice((each for each in answers if each.fits is not fits), 1)
-    return tuple(found)
+        decisive += islice((other for other in alternatives if other.fits is not fits), 1)
+    return tuple(decisive)
 
 
-def _answered(flag: str, effective: Effective, facts: Facts, program: Runtime) -> Assumption:
+def _estimated(flag: str, effective: Effective, facts: Facts, program: Runtime) -> Assumption:
     option = estimate_option(effective, facts, runtime=program)
     return Assumption(flag, option, verdict_on(option, effective, facts).fits)
 
 
-_SETTLES_LOSS = {"loss", "use_liger_kernel", "torch_compile"}
+_SELECTS_LOSS = {"loss", "use_liger_kernel", "torch_compile"}
 
 
 def _kernels(facts: Facts) -> Iterator[tuple[str, Facts]]:
-    """Kernels that hold less than what is assumed, by flag, with the run that has them."""
+    """Yield the flags of kernels that need less memory than assumed, with the facts they give."""
     if facts.sequence_length is None:
         return
-    if not _SETTLES_LOSS & facts.arguments.keys():
-        # Cross entropy in one kernel: the plain one, which is assumed, holds most.
+    if not _SELECTS_LOSS & facts.arguments.keys():
+        # Fused cross entropy: the plain one, which is assumed, needs most.
         yield f"--loss {Loss.FUSED}", facts.with_arguments({"loss": str(Loss.FUSED)})
     shape, name = facts.architecture, "attn_implementation"
-    # FlashAttention, for a family that is written out where nobody asks for it.
+    # FlashAttention, for a family whose default attention is eager.
     if shape is None or is_flash(facts) or name in facts.arguments:
         return
     if family_of(shape).has_flash:

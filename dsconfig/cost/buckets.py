@@ -1,7 +1,7 @@
-"""How large communication buckets ought to be: by the width of the model, capped by the card.
+"""Communication bucket sizes: from the hidden size, capped by the device memory.
 
-The sizes are those Hugging Face's integrations use (h*h, 0.9*h*h, 10*h elements). The cap is the
-4.5x rule; the share of a card it may take is what its own examples imply: 3.6 GB of 8 GB, so 5e8
+The sizes are those of Hugging Face's integrations (h*h, 0.9*h*h, 10*h elements). The cap is the
+4.5x rule; the allowed fraction of the device follows its own examples: 3.6 GB of 8 GB, so 5e8
 elements (9 GB) from 20 GB up.
 """
 
@@ -20,21 +20,21 @@ SUB_GROUP = "sub_group_size"
 KEYS = frozenset((REDUCE, GATHER, PREFETCH, PERSIST, OVERLAP, SUB_GROUP))
 DEFAULT_BUCKET = 500_000_000
 NVME_SUB_GROUP = 100_000_000
-"""Four fp32 buffers of this size are pinned for NVMe: 1.6 GB a rank, not 16 GB."""
+"""Four fp32 buffers of this size are pinned for NVMe: 1.6 GB per rank, not 16 GB."""
 _SHARE_NUMERATOR, _SHARE_DENOMINATOR = 45, 100
 
 HISTORY = (
     "The 4.5x rule was literal in DeepSpeed 0.3.x (Sep 2020 to May 2021: two ZeRO-2 buffers of "
     "4.5 x reduce_bucket_size halves) and is false since 0.4.0; kept as a safe bound."
 )
-"""What `dsconfig explain` says of the rule; an estimate gives its bytes alone."""
+"""Shown by `dsconfig explain`; an estimate shows only the bytes."""
 
 
 def bucket_rule_bytes(zero: Zero) -> int:
-    """Bytes that the published rule sets aside for communication; 0 at stage 0.
+    """Return the bytes that the published rule reserves for communication; 0 at stage 0.
 
-    (allgather_bucket_size + reduce_bucket_size) x 2 bytes x (4.5 with overlap_comm, else 1).
-    It is a bound to plan with, never a part of a predicted peak.
+    (allgather_bucket_size + reduce_bucket_size) x 2 bytes x (4.5 with overlap_comm, else 1). A
+    planning bound, never part of a predicted peak.
     """
     if zero.stage == 0:
         return 0
@@ -43,8 +43,8 @@ def bucket_rule_bytes(zero: Zero) -> int:
 
 
 def most_elements(facts: Facts, written: Sequence[int], *, overlaps: bool) -> int:
-    """The most elements that either bucket may have on this card; ``written`` are those that are
-    given, of the two.
+    """Return the maximum elements of either bucket on this device; ``written`` are those set, of
+    the two.
 
     Solves (reduce + allgather) * 2 bytes * (4.5 with overlap, else 1) <= 45 % of the memory.
     """
@@ -56,7 +56,7 @@ def most_elements(facts: Facts, written: Sequence[int], *, overlaps: bool) -> in
 
 
 def by_width(width: int) -> dict[str, int]:
-    """Elements of each size that follows from the hidden size."""
+    """Return the elements of each size that follows from the hidden size."""
     return {
         REDUCE: width * width,
         GATHER: width * width,
@@ -66,16 +66,16 @@ def by_width(width: int) -> dict[str, int]:
 
 
 def overlaps(stage: int, facts: Facts) -> bool:
-    """Whether there is communication to overlap: not without sharding, nor on a single rank."""
+    """Return whether there is communication to overlap: not without sharding, nor
+    on a single rank."""
     return stage >= 1 and (facts.data_parallel or 2) > 1
 
 
 def with_buckets(
     zero: Zero, facts: Facts, open_keys: Container[str], written: Mapping[str, Any] | None
 ) -> Zero:
-    """``zero`` with what is open of the sizes settled; ``written`` is the block of the file, where
-    there is one.
-    """
+    """Return ``zero`` with the open sizes set; ``written`` is the block of the file, if there is
+    one."""
     changes: dict[str, Any] = {}
     if OVERLAP in open_keys:
         changes["overlap_comm"] = overlaps(zero.stage, facts)

@@ -1,4 +1,4 @@
-"""Make the estimate fit one real run of this set-up."""
+"""Calibrate the estimate with one real run."""
 
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -19,16 +19,17 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """Signed error of the estimate before calibration, relative to the measurement."""
+        """Return the signed error of the estimate before calibration, relative to the
+        measurement."""
         return self.estimated_bytes / self.measured_bytes - 1
 
 
 def calibrate(option: Option, measured_bytes: int, *, what: str = "visible") -> Calibration:
     """Split the gap between estimate and measurement.
 
-    ``what`` says what was measured: ``allocated``, ``reserved`` or ``visible`` (nvidia-smi).
-    The gap goes to the part that grows with tokens as far as a factor from 0 to 2 takes it,
-    and what is left is a constant. Raises ValueError where that would leave nothing of a phase.
+    ``what`` was measured: ``allocated``, ``reserved`` or ``visible`` (nvidia-smi). The gap is
+    assigned to the part that grows with tokens, up to a factor between 0 and 2; the remainder is a
+    constant. Raises ValueError if a phase would be left with nothing.
     """
     device = option.device
     estimated = {
@@ -43,14 +44,14 @@ def calibrate(option: Option, measured_bytes: int, *, what: str = "visible") -> 
         if part.name in SHAPED and device.peak_phase in part.phases
     )
     slope = min(2.0, max(0.0, 1 + gap / loose)) if loose else 1.0
-    # Another phase may be the highest once this one has shrunk.
+    # Another phase may become the highest.
     phases = _phases(device, _scaled(device, slope)).values()
     constant = device.peak_bytes + gap - max(phases)
     if constant + min(phases) <= 0:
         raise ValueError(
-            f"{gib(measured_bytes, 2)}, where {gib(estimated, 2)} are estimated, is "
-            "another run: the states of this config alone take more. Check --gpus and the file, "
-            "or say what was measured: --measured-as"
+            f"{gib(measured_bytes, 2)} measured, {gib(estimated, 2)} estimated: this is a "
+            "different run, since the states of this config alone need more. Check --gpus and the "
+            "file, or specify --measured-as"
         )
     return Calibration(
         measured_bytes=measured_bytes,
@@ -61,7 +62,7 @@ def calibrate(option: Option, measured_bytes: int, *, what: str = "visible") -> 
 
 
 def calibrated(estimate: Estimate, calibration: Calibration) -> Estimate:
-    """The estimate with this correction in every option."""
+    """Return the estimate with this correction in every option."""
     options = tuple(_corrected(option, calibration) for option in estimate.options)
     inputs = MappingProxyType(
         {
@@ -79,7 +80,7 @@ def calibrated(estimate: Estimate, calibration: Calibration) -> Estimate:
 def _corrected(option: Option, calibration: Calibration) -> Option:
     device = option.device
     amount, all_phases = calibration.constant_bytes, tuple(device.phase_bytes)
-    constant = Component("measured beyond the formulas", amount, "", "calibration", all_phases)
+    constant = Component("not explained by formulas", amount, "", "calibration", all_phases)
     components = (*_scaled(device, calibration.slope), *([constant] if amount else []))
     phases = _phases(device, components)
     peak_phase = max(phases, key=lambda phase: phases[phase])
@@ -112,7 +113,7 @@ def _corrected(option: Option, calibration: Calibration) -> Option:
 
 
 def _phases(device: DeviceMemory, components: tuple[Component, ...]) -> dict[Phase, int]:
-    """Bytes held in each phase."""
+    """Return the bytes held in each phase."""
     return {
         phase: sum(part.bytes for part in components if phase in part.phases)
         for phase in device.phase_bytes
@@ -120,7 +121,7 @@ def _phases(device: DeviceMemory, components: tuple[Component, ...]) -> dict[Pha
 
 
 def _scaled(device: DeviceMemory, slope: float) -> tuple[Component, ...]:
-    """The components with what grows with tokens times the slope."""
+    """Return the components, those that grow with tokens multiplied by the slope."""
     return tuple(
         replace(part, bytes=int(part.bytes * slope), formula=f"{part.formula}, x {slope:.2f}")
         if part.name in SHAPED

@@ -1,4 +1,4 @@
-"""Keys that cause components, as pointers, and the components that every runtime has."""
+"""Config keys that cause components, as pointers, and the categories that every runtime has."""
 
 from dsconfig.batch import STEPS
 from dsconfig.cost.estimate import Component
@@ -8,7 +8,7 @@ from dsconfig.source.pointer import from_dotted
 
 ZERO, STAGE = from_dotted(paths.ZERO), from_dotted(paths.STAGE)
 OPTIMIZER, PARAMETERS = from_dotted(paths.OFFLOAD_OPTIMIZER), from_dotted(paths.OFFLOAD_PARAM)
-"""The blocks that move states and weights off the device."""
+"""The blocks that offload optimizer states and weights."""
 ACCUMULATION = from_dotted(STEPS)
 
 MASTERS, PER_OWNED = "master weights", "4 per owned element"
@@ -17,17 +17,17 @@ TEMPORARIES = Category("optimizer temporaries", "/optimizer/type", "unfused kern
 
 
 def offloaded_masters(amount: int, *, pinned: bool = False) -> Component:
-    """fp32 masters that are not on the device."""
+    """Return the fp32 master weights of an offloaded optimizer."""
     return Component(MASTERS, amount, OPTIMIZER, PER_OWNED, pinned=pinned)
 
 
 def offloaded_gradients(
     amount: int, *, pinned: bool = False, piece: int | None = None
 ) -> Component:
-    """Gradients in the width of those masters."""
+    """Return the gradients of an offloaded optimizer, in the width of its masters."""
     return Component("gradients", amount, OPTIMIZER, PER_OWNED, pinned=pinned, piece=piece)
 
 
 def offloaded_moments(amount: int, pointer: str = OPTIMIZER) -> Component:
-    """The states of an optimizer that are not on the device."""
+    """Return the states of an offloaded optimizer."""
     return Component(MOMENTS.name, amount, pointer, "state per owned element")

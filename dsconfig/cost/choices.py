@@ -1,4 +1,4 @@
-"""The usual choices of stage and offload, and the config a person would write for each."""
+"""Common choices of stage and offload, and the config usually written for each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,9 +22,8 @@ from dsconfig.runtimes.effective import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a search decides. ``buckets`` are those sizes that it settles, by field of ``Zero``;
-    they follow from the rest.
-    """
+    """What a search decides. ``buckets`` are the sizes it sets, by field of ``Zero``; they follow
+    from the other fields."""
 
     stage: int
     optimizer: Tier = Tier.DEVICE
@@ -42,13 +41,14 @@ class Choice:
 
     @property
     def tiers(self) -> str:
-        """What is offload_label off the GPU, as it follows the stage: ``, optimizer to CPU``."""
-        words = offload_label(TIER_NAMES[self.optimizer], TIER_NAMES[self.parameters])
-        return f", {words}" if words else ""
+        """Return the offload suffix of a label: ``, optimizer to CPU``."""
+        text = offload_label(TIER_NAMES[self.optimizer], TIER_NAMES[self.parameters])
+        return f", {text}" if text else ""
 
     @property
     def works(self) -> bool:
-        """Optimizer states move from stage 1 up, to NVMe and parameters at all only at stage 3."""
+        """Return whether DeepSpeed supports it: optimizer offload needs stage 1, NVMe and parameter
+        offload stage 3."""
         if self.parameters is not Tier.DEVICE:
             return self.stage == 3 and self.optimizer is not Tier.DEVICE
         lowest = {Tier.DEVICE: 0, Tier.HOST: 1, Tier.NVME: 3}
@@ -56,7 +56,8 @@ class Choice:
 
 
 def offload_label(optimizer: str, parameters: str) -> str:
-    """``optimizer + parameters to CPU``, of two tiers by name; "" where all stays on the device."""
+    """Return ``optimizer + parameters to CPU`` for two tiers by name; "" if nothing is
+    offloaded."""
     places = {"optimizer": optimizer, "parameters": parameters}
     left = {what: _TIER_LABELS[place] for what, place in places.items() if place != "none"}
     if len(set(left.values())) == 1:
@@ -79,11 +80,11 @@ USUAL = (
     Choice(stage=3, optimizer=Tier.HOST, parameters=Tier.HOST),
     Choice(stage=3, optimizer=Tier.NVME, parameters=Tier.NVME),
 )
-"""What a table shows, least sharded first."""
+"""The choices shown in a table, least sharded first."""
 
 
 def usual_config(facts: Facts, choice: Choice) -> Effective:
-    """Mixed-precision AdamW with overlap_comm on and every other key at its default."""
+    """Return mixed-precision AdamW with overlap_comm on and every other key at its default."""
     training = facts.training
     precision = Precision(training.precision) if training and training.precision else None
     if precision is None:
@@ -103,7 +104,8 @@ def usual_config(facts: Facts, choice: Choice) -> Effective:
 
 
 def with_choice(zero: Zero, choice: Choice, facts: Facts) -> Zero:
-    """The block with another stage, other tiers and buckets; other settings of a tier are kept."""
+    """Return the block with another stage, other tiers and buckets; other settings of a tier are
+    kept."""
     optimizer = zero.offload_optimizer or Offload(tier=Tier.HOST, buffer_count=OPTIMIZER_BUFFERS)
     parameters = zero.offload_param or Offload(tier=Tier.HOST, buffer_count=PARAMETER_BUFFERS)
     return replace(
@@ -124,7 +126,7 @@ def _offload_to(offload: Offload, tier: Tier, facts: Facts) -> Offload | None:
 
 
 def choice_of(effective: Effective, facts: Facts) -> Choice:
-    """What a config has chosen."""
+    """Return the choice made in a config."""
     zero, batch = effective.zero, effective.batch
     return Choice(
         stage=zero.stage,
@@ -142,7 +144,8 @@ def with_micro_batch(
     accumulation: int | None = None,
     data_parallel: int | None = None,
 ) -> Effective:
-    """Another micro batch; the global batch follows unless ``accumulation`` is given."""
+    """Return the config with another micro batch; the global batch follows unless ``accumulation``
+    is given."""
     ranks = data_parallel or (effective.batch.data_parallel if effective.batch else 1)
     steps = accumulation or (effective.batch.accumulation if effective.batch else 1)
     batch = Batch(
@@ -155,36 +158,37 @@ def with_micro_batch(
 
 
 def with_recomputation(effective: Effective, enabled: bool = True) -> Effective:
-    """The same config with every block rebuilt in backward, or none."""
+    """Return the config with every block recomputed in backward, or none."""
     settings = replace(effective.activation_checkpointing, enabled=enabled)
     return replace(effective, activation_checkpointing=settings)
 
 
 def recomputing_selectively(facts: Facts) -> Facts:
-    """The same run with attention and every other matrix product kept: the script's doing."""
+    """Return facts in which the script keeps attention and every other matrix product."""
     return facts.with_arguments({"gradient_checkpointing": Recompute.SELECTIVE.value})
 
 
 def can_select(facts: Facts) -> bool:
-    """Whether our policy is what the price is of: that of eager attention is another one."""
+    """Return whether the selective policy matches the estimate: eager attention uses a different
+    one."""
     return facts.architecture is not None and is_flash(facts)
 
 
 RECOMPUTED: Mapping[str, Any] = {"partition_activations": False}
-"""The block activation_checkpointing that asks for recomputation and nothing else."""
+"""The block activation_checkpointing that enables recomputation and nothing else."""
 
 
 def recomputation_edits(recompute: Recompute) -> dict[str, Any]:
-    """Values by pointer that ask for it."""
-    asked: dict[Recompute, dict[str, Any]] = {
+    """Return the values by pointer that enable it."""
+    edits: dict[Recompute, dict[str, Any]] = {
         Recompute.SELECTIVE: {SELECTIVE_RECOMPUTATION: True},
         Recompute.FULL: {RECOMPUTATION: dict(RECOMPUTED)},
     }
-    return asked.get(recompute, {})
+    return edits.get(recompute, {})
 
 
 def choice_edits(zero: Zero) -> dict[str, Any]:
-    """Values by pointer that turn a config to this stage and these tiers."""
+    """Return the values by pointer that set this stage and these tiers."""
     edits: dict[str, Any] = {"/zero_optimization/stage": zero.stage}
     blocks = {"offload_optimizer": zero.offload_optimizer, "offload_param": zero.offload_param}
     for key, offload in blocks.items():
@@ -196,9 +200,9 @@ def choice_edits(zero: Zero) -> dict[str, Any]:
 
 
 def config_of(effective: Effective, *, recomputes: bool = True) -> dict[str, Any]:
-    """The config as a file: the user's own with this batch, or one as a person would write it.
+    """Return the config as a file: the user's own with this batch, or a minimal one.
 
-    ``recomputes``: the program that reads it recomputes blocks where the file says so.
+    ``recomputes``: whether the target program recomputes blocks when the file enables it.
     """
     batch: dict[str, Any] = {}
     if effective.batch is not None:
@@ -223,7 +227,7 @@ def config_of(effective: Effective, *, recomputes: bool = True) -> dict[str, Any
 
 
 def _zero_block(zero: Zero) -> dict[str, Any]:
-    """Stage, offload and buckets; only what has an effect at this stage."""
+    """Return stage, offload and buckets; only keys with an effect at this stage."""
     block = {pointer.rpartition("/")[2]: value for pointer, value in choice_edits(zero).items()}
     if zero.stage:
         block |= {

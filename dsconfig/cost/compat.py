@@ -1,8 +1,7 @@
-"""DeepSpeed's own estimators, to the byte, and the tables they print, to the letter.
+"""DeepSpeed's own estimators, equal to the byte, and the tables they print, character by character.
 
-They leave out everything but model states, and disagree with their own documentation in
-places (docs/internals/memory.md says where); they are here so that an old number can be traced.
-Argument names are DeepSpeed's.
+They leave out everything but model states, and disagree with their own documentation in places (see
+docs/memory.md); they are here to reproduce old numbers. Argument names are DeepSpeed's.
 """
 
 from dataclasses import dataclass
@@ -76,7 +75,7 @@ def zero2_table(
     num_nodes: int = 1,
     additional_buffer_factor: float = _BUFFER_FACTOR,
 ) -> str:
-    """What ``estimate_zero2_model_states_mem_needs_all_cold`` prints."""
+    """Return the output of ``estimate_zero2_model_states_mem_needs_all_cold``."""
     lines = [_heading(num_gpus_per_node, num_nodes), f"{_software(total_params)}."]
     lines.append(_COLUMNS)
     for chosen in _CHOICES_OF_2:
@@ -94,7 +93,7 @@ def zero3_table(
     num_nodes: int = 1,
     additional_buffer_factor: float = _BUFFER_FACTOR,
 ) -> str:
-    """What ``estimate_zero3_model_states_mem_needs_all_cold`` prints."""
+    """Return the output of ``estimate_zero3_model_states_mem_needs_all_cold``."""
     layer = f"{int(largest_layer_params / 1e6)}M largest layer params."
     lines = [_heading(num_gpus_per_node, num_nodes), f"{_software(total_params)}, {layer}"]
     lines.append(_COLUMNS)
@@ -118,13 +117,13 @@ _CHOICES_OF_3 = tuple(
     for offloaded in ((True, True), (True, False), (False, False))
     for zero_init in (True, False)
 )
-"""What the tables show of (offloaded optimizer, offloaded parameters, zero.Init), in order."""
+"""Rows of the tables: (offloaded optimizer, offloaded parameters, zero.Init), in order."""
 
 
 def as_data(
     total_params: float, largest_layer_params: float, num_gpus_per_node: int, num_nodes: int
 ) -> dict[str, Any]:
-    """Both tables as ``{"format_version", "options"}``, sizes in bytes, in the order printed."""
+    """Return both tables as ``{"format_version", "options"}``, sizes in bytes, in printed order."""
     hardware = (num_gpus_per_node, num_nodes)
     names = ("offload_optimizer", "offload_param", "zero_init")
     priced = [
@@ -147,10 +146,11 @@ def as_data(
 
 
 def paper_states(params: float, gpus: int, stage: int) -> float:
-    """Bytes of model states on one device after the ZeRO paper (arXiv:1910.02054, table 1).
+    """Return the bytes of model states on one device after the ZeRO paper (arXiv:1910.02054, table
+    1).
 
-    2 for weights, 2 for gradients, 12 for Adam and the fp32 copy, each divided from its stage
-    on. Not what any engine allocates: there are buffers, padding and activations besides.
+    2 for weights, 2 for gradients, 12 for Adam and the fp32 copy, each divided from its stage on.
+    No engine allocates exactly this: buffers, padding and activations are missing.
     """
     weights, gradients, states = 2 * params, 2 * params, 12 * params
     if stage >= 1:
@@ -182,6 +182,6 @@ def _device(offloaded: bool) -> str:
 
 
 def _row(states: States, options: str) -> str:
-    """Sizes are GiB, labelled as DeepSpeed labels them."""
+    """Format one row. Sizes are GiB, labelled as DeepSpeed labels them."""
     host, device = states.cpu_bytes / GIB, states.gpu_bytes / GIB
     return f" {host:7.2f}GB | {device:6.2f}GB | {options}"

@@ -1,4 +1,4 @@
-"""The answer of the estimator: bytes by component, each with its cause and its lifetime."""
+"""The result of the estimator: bytes by component, each with its cause and lifetime."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class Phase(StrEnum):
 class Component:
     """Bytes per rank held during ``phases``; ``pointer`` is the config key that causes them.
 
-    ``formula`` says in words how the number comes about.
+    ``formula`` explains how the number is computed.
     """
 
     name: str
@@ -27,23 +27,23 @@ class Component:
     formula: str
     phases: tuple[Phase, ...] = tuple(Phase)
     pinned: bool = False
-    """Page-locked, in main memory."""
+    """Page-locked host memory."""
     piece: int | None = None
-    """Bytes of each page-locked tensor of it but the last; None: it is one."""
+    """Bytes of each page-locked tensor but the last; None for a single tensor."""
 
 
-MARGIN, OUTSIDE = "allocator's margin", "outside the allocator"
-MOVED = "moved to the host"
+MARGIN, OUTSIDE = "allocator overhead", "outside the allocator"
+MOVED = "offloaded to the host"
 """On a CPU: the same memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """One rank's device. Allocated bytes by component; the peak is a maximum over phases.
+    """Memory of one rank's device: allocated bytes by component; the peak is a maximum over phases.
 
-    ``reserved_bytes`` adds the allocator's rounding; ``visible_bytes`` is what nvidia-smi
-    shows (context and communicators added). On a CPU there is neither; there ``visible_bytes``
-    adds the rank's share of what is moved to the host, which is the same memory.
+    ``reserved_bytes`` adds the allocator's overhead; ``visible_bytes`` is what nvidia-smi shows
+    (context and communicators added). A CPU has neither; there ``visible_bytes`` adds the rank's
+    share of offloaded data, which is in the same memory.
     """
 
     components: tuple[Component, ...]
@@ -53,21 +53,21 @@ class DeviceMemory:
     reserved_bytes: int
     visible_bytes: int
     needed_bytes: int
-    """What a card has to have. Less than is visible where streams have pools of their own: short
-    of memory, the allocator gives back every segment that is free, whosever it was, and asks once
-    more (``release_cached_blocks`` in PyTorch's CUDACachingAllocator.cpp)."""
+    """Memory required on a GPU. Less than ``visible_bytes`` if streams have their own pools: when
+    memory runs out, the allocator releases every free segment of every stream and retries
+    (``release_cached_blocks`` in PyTorch's CUDACachingAllocator.cpp)."""
     least_needed_bytes: int
     most_needed_bytes: int
-    """The same with the fewest and the most fragments that are known."""
+    """The same with the least and the most fragmentation published."""
     end_bytes: Mapping[Phase, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Bytes still held when each phase ends."""
+    """Bytes still allocated at the end of each phase."""
     low_bytes: int | None = None
     high_bytes: int | None = None
-    """The range the peak lies in where something was assumed; None where it is exact."""
+    """Range of the peak if something was assumed; None if it is exact."""
 
     @property
     def beside_peak(self) -> dict[str, int]:
-        """Bytes by name that have to fit beside what is allocated at the peak."""
+        """Return the bytes by name that must fit besides the allocated peak."""
         if self.reserved_bytes == self.peak_bytes:
             moved = self.visible_bytes - self.peak_bytes
             return {MOVED: moved} if moved else {}
@@ -81,25 +81,24 @@ class TierMemory:
 
     components: tuple[Component, ...] = ()
     bytes: int = 0
-    """What is held while it trains, as tensors count it."""
+    """Bytes in use while training, counted by tensor."""
     peak_bytes: int = 0
-    """The most at any moment, the building of the model and what is added to page-locked tensors
-    included."""
+    """Maximum at any time, including building the model and rounding of page-locked tensors."""
     pinned_bytes: int = 0
-    """Page-locked part, with what is added by rounding up to powers of two (host only)."""
+    """Page-locked bytes, rounded up to powers of two (host only)."""
     rounding_bytes: int = 0
-    """What that adds to ``bytes``."""
+    """What the rounding adds to ``bytes``."""
 
     @property
     def is_building_worst(self) -> bool:
-        """Whether more is held while the model is built than in training."""
+        """Whether building the model needs more than training."""
         return self.peak_bytes > self.bytes + self.rounding_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """One card against one run. ``fits`` with as many fragments as there are as a rule;
-    ``may_fit`` with the fewest that are known."""
+    """One device against one run. ``fits`` assumes usual fragmentation, ``may_fit`` the least
+    published."""
 
     device: str
     memory_bytes: int
@@ -110,9 +109,9 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Seconds of one optimizer step, its parts, and between which bounds it is expected.
+    """Seconds of one optimizer step, by component, with the expected range.
 
-    ``mfu``: the share of the card's rate that goes to the model; None where the rate is unknown.
+    ``mfu``: model FLOPs utilization; None if the device's peak rate is unknown.
     """
 
     seconds: float
@@ -128,7 +127,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One choice of stage and offload, priced."""
+    """The estimate for one choice of stage and offload."""
 
     stage: int
     offload_optimizer: str
@@ -139,10 +138,10 @@ class Option:
     bucket_rule_bytes: int
     """The documented bound: (allgather + reduce bucket) x 2 bytes x (4.5 with overlap, else 1)."""
     bucket_allocated_bytes: int
-    """What the runtime really allocates for communication buckets."""
+    """Bytes actually allocated for communication buckets."""
     fits: tuple[Fit, ...] = ()
     step: Step | None = None
-    """None where the batch is not settled."""
+    """None if the batch size is not resolved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from dsconfig.cost import hardware
 from dsconfig.cost.activations import (
     CHECKPOINT_INTERVAL,
     Recompute,
-    is_recomputation_asked,
     recompute_of,
+    sets_recomputation,
 )
 from dsconfig.cost.buckets import bucket_rule_bytes
 from dsconfig.cost.categories import MASTERS
@@ -29,9 +29,9 @@ from dsconfig.runtimes.effective import TIER_NAMES, Effective
 def estimate(
     effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine"
 ) -> Estimate:
-    """Bytes on device, host and NVMe of one config, by component and phase.
+    """Return bytes on device, host and NVMe for one config, by component and phase.
 
-    Raises ValueError when the facts name no model or no number of devices.
+    Raises ValueError if the model or the number of devices is unknown.
     """
     option = estimate_option(effective, facts, runtime=runtime)
     in_force = facts_in_force(effective, facts, runtime_of(runtime))
@@ -39,25 +39,24 @@ def estimate(
 
 
 def facts_in_force(effective: Effective, facts: Facts, program: Runtime) -> Facts:
-    """The facts with what the file says of ranks that share a layer, a sequence or the layers,
-    and of blocks that a pipeline recomputes.
+    """Return the facts with the parallel degrees and the pipeline recomputation set in the file.
 
-    Only DeepSpeed reads it; dsengine refuses such keys, or says that they are not read.
+    Only DeepSpeed reads these keys; dsengine rejects or ignores them.
     """
     if not program.runs_deepspeed:
         return facts
     split = with_degrees(facts, effective.config)
     blocks = recomputed_blocks(effective.config)
-    if split.pipeline_parallel == 1 or not blocks or is_recomputation_asked(split):
+    if split.pipeline_parallel == 1 or not blocks or sets_recomputation(split):
         return split
-    asked = {"gradient_checkpointing": str(Recompute.FULL), CHECKPOINT_INTERVAL: blocks}
-    return split.with_arguments(asked)
+    arguments = {"gradient_checkpointing": str(Recompute.FULL), CHECKPOINT_INTERVAL: blocks}
+    return split.with_arguments(arguments)
 
 
 def estimate_option(
     effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine"
 ) -> Option:
-    """One choice of stage and offload, in full."""
+    """Estimate one choice of stage and offload."""
     program = runtime_of(runtime)
     facts = facts_in_force(effective, facts, program)
     return _option(workloads(effective, facts, program), effective, facts, program)
@@ -70,10 +69,10 @@ def estimate_if_fits(
     runtime: str | Runtime,
     below: Callable[[TierMemory, TierMemory], bool],
 ) -> Option | None:
-    """The same, or None as soon as it is known not to fit.
+    """Return the same estimate, or None as soon as it is known not to fit.
 
-    That is where main memory and NVMe do not hold their parts, of which ``below`` decides, or the
-    device does not hold what a replay has come to. An answer may still not fit.
+    Stops if ``below`` rejects host memory and NVMe, or if the replay exceeds the device. A result
+    may still not fit.
     """
     program = runtime_of(runtime)
     facts = facts_in_force(effective, facts, program)
@@ -90,7 +89,7 @@ def estimate_if_fits(
 
 
 def _below_device(job: Workload, program: Runtime) -> tuple[TierMemory, TierMemory]:
-    """Main memory and NVMe."""
+    """Return host memory and NVMe."""
     is_deepspeed = program.runs_deepspeed
     return host_memory(job, is_deepspeed=is_deepspeed), nvme_memory(job, is_deepspeed=is_deepspeed)
 
@@ -112,10 +111,10 @@ def _option(
         peak_phase=trace.peak_phase,
         low_bytes=low,
         high_bytes=high,
-        **(_on_cpu(job, trace, host) if job.on_cpu else _on_card(trace, facts)),
+        **(_on_cpu(job, trace, host) if job.on_cpu else _on_gpu(trace, facts)),
     )
-    card = facts.device
-    known = [(card.name, card.memory_bytes)] if card and card.memory_bytes is not None else []
+    gpu = facts.device
+    known = [(gpu.name, gpu.memory_bytes)] if gpu and gpu.memory_bytes is not None else []
     return Option(
         stage=zero.stage,
         offload_optimizer=TIER_NAMES[zero.optimizer_tier],
@@ -131,7 +130,7 @@ def _option(
 
 
 def _step(effective: Effective, facts: Facts, program: Runtime) -> Step | None:
-    """The step's time in the words of the answer."""
+    """Return the estimated step time as part of an option."""
     if effective.batch is None:
         return None
     time = step_time(effective, facts, is_deepspeed=program.runs_deepspeed)
@@ -150,17 +149,21 @@ def _step(effective: Effective, facts: Facts, program: Runtime) -> Step | None:
 
 
 def _on_cpu(job: Workload, trace: Trace, host: TierMemory) -> dict[str, int]:
-    """There is neither pool nor context, and what is moved to the host is the same memory: all that
-    is moved, but while the model is built only the masters."""
-    masters = sum(part.bytes for part in host.components if part.name == MASTERS)
-    moved = dict.fromkeys(trace.peaks, host.bytes) | {Phase.INIT: masters}
-    whole = max(peak + moved[phase] // job.ranks_per_node for phase, peak in trace.peaks.items())
+    """Return the fields for a CPU: no pool and no context, and offloaded data shares its memory.
+
+    While the model is built only the offloaded masters count.
+    """
+    masters = sum(each.bytes for each in host.components if each.name == MASTERS)
+    offloaded = dict.fromkeys(trace.peaks, host.bytes) | {Phase.INIT: masters}
+    total = max(
+        peak + offloaded[phase] // job.ranks_per_node for phase, peak in trace.peaks.items()
+    )
     needed = ("visible_bytes", "needed_bytes", "least_needed_bytes", "most_needed_bytes")
-    return {"reserved_bytes": trace.peak, **dict.fromkeys(needed, whole)}
+    return {"reserved_bytes": trace.peak, **dict.fromkeys(needed, total)}
 
 
-def _on_card(trace: Trace, facts: Facts) -> dict[str, int]:
-    """What is around the peak: pools and fragments, context and communicators."""
+def _on_gpu(trace: Trace, facts: Facts) -> dict[str, int]:
+    """Return the bytes around the peak: pools and fragmentation, context and communicators."""
     outside = hardware.outside_bytes(facts)
     reserved = _reserved(trace.pooled, facts)
     least, most = hardware.LEAST_RESERVED, hardware.MOST_RESERVED
@@ -179,15 +182,15 @@ def _reserved(pooled: int, facts: Facts, margin: float = hardware.RESERVED_OVER_
 
 
 def _allocation_budget(facts: Facts) -> int | None:
-    """The most bytes allocated that the card holds: pools take no less than what is in them."""
+    """Return the most bytes that may be allocated on the device; None if its memory is unknown."""
     if facts.device_bytes is None or facts.on_cpu:
         return facts.device_bytes
     left = facts.device_bytes - hardware.outside_bytes(facts)
-    return bisect_right(range(max(0, left)), left, key=lambda each: _reserved(each, facts)) - 1
+    return bisect_right(range(max(0, left)), left, key=lambda size: _reserved(size, facts)) - 1
 
 
-def fits_on(cards: list[tuple[str, int]], device: DeviceMemory) -> tuple[Fit, ...]:
-    """Against cards given as (name, usable bytes)."""
+def fits_on(devices: list[tuple[str, int]], device: DeviceMemory) -> tuple[Fit, ...]:
+    """Compare with devices given as (name, usable bytes)."""
     return tuple(
         Fit(
             device=name,
@@ -196,14 +199,14 @@ def fits_on(cards: list[tuple[str, int]], device: DeviceMemory) -> tuple[Fit, ..
             may_fit=memory >= device.least_needed_bytes,
             headroom_bytes=memory - device.needed_bytes,
         )
-        for name, memory in cards
+        for name, memory in devices
     )
 
 
 def inputs_of(
     effective: Effective, facts: Facts, runtime: str | Runtime
 ) -> MappingProxyType[str, object]:
-    """What went in, ready for JSON."""
+    """Return the facts and choices that went in, ready for JSON."""
     model, training, batch = facts.model, facts.training, effective.batch
     program = runtime_of(runtime)
     micro = batch.micro_batch if batch else training.micro_batch_size if training else None
@@ -230,7 +233,8 @@ def inputs_of(
 
 
 def simulator_of(runtime: str | Runtime) -> Callable[[Workload], Trace]:
-    """The replay of a runtime's allocations. Raises ValueError for an unknown runtime."""
+    """Return the function that replays a runtime's allocations. Raises ValueError for an unknown
+    runtime."""
     if runtime_of(runtime).runs_deepspeed:
         from dsconfig.cost import deepspeed
 
@@ -241,15 +245,15 @@ def simulator_of(runtime: str | Runtime) -> Callable[[Workload], Trace]:
 
 
 def spread(job: Workload, trace: Trace) -> tuple[int | None, int | None]:
-    """(low, high) bytes of the peak; (None, None) where nothing was assumed.
+    """Return (low, high) bytes of the peak; (None, None) if nothing was assumed.
 
-    States follow from the count alone, to a few percent of padding and layout; what depends
-    on shapes (activations, logits, gathered layers) may be a quarter off in another shape of
-    the same size.
+    States follow from the parameter count to within a few percent of padding and layout.
+    Activations, logits and gathered layers depend on shapes and may be 25 % off for another shape
+    of the same size.
     """
     if not job.model.assumed:
         return None, None
-    held = trace.parts[trace.peak_phase]
-    loose = sum(amount for part, amount in held.items() if part.name in SHAPED)
+    at_peak = trace.parts[trace.peak_phase]
+    loose = sum(amount for category, amount in at_peak.items() if category.name in SHAPED)
     tight = trace.peak - loose
     return int(tight * 0.97 + loose * 0.75), int(tight * 1.03 + loose * 1.25)

@@ -1,7 +1,7 @@
-"""What a block of each model family keeps for backward, as its modules are written.
+"""What a block of each model family keeps for backward.
 
-Read from the modelling code of transformers and checked with saved-tensor hooks. A family
-that is not listed is taken as Llama-like (gated) or Starcoder2-like (plain MLP).
+Read from the modeling code of transformers and checked with saved-tensor hooks. A family that is
+not listed is treated as Llama-like (gated) or Starcoder2-like (plain MLP).
 """
 
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from dsconfig.facts.model import Architecture
 
 
 class Norm(Enum):
-    """How a norm is computed: (fp32 copies kept, 16-bit copies kept), its output aside."""
+    """Norm implementations: (fp32 copies kept, 16-bit copies kept), without the output."""
 
     LAYER = (0, 1)
     """One fused kernel: keeps its input."""
     RMS = (1, 1)
-    """Written out: the fp32 input and the normalised value in the model dtype."""
+    """Eager: the fp32 input and the normalized value in the model dtype."""
     GEMMA = (2, 0)
-    """Written out wholly in fp32: input and normalised value."""
+    """Eager, entirely in fp32: input and normalized value."""
 
     @property
     def kept_frozen(self) -> tuple[int, int]:
-        """The same where the norm's weight takes no gradient: not the normalised value."""
+        """Return the same for a frozen norm weight: without the normalized value."""
         return (0, 1) if self is Norm.LAYER else (1, 0)
 
 
@@ -30,31 +30,31 @@ class Norm(Enum):
 class Family:
     """``mlp_copies``: tensors of the MLP's inner width kept per block.
 
-    gated: gate, activated gate, up, product (4). ReLU: its output (1). GELU: input and output
-    (2). GELU written out with tanh: input, half of it, tanh, 1 + tanh, output (5).
+    gated: gate, activated gate, up, product (4). ReLU: its output (1). GELU: input and output (2).
+    Eager tanh GELU: input, half of it, tanh, 1 + tanh, output (5).
     """
 
     norm: Norm = Norm.RMS
     mlp_copies: int = 4
     post_norms: bool = False
-    """Two more norms, after attention and MLP, whose output feeds no matrix."""
+    """Two more norms, after attention and MLP, whose output feeds no matrix product."""
     every_expert: bool = False
-    """Every token goes through every expert, those that do not count for it among them."""
+    """Every token goes through every expert, also unselected ones."""
     gated_attention: bool = False
-    """What attention gives is multiplied by a gate, which is as wide."""
+    """The attention output is multiplied by a gate of the same width."""
     router_in_fp32: bool = False
     """The router reads an fp32 copy of the hidden states."""
     one_norm_input: bool = False
-    """Attention and MLP run side by side on the same residual: one input is kept."""
+    """Attention and MLP run in parallel on the same residual: one input is kept."""
     one_norm: bool = False
-    """Side by side on one norm's output as well."""
+    """Parallel, and sharing one norm's output."""
     fused_rotary: bool = False
     """One qkv projection, then rotary embedding: q and k are copies beside the whole qkv."""
     writes_scores: bool = False
-    """transformers has no fused attention for it, unless FlashAttention is asked for
-    (``_supports_sdpa`` of 5.23)."""
+    """transformers has no SDPA for it: eager unless FlashAttention is requested (``_supports_sdpa``
+    of 5.23)."""
     has_flash: bool = True
-    """Whether FlashAttention can be asked for (``_supports_flash_attn``)."""
+    """Whether FlashAttention is available (``_supports_flash_attn``)."""
     softcap: bool = False
     scores_in_fp32: bool = True
     dropout: bool = False
@@ -113,6 +113,6 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(shape: Architecture) -> Family:
-    """The traits of an architecture's family."""
+    """Return the traits of an architecture's family."""
     known = FAMILIES.get(shape.family or "")
     return known or (_LLAMA if shape.gated_mlp else _PLAIN)

@@ -1,4 +1,4 @@
-"""What would fit into the main memory that there is, where what is offloaded does not."""
+"""Changes that make offloaded states fit the host memory."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,23 +10,23 @@ from dsconfig.runtimes.effective import Effective, Offload, Tier
 
 SMALL_TILES = 1_000_000
 MOST_NODES = 64
-"""Beyond, more nodes are no advice."""
+"""Upper bound of suggested nodes."""
 
 
 def ways_to_fit(
     effective: Effective, facts: Facts, available: int, *, in_process: bool = False
 ) -> list[str]:
-    """Settings that need no more than ``available`` bytes of a node, or of each of its processes.
+    """Return settings that need at most ``available`` bytes of a node, or of each of its processes.
 
-    In words, each with what it needs.
+    Each is a sentence with the memory it needs.
     """
 
     def needed(config: Effective, nodes: int | None = None) -> int:
         ranks, here = facts.world_size or 1, facts.nodes or 1
-        each = max(1, ranks // here)
+        per_node = max(1, ranks // here)
         there = here if nodes is None else nodes
-        option = estimate_option(config, replace(facts, world_size=each * there, nodes=there))
-        return option.host.bytes // each if in_process else option.host.bytes
+        option = estimate_option(config, replace(facts, world_size=per_node * there, nodes=there))
+        return option.host.bytes // per_node if in_process else option.host.bytes
 
     ways = [
         f"set {what} ({gib(amount)})"
@@ -44,22 +44,22 @@ def ways_to_fit(
 def _settings(
     effective: Effective, needed: Callable[[Effective], int], available: int
 ) -> Iterator[tuple[str, Effective]]:
-    """Candidates, in words and as a config."""
+    """Yield candidates: a description and the config."""
     zero = effective.zero
     offload, parameters = zero.offload_optimizer, zero.offload_param
     stage = "" if zero.stage == 3 else "stage to 3 and "
 
-    def with_optimizer(moved: Offload) -> Effective:
-        return replace(effective, zero=replace(zero, stage=3, offload_optimizer=moved))
+    def with_optimizer(new: Offload) -> Effective:
+        return replace(effective, zero=replace(zero, stage=3, offload_optimizer=new))
 
     if offload is not None and offload.tier is Tier.HOST:
-        filed = replace(offload, tier=Tier.NVME, nvme_path=offload.nvme_path or "an nvme_path")
-        yield f"{stage}offload_optimizer.device to nvme", with_optimizer(filed)
+        on_nvme = replace(offload, tier=Tier.NVME, nvme_path=offload.nvme_path or "an nvme_path")
+        yield f"{stage}offload_optimizer.device to nvme", with_optimizer(on_nvme)
 
         def with_ratio(share: float) -> Effective:
             return with_optimizer(replace(offload, ratio=share))
 
-        # Parameters stay whole where they are: what a share needs falls in steps.
+        # Parameters are not split between tiers: the memory of a share falls in steps.
         shares = (each / 100 for each in range(int(100 * offload.ratio), 0, -1))
         less = (share for share in shares if share < offload.ratio)
         share = next((share for share in less if needed(with_ratio(share)) <= available), None)

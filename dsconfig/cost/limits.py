@@ -1,4 +1,4 @@
-"""The inverse questions: what is the most that fits, or the least that is needed?"""
+"""The inverse questions: the most that fits, or the least that is needed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ SMALLEST_MODEL, LARGEST_MODEL = 10_000_000, 100_000_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """An answer with what the search chooses there; ``value`` is None where nothing fits."""
+    """An answer with the search result at the limit; ``value`` is None if nothing fits."""
 
     question: str
     value: int | None = None
@@ -45,10 +45,10 @@ class Limit:
     def how(self) -> str:
         if self.candidate is None:
             return ""
-        return self.candidate.choice.label + _IN_WORDS[self.recompute]
+        return self.candidate.choice.label + _RECOMPUTE_LABELS[self.recompute]
 
 
-_IN_WORDS = {
+_RECOMPUTE_LABELS = {
     Recompute.NONE: "",
     Recompute.SELECTIVE: ", recomputing selectively",
     Recompute.FULL: ", recomputing activations",
@@ -58,23 +58,24 @@ _IN_WORDS = {
 def limits(
     facts: Facts, effective: Effective | None = None, *, runtime: str | Runtime = "dsengine"
 ) -> tuple[Limit, ...]:
-    """Every inverse question the facts allow; the micro batch only for a known sequence length.
+    """Return every inverse answer the facts allow; the micro batch only for a known sequence
+    length.
 
-    With a config only its own choice is tried; else the answer comes with what ``resolve`` and
-    ``tune`` choose for the facts at the limit. Raises ValueError when the card's memory is unknown.
+    With a config only its own choice is tried; otherwise the answer uses what ``resolve`` and
+    ``tune`` choose at the limit. Raises ValueError if the device memory is unknown.
     """
     if facts.device_bytes is None:
-        raise ValueError("--fit needs the card: give --device or --device-memory")
-    ask = _Questions(facts, effective, runtime)
+        raise ValueError("--fit requires the device: specify --device or --device-memory")
+    questions = _Questions(facts, effective, runtime)
     found: list[Limit] = []
     if facts.world_size is not None and effective is None:
-        found.append(ask.largest_model())
+        found.append(questions.largest_model())
     if facts.model is not None:
-        found.append(ask.fewest_gpus())
+        found.append(questions.fewest_gpus())
     if facts.model is not None and facts.world_size is not None:
         if facts.sequence_length is not None:
-            found.append(ask.largest_micro_batch())
-        found.append(ask.longest_sequence())
+            found.append(questions.largest_micro_batch())
+        found.append(questions.longest_sequence())
     return tuple(found)
 
 
@@ -83,7 +84,7 @@ class _Questions:
         self._facts, self._effective, self._runtime = facts, effective, runtime
 
     def largest_model(self) -> Limit:
-        """In parameters, to 1 %; the shape is that of a Llama-like decoder of the size."""
+        """Return the parameter count, to 1 %, of the largest Llama-like decoder."""
 
         def facts_for(size: int) -> Facts:
             return replace(self._facts, model=parameter_count.model(size))
@@ -93,9 +94,9 @@ class _Questions:
         )
 
     def fewest_gpus(self) -> Limit:
-        """In whole groups of ranks that tensor, sequence and pipeline degrees bind together.
+        """Return the count in full groups of tensor, sequence and pipeline parallel ranks.
 
-        Where a global batch is given, as many groups as divide it: ``tune`` refuses others.
+        With a global batch, only as many groups as divide it: ``tune`` rejects others.
         """
         facts, question = self._facts, "fewest GPUs"
         per_node = max(1, (facts.world_size or 8) // (facts.nodes or 1))
@@ -106,8 +107,8 @@ class _Questions:
         else:
             groups = range(1, max(1, MAXIMUM_GPUS // group) + 1)
 
-        def fitting(place: int) -> Space | None:
-            gpus = groups[place] * group
+        def fitting(index: int) -> Space | None:
+            gpus = groups[index] * group
             space = self._space(replace(facts, world_size=gpus, nodes=-(-gpus // per_node)))
             return space if search.any_fits(space) else None
 
@@ -135,7 +136,7 @@ class _Questions:
         )
 
     def longest_sequence(self) -> Limit:
-        """In tokens, to a multiple of 128."""
+        """Return the length in tokens, to a multiple of 128."""
 
         def facts_for(units: int) -> Facts:
             training = self._facts.training or TrainingFacts(micro_batch_size=1)
@@ -163,11 +164,14 @@ class _Questions:
 
         most = None
         for choice in search.by_footprint(space(low)):
-            # One that does not fit beyond what another holds is asked no further.
+            # Continue from the best value found so far.
             start = low if most is None else most + steps(most)
             if start <= high and search.fits(space(start), choice):
                 most = _farthest(
-                    lambda at, choice=choice: search.fits(space(at), choice), start, high, steps
+                    lambda value, choice=choice: search.fits(space(value), choice),
+                    start,
+                    high,
+                    steps,
                 )
         if most is None:
             return Limit(question=question)
@@ -194,7 +198,7 @@ class _Questions:
 
 
 def _farthest(fits: Callable[[int], bool], low: int, high: int, steps: Callable[[int], int]) -> int:
-    """The largest value that fits, ``low`` being one: to so many as ``steps`` says of it."""
+    """Return the largest value that fits, to within ``steps``; ``low`` is known to fit."""
     while high - low > steps(high):
         # Halve the ratio while the range is wide, the distance once it is narrow.
         middle = int((low * high) ** 0.5) if high > 4 * low else (low + high) // 2

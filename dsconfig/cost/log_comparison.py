@@ -1,8 +1,8 @@
-"""A run's own figures beside their predictions, and what they say of the machine.
+"""Compare a run's own figures with their predictions, and fit constants of the machine.
 
-Three numbers are fitted, each from figures that name it: the allocator's margin (reserved over
-allocated), what a process holds outside the allocator, and how long a step takes beside what was
-expected. Never the model's states: where those differ, the run was another one.
+Three numbers are fitted, each from figures that determine it: the allocator overhead (reserved over
+allocated), what a process holds outside the allocator, and the step time relative to the
+prediction. Model states are never fitted: if they differ, the log is of a different run.
 """
 
 from dataclasses import asdict, dataclass
@@ -13,13 +13,13 @@ from dsconfig.facts.run_log import RunLog
 from dsconfig.report.sizes import GIB, gib
 
 OTHER_RUN = 0.25
-"""Of the states after creation: what lies between groups, padding and a bucket is less."""
+"""Relative difference of states after creation: padding and a bucket stay below it."""
 
 SMALLEST_DIFFERENCE = GIB // 10
-"""DeepSpeed prints hundredths of a GiB, and a bucket may come or go."""
+"""DeepSpeed prints hundredths of a GiB, and a bucket may differ."""
 
 _TRAINING = (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
-"""Phases whose cache is that of training: creation leaves some behind."""
+"""Phases whose cache belongs to training: creation leaves other blocks behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +33,13 @@ class Figure:
 
     @property
     def error(self) -> float:
-        """Signed, of ours relative to the run's; infinite where the run had nothing."""
+        """Return the signed error relative to the run; infinite if the run had nothing."""
         return self.predicted / self.measured - 1 if self.measured else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A number of the machine that the run tells, beside the one that is assumed."""
+    """A constant of the machine determined by the run, with the assumed value."""
 
     name: str
     value: float
@@ -52,13 +52,13 @@ class Comparison:
     figures: tuple[Figure, ...]
     fitted: tuple[Fitted, ...]
     failed: str = ""
-    """What ended the run, in one sentence; empty where nothing did."""
+    """What ended the run, in one sentence; empty if it did not fail."""
     is_foreign: bool = False
     """The states differ: the log is of another model, number of ranks or config."""
 
 
 def compare(log: RunLog, option: Option, samples: int | None) -> Comparison:
-    """Set the log beside a priced config; ``samples`` are those of one optimizer step."""
+    """Compare the log with an estimate; ``samples`` are those of one optimizer step."""
     is_foreign = _is_foreign(log, option)
     return Comparison(
         figures=tuple(_figures(log, option, samples)),
@@ -69,7 +69,7 @@ def compare(log: RunLog, option: Option, samples: int | None) -> Comparison:
 
 
 def _is_foreign(log: RunLog, option: Option) -> bool:
-    """Whether other states stand there after creation, when nothing else does."""
+    """Return whether the states after creation, when nothing else is allocated, differ."""
     measured = log.at_the_end_of(Phase.INIT)
     expected = option.device.end_bytes.get(Phase.INIT)
     if measured is None or expected is None:
@@ -84,7 +84,7 @@ def _figures(log: RunLog, option: Option, samples: int | None) -> list[Figure]:
         pairs.append((f"peak in {phase}", log.peak(phase), device.phase_bytes.get(phase)))
         pairs.append((f"after {phase}", log.at_the_end_of(phase), device.end_bytes.get(phase)))
     pairs.append(("peak allocated", log.peak_allocated, device.peak_bytes))
-    pairs.append(("as nvidia-smi", log.visible, device.visible_bytes))
+    pairs.append(("nvidia-smi", log.visible, device.visible_bytes))
     found = [
         Figure(what=what, measured=measured, predicted=predicted)
         for what, measured, predicted in pairs
@@ -98,7 +98,8 @@ def _figures(log: RunLog, option: Option, samples: int | None) -> list[Figure]:
 
 
 def _step_seconds(log: RunLog, samples: int | None) -> float | None:
-    """By samples per second, whose average counts every pass; else by iterations as printed."""
+    """Return the seconds by samples per second, an average over all micro steps; else by iterations
+    as printed."""
     if log.samples_per_second and samples:
         return samples / log.samples_per_second
     return log.seconds_per_iteration
@@ -112,7 +113,7 @@ def _fitted(log: RunLog, option: Option, samples: int | None) -> list[Fitted]:
     if highest is not None and highest.peak and highest.reserved >= highest.peak:
         margin = highest.reserved / highest.peak
         assumed = device.reserved_bytes / device.peak_bytes
-        found.append(Fitted("allocator's margin", margin, assumed, "reserved over allocated"))
+        found.append(Fitted("allocator overhead", margin, assumed, "reserved over allocated"))
         if log.visible is not None and log.visible > highest.reserved:
             outside = log.visible - highest.reserved
             assumed = device.visible_bytes - device.reserved_bytes
@@ -120,26 +121,26 @@ def _fitted(log: RunLog, option: Option, samples: int | None) -> list[Fitted]:
     seconds = _step_seconds(log, samples)
     if seconds and option.step is not None:
         longer = seconds / option.step.seconds
-        found.append(Fitted("time of a step", longer, 1.0, "of what was expected"))
+        found.append(Fitted("step time", longer, 1.0, "of the prediction"))
     return found
 
 
 def _failed(log: RunLog, option: Option) -> str:
-    lack = log.out_of_memory
-    if lack is None:
+    error = log.out_of_memory
+    if error is None:
         return ""
-    when = f" in {lack.phase}" if lack.phase else ""
-    held = "" if lack.allocated is None else f" beside {gib(lack.allocated, 2)} allocated"
-    card = "" if lack.capacity is None else f" on a card of {gib(lack.capacity, 2)}"
+    when = f" in {error.phase}" if error.phase else ""
+    allocated = "" if error.allocated is None else f" with {gib(error.allocated, 2)} allocated"
+    capacity = "" if error.capacity is None else f" on a GPU with {gib(error.capacity, 2)}"
     device = option.device
-    phase = lack.phase or str(device.peak_phase)
+    phase = error.phase or str(device.peak_phase)
     expected = device.phase_bytes.get(Phase(phase), device.peak_bytes)
     return (
-        f"The run ended out of memory{when}: {gib(lack.tried, 2)} more were asked for"
-        f"{held}{card}; {gib(expected, 2)} are expected in {phase}."
+        f"The run ran out of memory{when}: it tried to allocate {gib(error.tried, 2)}"
+        f"{allocated}{capacity}; {gib(expected, 2)} predicted in {phase}."
     )
 
 
 def as_data(comparison: Comparison) -> dict[str, Any]:
-    """Ready for JSON."""
+    """Return the comparison ready for JSON."""
     return asdict(comparison)

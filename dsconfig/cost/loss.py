@@ -9,23 +9,23 @@ from dsconfig.schema.version import Version
 
 
 class Loss(StrEnum):
-    """Where logits of one micro batch stand while the loss is computed and differentiated."""
+    """How logits of one micro batch are kept while the loss is computed and differentiated."""
 
     PLAIN = "plain"
-    """As transformers writes it: a copy in fp32, a log-softmax, and the gradients of both."""
+    """As in transformers: an fp32 copy, a log-softmax, and the gradients of both."""
     NARROW = "16bit"
-    """The same without a copy in fp32."""
+    """The same without an fp32 copy."""
     FUSED = "fused"
-    """Cross entropy in one kernel, whose gradient takes the place of the logits (flash-attn's
+    """Cross entropy in one kernel, whose gradient overwrites the logits (flash-attn's
     ``inplace_backward``, llm-foundry's fused_crossentropy)."""
     FUSED_LINEAR = "fused-linear"
     """Head and cross entropy in one kernel, by chunks of tokens: no logits (Liger)."""
     CHUNKED = "chunked"
-    """Plain on one chunk of the logits after the other, which are whole (torchtune)."""
+    """Plain, on one chunk of the full logits after the other (torchtune)."""
 
 
 CHUNKS = 8
-"""Of a chunked loss: torchtune's ``num_output_chunks``."""
+"""Chunks of a chunked loss: torchtune's ``num_output_chunks``."""
 
 NAMES = tuple(map(str, Loss))
 
@@ -39,7 +39,7 @@ FORMULAS: Mapping[Loss, str] = {
 
 
 def loss_of(arguments: Mapping[str, Any]) -> Loss:
-    """``loss`` where the run names one; else what ``use_liger_kernel`` brings with its settings."""
+    """Return ``loss`` if set; else the loss that ``use_liger_kernel`` selects with its settings."""
     named = arguments.get("loss")
     if named in NAMES:
         return Loss(named)
@@ -63,11 +63,11 @@ def loss_bytes(
     fp32_logits: bool = False,
     trains_head: bool = True,
 ) -> tuple[int, int]:
-    """(end of forward, start of backward): logits, loss and what differentiates them.
+    """Return (end of forward, start of backward): logits, loss and their gradients.
 
-    ``tensor``: ranks over which the vocabulary is divided; ``fp32_copy``: False where a compiler
-    reads 16-bit logits; ``fp32_logits``: see ``upcasts_logits``; ``trains_head``: whether the head
-    takes a gradient.
+    ``tensor``: ranks that divide the vocabulary; ``fp32_copy``: False if a compiler reads 16-bit
+    logits; ``fp32_logits``: see ``upcasts_logits``; ``trains_head``: whether the head gets a
+    gradient.
     """
     values = tokens * shape.vocab_size // tensor
     if kind is Loss.FUSED_LINEAR:
@@ -80,22 +80,23 @@ def loss_bytes(
         width = 4
     forward, backward = plain(values, width, fp32_copy=fp32_copy)
     if fp32_logits:
-        forward += values * width  # shifted by one token: a copy, gone when forward ends
+        forward += values * width  # shifted by one token: a copy, freed when forward ends
     if kind is Loss.PLAIN:
         return forward, backward
-    whole = values * width  # the logits; their gradient takes shape chunk by chunk beside them
-    return whole + (forward - whole) // CHUNKS, 2 * whole + (backward - whole) // CHUNKS
+    logits = values * width  # their gradient is filled chunk by chunk
+    return logits + (forward - logits) // CHUNKS, 2 * logits + (backward - logits) // CHUNKS
 
 
 SHIFTS_LABELS = Version(4, 46, 0)
-"""From this release of transformers on the loss moves labels, not logits, and the model hands out
+"""From this release of transformers on the loss shifts labels, not logits, and the model returns
 logits in its own dtype (huggingface/transformers#33902, #34147)."""
 UPCASTING = frozenset({"llama", "mistral", "mixtral", "qwen2", "gemma2", "phi", "phi3"})
-"""Families whose logits were cast to fp32 as soon as they were there."""
+"""Families whose forward cast logits to fp32 before it."""
 
 
 def upcasts_logits(family: str | None, transformers: str | None) -> bool:
-    """Whether the logits themselves are fp32, at a release of transformers; None: today's."""
+    """Return whether the logits themselves are fp32, at a release of transformers; None: the
+    current one."""
     if transformers is None or family not in UPCASTING:
         return False
     return Version.parse(transformers) < SHIFTS_LABELS
@@ -104,8 +105,8 @@ def upcasts_logits(family: str | None, transformers: str | None) -> bool:
 def plain(values: int, width: int, *, fp32_copy: bool = True) -> tuple[int, int]:
     """Logits w, their fp32 copy 4, log-softmax 4; then the last and the fp32 gradients of both 4.
 
-    The copy of 16-bit logits is gone when forward ends (transformers 5.23, ``ForCausalLMLoss``);
-    the logits stay as long as the script has the model's outputs, as loops of one's own do.
+    The copy of 16-bit logits is freed when forward ends (transformers 5.23, ``ForCausalLMLoss``);
+    the logits stay alive while the script holds the model's outputs, as custom loops do.
     """
     copy = 4 if width == 2 else 0
     if not fp32_copy:
@@ -118,12 +119,12 @@ def plain(values: int, width: int, *, fp32_copy: bool = True) -> tuple[int, int]
 def fused_linear(
     shape: Architecture, width: int, tokens: int, tensor: int, *, trains_head: bool = True
 ) -> tuple[int, int]:
-    """Head and loss in one kernel: no logits, but the gradients, which forward computes already.
+    """Head and loss in one kernel: no logits, but the gradients, which forward already computes.
 
-    Tokens go through in chunks, about v/h of them, as many tokens each as the next power of
-    two. Each chunk makes its logits while the last one's are still there; then its share of
-    the head's gradient, and the fp32 copy of that which is added. To the byte what
-    liger-kernel 0.8.0 allocates (ops/fused_linear_cross_entropy.py, alike since 0.6.2).
+    Tokens go through in chunks, about v/h of them, each rounded up to a power of two. Each chunk
+    makes its logits while the previous ones are still allocated; then its contribution to the
+    head's gradient, and the fp32 copy that is added. Equal to the byte to what liger-kernel 0.8.0
+    allocates (ops/fused_linear_cross_entropy.py, unchanged since 0.6.2).
     """
     head = shape.vocab_size * shape.hidden_size // tensor if trains_head else 0
     chunks = -(-shape.vocab_size // shape.hidden_size)

@@ -1,9 +1,9 @@
-"""Bytes per token that layers without scores keep for backward, with ``w`` bytes an element.
+"""Bytes per token that non-attention layers keep for backward, with ``w`` bytes an element.
 
-Those of the kernels that are made for training, where there are such: flash-linear-attention,
-mamba-ssm and causal-conv1d, by what their autograd functions save. Without these packages
-transformers falls back on PyTorch code, which keeps several times as much (counted on a CPU: 2.7
-times in a layer of Qwen3.5, 9 times and more in one of Bamba).
+Counted for the training kernels if there are any: flash-linear-attention, mamba-ssm and
+causal-conv1d, by what their autograd functions save. Without these packages transformers falls back
+to PyTorch code, which keeps several times as much (counted on a CPU: 2.7 times in a layer of
+Qwen3.5, 9 times and more in one of Bamba).
 """
 
 from collections.abc import Callable, Mapping
@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dsconfig.facts.mixers import BlockKind, Mixer, Mixing
 
 CHUNK = 64
-"""Tokens of a chunk in flash-linear-attention; for each token it keeps a row of so many."""
+"""Tokens of a chunk in flash-linear-attention; each token keeps a row of this length."""
 SCAN_CHUNK = 2048
 """Tokens between two states that mamba-ssm's selective scan keeps."""
 LIGHTNING_BLOCK = 256
-"""Tokens of a block of MiniMax's lightning attention, inside which scores are written out."""
+"""Tokens of a block of MiniMax's lightning attention, inside which scores are materialized."""
 
 
 def mixer_bytes(mixer: Mixer, width: int) -> float:
@@ -23,12 +23,12 @@ def mixer_bytes(mixer: Mixer, width: int) -> float:
 
 
 def bytes_without_scores(block: BlockKind, width: int) -> float:
-    """Of all mixers of a block that are no attention."""
+    """Return the bytes of all mixers of a block that are not attention."""
     return sum(mixer_bytes(each, width) for each in block.mixers if each.kind in _KEPT)
 
 
 def _delta(mixer: Mixer, width: int) -> float:
-    """``ChunkGatedDeltaRuleFunction``: normalised queries and keys, values, both gates, the
+    """``ChunkGatedDeltaRuleFunction``: normalized queries and keys, values, both gates, the
     triangular rows; before it the convolution's input, after it output, gate and their norm."""
     keys, values = mixer.key_heads * mixer.key, mixer.inner
     gates = 8 * 4 * mixer.heads + 2 * 4 * mixer.key_heads  # fp32: decay on its way, inverse norms
@@ -37,7 +37,8 @@ def _delta(mixer: Mixer, width: int) -> float:
 
 
 def _kimi_delta(mixer: Mixer, width: int) -> float:
-    """The same with a decay for each channel, kept in fp32 and as it came, and two sets of rows."""
+    """The same with a decay per channel, kept in fp32 and in the input dtype, and
+    two sets of rows."""
     keys = mixer.key_heads * mixer.key
     decay = (4 + width) * keys + width * 2 * mixer.rank
     return _delta(mixer, width) + decay + width * CHUNK * mixer.heads
@@ -45,15 +46,15 @@ def _kimi_delta(mixer: Mixer, width: int) -> float:
 
 def _mamba(mixer: Mixer, width: int) -> float:
     """``MambaInnerFn``: the two halves of the projection, the scan's output, B, C and the low rank;
-    convolution and time step are computed again. With norms between them (Jamba) the steps are
-    apart: the convolution's output, time step, scan's output, gated output stay too."""
+    convolution and time step are recomputed. With norms between them (Jamba) the steps are
+    separate: the convolution's output, time step, scan's output and gated output are kept too."""
     copies = 3 + 3 * mixer.is_normed
     states = 4 * 2 * mixer.key * mixer.inner / SCAN_CHUNK
     return width * (copies * mixer.inner + mixer.rank + 4 * mixer.key) + states
 
 
 def _mamba_2(mixer: Mixer, width: int) -> float:
-    """``MambaSplitConv1dScanCombinedFn``: all of the projection, the scan's output, its norm."""
+    """``MambaSplitConv1dScanCombinedFn``: the full projection, the scan's output, its norm."""
     projected = mixer.inner + mixer.convolved + mixer.heads
     return width * (projected + mixer.inner) + 4
 

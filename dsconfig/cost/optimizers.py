@@ -1,4 +1,4 @@
-"""What the optimizer in force keeps for each element that a rank owns, and needs in a step."""
+"""What the optimizer keeps for each element a rank owns, and needs in a step."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -27,37 +27,38 @@ class OptimizerCost:
     states: float
     scratch: Scratch = NO_SCRATCH
     lists: int | None = None
-    """Tensors beside gradients and states where torch updates all it is given at once, which it
-    does on CUDA unless told otherwise; None for classes that never do."""
+    """Tensors besides gradients and states if torch updates all tensors at once, its default on
+    CUDA; None for classes that never do."""
     eager: bool = False
     other_bytes: float = 0.0
     fused: bool = True
     leaves_to_adam: tuple[str, ...] = ()
     share_of_adam: float = 0.0
-    """Of the trainable elements, what Muon leaves to Adam."""
+    """Fraction of the trainable elements that Muon updates with Adam."""
     matrices: frozenset[tuple[int, ...]] = frozenset()
-    """Shapes that Muon orthogonalizes, where they are known."""
+    """Shapes that Muon orthogonalizes, if known."""
 
     def temporaries(self, together: int, largest: int, *, on_cpu: bool) -> int:
-        """Elements that an update in DeepSpeed holds beside gradients and states.
+        """Return the elements that an update in DeepSpeed needs besides gradients and states.
 
-        ``together`` are those that one call of the optimizer updates, in a flat partition or a list
-        of tensors; ``largest`` those of the largest tensor among them.
+        ``together`` are those updated by one optimizer call, in a flat partition or a list of
+        tensors; ``largest`` those of the largest tensor among them.
         """
         if self.lists is None or on_cpu:
             return largest * self.scratch.alone
         return together * self.lists
 
     def temporaries_below(self, elements: int) -> int:
-        """Elements that an update of ``elements`` in main memory holds beside gradients and states.
+        """Return the elements that an update of ``elements`` in host memory needs besides gradients
+        and states.
 
-        What Muon leaves to Adam has four at once: both corrected moments, a root, and the sum or
-        quotient made of it (``adam_update`` of DeepSpeed 0.19.8, read).
+        Muon's Adam part has four at once: both corrected moments, a root, and the sum or quotient
+        made of it (``adam_update`` of DeepSpeed 0.19.8, read).
         """
         return int(elements * (self.scratch.alone + 4 * self.share_of_adam))
 
     def state_bytes(self, elements: int, width: int = 4) -> int:
-        """Bytes for ``elements`` with states of ``width`` bytes."""
+        """Return the bytes for ``elements`` with states of ``width`` bytes."""
         return int(elements * (self.states * width + self.other_bytes))
 
 
@@ -68,14 +69,14 @@ def optimizer_cost(
     offloaded: bool = False,
     in_engine: bool = False,
 ) -> OptimizerCost:
-    """The cost of the configured optimizer, else of the client's; Adam when neither is known.
+    """Return the cost of the configured optimizer, else of the client's; Adam if neither is known.
 
     ``in_engine``: with the states of the class that dsengine builds, not DeepSpeed.
     """
     name = optimizer.type if optimizer else client or "AdamW"
     params = dict(optimizer.params) if optimizer else {}
     found = optimizer_type(name)
-    # One that a script passes is known by its class, whatever its spelling; Adam if unknown.
+    # A client optimizer is matched by class name in any spelling; Adam if unknown.
     bare = name.lower().replace("_", "").removeprefix("torch.").removeprefix("optim.")
     kind = _BY_LOWER_NAME.get(bare, OPTIMIZER_CLASSES["FusedAdam"])
     if found is not None and (optimizer is not None or client is None):
@@ -96,13 +97,14 @@ def optimizer_cost(
 _BY_LOWER_NAME = {
     name.lower().removeprefix("torch."): kind for name, kind in OPTIMIZER_CLASSES.items()
 }
-"""Of an optimizer called as one of torch's, torch's."""
+"""torch's optimizers by their bare name."""
 
 
 def cost_in_force(
     effective: Effective, facts: Facts, model: ModelTree, *, in_engine: bool
 ) -> OptimizerCost:
-    """The cost of one run's optimizer; Muon has Adam's second moment for what is not a matrix."""
+    """Return the cost of one run's optimizer; Muon has Adam's second moment for
+    non-matrix tensors."""
     zero, named = effective.zero, effective.optimizer
     offloaded = zero.optimizer_tier is not Tier.DEVICE
     cost = optimizer_cost(named, facts.client_optimizer, offloaded=offloaded, in_engine=in_engine)
@@ -132,9 +134,12 @@ def cost_in_force(
 
 
 def _at_once(kind: OptimizerClass, params: Mapping[str, Any]) -> int | None:
-    """As ``torch.optim.optimizer._default_to_fused_or_foreach`` decides on CUDA: by lists, whatever
-    their length; mup's classes call torch's. Adafactor has to be asked (torch/optim/_adafactor.py),
-    and what is not elementwise has no lists otherwise."""
+    """Return the temporaries of foreach updates, decided as
+    ``torch.optim.optimizer._default_to_fused_or_foreach`` does on CUDA.
+
+    mup's classes call torch's. Adafactor uses foreach only if set (torch/optim/_adafactor.py), and
+    non-elementwise optimizers have no lists otherwise.
+    """
     if not kind.is_elementwise and not params.get("foreach"):
         return None
     if not (kind.is_torch or kind.package == "mup") or params.get("fused"):
@@ -148,13 +153,12 @@ _CHOOSE_KERNELS = frozenset(("fused", "foreach", "differentiable"))
 
 
 def temporary_bytes(job: "Workload", elements: int, part: Callable[[int], int]) -> int:
-    """Bytes beside gradients and states in dsengine's update of ``elements``.
+    """Return the bytes besides gradients and states in dsengine's update of ``elements``.
 
-    ``part`` gives what a rank has of a tensor's elements.
-
-    Kernels are fused where PyTorch has them and the parameters do not choose otherwise; elsewhere a
-    whole list of tensors is updated at once (``foreach``, torch's default on CUDA, and Lion's own
-    way), on a CPU one tensor after the other (``dsengine.optimizers.build``).
+    ``part`` returns a rank's share of a tensor's elements. Kernels are fused if PyTorch has them
+    and the parameters do not choose otherwise; elsewhere a full list of tensors is updated at once
+    (``foreach``, torch's default on CUDA, and Lion's own way), on a CPU one tensor after the other
+    (``dsengine.optimizers.build``).
     """
     named = job.effective.optimizer
     chosen: Mapping[str, Any] = named.params if named is not None else {}
@@ -173,22 +177,23 @@ def temporary_bytes(job: "Workload", elements: int, part: Callable[[int], int]) 
     fused = kind.is_torch_fused_on("cpu" if job.on_cpu else "cuda")
     if chosen.get("fused") or (fused and not _CHOOSE_KERNELS & chosen.keys()):
         return 0
-    whole_list = kind.is_elementwise
+    all_at_once = kind.is_elementwise
     if kind.is_torch:
-        asked = chosen.get("foreach")
-        whole_list = not job.on_cpu if asked is None else asked
-    if not whole_list:
+        foreach = chosen.get("foreach")
+        all_at_once = not job.on_cpu if foreach is None else foreach
+    if not all_at_once:
         return largest * 4 * kind.scratch.given(chosen).loops
     return elements * 4 * kind.scratch.given(chosen).lists
 
 
 def newton_schulz_bytes(shape: tuple[int, ...], width: int) -> int:
-    """Bytes of DeepSpeed's ``muon_update`` at one matrix, its result among them, as it is written:
-    torch.compile, which DeepSpeed puts around it, may need less.
+    """Return the bytes of DeepSpeed's ``muon_update`` for one matrix, result included, in eager
+    mode; under torch.compile, which DeepSpeed uses, it may need less.
 
-    Its iteration (gram) works in 16 bits: seven squares of the shorter side beside the matrix, or
-    four beside the matrix twice; of a square matrix six. Before it stand two of momentum, or the
-    test for infinities. SearchResult with 0.19.8 on a CPU, to the byte at sides from 1:1 to 1:16.
+    Its iteration (gram) works in 16 bits: seven squares of the shorter side plus the matrix, or
+    four plus the matrix twice; six for a square matrix. Before it there are two of momentum, or the
+    test for infinities. Measured with 0.19.8 on a CPU, to the byte at aspect ratios from 1:1 to
+    1:16.
     """
     elements, square = prod(shape), min(shape) ** 2
     if elements == square:
@@ -198,7 +203,7 @@ def newton_schulz_bytes(shape: tuple[int, ...], width: int) -> int:
 
 
 def muon_bytes(job: "Workload", width: int) -> int:
-    """The same at its largest matrix; at the largest tensor where shapes are not known."""
+    """Return the same for its largest matrix; for the largest tensor if shapes are unknown."""
     if not job.optimizer.leaves_to_adam:
         return 0
     shapes = job.optimizer.matrices or {(job.largest_trained,)}
@@ -206,10 +211,10 @@ def muon_bytes(job: "Workload", width: int) -> int:
 
 
 def _orthogonalizing_bytes(matrices: Iterable[tuple[int, ...]], part: Callable[[int], int]) -> int:
-    """Bytes of torch's Muon at its largest matrix: found in dry runs, equal to the byte in all.
+    """Return the bytes of torch's Muon for its largest matrix: equal to the byte in all dry runs.
 
-    The update in fp32 and two of its kind in bf16; beside them two products of its shorter side,
-    which are whole on each rank, and a third while ranks add theirs up.
+    The update in fp32 and two copies in bf16; plus two products of its shorter side, unsharded on
+    each rank, and a third while ranks reduce them.
     """
     most = 0
     for shape in matrices:

@@ -1,4 +1,4 @@
-"""What one stage of a pipeline holds: its part of the weights, and micro batches in flight.
+"""Memory of one pipeline stage: its weights, and micro batches in flight.
 
 The schedule is 1F1B: stage s of p runs p - s forward passes ahead of the first backward, and keeps
 that many afterwards (Narayanan et al. 2021, arXiv:2104.04473, section 2.2; DeepSpeed's
@@ -16,41 +16,42 @@ from dsconfig.runtimes.effective import Effective
 
 
 def workloads(effective: Effective, facts: Facts, program: Runtime) -> tuple[Workload, ...]:
-    """That of the first stage of a pipeline and of the last: all between hold less than one of
-    them. One where there is no pipeline.
+    """Return the workload of the first and the last stage of a pipeline: those between need less.
+    One without a pipeline.
 
     Raises ValueError as :func:`~dsconfig.cost.workload.workload` does.
     """
     in_engine = not program.runs_deepspeed
-    whole = workload(effective, facts, program.version, in_engine=in_engine)
+    job = workload(effective, facts, program.version, in_engine=in_engine)
     stages = facts.pipeline_parallel
     if stages == 1:
-        return (whole,)
-    return tuple(_of_stage(whole, stage, stages) for stage in (0, stages - 1))
+        return (job,)
+    return tuple(_of_stage(job, stage, stages) for stage in (0, stages - 1))
 
 
-def _of_stage(whole: Workload, stage: int, stages: int) -> Workload:
-    shape = whole.model.architecture
+def _of_stage(job: Workload, stage: int, stages: int) -> Workload:
+    shape = job.model.architecture
     tied = shape is not None and shape.tied_embeddings
-    weights = Weights(weights_of_stage(whole.weights, stage, stages, tied=tied))
-    blocks = len({each.block for each in whole.weights if each.block != OUTSIDE})
-    activations = whole.activations
+    weights = Weights(weights_of_stage(job.weights, stage, stages, tied=tied))
+    blocks = len({weight.block for weight in job.weights if weight.block != OUTSIDE})
+    activations = job.activations
     if activations.blocks:
-        activations = activations_of_stage(activations, blocks, stage, stages, whole.accumulation)
-    # The tree is that of the whole model: its units are not those of a stage.
-    model = replace(whole.model, root=None)
-    return replace(whole, weights=weights, activations=activations, model=model)
+        activations = activations_of_stage(activations, blocks, stage, stages, job.accumulation)
+    # The tree is that of the full model: its units are not those of a stage.
+    model = replace(job.model, root=None)
+    return replace(job, weights=weights, activations=activations, model=model)
 
 
 def blocks_of_stage(blocks: int, stage: int, stages: int) -> range:
-    """Whole blocks, the ones left over on the first stages (DeepSpeed's ``partition_uniform``).
+    """Return the blocks of a stage, the remainder on the first stages (DeepSpeed's
+    ``partition_uniform``).
 
-    Raises ValueError where a stage would have none.
+    Raises ValueError if a stage would have none.
     """
     if blocks < stages:
         raise ValueError(
             f"--pipeline-parallel {stages}: the model has {blocks} blocks, so some stages would "
-            f"have none; give {blocks} at most"
+            f"be empty; use at most {blocks}"
         )
     each, more = divmod(blocks, stages)
     first = stage * each + min(stage, more)
@@ -60,33 +61,33 @@ def blocks_of_stage(blocks: int, stage: int, stages: int) -> range:
 def weights_of_stage(
     weights: Sequence[Weight], stage: int, stages: int, *, tied: bool
 ) -> tuple[Weight, ...]:
-    """Its blocks; on the first stage what stands before them, on the last what stands behind.
+    """Return the blocks of a stage; on the first also what precedes them, on the last what follows.
 
     Tied weights have a copy on the last stage too (DeepSpeed's ``TiedLayerSpec``).
     """
-    order = list(dict.fromkeys(each.block for each in weights if each.block != OUTSIDE))
-    own = {order[place] for place in blocks_of_stage(len(order), stage, stages)}
-    places = [place for place, each in enumerate(weights) if each.block != OUTSIDE]
-    before, behind = list(weights[: places[0]]), list(weights[places[-1] + 1 :])
+    order = list(dict.fromkeys(w.block for w in weights if w.block != OUTSIDE))
+    own = {order[index] for index in blocks_of_stage(len(order), stage, stages)}
+    inside = [index for index, weight in enumerate(weights) if weight.block != OUTSIDE]
+    before, after = list(weights[: inside[0]]), list(weights[inside[-1] + 1 :])
     if tied and before:
-        behind.append(max(before, key=lambda each: each.elements))
+        after.append(max(before, key=lambda weight: weight.elements))
     found = before if stage == 0 else []
-    found = found + [each for each in weights if each.block in own]
-    return tuple(found + (behind if stage == stages - 1 else []))
+    found = found + [weight for weight in weights if weight.block in own]
+    return tuple(found + (after if stage == stages - 1 else []))
 
 
 def activations_of_stage(
-    whole: Activations, blocks: int, stage: int, stages: int, accumulation: int
+    activations: Activations, blocks: int, stage: int, stages: int, accumulation: int
 ) -> Activations:
-    """Of one micro batch on this stage, and how many micro batches are in flight there."""
+    """Return the activations of one micro batch on this stage, and how many are in flight there."""
     in_flight = min(stages - stage, max(1, accumulation))
     last = stage == stages - 1
     own = len(blocks_of_stage(blocks, stage, stages))
     return replace(
-        whole,
+        activations,
         blocks=own,
         in_flight=in_flight,
-        logits_forward=whole.logits_forward if last else 0,
-        logits_backward=whole.logits_backward if last else 0,
-        on_host=whole.on_host * own * in_flight // max(1, blocks),
+        logits_forward=activations.logits_forward if last else 0,
+        logits_backward=activations.logits_backward if last else 0,
+        on_host=activations.on_host * own * in_flight // max(1, blocks),
     )

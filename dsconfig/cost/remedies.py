@@ -1,4 +1,4 @@
-"""What would make a config fit: single changes, cheapest in step time first."""
+"""Changes that make a config fit, least slowdown first."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -32,9 +32,10 @@ from dsconfig.runtimes.effective import TIER_NAMES, Effective, Tier, Zero
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One edit of the config, or two (``parts``, in words), with what it brings.
+    """One edit of the config, or two (``parts``), with its effect.
 
-    ``slowdown`` is the expected time per sample over today's; ``edits`` are values by pointer.
+    ``slowdown`` is the expected time per sample relative to the current config; ``edits`` are
+    values by pointer.
     """
 
     parts: tuple[str, ...]
@@ -52,14 +53,15 @@ class Change:
 def cheapest_changes(
     effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine", count: int = 3
 ) -> tuple[Change, ...]:
-    """The ``count`` cheapest changes that make it fit; if none does, those that save most.
+    """Return the ``count`` fastest changes that make the config fit; if none does, those that save
+    most.
 
-    Two changes together are offered only where neither alone fits and is as fast.
+    Pairs of changes are offered only if neither change alone fits and is as fast.
     """
     facts = _without_redundant_false(effective, facts)
     evaluator = _Evaluator(effective, facts, runtime)
-    others = ([other] for other in _other_choices(effective, facts))
-    all_series = [*_of_the_run(effective, facts), *others]
+    choices = ([choice] for choice in _other_choices(effective, facts))
+    all_series = [*_of_the_run(effective, facts), *choices]
     found = [change for series in all_series for change in evaluator.evaluate(series)]
     if sum(change.fits for change in found) < count:
         alone = {change.what: change.slowdown for change in found if change.fits}
@@ -71,29 +73,33 @@ def cheapest_changes(
             for pair in pairs
             if all(alone.get(part, inf) > pair.slowdown for part in pair.parts)
         ]
-    fitting = sorted((each for each in found if each.fits), key=lambda each: each.slowdown)
-    rest = sorted((each for each in found if not each.fits), key=lambda each: -each.saved_bytes)
+    fitting = sorted((change for change in found if change.fits), key=lambda it: it.slowdown)
+    rest = sorted((change for change in found if not change.fits), key=lambda it: -it.saved_bytes)
     return tuple((fitting or rest)[:count])
 
 
 def _without_redundant_false(effective: Effective, facts: Facts) -> Facts:
-    """Without a ``gradient_checkpointing=False`` of TrainingArguments that changes nothing: it is
-    what the remedy changes. (``--recompute none`` is a word of its own, and stays.)
+    """Drop a ``gradient_checkpointing=False`` of TrainingArguments that has no effect: the remedy
+    changes it.
+
+    ``--recompute none`` is an explicit choice and is kept.
     """
     training = facts.training
     if training is None or effective.activation_checkpointing.enabled:
         return facts
     if training.arguments.get("gradient_checkpointing") is not False:
         return facts
-    rest = {name: value for name, value in training.arguments.items() if name != GRADIENTS}
+    rest = {
+        name: value for name, value in training.arguments.items() if name != GRADIENT_CHECKPOINTING
+    }
     return replace(facts, training=replace(training, arguments=rest))
 
 
-GRADIENTS = "gradient_checkpointing"
+GRADIENT_CHECKPOINTING = "gradient_checkpointing"
 
 
 class _Evaluator:
-    """Prices changes against the config as it is."""
+    """Estimates changes against the current config."""
 
     def __init__(self, effective: Effective, facts: Facts, runtime: str | Runtime) -> None:
         self._facts, self._runtime = facts, runtime
@@ -107,7 +113,7 @@ class _Evaluator:
         return step_time(effective, facts, is_deepspeed=is_deepspeed).seconds_per_sample
 
     def evaluate(self, series: "Series") -> Iterator[Change]:
-        """The changes of one series that save bytes: from the farthest back to one too large."""
+        """Yield the useful changes of one series, up to the first that does not fit."""
         for candidate in series:
             change = self._change(candidate)
             if change is not None:
@@ -116,7 +122,7 @@ class _Evaluator:
                 return
 
     def _change(self, candidate: "Candidate") -> Change | None:
-        """The change with its price; None when it neither fits nor saves anything."""
+        """Return the change with its estimate; None if it neither fits nor saves memory."""
         changed, facts = candidate.effective, self._facts
         if SELECTIVE_RECOMPUTATION in candidate.edits:
             facts = recomputing_selectively(facts)
@@ -136,7 +142,7 @@ class _Evaluator:
 
 
 class Candidate(NamedTuple):
-    """Changes in words, their values by pointer, and the config with them."""
+    """Descriptions of changes, their values by pointer, and the resulting config."""
 
     parts: tuple[str, ...]
     edits: dict[str, Any]
@@ -144,20 +150,23 @@ class Candidate(NamedTuple):
 
 
 Series = list[Candidate]
-"""Changes of one kind, that which saves most first: what follows it cannot fit if it does not."""
+"""Changes of one kind, largest saving first: if one does not fit, the following ones do not either.
+"""
 
 
 def _of_the_run(effective: Effective, facts: Facts) -> Iterator[Series]:
-    """Batch, recomputation and buckets: what goes together with any stage and offload."""
+    """Yield changes of batch, recomputation and buckets: those that combine with any stage and
+    offload."""
     batches = list(_smaller_batches(effective))[::-1]
     if batches:
         yield batches
-    yield from ([again] for again in _recomputation(effective, facts))
+    yield from ([change] for change in _recomputation(effective, facts))
     yield from ([smaller] for smaller in _smaller_buckets(effective))
 
 
 def _pairs(effective: Effective, facts: Facts) -> Iterator[Series]:
-    """Each with one of stage and offload, and a smaller batch with recomputation."""
+    """Yield each of these combined with a stage and offload, and smaller batches with
+    recomputation."""
     for series in _of_the_run(effective, facts):
         with_others = [[*_joined(each, _other_choices(each.effective, facts))] for each in series]
         yield from map(list, zip(*with_others, strict=True))
@@ -175,8 +184,11 @@ def _joined(first: Candidate, others: Iterable[Candidate]) -> Iterator[Candidate
 
 
 def _recomputation(effective: Effective, facts: Facts) -> Iterator[Candidate]:
-    """Nothing where it is done already, or where a flag has settled it."""
-    if recompute_of(effective, facts) is Recompute.FULL or GRADIENTS in facts.arguments:
+    """Yield recomputation unless it is already on or set by a flag."""
+    if (
+        recompute_of(effective, facts) is Recompute.FULL
+        or GRADIENT_CHECKPOINTING in facts.arguments
+    ):
         return
     edits: dict[str, Any] = {RECOMPUTATION: dict(RECOMPUTED)}
     yield Candidate(("recompute activations",), edits, with_recomputation(effective))
@@ -185,7 +197,8 @@ def _recomputation(effective: Effective, facts: Facts) -> Iterator[Candidate]:
 
 
 def _smaller_batches(effective: Effective) -> Iterator[Candidate]:
-    """Each proper divisor of the micro batch, with as much more accumulation: the same step."""
+    """Yield each proper divisor of the micro batch, with more accumulation: the
+    same global batch."""
     batch = effective.batch
     if batch is None:
         return
@@ -224,7 +237,7 @@ def _other_choices(effective: Effective, facts: Facts) -> Iterator[Candidate]:
             now.parameter_tier,
         )
         if not same and choice.stage >= now.stage:
-            # The edit writes the blocks anew.
+            # The edit replaces the offload blocks.
             plain = replace(now, offload_optimizer=None, offload_param=None)
             zero = with_choice(plain, choice, facts)
             changed = replace(effective, zero=zero)
@@ -235,13 +248,13 @@ def _other_choices(effective: Effective, facts: Facts) -> Iterator[Candidate]:
 
 
 def _unset_offloads(now: Zero, then: Zero) -> dict[str, Any]:
-    """The edits for tiers that are in the file, and not in the choice."""
+    """Return the edits for tiers that are in the file but not in the choice."""
     blocks = {
         "offload_optimizer": (now.optimizer_tier, then.optimizer_tier),
         "offload_param": (now.parameter_tier, then.parameter_tier),
     }
     return {
         f"/zero_optimization/{key}": {"device": TIER_NAMES[Tier.DEVICE]}
-        for key, (held, wanted) in blocks.items()
-        if wanted is Tier.DEVICE and held is not Tier.DEVICE
+        for key, (current, wanted) in blocks.items()
+        if wanted is Tier.DEVICE and current is not Tier.DEVICE
     }

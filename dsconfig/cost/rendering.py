@@ -1,4 +1,4 @@
-"""Sizes and names as people read them."""
+"""Labels and JSON of estimates."""
 
 from dataclasses import asdict
 from typing import Any
@@ -13,13 +13,13 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def label(option: Option) -> str:
-    """``stage 3, optimizer + parameters to CPU``."""
+    """Return ``stage 3, optimizer + parameters to CPU``."""
     tiers = offload_label(option.offload_optimizer, option.offload_param)
     return f"stage {option.stage}, {tiers}" if tiers else f"stage {option.stage}"
 
 
 def bar(value: float, largest: float, width: int) -> str:
-    """A bar of block characters, to an eighth of a column."""
+    """Return a bar of block characters, to an eighth of a column."""
     eighths = round(value / largest * width * 8) if largest else 0
     full, rest = divmod(eighths, 8)
     return "█" * full + (EIGHTHS[rest] if rest else "")
@@ -29,7 +29,7 @@ FORMAT_VERSION = "1.0"
 
 
 def as_data(estimate: Estimate) -> dict[str, Any]:
-    """``{"format_version", "inputs", "options"}``, all sizes in bytes."""
+    """Return ``{"format_version", "inputs", "options"}``, all sizes in bytes."""
     return {
         "format_version": FORMAT_VERSION,
         "inputs": dict(estimate.inputs),
@@ -66,7 +66,7 @@ def option_data(option: Option) -> dict[str, Any]:
 
 
 def limits_data(limits: tuple[Limit, ...]) -> dict[str, Any]:
-    """The answers of the inverse questions; ``value`` is null where nothing fits."""
+    """Return the answers of the inverse questions; ``value`` is null if nothing fits."""
     return {
         "format_version": FORMAT_VERSION,
         "limits": [
@@ -84,7 +84,7 @@ def limits_data(limits: tuple[Limit, ...]) -> dict[str, Any]:
 
 
 def candidates_data(candidates: tuple[Candidate, ...]) -> dict[str, Any]:
-    """The search, the winner first; ``reason`` is empty for the winner only."""
+    """Return the search results, the chosen one first; ``reason`` is empty only for it."""
     return {
         "format_version": FORMAT_VERSION,
         "candidates": [

@@ -1,11 +1,10 @@
 """The search for stage, tiers, recomputation, buckets and batch, as far as a file leaves them open.
 
-[Note: the policy] Every arrangement of stage, tiers and recomputation is taken with the largest
-micro batch that fits it, as it would be run, and the one that is fastest per sample is chosen.
-Fitting with 5 % of every memory to spare comes before fitting at all. Who fixes one of the answers
-and asks again hears the same rest: what is fastest of all is fastest of those that share a part
-with it.
-``resolve``, ``tune``, ``init``, ``--fit`` and the remedies of diagnostics ask here.
+[Note: the policy] Every arrangement of stage, tiers and recomputation is evaluated with the largest
+micro batch that fits, and the fastest per sample is chosen. Candidates that leave 5 % of every
+memory free come before those that only just fit. Fixing one of the answers does not change the
+others: the overall fastest is also the fastest of those that share a setting with it. ``resolve``,
+``tune``, ``init``, ``--fit`` and the remedies of diagnostics use this search.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,7 +16,7 @@ from math import inf
 from typing import Any, cast
 
 from dsconfig.cost import buckets
-from dsconfig.cost.activations import Recompute, is_recomputation_asked
+from dsconfig.cost.activations import Recompute, sets_recomputation
 from dsconfig.cost.choices import (
     USUAL,
     Choice,
@@ -33,27 +32,27 @@ from dsconfig.cost.estimate import Estimate, Option, TierMemory
 from dsconfig.cost.estimator import estimate_if_fits, estimate_option, fits_on, inputs_of
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts.facts import Facts
-from dsconfig.lazy_imports import lazy_imports
+from dsconfig.lazily import lazily
 from dsconfig.report.sizes import in_gib, size
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective, Tier
 
-with lazy_imports():
+with lazily():
     from dsconfig.facts import catalogue
 
 
 TO_SPARE = 0.05
-"""Of each memory: the estimate's own error is of that size."""
+"""Fraction of each memory to keep free: the error of the estimate is of that size."""
 LARGEST_MICRO_BATCH = 2**16
-"""Nobody needs more samples in one pass; the search stops here."""
+"""Upper bound of the search."""
 STAGE, OPTIMIZER, PARAMETERS = "stage", "offload_optimizer", "offload_param"
 RECOMPUTE = "activation_checkpointing"
 ARRANGEMENT = frozenset((STAGE, OPTIMIZER, PARAMETERS))
 EVERYTHING = ARRANGEMENT | {RECOMPUTE} | buckets.KEYS - {buckets.SUB_GROUP}
-"""What is open where there is no file."""
+"""What is open without a file."""
 
 
-# --- whether it fits -------------------------------------------------------------------------
+# --- verdict -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,75 +72,77 @@ class Verdict:
 
 
 def verdict_on(option: Option, effective: Effective, facts: Facts) -> Verdict:
-    """A priced config against the card, the main memory and the disk, as far as they are known.
+    """Compare an estimate with device, host memory and disk, as far as they are known.
 
-    Tight where the pools of a card's streams together leave less than 5 % of it, too: they would
-    be flushed in every step.
+    Also tight if the pools of all CUDA streams together leave less than 5 % of the device: they
+    would be flushed in every step.
     """
     shortfalls = [
-        f"{size(-fit.headroom_bytes)} too much for {fit.device}"
+        f"exceeds {fit.device} by {size(-fit.headroom_bytes)}"
         for fit in option.fits
         if not fit.fits
     ]
-    wants = [(option.device.visible_bytes, fit.memory_bytes) for fit in option.fits]
+    required = [(option.device.visible_bytes, fit.memory_bytes) for fit in option.fits]
     host = facts.host
     shortfalls.append(_host_shortfall(option.host, facts))
     if host is not None and host.usable_bytes is not None:
-        wants.append((option.host.peak_bytes, host.usable_bytes))
+        required.append((option.host.peak_bytes, host.usable_bytes))
     shortfalls.append(_disk_shortfall(option.nvme, facts, effective))
     if host is not None and host.nvme_bytes is not None and option.nvme.bytes:
-        wants.append((option.nvme.bytes, host.nvme_bytes))
-    tight = any(wanted > there * (1 - TO_SPARE) for wanted, there in wants)
+        required.append((option.nvme.bytes, host.nvme_bytes))
+    tight = any(needed > limit * (1 - TO_SPARE) for needed, limit in required)
     return Verdict("; ".join(each for each in shortfalls if each), tight)
 
 
 def host_or_disk_shortfall(host: TierMemory, nvme: TierMemory, facts: Facts) -> str:
-    """What main memory or a disk of known size lacks, in words; empty where both suffice."""
+    """Describe by how much host memory or a disk of known size is exceeded; empty
+    if both suffice."""
     return _host_shortfall(host, facts) or _disk_shortfall(nvme, facts)
 
 
 def _host_shortfall(host: TierMemory, facts: Facts) -> str:
-    """Building the model included."""
+    """Describe the host memory shortfall, including building the model."""
     usable = facts.host.usable_bytes if facts.host else None
     if usable is None or host.peak_bytes <= usable:
         return ""
     building = " to build the model" if host.is_building_worst else ""
-    needs = f"needs {size(host.peak_bytes, 0)} of main memory per node{building}"
-    return f"{needs}, {in_gib(usable, 0)} are usable"
+    needs = f"needs {size(host.peak_bytes, 0)} of host memory per node{building}"
+    return f"{needs}, {in_gib(usable, 0)} available"
 
 
 def _disk_shortfall(nvme: TierMemory, facts: Facts, effective: Effective | None = None) -> str:
-    """What NVMe lacks, in words: a directory where ``effective`` is asked and names none, or room.
-    Empty where it fits, or nobody knows its size.
+    """Describe the NVMe shortfall: no directory (if ``effective`` is given) or too little space.
+
+    Empty if it fits or the size is unknown.
     """
     if nvme.bytes and effective is not None and not _names_disk(effective, facts):
-        return f"needs {size(nvme.bytes, 0)} of NVMe: give --nvme"
-    there = facts.host.nvme_bytes if facts.host else None
-    if there is None or nvme.bytes <= there:
+        return f"needs {size(nvme.bytes, 0)} of NVMe: specify --nvme"
+    free = facts.host.nvme_bytes if facts.host else None
+    if free is None or nvme.bytes <= free:
         return ""
-    return f"needs {size(nvme.bytes, 0)} of NVMe per node, {in_gib(there, 0)} are free"
+    return f"needs {size(nvme.bytes, 0)} of NVMe per node, {in_gib(free, 0)} free"
 
 
 def _names_disk(effective: Effective, facts: Facts) -> bool:
-    """Disk is there where the config or the facts name a directory on it."""
+    """Return whether the config or the facts name an NVMe directory."""
     zero = effective.zero
     blocks = (zero.offload_optimizer, zero.offload_param)
     named = any(block is not None and block.nvme_path for block in blocks)
     return named or (facts.host is not None and facts.host.nvme_path is not None)
 
 
-# --- what is open ----------------------------------------------------------------------------
+# --- open settings ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Micro batches in question, ascending, each with its accumulation."""
+    """Micro batches to try, ascending, each with its accumulation."""
 
     sizes: Sequence[int]
     per_rank: int | None = None
-    """Samples of one rank in one step, where the global batch is known."""
+    """Samples of one rank in one step, if the global batch is known."""
     steps: int = 1
-    """Accumulation where it is not."""
+    """Accumulation if it is not."""
 
     def accumulation(self, micro: int) -> int:
         return max(1, self.per_rank // micro) if self.per_rank else self.steps
@@ -150,10 +151,10 @@ class Batches:
 def batches(
     ranks: int, *, total: int | None, micro: int | None, steps: int | None, searched: bool = True
 ) -> Batches:
-    """Those that go with the members of the triple that are given.
+    """Return the batches compatible with the given members of the triple.
 
-    ``searched``: what is not given is asked for; else the whole share of a rank is one pass, as
-    DeepSpeed takes a file that names the global batch alone.
+    ``searched``: try all divisors; otherwise one micro step takes a rank's full share, as DeepSpeed
+    does for a file that sets only the global batch.
     """
     per_rank = total // ranks if total and total >= ranks else None
     if micro is not None:
@@ -166,16 +167,16 @@ def batches(
 
 
 def divisors(number: int) -> list[int]:
-    """All of them, ascending."""
+    """Return all divisors, ascending."""
     small = [size for size in range(1, int(number**0.5) + 1) if number % size == 0]
     return small + [number // size for size in reversed(small) if size * size != number]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One choice with its price and expected time; ``reason`` says why it lost, "" if it won.
+    """One choice with its estimate and expected time; ``reason`` explains why it was not chosen.
 
-    ``option`` is the price in the program that was asked about; the bytes are the most of all
+    ``option`` is the estimate for the target program; the byte counts are the maximum over all
     programs in which the config has to fit (decision 0401).
     """
 
@@ -194,19 +195,23 @@ class Candidate:
 
     @property
     def run(self) -> str:
-        """What goes with any stage: ``micro batch 4 x 2, recompute``, in two passes."""
+        """Return the batch and recomputation: ``micro batch 4 x 2, recompute``."""
         choice = self.choice
-        again = "" if choice.recompute is Recompute.NONE else f", {_IN_WORDS[choice.recompute]}"
-        passes = f" x {choice.accumulation}" if choice.accumulation > 1 else ""
-        return f"micro batch {choice.micro_batch}{passes}{again}"
+        recompute = _RECOMPUTE_LABELS[choice.recompute]
+        steps = f" x {choice.accumulation}" if choice.accumulation > 1 else ""
+        return f"micro batch {choice.micro_batch}{steps}{recompute}"
 
 
-_IN_WORDS = {Recompute.SELECTIVE: "recompute selectively", Recompute.FULL: "recompute"}
+_RECOMPUTE_LABELS = {
+    Recompute.NONE: "",
+    Recompute.SELECTIVE: ", recompute selectively",
+    Recompute.FULL: ", recompute",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """A config with what it leaves open, and the facts it is judged by."""
+    """A config with its open settings, and the facts it is evaluated against."""
 
     base: Effective
     facts: Facts
@@ -217,9 +222,8 @@ class Space:
     too_large: set[Choice] = field(default_factory=set[Choice])
 
     def arrangements(self) -> list[Choice]:
-        """Stage, tiers and recomputation, what may be the quickest first; among equals the least
-        sharded.
-        """
+        """Return stage, tiers and recomputation, potentially fastest first; among equals least
+        sharded first."""
         now = choice_of(self.base, self.facts)
         micro = self.batches.sizes[0]
         every = (Tier.DEVICE, Tier.HOST, Tier.NVME)
@@ -242,33 +246,32 @@ class Space:
         return sorted(found, key=self.quickest) if len(found) > 1 else found
 
     def quickest(self, choice: Choice) -> float:
-        """Seconds per sample that an arrangement stays above: at the largest batch in question,
-        which hides what a step takes anyway, and as if its pipeline never stood idle.
-        """
+        """Return a lower bound of seconds per sample: at the largest batch and without a pipeline
+        bubble."""
         micro = self.batches.sizes[-1]
         time = self.time(self.batched(choice, micro))
         return (time.seconds - time.bubble) / time.samples
 
     def _recomputations(self, now: Choice) -> tuple[Recompute, ...]:
-        """What is open of none, selective and full."""
-        if RECOMPUTE not in self.open or is_recomputation_asked(self.facts):
+        """Return the open choices among none, selective and full."""
+        if RECOMPUTE not in self.open or sets_recomputation(self.facts):
             return (now.recompute,)
         if can_select(self.facts):
             return (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
         return (Recompute.NONE, Recompute.FULL)
 
     def time(self, choice: Choice) -> StepTime:
-        """The expected time of one step."""
+        """Return the expected time of one step."""
         is_deepspeed = self.runtime.runs_deepspeed
         return step_time(self.config(choice), self.facts_of(choice), is_deepspeed=is_deepspeed)
 
     def facts_of(self, choice: Choice) -> Facts:
-        """The facts of the run with a choice in place: a file recomputes all blocks or none."""
+        """Return the facts with a choice applied: a file recomputes all blocks or none."""
         selects = choice.recompute is Recompute.SELECTIVE and RECOMPUTE in self.open
         return recomputing_selectively(self.facts) if selects else self.facts
 
     def config(self, choice: Choice) -> Effective:
-        """The config with a choice in place."""
+        """Return the config with a choice applied."""
         block = cast("dict[str, Any] | None", self.base.config.get("zero_optimization"))
         written = block if isinstance(block, dict) else {} if self.base.config else None
         zero = self.base.zero
@@ -282,7 +285,7 @@ class Space:
         return with_micro_batch(made, choice.micro_batch, choice.accumulation, ranks)
 
     def candidate(self, choice: Choice) -> Candidate:
-        """A choice with its price; once one program does not hold it, no other is asked."""
+        """Return a choice with its estimate; stops at the first program it does not fit."""
         if choice not in self.priced:
             effective, facts = self.config(choice), self.facts_of(choice)
             prices = (
@@ -292,9 +295,8 @@ class Space:
         return self.priced[choice]
 
     def fitting(self, choice: Choice) -> Candidate | None:
-        """The same if it fits, else None: a price that is asked for no more than that ends at the
-        first memory that overflows.
-        """
+        """Return the candidate if it fits, else None; the estimate stops at the first memory that
+        overflows."""
         if choice not in self.priced and choice not in self.too_large:
             effective, facts = self.config(choice), self.facts_of(choice)
             options = list[Option]()
@@ -323,8 +325,8 @@ class Space:
         facts, options, verdict = self.facts_of(choice), list[Option](), Verdict()
         for option in prices:
             options.append(option)
-            judged = verdict_on(option, effective, facts)
-            verdict = Verdict(judged.shortfall, verdict.tight or judged.tight)
+            current = verdict_on(option, effective, facts)
+            verdict = Verdict(current.shortfall, verdict.tight or current.tight)
             if not verdict.fits:
                 break
         zero = effective.zero
@@ -340,7 +342,7 @@ class Space:
         )
 
     def with_batch(self, choice: Choice, micro: int) -> Candidate:
-        """The same arrangement with another micro batch."""
+        """Return the candidate for the same arrangement with another micro batch."""
         return self.candidate(self.batched(choice, micro))
 
     def batched(self, choice: Choice, micro: int) -> Choice:
@@ -358,7 +360,8 @@ _BUCKET_FIELDS = (
 
 
 def programs(runtime: Runtime) -> tuple[Runtime, ...]:
-    """Those that a config for ``runtime`` has to fit in, itself first, at its own release."""
+    """Return the programs that a config for ``runtime`` has to fit in, itself first, at its own
+    release."""
     version = runtime.version
     others = (runtime_of(name, version) for name in runtime.must_fit_on)
     apart = (each for each in others if each.runs_deepspeed != runtime.runs_deepspeed)
@@ -370,16 +373,14 @@ def programs(runtime: Runtime) -> tuple[Runtime, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What the policy chooses, batch and all, and what does not fit with the smallest batch though
-    it would be faster.
-    """
+    """The choice of the policy, and faster ones that do not fit even with the smallest batch."""
 
     chosen: Candidate | None
     skipped: Sequence[Choice] = ()
 
 
 def fastest(space: Space) -> SearchResult:
-    """The choice of the policy, and those skipped before it."""
+    """Return the choice of the policy and those skipped before it."""
     best, fitting, skipped, tight = inf, list[Candidate](), list[Choice](), list[Choice]()
     for choice in space.arrangements():
         if space.quickest(choice) > AS_FAST * best:
@@ -398,9 +399,8 @@ def fastest(space: Space) -> SearchResult:
 
 
 def _may_reach(space: Space, choice: Choice, seconds: float) -> bool:
-    """Whether the smallest batch that takes no more per sample fits: asked before the largest one
-    is searched for.
-    """
+    """Return whether the smallest batch that is at least as fast fits: a quick test before
+    searching the largest one."""
     sizes = space.batches.sizes
 
     def serves(micro: int) -> bool:
@@ -414,14 +414,16 @@ def _may_reach(space: Space, choice: Choice, seconds: float) -> bool:
 
 
 AS_FAST = 1.005
-"""Times a sample's time that are no difference: published runs of one config differ by more."""
+"""Ratio of sample times treated as equal: published runs of one config differ by more."""
 
 
 def _least_sharded(space: Space, fitting: Sequence[Candidate]) -> Candidate:
-    """Of the stages that are as fast as the fastest, the lowest, unless another has more than 5 %
-    of the card less: below that the estimate tells no difference.
+    """Return the lowest of the stages that are as fast as the fastest, unless another saves more
+    than 5 % of the device.
+
+    Below 5 % the estimate does not distinguish them.
     """
-    fastest = min(fitting, key=lambda each: each.time.seconds_per_sample)
+    fastest = min(fitting, key=lambda candidate: candidate.time.seconds_per_sample)
     equals = [
         each
         for each in fitting
@@ -435,47 +437,44 @@ def _least_sharded(space: Space, fitting: Sequence[Candidate]) -> Candidate:
 
 
 def _is_as_fast(mine: StepTime, other: StepTime) -> bool:
-    """However much of the communication is hidden: stage 3 sends more, and some runs show it."""
+    """Return whether it is as fast however much communication is hidden: stage 3 sends more."""
     pairs = ((mine.low, other.low), (mine.seconds, other.seconds), (mine.high, other.high))
     return all(one <= AS_FAST * another for one, another in pairs)
 
 
 def by_footprint(space: Space) -> list[Choice]:
-    """Every arrangement, what is likely to fit first: computing all blocks again holds less, and
-    what is slow is so for the sake of room.
-    """
+    """Return every arrangement, most likely to fit first: full recomputation, then slower ones."""
     found = space.arrangements()[::-1]
     return sorted(found, key=lambda each: each.recompute is not Recompute.FULL)
 
 
 def fits(space: Space, choice: Choice) -> bool:
-    """Whether an arrangement fits with the smallest batch."""
+    """Return whether an arrangement fits with the smallest batch."""
     return space.fitting(space.batched(choice, space.batches.sizes[0])) is not None
 
 
 def any_fits(space: Space) -> bool:
-    """Whether anything fits."""
+    """Return whether any arrangement fits."""
     return any(fits(space, choice) for choice in by_footprint(space))
 
 
 def with_largest_batch(space: Space, choice: Choice) -> Candidate | None:
-    """An arrangement with the largest micro batch that fits; None where not even one does."""
+    """Return an arrangement with the largest micro batch that fits; None if none does."""
     return _largest(space, choice, spare=True) or _largest(space, choice, spare=False)
 
 
 def _largest(space: Space, choice: Choice, *, spare: bool) -> Candidate | None:
-    """By interpolation, since bytes grow nearly in proportion; every third try after the first
-    two bisects."""
+    """Search by interpolation, since bytes grow nearly in proportion; every third try bisects."""
     sizes, tried = space.batches.sizes, list[Candidate]()
 
     def serves(place: int) -> bool:
         tried.append(space.with_batch(choice, sizes[place]))
         return tried[-1].verdict.has_headroom if spare else tried[-1].verdict.fits
 
-    # A whole share in one pass has no sums of earlier passes beside it.
+    # A full share in one micro step needs no accumulated gradients.
     if len(sizes) < LARGEST_MICRO_BATCH and serves(len(sizes) - 1):
         return tried[-1]
-    low, high = 0, len(sizes)  # ``low`` of the sizes serve, from ``high`` on none does
+    low, high = 0, len(sizes)  # the first ``low`` sizes fit, none from ``high`` on
     for attempt in count():
         if low >= high:
             return space.with_batch(choice, sizes[low - 1]) if low else None
@@ -487,7 +486,8 @@ def _largest(space: Space, choice: Choice, *, spare: bool) -> Candidate | None:
 
 
 def _expected(space: Space, tried: list[Candidate], spare: bool) -> int:
-    """The place of the size at which the card would be full, by the last two that were priced."""
+    """Return the index of the size that fills the device, extrapolated from the last two
+    estimates."""
     memory = space.facts.device_bytes
     one, other = sorted(tried[-2:], key=lambda each: each.choice.micro_batch)
     apart = other.choice.micro_batch - one.choice.micro_batch
@@ -502,9 +502,8 @@ def _expected(space: Space, tried: list[Candidate], spare: bool) -> int:
 def open_space(
     facts: Facts, runtime: str | Runtime = "dsengine", fixed: Mapping[str, Any] | None = None
 ) -> Space:
-    """Everything open but what the facts say of batch and recomputation, and what is ``fixed``:
-    values of ARRANGEMENT, by name.
-    """
+    """Return a space with everything open except batch and recomputation set in the facts, and
+    ``fixed`` values of ARRANGEMENT by name."""
     training, fixed = facts.training, fixed or {}
     given = Choice(
         stage=fixed.get(STAGE, 0),
@@ -531,17 +530,17 @@ def tune(
     runtime: str | Runtime = "dsengine",
     fixed: Mapping[str, Any] | None = None,
 ) -> tuple[Candidate, ...]:
-    """Every arrangement with its largest batch: what the policy chooses, then the others in its
-    order, then what does not fit.
+    """Return every arrangement with its largest batch: the chosen one, the others by speed, then
+    those that do not fit.
 
-    Raises ValueError when model, number of devices or the card's memory is unknown.
+    Raises ValueError if the model, the number of devices or the device memory is unknown.
     """
     if facts.outline is not None:
         raise ValueError(facts.why_no_model)
     if facts.model is None or facts.world_size is None:
-        raise ValueError("tune needs the model and the devices: give --model and --gpus")
+        raise ValueError("tune requires the model and the devices: specify --model and --gpus")
     if facts.device_bytes is None:
-        raise ValueError("tune needs the card: give --device or --device-memory")
+        raise ValueError("tune requires the device: specify --device or --device-memory")
     ranks, total = facts.data_parallel or 1, facts.training and facts.training.global_batch_size
     if total and total % ranks:
         raise ValueError(f"--global-batch {total} is not a multiple of {ranks} ranks")
@@ -564,8 +563,8 @@ def tune(
 
 
 def _is_pointless(space: Space, choice: Choice, large: Candidate | None) -> bool:
-    """Selective recomputation that makes no room for a larger batch, or not for any."""
-    if choice.recompute is not Recompute.SELECTIVE or is_recomputation_asked(space.facts):
+    """Return whether selective recomputation allows no larger batch, or none at all."""
+    if choice.recompute is not Recompute.SELECTIVE or sets_recomputation(space.facts):
         return False
     plain = with_largest_batch(space, replace(choice, recompute=Recompute.NONE))
     if large is None or plain is None:
@@ -574,9 +573,9 @@ def _is_pointless(space: Space, choice: Choice, large: Candidate | None) -> bool
 
 
 def _why_not_chosen(candidate: Candidate, best: Candidate) -> str:
-    """Why it is not the choice, by what a sample takes in both."""
+    """Explain the difference from the chosen candidate by the time per sample."""
     if candidate.verdict.tight and not best.verdict.tight:
-        return "fits with less than 5 % to spare"
+        return "fits with less than 5 % free"
     mine, others = candidate.time, best.time
     ratio = mine.seconds_per_sample / others.seconds_per_sample
     if ratio < AS_FAST:
@@ -602,26 +601,27 @@ def _why_not_chosen(candidate: Candidate, best: Candidate) -> str:
 
 
 def table(facts: Facts, *, runtime: str | Runtime = "dsengine") -> Estimate:
-    """Every usual choice priced, each judged against the card given, or all known cards.
+    """Estimate every usual choice against the given device, or all known devices.
 
-    Raises ValueError when the facts name no model or no number of devices.
+    Raises ValueError if the model or the number of devices is unknown.
     """
     options = [
         estimate_option(usual_config(facts, choice), facts, runtime=runtime) for choice in USUAL
     ]
     inputs = inputs_of(usual_config(facts, USUAL[-1]), facts, runtime)
     if facts.device is None:
-        cards = list(known_devices(str(inputs["precision"])))
-        options = [replace(each, fits=fits_on(cards, each.device)) for each in options]
+        devices = list(known_devices(str(inputs["precision"])))
+        options = [replace(each, fits=fits_on(devices, each.device)) for each in options]
     return Estimate(options=tuple(options), inputs=inputs)
 
 
 @lru_cache(maxsize=4)
 def known_devices(precision: str = "") -> tuple[tuple[str, int], ...]:
-    """(name, usable bytes) of those of the catalogue that compute in it, smallest first."""
-    cards = [
-        (card["name"], card["memory_bytes_usable"])
-        for card in catalogue.gpus()
-        if card["bf16"] or precision != "bf16"
+    """Return (name, usable bytes) of the catalogue devices that support the precision, smallest
+    first."""
+    devices = [
+        (gpu["name"], gpu["memory_bytes_usable"])
+        for gpu in catalogue.gpus()
+        if gpu["bf16"] or precision != "bf16"
     ]
-    return tuple(sorted(cards, key=lambda card: card[1]))
+    return tuple(sorted(devices, key=lambda device: device[1]))

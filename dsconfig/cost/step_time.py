@@ -1,10 +1,10 @@
-"""A model of the time of one step, with its parts and a range.
+"""A model of the time of one step, with its components and a range.
 
-Compute is FLOPs over what a card reaches, and what its memory has to move; communication is bytes
-over links; offload is bytes over PCIe and NVMe and the host's Adam; the bubble is what a pipeline
-stands idle. Published runs hide between none and all of their communication behind compute: half
-of what can be hidden is counted, and both ends make the range (decision 0503). Every rate is
-in ``hardware``.
+Compute is FLOPs over the rate a device reaches, plus memory traffic; communication is bytes over
+links; offload is bytes over PCIe and NVMe and the host's Adam; the bubble is the idle time of a
+pipeline. Published runs hide between none and all of their communication behind compute: half of
+what can be hidden is counted, and both ends make the range (docs/decisions/0503). All rates are in
+``hardware``.
 """
 
 from dataclasses import dataclass
@@ -18,42 +18,42 @@ from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.effective import Batch, Effective, Tier
 
 USUAL_TOKENS = 2048
-"""Tokens of a sample where nobody says: the order of choices hardly depends on it."""
+"""Tokens per sample if not specified: the order of choices hardly depends on it."""
 
 MASTER_WIDTH = 4
 """Bytes of an element in fp32."""
 
 SCORE_ACCESSES = 6
-"""Times a score of attention written out goes through memory in forward: the product, the mask
-(read and written), softmax (read and written), the second product; backward takes twice as many."""
+"""Memory accesses per score of eager attention in forward: the product, the mask (read and
+written), softmax (read and written), the second product; backward has twice as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Seconds of one optimizer step and what they go to."""
+    """Seconds of one optimizer step by component."""
 
     compute: float
-    """Forward, backward and what is computed again, and the update of states on the device."""
+    """Forward, backward and recomputation, and the update of states on the device."""
     communication: float
-    """Collectives, as far as computation does not hide them."""
+    """Collectives not hidden by computation."""
     offload: float
     bubble: float = 0.0
-    """What a stage of a pipeline waits for the others."""
+    """Time a pipeline stage waits for the others."""
     low: float = 0.0
     high: float = 0.0
     samples: int
     tokens: int = 0
-    """Of one rank in one step."""
+    """Per rank and step."""
     useful_flops: float = 0.0
-    """Of one rank in one step: what the model needs, nothing computed twice."""
+    """Per rank and step: FLOPs of the model without recomputation."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Of one GPU."""
+        """Return tokens per second of one GPU."""
         return self.tokens / self.seconds
 
     def mfu(self, peak_flops: float | None) -> float | None:
-        """The share of a card's rate that goes to the model; None where the rate is unknown."""
+        """Return the model FLOPs utilization; None if the device's peak rate is unknown."""
         return self.useful_flops / self.seconds / peak_flops if peak_flops else None
 
     @property
@@ -66,11 +66,12 @@ class StepTime:
 
 
 def step_time(effective: Effective, facts: Facts, *, is_deepspeed: bool = False) -> StepTime:
-    """Expected time of one step; raises ValueError without model or number of devices."""
+    """Return the expected time of one step; raises ValueError without model or
+    number of devices."""
     facts = with_degrees(facts, effective.config) if is_deepspeed else facts
     model, ranks, batch = facts.model, facts.world_size, effective.batch
     if model is None or ranks is None or batch is None:
-        raise ValueError("the model, --gpus and the batch are needed to rank by speed")
+        raise ValueError("ranking by speed requires the model, --gpus and the batch")
     step = _Step(effective, facts, model, batch, is_deepspeed=is_deepspeed)
     samples = batch.micro_batch * batch.accumulation * (facts.data_parallel or 1)
     tokens = samples * step.length
@@ -93,18 +94,18 @@ def step_time(effective: Effective, facts: Facts, *, is_deepspeed: bool = False)
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Seconds at one set of rates; ``behind`` is communication that compute can hide."""
+    """Seconds at one set of rates; ``overlappable`` communication can be hidden behind compute."""
 
     compute: float
-    behind: float
-    before: float
+    overlappable: float
+    exposed: float
     offload: float
     bubble: float
 
     def shown(self, hidden: float) -> float:
-        """Communication that is left where this share of what can be hidden is."""
-        covered = min(self.behind * hidden, self.compute)
-        return self.before + self.behind - covered
+        """Return the remaining communication if this fraction of what can be hidden is."""
+        covered = min(self.overlappable * hidden, self.compute)
+        return self.exposed + self.overlappable - covered
 
     def total(self, *, hidden: float) -> float:
         return self.compute + self.shown(hidden) + self.offload + self.bubble
@@ -133,27 +134,28 @@ class _Step:
         self._owned = model.trainable / self._split / (self._sharing if zero.stage else 1)
         training = facts.training
         self.length = (training.sequence_length if training else None) or USUAL_TOKENS
+        # Per micro step and rank.
         self._tokens = batch.micro_batch * self.length / facts.sequence_parallel
-        """Of one pass on one rank."""
 
     def parts(self, speed: Rates) -> _Parts:
         steps, stages = self._batch.accumulation, self._facts.pipeline_parallel
         one_pass = self._one_pass(speed)
         passes = one_pass * steps
-        behind, before = self._communication(speed)
+        overlappable, exposed = self._communication(speed)
         return _Parts(
             compute=passes + self._update(speed),
-            behind=behind,
-            before=before,
+            overlappable=overlappable,
+            exposed=exposed,
             offload=self._offload(speed),
             # 1F1B fills and drains once a step (Narayanan et al. 2021, arXiv:2104.04473, 2.2).
             bubble=one_pass * (stages - 1),
         )
 
     def _one_pass(self, speed: Rates) -> float:
-        """One micro batch: products, what memory moves beside them; or the host, if it is slower.
+        """Return the seconds of one micro batch: products and memory traffic; or the host, if it is
+        slower.
 
-        Weights are read once in forward and twice in backward, which short passes wait for.
+        Weights are read once in forward and twice in backward, which dominates short micro steps.
         """
         products = self._flops() / self._rate(speed)
         weights = 3 * self._width * self._model.parameters / self._split / speed.memory
@@ -161,7 +163,8 @@ class _Step:
         return max(work, self._launches() * speed.launch)
 
     def _rate(self, speed: Rates) -> float:
-        """FLOPs per second; half of the products computed again count half of the difference."""
+        """Return FLOPs per second; selective recomputation repeats half of the products and gets
+        half of the difference."""
         rate_of = {
             Recompute.NONE: speed.flops,
             Recompute.SELECTIVE: (speed.flops + speed.flops_recomputing) / 2,
@@ -170,26 +173,26 @@ class _Step:
         return rate_of[self._recompute]
 
     def _flops(self) -> float:
-        """Of one micro batch and rank.
+        """Return the FLOPs of one micro batch and rank.
 
         6 per token and parameter, 12 s h per token and block for the scores: a third of both is
-        forward, which full recomputation does once more. Selective recomputation repeats the
-        scores of eager attention, or beside flash attention every other matrix product.
+        forward, which full recomputation repeats. Selective recomputation repeats the scores of
+        eager attention, or with flash attention every other matrix product.
         """
         matrices, scores = self.flops_per_token()
-        again = 0.0
+        recomputed = 0.0
         if self._recompute is Recompute.FULL:
-            again = (matrices + scores) / 3
+            recomputed = (matrices + scores) / 3
         elif self._recompute is Recompute.SELECTIVE:
             flash = style_of(self._effective, self._facts).flash
-            again = matrices / 6 if flash else scores / 3
-        return self._tokens * (matrices + scores + again) / self._split
+            recomputed = matrices / 6 if flash else scores / 3
+        return self._tokens * (matrices + scores + recomputed) / self._split
 
     def flops_per_token(self) -> tuple[float, float]:
-        """Of the matrices, and of what mixes tokens: scores of attention, scans without them.
+        """Return the FLOPs of the matrices, and of attention scores or scans.
 
-        A frozen weight takes no gradient of its own: 4 instead of 6. Of a mixture of experts only
-        those that work on a token count.
+        A frozen weight gets no gradient: 4 instead of 6. In a mixture of experts only active
+        experts count.
         """
         model, shape = self._model, self._model.architecture
         scores = _mixing_flops(shape, self.length) if shape else 0.0
@@ -198,9 +201,9 @@ class _Step:
         return (6.0 * model.trainable + 4.0 * frozen) * working, scores
 
     def _moved(self) -> float:
-        """Bytes of one pass by which attention written out exceeds what published runs do.
+        """Return the additional memory traffic of eager attention in one micro step.
 
-        They fuse it; what other operations move is part of their rates.
+        Published runs use fused attention; traffic of other operations is part of their rates.
         """
         shape = self._model.architecture
         style = style_of(self._effective, self._facts)
@@ -211,24 +214,25 @@ class _Step:
         return passes * SCORE_ACCESSES * style.width * scores
 
     def _launches(self) -> float:
-        """Kernels and hooks that the host sends off in one pass, a stage's share."""
+        """Return the kernels and hooks the host launches in one micro step, for one
+        pipeline stage."""
         shape = self._model.architecture
         layers = (shape.layers if shape else 32) / self._facts.pipeline_parallel
         passes = 4 if self._recompute is Recompute.FULL else 3
         return hardware.LAUNCHES_OF_BLOCK * layers * passes
 
     def _update(self, speed: Rates) -> float:
-        """States on the device are read and written once."""
+        """Return the seconds to read and write the states on the device once."""
         if self._effective.zero.optimizer_tier is not Tier.DEVICE:
             return 0.0
         return self._owned * hardware.UPDATE_BYTES / speed.memory
 
     def _communication(self, speed: Rates) -> tuple[float, float]:
-        """(what compute can hide, what it waits for).
+        """Return (seconds that compute can hide, seconds it waits for).
 
         Ring collectives: each moves (N-1)/N of the bytes through every rank's link. Below stage 3
-        gradients are reduced, once a step or at stage 2 in every pass, and weights gathered once;
-        at stage 3 both in every pass, 1.5 times as much (Rajbhandari et al. 2020,
+        gradients are reduced, once a step or at stage 2 in every micro step, and weights gathered
+        once; at stage 3 both in every micro step, 1.5 times as much (Rajbhandari et al. 2020,
         arXiv:1910.02054, section 7).
         """
         zero, numerics, steps = self._effective.zero, self._effective.numerics, self._batch
@@ -244,7 +248,7 @@ class _Step:
             reduced = gradients * steps.accumulation * ring
         else:
             gathered = 0.0
-            # What was updated, after the step, when nothing is left to compute.
+            # Updated weights are gathered after the step, with nothing to overlap.
             within += self._model.trainable / self._split * self._width * ring
             reduced = gradients * (steps.accumulation if zero.stage == 2 else 1) * ring
         if zero.overlap_comm:
@@ -252,11 +256,11 @@ class _Step:
         return gathered, within + reduced
 
     def _within_layers(self) -> float:
-        """Bytes of a step that ranks of a layer or a sequence exchange, and stages hand on.
+        """Return the bytes of a step exchanged within layers or sequences, and between stages.
 
-        Tensor parallelism all-reduces twice in forward and twice in backward (Shoeybi et al.
-        2019, arXiv:1909.08053); Ulysses sends q, k, v and the output through an all-to-all, and
-        back (Jacobs et al. 2023, arXiv:2309.14509).
+        Tensor parallelism all-reduces twice in forward and twice in backward (Shoeybi et al. 2019,
+        arXiv:1909.08053); Ulysses sends q, k, v and the output through an all-to-all, and back
+        (Jacobs et al. 2023, arXiv:2309.14509).
         """
         facts, shape = self._facts, self._model.architecture
         if shape is None:
@@ -267,17 +271,17 @@ class _Step:
             facts.pipeline_parallel,
         )
         hidden = self._tokens * shape.hidden_size * self._width
-        again = 1.5 if self._recompute is Recompute.FULL else 1.0
+        recomputed = 1.5 if self._recompute is Recompute.FULL else 1.0
         layers = shape.layers / stages
-        exchanged = layers * hidden * again * 4 * 2 * (tensor - 1) / tensor
-        exchanged += layers * hidden * again * 8 * (sequence - 1) / sequence
+        exchanged = layers * hidden * recomputed * 4 * 2 * (tensor - 1) / tensor
+        exchanged += layers * hidden * recomputed * 8 * (sequence - 1) / sequence
         if stages > 1:
             exchanged += 2 * hidden
         return exchanged * self._batch.accumulation
 
     def _offload(self, speed: Rates) -> float:
-        """Gradients down, weights up, Adam on the host; parameters streamed through forward and
-        backward at stage 3."""
+        """Return the seconds for gradients down, weights up and Adam on the host; parameters
+        streamed through forward and backward at stage 3."""
         zero, steps = self._effective.zero, self._batch.accumulation
         width, seconds = self._width, 0.0
         if zero.optimizer_tier is not Tier.DEVICE:
@@ -296,12 +300,12 @@ class _Step:
         return seconds
 
     def _sent_bytes(self) -> float:
-        """Over PCIe in one step, for each owned element, where the optimizer is offloaded.
+        """Return the PCIe bytes of one step per owned element of an offloaded optimizer.
 
-        dsengine: the gradient of every pass down, the weight up once. DeepSpeed sends the last
-        gradient in fp32; the sums of earlier passes come back to be added to on the card, at stage
-        3 each pass once more (``partition_grads``), below it from the second on
-        (``async_accumulate_grad_in_cpu_via_gpu``). A weight that rests on the host stays there.
+        dsengine: the gradient of every micro step down, the weight up once. DeepSpeed sends the
+        last gradient in fp32; accumulated sums return to the GPU to be added to, at stage 3 in each
+        micro step (``partition_grads``), below it from the second on
+        (``async_accumulate_grad_in_cpu_via_gpu``). Offloaded weights are not copied back.
         """
         zero, steps, width = self._effective.zero, self._batch.accumulation, self._width
         if not self._is_deepspeed:
@@ -314,10 +318,10 @@ class _Step:
 
 
 def _mixing_flops(shape: Architecture, length: int) -> float:
-    """Of one token, forward and backward, beside the matrices.
+    """Return the FLOPs of one token, forward and backward, besides the matrices.
 
     Two products with every token of the sample in forward, as wide as a query and as a value, and
-    twice as many in backward; of layers without scores what their scans take.
+    twice as many in backward; for non-attention layers the FLOPs of their scans.
     """
     latent = shape.extras.get("kv_lora_rank")
     widths = 2 * shape.width_of_head
@@ -334,7 +338,8 @@ def _mixing_flops(shape: Architecture, length: int) -> float:
 
 
 def _working_share(model: ModelTree) -> float:
-    """Parameters that work on a token, of all: in a mixture of experts the chosen ones."""
+    """Return the fraction of parameters active per token: in a mixture of experts the selected
+    ones."""
     shape = model.architecture
     if shape is None or not (shape.experts and shape.experts_per_token):
         return 1.0

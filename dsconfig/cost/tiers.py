@@ -12,10 +12,10 @@ from dsconfig.runtimes.effective import Tier
 
 
 def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
-    """What one node keeps in main memory for offloaded states, and the pinned part of it.
+    """Return what one node keeps in host memory for offloaded states, and its pinned part.
 
-    With DeepSpeed the model it was given has left for the device before any state is made; in
-    dsengine the fp32 masters are made beside it.
+    DeepSpeed moves the model to the device before creating states; dsengine creates the fp32
+    masters while the model is still in host memory.
     """
     program = deepspeed if is_deepspeed else dsengine
     zero, found = job.effective.zero, list[Component]()
@@ -42,8 +42,8 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     total = sum(component.bytes for component in components)
     built, updating = _times(_built(job), ranks), _times(_temporaries(job), ranks)
     flattened = _times(deepspeed.flattened(job), ranks) if is_deepspeed else None
-    beside = 0 if is_deepspeed else dsengine.built_beside(job) * ranks
-    creating = max(built.bytes + beside, flattened.bytes if flattened else 0)
+    masters = 0 if is_deepspeed else dsengine.created_masters(job) * ranks
+    creating = max(built.bytes + masters, flattened.bytes if flattened else 0)
     peak = max(total + rounding.bytes + updating.bytes, creating)
     passing = tuple(each for each in (built, flattened, updating) if each and each.bytes)
     components = (*passing, *components, *((rounding,) if rounding.bytes else ()))
@@ -57,16 +57,16 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
 
 
 def _locked(component: Component) -> int:
-    """Bytes that torch's allocator takes for a page-locked part of one rank, tensor by tensor."""
+    """Return the bytes of torch's pinned allocations of one rank, tensor by tensor."""
     if not component.pinned or not component.bytes:
         return 0
     piece = min(component.piece or component.bytes, component.bytes)
-    whole, rest = divmod(component.bytes, piece)
-    return whole * pinned(piece) + pinned(rest)
+    full, rest = divmod(component.bytes, piece)
+    return full * pinned(piece) + pinned(rest)
 
 
 def nvme_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
-    """What one node keeps on disk."""
+    """Return what one node keeps on disk."""
     found = (deepspeed if is_deepspeed else dsengine).on_nvme(job)
     components = tuple(_times(each, job.ranks_per_node) for each in found)
     total = sum(component.bytes for component in components)
@@ -74,11 +74,12 @@ def nvme_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
 
 
 def _built(job: Workload) -> Component:
-    """The model on its way to the device: whole, or under zero.Init one module at a time.
+    """Return the model before it moves to the device: full, or under zero.Init one module at a
+    time.
 
-    On the CPU it never leaves, and is counted there.
+    On the CPU it is counted as device memory.
     """
-    elements, formula = job.elements, f"{job.built_width} per element, whole on every rank"
+    elements, formula = job.elements, f"{job.built_width} per element, full model on every rank"
     if job.builds_in_pieces:
         elements = job.model.largest_module or max(each.elements for each in job.weights)
         formula = f"{job.built_width} per element of the largest module, under zero.Init"
@@ -87,7 +88,8 @@ def _built(job: Workload) -> Component:
 
 
 def _temporaries(job: Workload) -> Component:
-    """What an optimizer without a fused kernel holds while it updates states in main memory."""
+    """Return what an optimizer without a fused kernel needs while it updates states
+    in host memory."""
     offload = job.effective.zero.offload_optimizer
     on_host = offload is not None and offload.tier is Tier.HOST
     share = int(job.owned * offload.ratio) if offload is not None and on_host else 0

@@ -1,7 +1,7 @@
-"""A simulated run of one rank: what is held when, and the highest moment of each phase.
+"""A simulated run of one rank: allocations over time, and the peak of each phase.
 
-The peak of a phase is a maximum over moments, never a sum over components, so allocations
-and releases are replayed in the order in which the runtime makes them.
+The peak of a phase is a maximum over time, not a sum over components, so allocations and releases
+are replayed in the order in which the runtime makes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ SHAPED = frozenset(
         "working set of one block",
     }
 )
-"""Parts that kernels and shapes decide; everything else follows from the config exactly."""
+"""Categories that depend on kernels and shapes; everything else follows exactly from the config."""
 
 
 class Category(NamedTuple):
-    """What bytes are held for: name, the config key that causes them, formula."""
+    """A kind of allocation: name, the config key that causes it, formula."""
 
     name: str
     pointer: str
@@ -33,22 +33,22 @@ class Category(NamedTuple):
     stream: str = "compute"
     """CUDA stream it is allocated on: the caching allocator keeps a pool for each."""
     communicated: bool = False
-    """Whether communication alone is the cause of it."""
+    """Whether it exists only for communication."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Bytes at the highest moment and at the end of each phase, and what made up the highest."""
+    """Bytes at the peak and at the end of each phase, and the components of the peak."""
 
     peaks: dict[Phase, int]
     end_bytes: dict[Phase, int]
     parts: dict[Phase, dict[Category, int]]
     pools: dict[str, int]
-    """Highest bytes of each stream's own allocations since the cache was last emptied."""
+    """Peak bytes of each stream's own allocations since the cache was last emptied."""
     pooled_before: int
-    """The same together, up to the last moment at which the cache was emptied."""
+    """The same in total, up to the last time the cache was emptied."""
     buckets: int
-    """Most that buckets and their copies hold together, which need not be when the peak is."""
+    """Peak of buckets and their copies, which may occur at another time than the peak."""
 
     @property
     def peak_phase(self) -> Phase:
@@ -60,11 +60,12 @@ class Trace:
 
     @property
     def pooled(self) -> int:
-        """The streams' own peaks together: what one has freed, another cannot use."""
+        """Return the sum of the streams' own peaks: memory freed on one stream is not reused by
+        another."""
         return max(self.pooled_before, sum(self.pools.values()))
 
     def components(self) -> tuple[Component, ...]:
-        """For each phase the components add up to its peak, to the byte."""
+        """Return the components; for each phase they add up to its peak, to the byte."""
         phases_of: dict[tuple[Category, int], list[Phase]] = {}
         for phase, held in self.parts.items():
             for part, amount in held.items():
@@ -78,15 +79,15 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a run that is the same in many: all of it is counted from its beginning."""
+    """A recorded part of a run, relative to its start, that can be replayed."""
 
     change: Mapping[Category, int]
-    """In the order in which the parts are first held, those that are gone at the end too."""
+    """In the order of first allocation, including categories freed by the end."""
     total: int
     highest: int
-    """The most just before a release; what is held then is ``at_highest``."""
+    """The maximum just before a release; its components are ``at_highest``."""
     at_highest: Mapping[Category, int] | None
-    """None where nothing is released."""
+    """None if nothing is released."""
     streams: Mapping[str, int]
     pools: Mapping[str, int]
     bucket_bytes: int
@@ -94,15 +95,15 @@ class Segment:
 
 
 class BudgetExceeded(Exception):
-    """More is held than the asker has budget for; the rest of the replay would change nothing."""
+    """The allocation exceeds the given budget; the rest of the replay cannot change that."""
 
 
 class Timeline:
-    """Collects allocations and releases; bytes of the same part are counted together.
+    """Record allocations and releases; bytes of the same category are counted together.
 
-    What is held only grows until something is released, so the highest moments are looked for
-    just before a release, and at the end of a phase: a search replays thousands of timelines.
-    Raises BudgetExceeded there when they are above ``budget``, where one is given.
+    Memory only grows until something is released, so peaks are checked just before a release and at
+    the end of a phase: a search replays thousands of timelines. Raises BudgetExceeded there if they
+    exceed ``budget``.
     """
 
     def __init__(self, budget: int | None = None) -> None:
@@ -110,7 +111,7 @@ class Timeline:
         self.phase = Phase.INIT
         self.total = 0
         self._held: dict[Category, int] = {}
-        self._highest = -1  # of the current phase, as far as it was noted
+        self._highest = -1  # of the current phase so far
         self._peaks: dict[Phase, int] = {}
         self._end_bytes: dict[Phase, int] = {}
         self._parts: dict[Phase, dict[Category, int]] = {}
@@ -120,7 +121,7 @@ class Timeline:
         self._bucket_bytes = self._bucket_peak = 0
 
     def enter(self, phase: Phase) -> None:
-        """End the current phase and begin the next with what is held."""
+        """End the current phase and start the next with the current allocations."""
         self._note_peak()
         self._end_bytes[self.phase] = self.total
         self.phase = phase
@@ -137,7 +138,7 @@ class Timeline:
             self._bucket_bytes += amount
 
     def free(self, part: Category, amount: int | None = None) -> None:
-        """Release ``amount`` bytes of a part, or all of it."""
+        """Release ``amount`` bytes of a category, or all of it."""
         held = self._held.get(part, 0)
         released = held if amount is None or amount > held else amount
         if not released:
@@ -157,12 +158,12 @@ class Timeline:
             self._bucket_bytes -= released
 
     def hold_briefly(self, part: Category, amount: int) -> None:
-        """Hold for a moment."""
+        """Allocate and release at once."""
         self.hold(part, amount)
         self.free(part, amount)
 
     def empty_cache(self) -> None:
-        """The allocator gives back what is not in use: every stream begins anew."""
+        """Return unused blocks of the allocator: every stream starts anew."""
         self._note_pools()
         self._pooled_before = max(self._pooled_before, sum(self._pools.values()))
         self._pools = {}
@@ -175,7 +176,7 @@ class Timeline:
         return self._held.get(part, 0)
 
     def replay(self, segment: Segment) -> None:
-        """The same as its allocations and releases, one by one."""
+        """Apply a recorded segment, equivalent to its allocations and releases."""
         if segment.at_highest is not None and self.total + segment.highest > self._highest:
             self._note(self.total + segment.highest, _sum(self._held, segment.at_highest))
         for stream, highest in segment.pools.items():
@@ -228,7 +229,7 @@ class Recorder(Timeline):
         self._parts = {}
 
     def cut(self) -> Segment:
-        """What has happened since the last cut."""
+        """Return the segment since the last cut."""
         before, noted = self._held_before, self._parts.get(self.phase)
         streams = self._streams_before
         found = Segment(
@@ -246,7 +247,7 @@ class Recorder(Timeline):
 
 
 def _difference(later: Mapping[K, int], before: Mapping[K, int]) -> dict[K, int]:
-    """What has changed, and what is new."""
+    """Return what has changed, and what is new."""
     return {
         key: amount - before.get(key, 0)
         for key, amount in later.items()
@@ -255,12 +256,12 @@ def _difference(later: Mapping[K, int], before: Mapping[K, int]) -> dict[K, int]
 
 
 def trained_backwards(job: Workload, indices: Sequence[int]) -> Iterator[int]:
-    """Indices of the weights of a segment whose gradients appear, in that order."""
+    """Yield the indices of the trainable weights of a segment in the order of their gradients."""
     return (index for index in reversed(indices) if job.weights[index].trainable)
 
 
 class ActivationCategories:
-    """The parts under which a run's activations are counted, with this run's formulas."""
+    """The categories of a run's activations, with this run's formulas."""
 
     def __init__(self, job: Workload) -> None:
         saved = job.activations
@@ -274,24 +275,26 @@ class ActivationCategories:
         self.working = Category(
             "working set of one block",
             "/activation_checkpointing" if saved.recomputed else pointer,
-            "gradients of its activations" + (", and itself rebuilt" if saved.recomputed else ""),
+            "gradients of its activations"
+            + (", and the recomputed block" if saved.recomputed else ""),
         )
         self.outside = Category(
-            "embedding output and token ids", pointer, "what the loss and the last norm keep"
+            "embedding output and token ids", pointer, "kept by the loss and the last norm"
         )
         self.logits = Category("logits and loss", pointer, saved.loss_formula)
-        self._each = saved.per_block * saved.blocks + saved.outside
+        self._per_micro_batch = saved.per_block * saved.blocks + saved.outside
         self._others = saved.in_flight - 1
 
     def hold_in_flight(self, line: Timeline) -> None:
-        """What the other micro batches of a pipeline keep, blocks and their inputs."""
-        line.hold(self.in_flight, self._others * self._each)
+        """Allocate what the other micro batches of a pipeline keep, blocks and their inputs."""
+        line.hold(self.in_flight, self._others * self._per_micro_batch)
 
 
 def run_forward(
     job: Workload, line: Timeline, enter_block: Callable[[int, list[int]], None] | None = None
 ) -> None:
-    """Hold what forward keeps, block by block; ``enter_block`` sees each segment first."""
+    """Allocate what forward keeps, block by block; ``enter_block`` is called before
+    each segment."""
     categories = ActivationCategories(job)
     saved = job.activations
     categories.hold_in_flight(line)
@@ -326,16 +329,16 @@ def run_backward(
         differentiate(block, indices)
         if inside:
             line.free(categories.working)
-            gone = min(left, max(1, saved.blocks // max(1, counted)))
-            line.free(categories.kept, saved.per_block * gone)
-            left -= gone
+            freed = min(left, max(1, saved.blocks // max(1, counted)))
+            line.free(categories.kept, saved.per_block * freed)
+            left -= freed
     line.free(categories.kept)
     line.free(categories.outside)
     line.free(categories.in_flight)
 
 
 def run_backward_holding(job: Workload, line: Timeline, part: Category, *, added: bool) -> None:
-    """The same where each gradient stays, or is ``added`` to one that is there already."""
+    """The same with gradients that are kept, or ``added`` to existing ones."""
     hold = line.hold_briefly if added else line.hold
 
     def differentiate(_: int, indices: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""What one rank has to hold and do, digested from config and facts for the simulations."""
+"""Memory and work of one rank, derived from config and facts for the simulations."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -21,9 +21,8 @@ OUTSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One parameter tensor. ``block`` is the index of its block in the stack, or OUTSIDE;
-    weights of one ``module`` are needed together.
-    """
+    """One parameter tensor. ``block`` is the index of its block in the stack, or OUTSIDE; weights
+    of one ``module`` are gathered together."""
 
     elements: int
     trainable: bool = True
@@ -32,13 +31,12 @@ class Weight:
     rows: int = 1
     """Size of the first dimension, along which ``fully_shard`` divides."""
     linear: bool = False
-    """The matrix of a linear map, which torch's own keeps from forward to backward."""
+    """The matrix of a linear layer, which torch's own implementation keeps from forward to
+    backward."""
 
 
 class Weights(tuple[Weight, ...]):
-    """Those of a model or of a stage of its pipeline, in registration order, with what hundreds of
-    configs ask of them all.
-    """
+    """The weights of a model or of a pipeline stage, in registration order, with cached totals."""
 
     @cached_property
     def trainable(self) -> tuple[Weight, ...]:
@@ -62,7 +60,7 @@ class Weights(tuple[Weight, ...]):
 
     @cached_property
     def sizes(self) -> Counter[int]:
-        """How many there are of each number of elements."""
+        """Return how many tensors there are of each number of elements."""
         return Counter(weight.elements for weight in self)
 
     @cached_property
@@ -71,7 +69,7 @@ class Weights(tuple[Weight, ...]):
 
     @cached_property
     def segments(self) -> tuple[tuple[int, list[int]], ...]:
-        """(block, indices of its weights) in order; what lies between blocks as OUTSIDE."""
+        """Return (block, indices of its weights) in order; weights between blocks as OUTSIDE."""
         return tuple(
             (block, [index for index, _ in group])
             for block, group in groupby(enumerate(self), key=lambda each: each[1].block)
@@ -82,41 +80,42 @@ class Weights(tuple[Weight, ...]):
 class Workload:
     """Everything the simulations of a runtime read. Sizes in elements, widths in bytes.
 
-    What follows from it is worked out once: a simulation asks for it at every weight.
+    Derived values are cached: a simulation reads them at every weight.
     """
 
     effective: Effective
     weights: Weights
     mesh: Mesh
-    """Of a sharded run, whatever the stage: at stage 0 its ranks exchange all they hold."""
+    """The mesh of a sharded run, whatever the stage: at stage 0 its ranks exchange everything."""
     ranks_per_node: int
     optimizer: OptimizerCost
     accumulation: int
     activations: Activations
     model: ModelTree
     version: Version = NEWEST
-    """The release of DeepSpeed, where the runtime ends in it."""
+    """The DeepSpeed release, if the runtime uses DeepSpeed."""
     builds_in_pieces: bool = False
-    """Under zero.Init: no rank ever holds the whole model."""
+    """Under zero.Init: no rank ever holds the full model."""
     built_width: int = 4
-    """Bytes of an element as the model is built or loaded, before anything is cast: fp32, unless
-    ``dtype`` (once ``torch_dtype``) of ``from_pretrained`` is one of 16 bits."""
+    """Bytes of an element as the model is built or loaded, before any cast: fp32, unless ``dtype``
+    (formerly ``torch_dtype``) of ``from_pretrained`` is 16-bit."""
     on_cpu: bool = False
-    """The processor is the device, and gloo the communication library."""
+    """The device is a CPU, and gloo the communication library."""
     free_bytes: int | None = None
-    """Of the device before anything is allocated, once the context and the communicators are there;
-    None where its memory is not known."""
+    """Device memory after context and communicators, before any allocation; None if unknown."""
     memory_budget: int | None = None
-    """Bytes past which a replay need not go on: all that is asked is whether it keeps below."""
+    """Bytes at which a replay may stop: the caller only checks whether it fits."""
 
     @cached_property
     def ranks(self) -> int:
-        """Ranks that share one copy of the states (data-parallel, or the sharding group)."""
+        """Return the ranks that share one copy of the states (data-parallel, or the sharding
+        group)."""
         return self.mesh.state_ranks
 
     @cached_property
     def replicas(self) -> int:
-        """Copies of the states: more than one where the sharding group is a part of the ranks."""
+        """Return the copies of the states: more than one if the sharding group is smaller than the
+        ranks."""
         return self.mesh.replicate
 
     @cached_property
@@ -162,7 +161,7 @@ class Workload:
 
     @cached_property
     def owned(self) -> int:
-        """Trainable elements of one rank's part."""
+        """Return the trainable elements of one rank's shard."""
         return self.shard(self.trained)
 
     @cached_property
@@ -170,25 +169,26 @@ class Workload:
         return self.effective.numerics.precision is not Precision.FP32
 
     def shard(self, elements: int) -> int:
-        """Elements of one rank's part, rounded up."""
+        """Return the elements of one rank's shard, rounded up."""
         return self.mesh.part(elements)
 
     def shards(self, sizes: Mapping[int, int]) -> int:
-        """The same of tensors that are divided one by one, counted by their elements."""
+        """Return the same for tensors that are divided one by one, counted by their elements."""
         return sum(self.shard(elements) * count for elements, count in sizes.items())
 
 
 def workload(
     effective: Effective, facts: Facts, version: Version = NEWEST, *, in_engine: bool = False
 ) -> Workload:
-    """Digest config and facts. Raises ValueError when the model or world size is unknown."""
+    """Derive a workload from config and facts. Raises ValueError if the model or world size is
+    unknown."""
     if facts.model is None:
         raise ValueError(facts.why_no_model)
     if facts.world_size is None:
-        raise ValueError("the number of devices is unknown: give --gpus")
+        raise ValueError("the number of devices is unknown: specify --gpus")
     if facts.model.parameters > MOST_PARAMETERS:
         raise ValueError(
-            f"--params: {facts.model.parameters:.3g} parameters are beyond any model; write a "
+            f"--params: {facts.model.parameters:.3g} parameters exceed any model; write a "
             "count like 13e9, 13B or 700M"
         )
     batch, arguments = effective.batch, facts.arguments
@@ -213,7 +213,7 @@ def workload(
         activations=activations_of(effective, facts),
         model=facts.model,
         version=version,
-        # Usual at stage 3 (Hugging Face does it by itself); ``zero_init`` says no.
+        # Usual at stage 3 (Hugging Face enables it); ``zero_init`` may disable it.
         builds_in_pieces=effective.zero.stage == 3 and bool(arguments.get("zero_init", True)),
         built_width=2 if is_half else 4,
         on_cpu=facts.on_cpu,
@@ -225,10 +225,11 @@ _CACHE: dict[tuple[int, int], tuple[ModelTree, Weights]] = {}
 
 
 def weights_of(model: ModelTree, degree: int = 1) -> Weights:
-    """The tensors of a model in registration order, shared storage once, divided by ``degree``.
+    """Return the tensors of a model in registration order, shared storage once, divided by
+    ``degree``.
 
-    Trees are frozen and large: the answer is kept by identity, so that a search over
-    hundreds of configs walks the tree once.
+    Trees are frozen and large: results are cached by identity, so that a search over hundreds of
+    configs walks the tree once.
     """
     key = (id(model), degree)
     found = _CACHE.get(key)
@@ -271,7 +272,7 @@ def _from_tree(model: ModelTree) -> list[Weight]:
 
 
 def _matrices(block: int, shape: Architecture | None) -> tuple[list[int], list[int]]:
-    """Elements of a block's matrices, and of the two tensors of its experts, where it has some."""
+    """Return the elements of a block's matrices, and of the two tensors of its experts, if any."""
     experts: list[int] = []
     if shape is not None and shape.experts:
         inner = shape.experts * (shape.expert_size or shape.width_of_mlp)
@@ -286,7 +287,7 @@ def _matrices(block: int, shape: Architecture | None) -> tuple[list[int], list[i
 
 
 def _from_counts(model: ModelTree) -> list[Weight]:
-    """Embedding, equal blocks of seven matrices, head: only the sum is known for certain."""
+    """Return embedding, equal blocks of seven matrices, head: only the total is exact."""
     shape = model.architecture
     layers = shape.layers if shape else 32
     table = shape.vocab_size * shape.hidden_size if shape else model.parameters // 100
@@ -294,7 +295,7 @@ def _from_counts(model: ModelTree) -> list[Weight]:
     block, rest = divmod(model.parameters - 2 * outer, layers)
     matrices, experts = _matrices(block, shape)
     count = (shape.experts if shape else None) or 1
-    # Where only the sum of trainable elements is known: adapters of equal size in every block.
+    # If only the trainable total is known: adapters of equal size in every block.
     adapter = model.trainable // layers if model.trainable < model.parameters else 0
     first = max(1, outer + rest - adapter * layers)
     weights = [Weight(first, not adapter, rows=first)]

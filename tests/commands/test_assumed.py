@@ -104,7 +104,7 @@ def test_the_units_of_equal_blocks_are_one_row_and_fit_the_screen(without: Path)
     assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(("memory", "said"), [("150GiB", "left"), ("125GiB", "are usable")])
+@pytest.mark.parametrize(("memory", "said"), [("150GiB", "left"), ("125GiB", "available")])
 def test_main_memory_leaves_room_for_the_system(memory: str, said: str, without: Path) -> None:
     offload = ("--set", "zero_optimization.offload_optimizer.device=cpu")
     flags = (*MODEL, "--set", "bf16.enabled=true", *offload, "--seq-len", 512)

@@ -82,7 +82,7 @@ def test_a_second_copy_of_the_weights_stands_on_the_card_where_it_has_room(
 def test_masters_pass_the_card_in_the_step_of_some_releases(version: str, passes: bool) -> None:
     option = priced(OFFLOADED, version=version)
     expected = 2 * WEIGHTS // 8 if passes else 0
-    assert held(option, "fp32 masters passing") == pytest.approx(expected, rel=0.001)
+    assert held(option, "fp32 masters cast on the device") == pytest.approx(expected, rel=0.001)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_fragments_decide_between_the_ends_of_what_they_take(which: str, said: s
 @pytest.mark.parametrize(
     ("tier", "given", "lack"),
     [
-        ({"device": "cpu"}, {"host_memory": "150GB"}, "of main memory per node"),
+        ({"device": "cpu"}, {"host_memory": "150GB"}, "of host memory per node"),
         ({"device": "nvme", "nvme_path": "/tmp"}, {"nvme_size": "1GB"}, "of NVMe per node"),
     ],
 )

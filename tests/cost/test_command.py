@@ -102,14 +102,14 @@ def test_main_memory_that_lacks_is_told_where_no_card_is_known(config: str) -> N
     offloaded = ["--set", 'zero_optimization.offload_optimizer={"device": "cpu"}']
     stage2 = ["--set", "zero_optimization.stage=2", "--runtime", "deepspeed"]
     told = run("estimate", config, *flags, *memory, *stage2).stdout.split("\n\n")[1]
-    assert "Does not fit: needs 239 GiB of main memory per node" in told
-    assert "on each GPU" in told and "59 are usable" in " ".join(told.split())
+    assert "Does not fit: needs 239 GiB of host memory per node" in told
+    assert "on each GPU" in told and "59 available" in " ".join(told.split())
     data = json.loads(
         run("estimate", config, *flags, *memory, *stage2, "--output-format", "json").stdout
     )
-    assert data["options"][0]["lacks"].startswith("needs 239 GiB of main memory per node")
+    assert data["options"][0]["lacks"].startswith("needs 239 GiB of host memory per node")
     planned = run("plan", config, *flags, *memory, *stage2)
-    assert "59 are usable" in " ".join(planned.stdout.split())
+    assert "59 available" in " ".join(planned.stdout.split())
     by_footprint = run("estimate", *flags, *memory).stdout.split("\n\n")[1]
     assert by_footprint.startswith("The by_footprint, stage 3: Needs ")
     # What the rule says of offloaded states stands before any estimate.
@@ -220,7 +220,7 @@ def test_the_components_of_a_calibrated_estimate_add_up_to_it(config: str) -> No
 def test_a_choice_that_main_memory_cannot_hold_does_not_fit(config: str) -> None:
     flags = ("--gpus", "8", "--device", "a100-80gb", "--host-memory", "200GB")
     done = run("estimate", "--params", "13e9", *flags)
-    assert "no, needs 387 GiB of main memory per node" in done.stdout
+    assert "no, needs 387 GiB of host memory per node" in done.stdout
     deep = ("estimate", config, "--model", "llama-2-13b", *flags, "--fail-if-oom")
     done = run(*deep)
     assert done.returncode == 1

@@ -71,7 +71,7 @@ def test_a_bar_shows_all_that_must_fit(tmp_path: Path) -> None:
     drawn = opened(tmp_path / "report.html")
     figures = re.findall(r'class="figure">([\d.]+) GiB', drawn)
     assert figures == [f"{each.device.needed_bytes / 2**30:.1f}" for each in REPORT.options]
-    for number, name in enumerate(("allocator's margin", "outside the allocator")):
+    for number, name in enumerate(("allocator overhead", "outside the allocator")):
         assert f'<b class="beside{number}"></b>{name}' in drawn
         assert drawn.count(f'<i class="beside{number}"') == len(REPORT.options)
 

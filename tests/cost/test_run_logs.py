@@ -112,7 +112,7 @@ def test_margin_and_step_are_fitted_where_the_states_agree() -> None:
     found = compare(run_log.from_text(text), expected, samples=8)
     fitted = {each.name: each.value for each in found.fitted}
     assert not found.is_foreign
-    assert fitted["allocator's margin"] == pytest.approx(1.15)
+    assert fitted["allocator overhead"] == pytest.approx(1.15)
     assert expected.step is not None
     assert fitted["time of a step"] == pytest.approx(2.0 / expected.step.seconds)
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed allocates, replayed: one module for each way it holds its states."""
+"""Replay of DeepSpeed's allocations: one module per kind of ZeRO optimizer."""
 
 from dsconfig.cost.deepspeed import stage0, stage3, stage12
 from dsconfig.cost.timeline import Trace
@@ -7,7 +7,7 @@ from dsconfig.runtimes.effective import Precision, Tier
 
 
 def simulate(job: Workload) -> Trace:
-    """One rank of a DeepSpeed run, as its engine chooses the wrapper of the optimizer."""
+    """Replay one rank of a DeepSpeed run, with the optimizer wrapper its engine chooses."""
     zero, numerics = job.effective.zero, job.effective.numerics
     if zero.stage == 0:
         return stage0.simulate(job)

@@ -1,8 +1,8 @@
-"""Gradients on their way through the reduce buckets of stages 1 and 2.
+"""Gradients in the reduce buckets of stages 1 and 2.
 
-Each gradient is copied into the bucket and lives on as a view of it. When the next one does
-not fit, the bucket is reduced: slices that one rank owns in place, slices of several ranks
-through a flattened copy. Then the owned gradients move to the partition.
+Each gradient is copied into the bucket and becomes a view of it. When the next one does not fit,
+the bucket is reduced: slices that one rank owns in place, slices of several ranks through a
+flattened copy. Then the owned gradients move to the partition.
 """
 
 from dataclasses import dataclass
@@ -18,35 +18,36 @@ from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Precision, Tier
 
 NORM_WIDTH = 8
-"""Bytes per element of a gradient whose norm is taken: fp64 (``get_norm_dtype``)."""
+"""Bytes per element of a gradient while its norm is computed: fp64 (``get_norm_dtype``)."""
 _ALIGNMENT = 2  # elements per rank, for 4-byte starts of 16-bit data
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One rank's part. All in elements; ``owners`` gives first and last rank per weight index."""
+    """One rank's partition, in elements; ``owners`` has the first and last rank per
+    weight index."""
 
     total: int
     elements: int
     rank: int
     touched: int
-    """Sum of the parameters that have any element in this part, each in full."""
+    """Sum of the parameters with any element in this partition, each in full."""
     compact: bool
     """fp32 accumulation of 16-bit gradients: exactly the owned elements are kept."""
     owners: dict[int, tuple[int, int]]
     slices: dict[int, int]
-    """The most of each weight that one rank owns, where gradients leave for the host."""
+    """The largest part of each weight that one rank owns, if gradients are offloaded."""
 
     @classmethod
     def largest(cls, job: Workload) -> "Partition":
-        """The part of the rank that touches most; of rank 0 where all are alike."""
+        """Return the partition of the rank that touches most; of rank 0 if all are equal."""
         alignment = _ALIGNMENT * job.ranks
         flat = job.trained
         total = -(-flat // alignment) * alignment
         elements = total // job.ranks
         owners: dict[int, tuple[int, int]] = {}
         slices: dict[int, int] = {}
-        leaves = job.effective.zero.optimizer_tier is not Tier.DEVICE
+        is_offloaded = job.effective.zero.optimizer_tier is not Tier.DEVICE
         touched: dict[int, int] = {0: 0}
         offset = 0
         for index, weight in enumerate(job.weights):
@@ -54,38 +55,39 @@ class Partition:
                 continue
             first, last = offset // elements, (offset + weight.elements - 1) // elements
             owners[index] = (first, last)
-            if leaves:
+            if is_offloaded:
                 slices[index] = _largest_slice(offset, weight.elements, elements)
             for rank in range(first, last + 1):
                 touched[rank] = touched.get(rank, 0) + weight.elements
             offset += weight.elements
-        rank = max(touched, key=lambda each: (touched[each], -each))
+        rank = max(touched, key=lambda candidate: (touched[candidate], -candidate))
         numerics = job.effective.numerics
         exact = job.version >= EXACT_FP32_SUMS
         compact = exact and job.width == 2 and numerics.grad_accum_dtype is Precision.FP32
         return cls(total, elements, rank, touched[rank], compact, owners, slices)
 
     def owns(self, index: int) -> bool:
-        """Whether this rank owns any element of the weight."""
+        """Return whether this rank owns any element of the weight."""
         first, last = self.owners[index]
         return first <= self.rank <= last
 
 
 def _largest_slice(offset: int, size: int, each: int) -> int:
-    """Elements of the largest piece of a weight that is cut where partitions of ``each`` end."""
+    """Return the elements of the largest slice of a weight that is cut at multiples of ``each``."""
     first = min(size, each - offset % each)
     last = (offset + size) % each
     return max(first, min(each, size - first), last if last < size else 0)
 
 
 def gradient_width(job: Workload) -> int:
-    """Bytes per element of a gradient that waits: stage 1 sums in the accumulation dtype."""
+    """Return the bytes per element of a waiting gradient: stage 1 accumulates in the accumulation
+    dtype."""
     sums_apart = job.effective.zero.stage == 1 and job.mixed
     return job.accumulation_width if sums_apart else job.width
 
 
 def hold_buckets(job: Workload, line: Timeline) -> None:
-    """Allocate the buckets, whole, unless they are there already."""
+    """Allocate the full buckets unless they exist."""
     zero = job.effective.zero
     if zero.contiguous_gradients and not line.held_bytes(categories.BUCKET):
         width = gradient_width(job) if job.version >= EXACT_FP32_SUMS else job.width
@@ -101,7 +103,7 @@ def free_buckets(line: Timeline) -> None:
 
 
 class Buckets:
-    """State of the buckets during one backward pass of one rank."""
+    """State of the buckets during one backward of one rank."""
 
     def __init__(self, job: Workload, line: Timeline, partition: Partition) -> None:
         self._job, self._line, self._partition = job, line, partition
@@ -122,15 +124,13 @@ class Buckets:
         hold_buckets(job, line)
 
     def gradient(self, index: int) -> None:
-        """Autograd has made the gradient of one weight."""
+        """Handle the gradient of one weight made by autograd."""
         elements = self._job.weights[index].elements
         if self._width != self._job.width:
             self._line.hold_briefly(categories.GRADIENTS, elements * self._job.width)
         amount = elements * self._width
         if self._stage == 1 and self._job.accumulation > 1:
-            self._line.hold_briefly(
-                categories.GRADIENTS, amount
-            )  # added to the sum of earlier passes
+            self._line.hold_briefly(categories.GRADIENTS, amount)  # accumulated
         else:
             self._line.hold(categories.GRADIENTS, amount)
         if self._reduces_at_end:
@@ -172,35 +172,37 @@ class Buckets:
             self._finish_gradient(index, in_bucket)
         if copied and self._overlap and self._stage == 2 and not last:
             # With overlap the copy may outlive its reduction: gloo and the reduction stream
-            # let go of it when the next one starts.
+            # release it when the next one starts.
             line.hold(categories.STAGING, self._filled * self._width)
         self._fill, self._filled = [], 0
 
     def _is_split(self) -> bool:
-        """Whether the bucket has slices of several ranks (or of several outputs)."""
+        """Return whether the bucket has slices of several ranks (or of several outputs)."""
         if self._partition.compact:
             return len(self._fill) > 1
         ranks = [self._partition.owners[index] for index in self._fill]
         return min(first for first, _ in ranks) != max(last for _, last in ranks)
 
     def _finish_gradient(self, index: int, in_bucket: bool) -> None:
-        """After the reduction: to the partition, or gone."""
+        """Move the gradient to the partition or free it after the reduction."""
         elements = self._job.weights[index].elements
         amount = elements * self._width
         owned = self._partition.owns(index)
         if owned and self._contiguous and not self._offloaded:
             self._make_partition()
         if in_bucket:
-            return  # a view of the bucket: nothing of its own to free
+            return  # a view of the bucket: nothing to free
         moved = owned and self._contiguous and not self._offloaded and not self._keeps
         dropped = self._stage == 2 and not owned
         if moved or dropped or (self._offloaded and owned):
             self._line.free(categories.GRADIENTS, amount)
 
     def _offload_gradient(self, index: int) -> None:
-        """One gradient goes to the host, on whichever rank owns most of it: its norm is taken in
-        fp64, before 0.19.6 it is tested for overflow whatever its dtype, and what is owned is cast
-        (``copy_grads_in_partition``)."""
+        """Send one gradient to the host, on the rank that owns most of it.
+
+        Its norm is computed in fp64, before 0.19.6 it is tested for overflow whatever its dtype,
+        and the owned part is cast (``copy_grads_in_partition``).
+        """
         line, job = self._line, self._job
         owned, elements = self._partition.slices[index], job.weights[index].elements
         line.hold_briefly(categories.GRADIENT_NORM, owned * NORM_WIDTH)
@@ -220,12 +222,12 @@ class Buckets:
             self._line.hold(categories.PARTITION, partition.elements * self._job.accumulation_width)
 
     def finish(self) -> None:
-        """The end of backward: what waits is reduced, the buckets are freed."""
+        """End of backward: reduce pending gradients and free the buckets."""
         for index in sorted(self._pending):
             self._add_to_bucket(index)
         self._reduce(last=True)
         self._line.free(categories.STAGING)
         if self._width == self._job.width or self._keeps:
-            free_buckets(self._line)  # else the sums are views of it until the step
+            free_buckets(self._line)  # otherwise the sums are views of it until the step
         if self._line.held_bytes(categories.ACCUMULATED) or self._keeps:
             self._line.free(categories.PARTITION)  # added to what was there

@@ -1,9 +1,9 @@
 """Stage 3's parameter coordinator: what is gathered when, and how long it stays.
 
-From the second iteration on DeepSpeed knows the order of modules. Before a module runs it
-gathers its parameters if they are not there, then fetches ahead along the recorded order, up
-to stage3_prefetch_bucket_size and never over stage3_max_live_parameters. After a module has
-run, its parameters stay if they are needed again within stage3_max_reuse_distance elements.
+From the second iteration on DeepSpeed knows the order of modules. Before a module runs, its
+parameters are gathered if needed, then parameters are prefetched along the recorded order, up to
+stage3_prefetch_bucket_size and never over stage3_max_live_parameters. After a module has run, its
+parameters stay if they are needed again within stage3_max_reuse_distance elements.
 """
 
 from bisect import bisect_right
@@ -24,19 +24,20 @@ from dsconfig.runtimes.effective import Tier, Zero
 
 
 class Gather(Enum):
-    """Where a whole parameter comes from."""
+    """Source of an unsharded parameter."""
 
     RANKS = auto()
-    """The parts of several ranks, through a buffer."""
+    """The shards of several ranks, through a buffer."""
     COPY = auto()
-    """One rank has all of it in main memory."""
+    """One rank has the full parameter in host memory."""
     VIEW = auto()
-    """One rank has all of it on the device: nothing is allocated (``_no_gather_coalesced``)."""
+    """One rank has the full parameter on the device: nothing is allocated
+    (``_no_gather_coalesced``)."""
 
     @classmethod
     def of(cls, job: Workload) -> "Gather":
         zero = job.effective.zero
-        in_groups = zero.mics_shard_size > 0  # MiCS gathers by its own code, of one rank too
+        in_groups = zero.mics_shard_size > 0  # MiCS has its own gather, also for one rank
         if job.ranks > 1 or in_groups or job.version < SKIPS_GATHERS_OF_ONE:
             return cls.RANKS
         on_device = zero.parameter_tier is Tier.DEVICE or job.on_cpu
@@ -45,9 +46,9 @@ class Gather(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IterationKey:
-    """What gathers and reductions of an iteration follow from: neither length nor number of
-    samples, and of tiers only whether gradients leave, so that the configs of a search share few.
-    """
+    """What gathers and reductions of an iteration depend on: not the sequence length or number of
+    samples, and of tiers only whether gradients are offloaded, so that the configs of a search
+    share few."""
 
     zero: Zero
     width: int
@@ -58,13 +59,13 @@ class IterationKey:
     gather: Gather
     on_cpu: bool
     sending: int
-    """Ranks among which gradients are divided on their way to the host; 0 where they stay."""
+    """Ranks that divide offloaded gradients; 0 if they stay on the device."""
     weights: Weights = field(hash=False)
-    """Left out of the hash for their number; equal ones are as a rule the same."""
+    """Excluded from the hash because of their number; equal ones are usually identical."""
 
     @classmethod
     def of(cls, job: Workload) -> "IterationKey":
-        """That of a workload."""
+        """Return the key of a workload."""
         return cls(
             zero=replace(job.effective.zero, offload_optimizer=None, offload_param=None),
             width=job.width,
@@ -80,7 +81,7 @@ class IterationKey:
 
 
 class Coordinator:
-    """Replays one iteration over ``order``, the sequence of modules run (a module may recur)."""
+    """Replay one iteration over ``order``, the sequence of modules (a module may recur)."""
 
     def __init__(
         self, job: IterationKey, line: Timeline, modules: list[list[int]], order: list[int]
@@ -109,7 +110,7 @@ class Coordinator:
         self._step = 0
         self._queue = 0  # next place in the recorded order to fetch ahead
         self._needed_at = [-1] * len(job.weights)
-        # The last place for which the look-ahead has met the weight: until then it stays.
+        # The last position for which prefetching has seen the weight: it stays until then.
         self._in_flight: dict[int, list[int]] = {}  # weight -> the gather it is part of
         sizes = [sum(self._elements[i] for i in modules[module]) for module in order]
         self._elements_before = [0, *accumulate(sizes)]
@@ -118,7 +119,7 @@ class Coordinator:
             self._uses.setdefault(module, []).append(place)
 
     def fetch(self, module: int) -> None:
-        """The module is about to run: its parameters must be there."""
+        """Gather the parameters of a module that is about to run."""
         needed = self._modules[module]
         missing = [index for index in needed if self._state[index] == "sharded"]
         if missing:
@@ -131,7 +132,7 @@ class Coordinator:
         self._step += 1
 
     def release(self, module: int) -> None:
-        """The module has run; drop what is not needed again soon."""
+        """Release the parameters of a module that has run, unless they are needed again soon."""
         uses = self._uses[module]
         following = bisect_right(uses, self._step - 1)
         if following < len(uses):
@@ -149,7 +150,8 @@ class Coordinator:
                 self._keep_linear(index)
 
     def _keep_linear(self, index: int) -> None:
-        """torch's own linear has saved the weight: its storage stays until backward is through."""
+        """Keep a weight saved by torch's own linear function: its storage stays until its
+        backward."""
         if not self._keeps_linear or not self._linear[index]:
             return
         if self._step <= self._forward_ends:
@@ -160,7 +162,7 @@ class Coordinator:
             self._line.free(categories.KEPT_LINEAR, self._bytes[index])
 
     def _keep_secondary(self, index: int) -> None:
-        """hpZ: when a parameter is first given up, the node keeps a part of it until the step."""
+        """Keep the hpZ shard from the first release of a parameter until the step."""
         if self._group > 1 and index not in self._secondary:
             self._secondary.add(index)
             self._line.hold(categories.SECONDARY, -(-self._bytes[index] // self._group))
@@ -182,7 +184,7 @@ class Coordinator:
             self._gather(ahead)
 
     def _gather(self, indices: list[int]) -> None:
-        """Start one gather: a buffer for all, filled on arrival."""
+        """Start one gather: one buffer for all, copied on arrival."""
         total = sum(self._bytes[index] for index in indices)
         for index in indices:
             self._state[index] = "in flight"
@@ -192,7 +194,7 @@ class Coordinator:
             self._line.hold(categories.GATHER_COPY, self._on_the_wire(total))
 
     def _arrive(self, indices: list[int]) -> None:
-        """The gather is done: parameters are copied out, unless there is only one."""
+        """Finish the gather: parameters are copied out unless there is only one."""
         total = sum(self._bytes[index] for index in indices)
         buffered = self._on_the_wire(total) if self._is_buffered else 0
         if len(indices) == 1:
@@ -205,25 +207,26 @@ class Coordinator:
             del self._in_flight[index]
 
     def _on_the_wire(self, amount: int) -> int:
-        """8-bit gathers send one byte per element (and a scale for each group of them)."""
+        """Return the bytes sent: 8-bit gathers send one byte per element (and a
+        scale per group)."""
         return amount // 2 + amount // 128 if self._quantized else amount
 
 
 def bucket_width(job: Workload) -> int:
-    """Bytes of an element of the reduce bucket."""
+    """Return the bytes of an element of the reduce bucket."""
     follows_wire = job.version >= STAGE3_BUCKET_FOLLOWS_WIRE
     return job.communication_width if follows_wire else job.width
 
 
 def keeps_linear(job: Workload) -> bool:
-    """Whether forward leaves gathered weights with autograd: torch's linear, nothing recomputed."""
+    """Return whether autograd keeps gathered weights: torch's linear without recomputation."""
     reaches = job.builds_in_pieces or job.version >= WRAPS_GIVEN_MODELS
     wrapped = job.effective.zero.memory_efficient_linear and reaches
     return not wrapped and job.activations.recomputed == 0
 
 
 def persistent_weights(weights: Sequence[Weight], zero: Zero) -> frozenset[int]:
-    """Weights that are never divided between steps: small ones, up to a total."""
+    """Return the weights that stay gathered between steps: small ones, up to a total."""
     total = 0
     found: list[int] = []
     for index, weight in enumerate(weights):

@@ -1,4 +1,4 @@
-"""What one rank of DeepSpeed keeps in main memory and on NVMe for offloaded states."""
+"""What one rank of DeepSpeed keeps in host memory and on NVMe for offloaded states."""
 
 from dsconfig.cost import categories
 from dsconfig.cost.deepspeed import stage12
@@ -12,10 +12,11 @@ from dsconfig.source.pointer import value_at
 
 
 def flattened(job: Workload) -> Component:
-    """Stages 1 and 2: the weights of a rank and their flat copy, where main memory is the way."""
+    """Return the weights of a rank and their flat copy, if stages 1 and 2 flatten
+    in host memory."""
     passes = job.effective.zero.stage in (1, 2) and not stage12.flattens_on_device(job)
     amount = 2 * job.trained * job.width if passes else 0
-    formula = "w per trainable element, twice, while they are laid together"
+    formula = "w per trainable element, twice, while they are flattened"
     return Component("weights being flattened", amount, categories.STAGE, formula, (Phase.INIT,))
 
 
@@ -33,7 +34,7 @@ def on_nvme(job: Workload) -> list[Component]:
 
 
 def is_swapped(job: Workload) -> bool:
-    """Whether the optimizer's sub-groups are written out: those below 1 MiB are kept.
+    """Return whether the optimizer's sub-groups are written out: those below 1 MiB are kept.
 
     ``min_aio_bytes`` in its swap_tensor/optimizer_utils.py: the larger of 1 MiB and block_size.
     """
@@ -44,16 +45,16 @@ def is_swapped(job: Workload) -> bool:
 
 
 def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
-    """Master, gradient, 16-bit staging and moments; a pool before NVMe."""
+    """Return master, gradient, 16-bit staging and moments; a pool before NVMe."""
     if offload.tier is Tier.NVME:
         return [*_unswapped(job, offload.pin_memory), *_pool(job, offload)]
     zero, own, pin = job.effective.zero, job.owned, offload.pin_memory
     share, width = int(own * offload.ratio), job.master_width
     state = job.optimizer.state_bytes(share, job.state_width)
-    # The passes of a window are added up here: in full what touches the owned part.
+    # Gradients are accumulated here, in full for parameters that touch the partition.
     sums = zero.stage < 3 and job.accumulation > 1
     summed = Partition.largest(job).touched * job.width if sums else 0
-    # Stage 3 page-locks the gradient of each sub-group apart, and no masters; below it both whole.
+    # Stage 3 page-locks the gradient of each sub-group separately, and no masters; below it both.
     by_group = min(own, zero.sub_group_size) * width if zero.stage == 3 else None
     pins_masters, master, staging = pin and zero.stage < 3, share * width, own * job.width
     found = [
@@ -75,8 +76,9 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
 
 
 def _unswapped(job: Workload, pin: bool) -> list[Component]:
-    """What stays in main memory beside the pool: fp32 gradients, and sub-groups too small."""
-    own, formula = job.owned, f"{categories.PER_OWNED}, to the step"
+    """Return what stays in host memory besides the pool: fp32 gradients, and
+    sub-groups too small."""
+    own, formula = job.owned, f"{categories.PER_OWNED}, until the step"
     each = min(own, job.effective.zero.sub_group_size) * 4
     kept = [Component("gradients", own * 4, categories.OPTIMIZER, formula, pinned=pin, piece=each)]
     if not is_swapped(job):
@@ -109,7 +111,7 @@ def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     shards = job.shard(job.elements)
     if offload.tier is Tier.HOST:
         amount, formula = shards * job.width, "w per owned element"
-        # Laid together in page-locked memory, whatever ``pin_memory`` says.
+        # Flattened in page-locked memory, whatever ``pin_memory`` is.
         return [Component("weights", amount, categories.PARAMETERS, formula, pinned=True)]
     pool = offload.buffer_count * offload.buffer_size * job.width
     kept = min(shards, offload.max_in_cpu) * job.width

@@ -1,4 +1,4 @@
-"""Stage 0: every rank holds everything."""
+"""Stage 0: nothing is sharded."""
 
 from dsconfig.cost.categories import MOMENTS, TEMPORARIES
 from dsconfig.cost.deepspeed import categories
@@ -12,7 +12,7 @@ ALL_REDUCE_ELEMENTS = 500_000_000
 
 
 def simulate(job: Workload) -> Trace:
-    """One rank through creation, forward, backward and step."""
+    """Replay one rank through creation, forward, backward and step."""
     line = Timeline(job.memory_budget)
     owned = job.trained
     _create(job, line, owned)
@@ -48,7 +48,7 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
     largest = job.largest_trained
     temporaries = job.optimizer.temporaries(owned, largest, on_cpu=job.on_cpu)
     if not job.optimizer.fused:
-        # Tensor by tensor: a 16-bit zero gradient beside the fp32 one.
+        # Tensor by tensor: a 16-bit zero gradient in addition to the fp32 one.
         line.hold(categories.FLAT_GRADIENT, owned * width)
     line.hold(MOMENTS, state)
     if not job.optimizer.fused:
@@ -64,7 +64,7 @@ def _step(job: Workload, line: Timeline, owned: int) -> None:
     if not job.mixed:
         line.hold_briefly(TEMPORARIES, temporaries * 4)
     elif job.optimizer.fused:
-        # A list of fp32 copies is flattened while the 16-bit gradients are still there.
+        # A list of fp32 copies is flattened while the 16-bit gradients still exist.
         line.hold(categories.STEP_GRADIENT, owned * 4)
         line.hold(categories.FLAT_GRADIENT, owned * 4)
         line.free(categories.FLAT_GRADIENT)

@@ -1,4 +1,4 @@
-"""Stages 1 and 2: weights whole, optimizer state divided; gradients go through buckets."""
+"""Stages 1 and 2: unsharded weights, sharded optimizer state; gradients go through buckets."""
 
 from dsconfig.cost.categories import MOMENTS, TEMPORARIES
 from dsconfig.cost.deepspeed import categories
@@ -10,9 +10,9 @@ from dsconfig.cost.deepspeed.buckets import (
     hold_buckets,
 )
 from dsconfig.cost.deepspeed.releases import (
+    CASTS_MASTERS_ON_DEVICE,
+    COPIES_16_BIT_AGAIN,
     FLATTENS_ON_DEVICE,
-    MASTERS_PASS_NARROW,
-    MASTERS_PASS_WHOLE,
     overflow_bytes,
 )
 from dsconfig.cost.estimate import Phase
@@ -30,7 +30,7 @@ from dsconfig.runtimes.effective import Tier
 
 
 def simulate(job: Workload) -> Trace:
-    """The rank with the most to hold, from creation to the step."""
+    """Replay the rank with the largest memory, from creation to the step."""
     line = Timeline(job.memory_budget)
     partition = Partition.largest(job)
     _create(job, line, partition)
@@ -54,7 +54,7 @@ def simulate(job: Workload) -> Trace:
 
 
 def _orthogonalize(job: Workload, line: Timeline, partition: Partition) -> None:
-    """Muon's updates of all matrices that this rank touches stand beside their gradients
+    """Hold Muon's updates of all matrices that this rank touches, with their gradients
     (``get_flat_partition`` of 0.19.8)."""
     cost = job.optimizer
     if not cost.leaves_to_adam or job.effective.zero.optimizer_tier is not Tier.DEVICE:
@@ -66,7 +66,7 @@ def _orthogonalize(job: Workload, line: Timeline, partition: Partition) -> None:
 
 
 def _muons(job: Workload, partition: Partition) -> int:
-    """Elements of the matrices that this rank touches, each in full."""
+    """Return the elements of the matrices that this rank touches, each in full."""
     return int(partition.touched * (1 - job.optimizer.share_of_adam))
 
 
@@ -93,11 +93,10 @@ def _create(job: Workload, line: Timeline, partition: Partition) -> None:
 
 
 def flattens_on_device(job: Workload) -> bool:
-    """Whether the weights and their flat copy stand on the device at the same time.
+    """Return whether the weights and their flat copy are on the device at the same time.
 
-    ``available_memory`` is asked once the model is there, and compared with the flat copy. On a
-    CPU "by way of main memory" is the same memory. Where the card is not known, it is taken to
-    have room.
+    ``available_memory`` is read once the model is there, and compared with the flat copy. On a CPU
+    host memory is the same memory. An unknown device is assumed to have enough.
     """
     if job.on_cpu:
         return True
@@ -108,7 +107,7 @@ def flattens_on_device(job: Workload) -> bool:
 
 
 def _hold_accumulated(job: Workload, line: Timeline, partition: Partition) -> None:
-    """What the earlier micro batches of the window have left."""
+    """Hold what the earlier micro batches of the step have accumulated."""
     if job.effective.zero.optimizer_tier is not Tier.DEVICE:
         return
     if job.effective.zero.stage == 1:
@@ -121,17 +120,17 @@ def _hold_accumulated(job: Workload, line: Timeline, partition: Partition) -> No
 
 
 def _step(job: Workload, line: Timeline, partition: Partition) -> None:
-    """One parameter group, the worst case: flatten, cast to fp32, update."""
+    """Update one parameter group, the worst case: flatten, cast to fp32, update."""
     own = partition.elements
     gradients = (categories.PARTITION, categories.GRADIENTS, categories.ACCUMULATED)
     if job.effective.zero.optimizer_tier is not Tier.DEVICE:
         for part in gradients:
             line.free(part)
-        passes_whole = MASTERS_PASS_WHOLE <= job.version < MASTERS_PASS_NARROW
-        if passes_whole and not job.on_cpu:
+        casts_on_device = CASTS_MASTERS_ON_DEVICE <= job.version < COPIES_16_BIT_AGAIN
+        if casts_on_device and not job.on_cpu:
             line.hold_briefly(categories.PASSING_MASTER, own * job.master_width)
         return
-    # One gradient after the other, before anything is flattened.
+    # One gradient at a time, before anything is flattened.
     tested = overflow_bytes(job.version, job.effective.numerics)
     line.hold_briefly(categories.OVERFLOW_CHECK, tested * job.largest_trained)
     if partition.compact:
@@ -153,7 +152,8 @@ def _step(job: Workload, line: Timeline, partition: Partition) -> None:
 
 
 def simulate_fp32_sums(job: Workload) -> Trace:
-    """BF16_Optimizer, stage 1 in bf16 with fp32 sums: 16-bit weights and fp32 gradients whole."""
+    """Replay BF16_Optimizer, stage 1 in bf16 with fp32 sums: unsharded 16-bit weights and fp32
+    gradients."""
     line = Timeline(job.memory_budget)
     partition = Partition.largest(job)
     own, total = partition.elements, partition.total

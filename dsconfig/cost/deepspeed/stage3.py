@@ -1,4 +1,4 @@
-"""Stage 3: weights divided, gathered around their use; gradients reduced into shards."""
+"""Stage 3: sharded weights, gathered around their use; gradients reduced into shards."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -23,13 +23,13 @@ from dsconfig.cost.workload import OUTSIDE, Weight, Weights, Workload
 from dsconfig.runtimes.effective import Tier
 
 NORM_ELEMENTS = 250_000_000
-"""A norm is taken of so many at once (``_constant_buffered_norm2``)."""
+"""A norm is computed over chunks of this size (``_constant_buffered_norm2``)."""
 BACKLOG_BUCKETS = 3
-"""DeepSpeed lets two reductions be outstanding besides the one in work."""
+"""DeepSpeed allows two outstanding reductions besides the one in progress."""
 
 
 def simulate(job: Workload) -> Trace:
-    """One rank from creation to the step, as from the third iteration on."""
+    """Replay one rank from creation to the step, as from the third iteration on."""
     line = Timeline(job.memory_budget)
     owned = job.shards(job.weights.trained_sizes)
     _create(job, line, owned)
@@ -47,8 +47,8 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
     zero = job.effective.zero
     shards = job.shards(job.weights.sizes)
     if not job.builds_in_pieces:
-        # The whole model goes to the device, and parameters are divided there one by one. Then
-        # the shards are laid together by way of the host, and the cache is emptied meanwhile
+        # The full model goes to the device, and parameters are sharded there one by one. Then
+        # the shards are flattened in host memory, and the cache is emptied meanwhile
         # (``defragment``, read in 0.6.7 to 0.19.8).
         line.hold(categories.CREATED, job.elements * job.width)
         line.hold_briefly(categories.WEIGHTS, job.shard(job.weights.largest) * job.width)
@@ -76,9 +76,10 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
 
 
 def _creation_gather(job: Workload) -> int:
-    """Bytes at the largest parameter, each of which is gathered alone to hang a hook on it.
+    """Return the bytes for the largest parameter, each of which is gathered alone to register its
+    hook.
 
-    A shard in main memory passes through the device.
+    A shard in host memory passes through the device.
     """
     largest = job.largest_trained
     alone = Gather.of(job)
@@ -91,19 +92,19 @@ def _creation_gather(job: Workload) -> int:
 
 
 def _hold_copies(job: Workload, line: Timeline) -> None:
-    """Whole small parameters, as from the second iteration on."""
+    """Hold unsharded small parameters, as from the second iteration on."""
     small = sum(
         job.weights[index].elements for index in persistent_weights(job.weights, job.effective.zero)
     )
     if Gather.of(job) is not Gather.VIEW:
         line.hold(categories.PERSISTENT, small * job.width)
-    line.free(categories.SECONDARY)  # given up at the end of each step
+    line.free(categories.SECONDARY)  # freed at the end of each step
 
 
 class Recording:
     """Gathers, releases and reductions of one iteration, by segments in the order of use.
 
-    Recorded no further than somebody has replayed: one that runs out of room leaves the rest.
+    Recorded lazily: a replay that exceeds its budget does not record the rest.
     """
 
     def __init__(self, job: IterationKey) -> None:
@@ -118,7 +119,7 @@ class Recording:
             place += 1
 
     def _record(self, place: int) -> bool:
-        """Whether there is a segment of this place, which may be the next one."""
+        """Return whether there is a segment at this index, which may be the next one."""
         with self._lock:
             if place == len(self._recorded):
                 self._recorded.extend(islice(self._ahead, 1))
@@ -126,7 +127,7 @@ class Recording:
 
 
 def _run(job: Workload, line: Timeline) -> None:
-    """Forward and backward."""
+    """Replay forward and backward."""
     segments = iter(recording_of(IterationKey.of(job)))
     run_forward(job, line, lambda _, __: line.replay(next(segments)))
     line.enter(Phase.BACKWARD)
@@ -140,7 +141,8 @@ def _run(job: Workload, line: Timeline) -> None:
 
 
 def _make_buckets(job: Workload, line: Timeline) -> None:
-    """Before 0.6.0: one in each backward, two with overlap_comm."""
+    """Allocate the buckets of releases before 0.6.0: one in each backward, two with
+    overlap_comm."""
     zero = job.effective.zero
     if zero.contiguous_gradients and not line.held_bytes(categories.BUCKET):
         amount = zero.reduce_bucket_size * job.width
@@ -151,7 +153,7 @@ def _make_buckets(job: Workload, line: Timeline) -> None:
 
 @lru_cache(maxsize=64)
 def recording_of(job: IterationKey) -> Recording:
-    """One iteration; all that share it replay the same."""
+    """Return one iteration; workloads with an equal key share it."""
     return Recording(job)
 
 
@@ -163,13 +165,13 @@ class _Iteration:
         self._modules = _modules_of(job.weights)
         self._stretches = _in_modules(job.weights, self._modules)
         self._coordinator = Coordinator(job, self._line, self._modules, self._order())
-        self._waits = job.zero.overlap_comm and not job.on_cpu
+        self._queues = job.zero.overlap_comm and not job.on_cpu
         self._fill = 0  # elements in the bucket
         self._in_fill = 0  # gradients in the bucket
         self._largest = 0  # elements of the largest of them
 
     def segments(self) -> Iterator[Segment]:
-        """One iteration from its beginning to its end: forward, backward, the last bucket."""
+        """Yield one iteration: forward, backward, the last bucket."""
         for _, modules in self._stretches:
             self._use(modules)
             yield self._line.cut()
@@ -182,7 +184,7 @@ class _Iteration:
         return modules if self._job.recomputes and block != OUTSIDE else []
 
     def _order(self) -> list[int]:
-        """Modules as they run in one iteration: forward, then backward by segments."""
+        """Return the modules in the order of one iteration: forward, then backward by segments."""
         order = list(range(len(self._modules)))
         for block, modules in reversed(self._stretches):
             order += self._recomputed(block, modules)
@@ -206,7 +208,7 @@ class _Iteration:
         return self._line.cut()
 
     def _gradient(self, elements: int) -> None:
-        """One gradient: into the bucket, which is emptied first if it would run over."""
+        """Put one gradient into the bucket, which is reduced first if it would overflow."""
         job, line = self._job, self._line
         size = job.zero.reduce_bucket_size
         line.hold(categories.GRADIENTS, elements * job.width)
@@ -215,9 +217,9 @@ class _Iteration:
         self._largest = max(self._largest, elements)
         if elements <= size and job.zero.contiguous_gradients:
             line.free(categories.GRADIENTS, elements * job.width)
-            if self._waits:  # with a stream of its own the reduction lets go of it buckets later
-                room = BACKLOG_BUCKETS * size * job.width - line.held_bytes(categories.BACKLOG)
-                line.hold(categories.BACKLOG, min(room, elements * job.width))
+            if self._queues:  # a reduction on its own stream frees it several buckets later
+                free = BACKLOG_BUCKETS * size * job.width - line.held_bytes(categories.BACKLOG)
+                line.hold(categories.BACKLOG, min(free, elements * job.width))
         self._fill += elements
         self._in_fill += 1
         if elements > size:
@@ -231,7 +233,7 @@ class _Iteration:
         in_bucket = job.zero.contiguous_gradients and not alone
         is_wide = job.bucket_width == job.communication_width
         if job.communication_width != job.width and not (in_bucket and is_wide):
-            line.hold(categories.CAST, amount)  # else the bucket itself has the communication dtype
+            line.hold(categories.CAST, amount)  # otherwise the bucket has the communication dtype
         if self._in_fill > 1:
             line.hold(categories.STAGING, amount)
         if job.on_cpu:
@@ -240,14 +242,14 @@ class _Iteration:
         line.free(categories.STAGING)
         line.free(categories.CAST)
         self._fill = self._in_fill = self._largest = 0
-        # What never fitted in the bucket is freed with its reduction.
+        # A gradient larger than the bucket is freed with its reduction.
         largest = job.zero.reduce_bucket_size * job.width
         if line.held_bytes(categories.GRADIENTS) > largest:
             line.free(categories.GRADIENTS)
 
     def _offload_gradients(self) -> None:
-        """Parts of gradients go to the host one by one: each comes back once, to be added to or to
-        have its norm taken in fp64, by 2.5e8 elements (``partition_grads``)."""
+        """Send gradient shards to the host one by one: each returns once, to be added to or for its
+        norm in fp64, by 2.5e8 elements (``partition_grads``)."""
         job = self._job
         if not job.sending:
             return
@@ -259,7 +261,7 @@ class _Iteration:
 
 
 def _modules_of(weights: Sequence[Weight]) -> list[list[int]]:
-    """Indices of weights by module, in registration order."""
+    """Return the indices of weights by module, in registration order."""
     found: dict[int, list[int]] = {}
     for index, weight in enumerate(weights):
         found.setdefault(weight.module, []).append(index)
@@ -267,7 +269,7 @@ def _modules_of(weights: Sequence[Weight]) -> list[list[int]]:
 
 
 def _in_modules(weights: Weights, modules: list[list[int]]) -> list[tuple[int, list[int]]]:
-    """(block, places of its modules) of each segment, in order."""
+    """Return (block, indices of its modules) of each segment, in order."""
     place = {index: place for place, indices in enumerate(modules) for index in indices}
     return [
         (block, list(dict.fromkeys(place[index] for index in indices)))
@@ -276,7 +278,7 @@ def _in_modules(weights: Weights, modules: list[list[int]]) -> list[tuple[int, l
 
 
 def _orthogonalize(job: Workload, line: Timeline) -> None:
-    """Gradients and momentum of as many matrices as a bucket takes, gathered whole
+    """Hold gradients and momentum of as many unsharded matrices as fit a bucket
     (``_apply_muon_to_accumulated_grads`` of 0.19.8)."""
     width = job.communication_width
     matrices = int(job.trained * (1 - job.optimizer.share_of_adam))
@@ -285,7 +287,8 @@ def _orthogonalize(job: Workload, line: Timeline) -> None:
 
 
 def _step(job: Workload, line: Timeline, owned: int) -> None:
-    """One sub-group after the other; whole parameters are given up and gathered again."""
+    """Update one sub-group after the other; persistent parameters are released and
+    gathered again."""
     zero = job.effective.zero
     persistent = line.held_bytes(categories.PERSISTENT)
     line.free(categories.PERSISTENT)

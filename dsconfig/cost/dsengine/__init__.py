@@ -1,4 +1,4 @@
-"""What our own engine allocates, replayed from the way ``fully_shard`` works."""
+"""Replay of dsengine's allocations, derived from how ``fully_shard`` works."""
 
 from dsconfig.cost.dsengine.sharded import simulate
 

@@ -3,19 +3,19 @@
 from dsconfig.cost.categories import ACCUMULATION, OPTIMIZER, STAGE, ZERO
 from dsconfig.cost.timeline import Category
 
-BUILT = Category("model as built", "", "fp32, before it is divided")
+BUILT = Category("model as built", "", "fp32, before sharding")
 NARROWED = Category(
     "a unit in the compute dtype",
     OPTIMIZER,
-    "w per element, while it is divided: its masters have gone to the host",
+    "w per element, while it is sharded: its masters are on the host",
 )
 BROADCAST = Category(
-    "broadcast of the first rank's weights", "", "tensors laid together, 256 MiB at a time"
+    "broadcast of the first rank's weights", "", "flattened tensors, 256 MiB at a time"
 )
 MASTER = Category(
     "fp32 master weights",
     STAGE,
-    "4 per trained element, divided by the ranks from stage 1; in fp32 part of what is whole",
+    "4 per trained element, divided by the ranks from stage 1; in fp32 part of the full weights",
 )
 SHARDS = Category(
     "weight shards",
@@ -28,17 +28,17 @@ TILES = Category(
     f"{OPTIMIZER}/ratio",
     "4 + 4 per element of the tiles that stay on the device",
 )
-WHOLE = Category("weights whole at rest", STAGE, "w per element below stage 3")
+UNSHARDED = Category("unsharded weights", STAGE, "w per element below stage 3")
 PERSISTENT = Category(
     "persistent units",
     f"{ZERO}/stage3_param_persistence_threshold",
-    "units of small parameters only stay whole",
+    "units with only small parameters stay unsharded",
 )
 GATHERED = Category("gathered units", f"{ZERO}/stage3_max_reuse_distance", "w per element in use")
 GATHER_BUFFER = Category(
     "gather buffer",
     f"{ZERO}/reduce_bucket_size",
-    "one unit once more, while it is gathered",
+    "a second copy of one unit, while it is gathered",
     stream="gather",
     communicated=True,
 )
@@ -46,17 +46,21 @@ SHARDED_GRADIENTS = Category(
     "gradient shards", STAGE, "4 per owned element, backward to step", stream="reduce"
 )
 GRADIENTS = Category("gradients of a unit", STAGE, "w per element until they are reduced")
-KEPT_GRADIENTS = Category("gradients not yet reduced", ACCUMULATION, "w per element between passes")
+KEPT_GRADIENTS = Category(
+    "gradients not yet reduced", ACCUMULATION, "w per element between micro steps"
+)
 SUMS = Category(
-    "sums of a window's gradients",
+    "accumulated gradients of a step",
     "/data_types/grad_accum_dtype",
-    "at stage 0, per trainable element, where it is not the dtype of the model",
+    "at stage 0, per trainable element, if it is not the dtype of the model",
 )
 CAST_INPUT = Category(
-    "gradients cast to the wire", "/communication_data_type", "one unit, summed in a wider dtype"
+    "gradients cast for communication",
+    "/communication_data_type",
+    "one unit, summed in a wider dtype",
 )
 BUCKETS = Category(
-    "gradient buckets", f"{ZERO}/reduce_bucket_size", "w per trainable element, the whole run"
+    "gradient buckets", f"{ZERO}/reduce_bucket_size", "w per trainable element, the entire run"
 )
 REDUCE_INPUT = Category(
     "reduce-scatter input", "/communication_data_type", "one unit", communicated=True
@@ -69,11 +73,11 @@ REDUCE_OUTPUT = Category(
     communicated=True,
 )
 EXCHANGED = Category(
-    "buffers of the exchange", "", "on CPU, over gloo: a unit to send, its pieces from other ranks"
+    "buffers of the exchange", "", "on CPU, over gloo: a unit to send, its shards from other ranks"
 )
 CAST_SHARDS = Category("shards cast for a gather", STAGE, "w per element of a unit / ranks")
 PACKED = Category(
-    "small parameters, packed", STAGE, "parameters below 1 MiB, gathered together after an update"
+    "small parameters, packed", STAGE, "parameters below 1 MiB, gathered together after the step"
 )
 ROUNDED = Category(
     "gradients in the accumulation dtype", "/data_types/grad_accum_dtype", "per owned element"

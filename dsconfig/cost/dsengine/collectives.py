@@ -1,16 +1,15 @@
-"""How units travel between ranks, and what is held on the way.
+"""Collectives between ranks, and their buffers.
 
-[Note: what fully_shard holds]
-Gathering a unit: in mixed precision a cast of the shards, a flat output, then the parameters
-copied out of it. In forward the flat output lives until the next unit has arrived, in backward
-it goes at once. Reducing a unit: the input, which lives until the next unit is reduced, the
-last gradient of the unit, the output, and its fp32 cast when the wire is narrower. Everything
-else of the unit's gradients is gone by then.
+[Note: what fully_shard holds] Gathering a unit: in mixed precision a cast of the shards, a flat
+output, then the parameters copied out of it. In forward the flat output is freed when the next unit
+has arrived, in backward at once. Reducing a unit: the input, which is freed when the next unit is
+reduced, the last gradient of the unit, the output, and its fp32 cast if communication is narrower.
+All other gradients of the unit are freed by then.
 
-[Note: what the exchange over gloo holds]
-Flat buffers serve again from unit to unit, one that is too small makes room for a larger one,
-and all go when backward ends. A reduction that nothing waits for is finished when the next one
-starts: until then its input and the pieces received from the other ranks are in use.
+[Note: what the exchange over gloo holds] Flat buffers are reused from unit to unit, one that is too
+small is replaced by a larger one, and all are freed when backward ends. A reduction that nothing
+waits for finishes when the next one starts: until then its input and the shards received from the
+other ranks are in use.
 """
 
 from collections.abc import Iterable
@@ -25,10 +24,10 @@ from dsconfig.runtimes.effective import Tier
 
 
 def held_width(job: Workload) -> int:
-    """Bytes per element of whole gradients until they are reduced.
+    """Return the bytes per element of unsharded gradients until they are reduced.
 
-    At stage 1 they are those of a whole window, summed in the accumulation dtype where that is
-    wider than the wire.
+    At stage 1 they are those of a full step, summed in the accumulation dtype if it is wider than
+    communication.
     """
     wide = 0 if job.effective.zero.reduces_every_pass else job.accumulation_width
     return max(job.communication_width, wide)
@@ -41,8 +40,8 @@ class Collectives:
         self._line = line
         self._ranks = job.ranks
         self._width = job.width
-        # Shards of the dtype of a unit, on its device, are gathered from where they rest; so are
-        # frozen ones there.
+        # Shards with the dtype of the unit, on its device, are gathered in place, as are frozen
+        # ones.
         self._moves = job.effective.zero.parameter_tier is not Tier.DEVICE
         self._casts = shard_width(job) != job.width
         self._held = held_width(job)
@@ -50,8 +49,8 @@ class Collectives:
         self._last = 0  # bytes of the flat output of the gather before
 
     def gather_to_stay(self, group: Group, part: Category) -> None:
-        """Gather a unit once, through a buffer that goes at once."""
-        line, amount = self._line, group.whole * self._width
+        """Gather a unit once, through a buffer that is freed at once."""
+        line, amount = self._line, group.elements * self._width
         through = amount if self._ranks > 1 else 0
         line.hold(categories.GATHER_BUFFER, through)
         line.hold(part, amount)
@@ -60,25 +59,25 @@ class Collectives:
 
     def start_gather(self, group: Group) -> None:
         if self._ranks > 1:
-            copied = group.whole if self._moves else group.trainable if self._casts else 0
+            copied = group.elements if self._moves else group.trainable if self._casts else 0
             cast = copied * self._width // self._ranks
             self._line.hold(categories.CAST_SHARDS, cast)
-            self._take_output(group.whole)
+            self._take_output(group.elements)
             self._line.free(categories.CAST_SHARDS)
 
     def _take_output(self, elements: int) -> None:
         self._line.hold(categories.GATHER_BUFFER, elements * self._width)
 
     def arrive(self, group: Group, *, forward: bool) -> None:
-        """The gather is over: the parameters are copied out."""
-        line, amount = self._line, group.whole * self._width
+        """Finish the gather: copy the parameters out."""
+        line, amount = self._line, group.elements * self._width
         line.hold(categories.GATHERED, amount)
         self._copy_alone(group)
         line.free(categories.GATHER_BUFFER, self._last if forward else amount)
         self._last = amount if forward else 0
 
     def _copy_alone(self, group: Group) -> None:
-        """One rank gathers nothing: shards are moved or cast one by one."""
+        """Hold the shards that a single rank moves or casts one by one."""
         if self._ranks == 1 and (self._moves or self._casts):
             copied = group.copied if self._moves else group.copied_trained
             self._line.hold_briefly(categories.CAST_SHARDS, copied * self._width)
@@ -88,12 +87,12 @@ class Collectives:
         self._last = 0
 
     def take_input(self, elements: int) -> None:
-        """The gradients of a unit are about to be laid into one tensor."""
+        """Allocate the tensor that the gradients of a unit are copied into."""
         self._line.free(categories.REDUCE_INPUT)
         self._line.hold(categories.REDUCE_INPUT, elements * self._held)
 
     def reduce(self, elements: int, *, may_wait: bool) -> None:
-        """Reduce what has been laid there."""
+        """Reduce the input."""
         if self._held != self._wire:
             self._line.hold_briefly(categories.CAST_INPUT, elements * self._wire)
 
@@ -103,7 +102,7 @@ class Collectives:
 
 
 class Exchange(Collectives):
-    """Pieces sent from rank to rank, over gloo."""
+    """Shards sent from rank to rank, over gloo."""
 
     def __init__(self, job: Workload, line: Timeline) -> None:
         super().__init__(job, line)
@@ -116,7 +115,7 @@ class Exchange(Collectives):
             self._pieces = _Buffers(line, categories.EXCHANGED, self._wire)
         self._lent = 0
         self._cast = 0
-        self._under_way: list[tuple[_Buffers, int]] = []
+        self._in_flight: list[tuple[_Buffers, int]] = []
 
     def _take_output(self, elements: int) -> None:
         self._reclaim()
@@ -128,12 +127,12 @@ class Exchange(Collectives):
         self._arrived.clear()
 
     def arrive(self, group: Group, *, forward: bool) -> None:
-        self._line.hold(categories.GATHERED, group.whole * self._width)
+        self._line.hold(categories.GATHERED, group.elements * self._width)
         if self._arriving:
             self._arrived.append(self._arriving.pop(0))
 
     def end_forward(self) -> None:
-        """The buffers stay for backward."""
+        """Keep the buffers for backward."""
 
     def take_input(self, elements: int) -> None:
         self._lent = self._inputs.take(elements)
@@ -144,16 +143,16 @@ class Exchange(Collectives):
         self._finish()
         self._cast = cast
         for _ in range(self._ranks - 1):
-            self._under_way.append((self._pieces, self._pieces.take(elements // self._ranks)))
-        self._under_way.append((self._inputs, self._lent))
+            self._in_flight.append((self._pieces, self._pieces.take(elements // self._ranks)))
+        self._in_flight.append((self._inputs, self._lent))
         if not may_wait:
             self._finish()
 
     def _finish(self) -> None:
         self._line.free(categories.CAST_INPUT, self._cast)
         self._cast = 0
-        while self._under_way:
-            buffers, size = self._under_way.pop()
+        while self._in_flight:
+            buffers, size = self._in_flight.pop()
             buffers.give(size)
 
     def end_backward(self) -> None:
@@ -165,14 +164,14 @@ class Exchange(Collectives):
 
 
 class _Buffers:
-    """Sizes, in elements, of the buffers that nobody uses."""
+    """Sizes, in elements, of the unused buffers."""
 
     def __init__(self, line: Timeline, part: Category, width: int) -> None:
         self._line, self._part, self._width = line, part, width
         self._free: list[int] = []
 
     def take(self, elements: int) -> int:
-        """The size of the buffer that serves for ``elements``."""
+        """Return the size of a buffer for ``elements``."""
         for place, size in enumerate(self._free):
             if size >= elements:
                 return self._free.pop(place)
@@ -190,10 +189,10 @@ class _Buffers:
 
 
 def broadcast_bytes(job: Workload, weights: Iterable[Weight]) -> int:
-    """Most bytes of copies where these are sent in their order.
+    """Return the peak bytes of copies if these weights are broadcast in order.
 
-    PyTorch's ``_broadcast_coalesced`` lays tensors of a dtype together until there are
-    tiles.BROADCAST_BYTES, and has two such broadcasts under way; a tensor alone is sent as it is.
+    PyTorch's ``_broadcast_coalesced`` flattens tensors of a dtype up to tiles.BROADCAST_BYTES, and
+    keeps two such broadcasts in flight; a single tensor is sent without a copy.
     """
     full: list[tuple[int, list[int]]] = []  # where a bucket begins, and its sizes
     filling: dict[int, tuple[int, list[int]]] = {}  # by width

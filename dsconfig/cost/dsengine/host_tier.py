@@ -1,8 +1,8 @@
-"""What one rank of dsengine keeps in main memory and on NVMe.
+"""What one rank of dsengine keeps in host memory and on NVMe.
 
-fp32 parts, gradients and moments of the tiles that are not on the device; no 16-bit copy. On NVMe
-the parts and moments of a tile are one file (``dsengine.tiers.nvme``); parameters are mapped
-files that the kernel pages (``dsengine.tiers.mapped``).
+fp32 shards, gradients and moments of the tiles that are not on the device; no 16-bit copy. On NVMe
+the shards and moments of a tile are one file (``dsengine.tiers.nvme``); parameters are
+memory-mapped files (``dsengine.tiers.mapped``).
 """
 
 from dsconfig import tiles
@@ -18,13 +18,14 @@ from dsconfig.cost.estimate import Component, Phase
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
 
-SHARDS = "per owned element: w, or 4 where its master is the shard; w where it is frozen"
+SHARDS = "per owned element: w, or 4 if the shard is the master; w if frozen"
 
 
-def built_beside(job: Workload) -> int:
-    """Bytes of one rank made on the host while the model is still there: all fp32 parts.
+def created_masters(job: Workload) -> int:
+    """Return the bytes of one rank created on the host while the model is still there: all fp32
+    shards.
 
-    Masters that leave with their units are there for the device's tiles too.
+    Masters that are offloaded with their units exist for the device's tiles too.
     """
     if job.effective.zero.optimizer_tier is Tier.DEVICE:
         return 0
@@ -60,13 +61,14 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     tile = min(own, tiles.filed_tile_elements(job.effective.zero.sub_group_size, segments))
     count = tiles.buffers(offload.buffer_count, segments, -(-own // max(1, tile)))
     held = count * segments * tile * tiles.ELEMENT_BYTES
-    formula = "4 per element of a tile, for its parts and each moment"
+    formula = "4 per element of a tile, for its shards and each moment"
     buffers = Component("tile buffers", held, f"{OPTIMIZER}/buffer_count", formula)
     return [gradients, buffers, *staging]
 
 
 def _staging(job: Workload, own: int, *, pinned: bool) -> list[Component]:
-    """What gradients and weights travel through, where shards and states are in two memories."""
+    """Return the buffers for gradients and weights, if shards and states are in different
+    memories."""
     if job.on_cpu or job.effective.zero.offload_param is not None or not own:
         return []
     size, formula = tiles.PIECES * tiles.PIECE_BYTES, f"{tiles.PIECES} buffers of 32 MiB"
@@ -74,7 +76,8 @@ def _staging(job: Workload, own: int, *, pinned: bool) -> list[Component]:
 
 
 def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
-    """Shards and their gradients; and the states, which an optimizer keeps beside what it steps."""
+    """Return shards and their gradients; and the states, which are stored next to the updated
+    shards."""
     kept, trained = _kept(job, offload), job.owned * shard_width(job)
     late = (Phase.BACKWARD, Phase.STEP)
     pin = offload.pin_memory and offload.tier is Tier.HOST
@@ -89,7 +92,7 @@ def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
 
 
 def _kept(job: Workload, offload: Offload) -> int:
-    """Bytes of this rank's shards that lie in main memory."""
+    """Return the bytes of this rank's shards in host memory."""
     shards, held = job.shard(job.elements), shard_bytes(job)
     if offload.tier is Tier.HOST or shards <= offload.max_in_cpu:
         return held

@@ -12,7 +12,8 @@ MASTER_WIDTH = 4
 
 
 def simulate(job: Workload) -> Trace:
-    """Every rank holds everything; in mixed precision an fp32 master of what is trained."""
+    """Replay stage 0: nothing is sharded; in mixed precision an fp32 master of the
+    trained weights."""
     line = Timeline(job.memory_budget)
     trained = job.trained
     last = job.trainable[-1].elements if job.trainable else 0
@@ -35,7 +36,7 @@ def simulate(job: Workload) -> Trace:
             if job.ranks == 1 and job.accumulation == 1:
                 line.hold(categories.KEPT_GRADIENTS, amount)
             elif job.accumulation > 1 and job.ranks > 1:
-                line.free(categories.KEPT_GRADIENTS, amount)  # from here on a view of the bucket
+                line.free(categories.KEPT_GRADIENTS, amount)  # now a view of the bucket
             if job.accumulation == 1:
                 line.hold(categories.SUMS, job.weights[index].elements * sums)
 
@@ -44,12 +45,12 @@ def simulate(job: Workload) -> Trace:
     if sums:
         line.free(categories.KEPT_GRADIENTS)
     if job.mixed and sums != MASTER_WIDTH:
-        if job.ranks == 1 and not sums:  # views of no bucket: each goes once it has been cast
+        if job.ranks == 1 and not sums:  # not views of a bucket: each is freed after its cast
             line.free(categories.KEPT_GRADIENTS, (trained - last) * job.width)
         line.hold(categories.STEP_GRADIENT, trained * MASTER_WIDTH)
         line.free(categories.KEPT_GRADIENTS)
         line.free(categories.SUMS)
-    line.hold_briefly(TEMPORARIES, temporary_bytes(job, trained, lambda whole: whole))
+    line.hold_briefly(TEMPORARIES, temporary_bytes(job, trained, lambda elements: elements))
     line.free(categories.STEP_GRADIENT)
     line.free(categories.SUMS)
     line.free(categories.KEPT_GRADIENTS)
@@ -57,25 +58,26 @@ def simulate(job: Workload) -> Trace:
 
 
 def _width_of_sums(job: Workload) -> int:
-    """Bytes per element of sums apart from the model's gradients; 0 where those are the sums."""
+    """Return the bytes per element of sums separate from the model's gradients; 0 if those are the
+    sums."""
     numerics = job.effective.numerics
     return job.accumulation_width if numerics.grad_accum_dtype is not numerics.precision else 0
 
 
 def _create(job: Workload, line: Timeline, trained: int) -> None:
     line.hold(categories.BUILT, (job.elements if job.on_cpu else trained) * 4)
-    line.hold(categories.WHOLE, job.frozen_elements * job.width)  # cast on its way
+    line.hold(categories.UNSHARDED, job.frozen_elements * job.width)  # cast while copied
     line.free(categories.BUILT, job.frozen_elements * 4 if job.on_cpu else 0)
     if job.ranks > 1:
         line.hold_briefly(categories.BROADCAST, broadcast_bytes(job, job.weights))
     if not job.mixed:
-        line.free(categories.BUILT)  # the same tensors from here on
+        line.free(categories.BUILT)  # the same tensors
     line.hold(categories.MASTER, trained * MASTER_WIDTH)
     if job.mixed and job.trainable:
-        first = job.trainable[0].elements * job.width
-        line.hold_briefly(categories.WHOLE, first)  # cast one by one, each fp32 original then goes
+        # Weights are cast one by one, freeing each fp32 original.
+        line.hold_briefly(categories.UNSHARDED, job.trainable[0].elements * job.width)
     line.free(categories.BUILT)
     if job.mixed:
-        line.hold(categories.WHOLE, trained * job.width)
+        line.hold(categories.UNSHARDED, trained * job.width)
     if job.ranks > 1:
         line.hold(categories.BUCKETS, trained * job.width)

@@ -36,7 +36,7 @@ def simulate(job: Workload) -> Trace:
 
 
 class _Run:
-    """One rank; ``order`` is the order of use in forward."""
+    """One rank; ``groups`` are in the order of use in forward."""
 
     def __init__(self, job: Workload) -> None:
         self._job = job
@@ -48,13 +48,15 @@ class _Run:
         self._has_masters = not moves_masters(job)
         self._shard_width = shard_width(job)
         self._keeps_gradients = not zero.reduces_every_pass and job.accumulation > 1
-        # Those of an offloaded optimizer leave while backward runs, and are summed there.
+        # Gradients of an offloaded optimizer are sent during backward, and accumulated on the host.
         self._sums_shards = zero.reduces_every_pass and job.accumulation > 1 and self._on_device
         self._offloads_gradients = not (self._shards_on_device and self._on_device)
-        self._unsharded_category = categories.PERSISTENT if zero.stage == 3 else categories.WHOLE
+        self._unsharded_category = (
+            categories.PERSISTENT if zero.stage == 3 else categories.UNSHARDED
+        )
         exchanges = job.on_cpu and job.ranks > 1
         self._collectives = (Exchange if exchanges else Collectives)(job, self._line)
-        self._arriving: set[int] = set()  # places of the groups whose gather is under way
+        self._arriving: set[int] = set()  # indices of the groups whose gather is in flight
         self._gathered: set[int] = set()
         self._device_tile_elements = 0 if self._on_device else host_share(job)[0]
         self._backward_prefetch = _backward_prefetch(self._groups)
@@ -71,20 +73,20 @@ class _Run:
         return self._line.trace()
 
     def _create(self) -> None:
-        """Units come to the device one by one and are cut there.
+        """Move units to the device one by one and shard them there.
 
-        On the CPU the device is the host: a model that was not built under zero.Init is there
-        whole until its shards are made.
+        On the CPU the device is the host: a model that was not built under zero.Init is there in
+        full until its shards are made.
         """
         job, line = self._job, self._line
         full_model = job.on_cpu and not job.builds_in_pieces
         if full_model:
             line.hold(categories.BUILT, job.elements * 4)
-        made: dict[int, Segment] = {}
+        recorded: dict[int, Segment] = {}
         for group in self._groups:
-            if group.alike not in made:
-                made[group.alike] = self._unit_made(group, full_model)
-            line.replay(made[group.alike])
+            if group.alike not in recorded:
+                recorded[group.alike] = self._unit_made(group, full_model)
+            line.replay(recorded[group.alike])
         for place, group in enumerate(self._groups):
             if not group.gathered:
                 self._collectives.gather_to_stay(group, self._unsharded_category)
@@ -101,10 +103,10 @@ class _Run:
         self._line.hold(MOMENTS, state)
 
     def _unit_made(self, group: Group, full_model: bool) -> Segment:
-        """A unit comes and is cut, as all that are like it."""
+        """Return the segment that moves and shards a unit, shared by identical units."""
         job, line = self._job, Recorder()
         weights = [job.weights[index] for index in group.weights]
-        frozen = (group.whole - group.trainable) * job.width
+        frozen = (group.elements - group.trainable) * job.width
         if not full_model:
             line.hold(categories.BUILT, group.trainable * 4 + frozen)
         elif job.mixed:
@@ -113,18 +115,19 @@ class _Run:
             line.hold_briefly(categories.BROADCAST, broadcast_bytes(job, weights))
         if not self._has_masters:
             self._narrow(line, weights, stays=full_model)
-        if not self._shards_on_device:  # shards leave one by one
-            each = (job.shard(weight.elements) * shard_width(job, weight) for weight in weights)
-            line.hold_briefly(categories.SHARDS, max(each))
-        for part, amount in self._divided(group).items():
-            line.hold(part, amount)
+        if not self._shards_on_device:  # shards are offloaded one by one
+            sizes = (job.shard(weight.elements) * shard_width(job, weight) for weight in weights)
+            line.hold_briefly(categories.SHARDS, max(sizes))
+        for category, amount in self._divided(group).items():
+            line.hold(category, amount)
         if not full_model:
             line.free(categories.BUILT)
         line.free(categories.NARROWED)
         return line.cut()
 
     def _narrow(self, line: Timeline, weights: Sequence[Weight], *, stays: bool) -> None:
-        """Masters go to the host from the whole unit, and leave weights of the compute dtype."""
+        """Move the masters of an unsharded unit to the host, leaving weights of the
+        compute dtype."""
         for weight in weights:
             if weight.trainable:
                 elements = padded(weight, self._job.ranks)
@@ -132,11 +135,11 @@ class _Run:
                 line.free(categories.BUILT, 0 if stays else elements * 4)
 
     def _divided(self, group: Group) -> dict[Category, int]:
-        """Bytes of this rank's part of a unit."""
+        """Return the bytes of this rank's shards of a unit."""
         if not self._shards_on_device:
             return {}
         ranks = self._job.ranks
-        trained, frozen = group.trainable // ranks, (group.whole - group.trainable) // ranks
+        trained, frozen = group.trainable // ranks, (group.elements - group.trainable) // ranks
         return {
             categories.MASTER if self._has_masters else categories.SHARDS: trained
             * self._shard_width,
@@ -144,22 +147,21 @@ class _Run:
         }
 
     def _alias_unsharded(self, group: Group) -> None:
-        """Parts of the dtype of what is whole at rest live inside it from here on."""
-        for part, amount in self._divided(group).items():
-            if part is categories.FROZEN or self._shard_width == self._job.width:
-                self._line.free(part, amount)
+        """Free shards with the dtype of resident unsharded weights: they become views of them."""
+        for category, amount in self._divided(group).items():
+            if category is categories.FROZEN or self._shard_width == self._job.width:
+                self._line.free(category, amount)
 
     def _hold_states(self) -> None:
         job, line = self._job, self._line
         trained = sum(group.trainable for group in self._groups)
         if not self._offloads_gradients and not job.optimizer.eager:
             self._hold_moments()
-        line.hold(
-            categories.TILES, self._device_tile_elements * 4
-        )  # gradients, kept for the next step
+        # Gradients of the tiles on the device are kept for the next step.
+        line.hold(categories.TILES, self._device_tile_elements * 4)
         line.hold(MOMENTS, job.optimizer.state_bytes(self._device_tile_elements))
         if self._keeps_gradients:
-            # Between passes gradients are kept as they will enter their reduction.
+            # Between micro steps gradients are kept in the dtype of their reduction.
             line.hold(categories.KEPT_GRADIENTS, trained * held_width(job))
         if self._sums_shards and self._shards_on_device:
             line.hold(categories.SHARDED_GRADIENTS, trained // job.ranks * self._shard_width)
@@ -185,7 +187,7 @@ class _Run:
         line.hold(activations.logits, saved.logits_forward)
 
     def _ensure_gathered(self, place: int, *, forward: bool) -> None:
-        """Have a unit whole, waiting for its gather where that is under way."""
+        """Gather a unit, waiting for its gather if in flight."""
         if place in self._gathered:
             return
         self._prefetch((place,))
@@ -202,7 +204,7 @@ class _Run:
     def _reshard(self, place: int) -> None:
         group = self._groups[place]
         if group.gathered and place in self._gathered:
-            self._line.free(categories.GATHERED, group.whole * self._job.width)
+            self._line.free(categories.GATHERED, group.elements * self._job.width)
             self._gathered.discard(place)
 
     def _backward(self) -> None:
@@ -231,7 +233,7 @@ class _Run:
         self._round_sums()
 
     def _gradients(self, place: int) -> None:
-        """The gradients of one unit appear and are reduced."""
+        """Make and reduce the gradients of one unit."""
         line, job, group = self._line, self._job, self._groups[place]
         if not group.trainable:
             self._reshard(place)
@@ -249,7 +251,7 @@ class _Run:
         self._reduce(group, held)
 
     def _reduce(self, group: Group, held: int) -> None:
-        """``held``: bytes per element of what is laid into the reduction's input."""
+        """Reduce a unit; ``held``: bytes per element copied into the reduction's input."""
         line, job = self._line, self._job
         wire, same = held_width(job), held_width(job) == self._shard_width
         self._collectives.take_input(group.trainable)
@@ -260,21 +262,21 @@ class _Run:
         read_at_once = self._sums_shards or self._offloads_gradients or not same
         alone = job.effective.zero.mics_shard_size <= 0
         self._collectives.reduce(group.trainable, may_wait=alone and not read_at_once)
-        # What is summed over replicas is held until backward ends, unless it stays as it is.
-        held_on = job.replicas > 1 and (self._offloads_gradients or not same)
+        # The output of an all-reduce over replicas is held until backward ends, unless unchanged.
+        kept_until_end = job.replicas > 1 and (self._offloads_gradients or not same)
         shard = reduced * self._shard_width
         if not same:
             line.hold(categories.SHARDED_GRADIENTS, shard)
-        if not held_on:
+        if not kept_until_end:
             line.free(categories.REDUCE_OUTPUT)
-        if same and not held_on:
+        if same and not kept_until_end:
             line.hold(categories.SHARDED_GRADIENTS, shard)
         if self._sums_shards or self._offloads_gradients:
             line.free(categories.SHARDED_GRADIENTS, shard)  # added to the sum, or moved to the host
         line.free(categories.GRADIENTS)
 
     def _round_sums(self) -> None:
-        """A window's sum is kept to the precision of the accumulation dtype."""
+        """Round accumulated gradients to the accumulation dtype."""
         job = self._job
         narrow = job.effective.numerics.grad_accum_dtype is not Precision.FP32
         summed = job.accumulation > 1 or job.communication_width != job.accumulation_width
@@ -283,7 +285,7 @@ class _Run:
             self._line.hold_briefly(categories.ROUNDED, held * job.accumulation_width)
 
     def _step(self) -> None:
-        """Update the shards, let the gradients go, bring what is whole up to date in place."""
+        """Update the shards, free the gradients, update unsharded weights in place."""
         line, job = self._line, self._job
         here = self._device_tile_elements if self._offloads_gradients else job.owned
         line.hold_briefly(TEMPORARIES, temporary_bytes(job, here, job.shard))
@@ -293,7 +295,7 @@ class _Run:
             line.hold_briefly(categories.PACKED, self._small_bytes())
 
     def _small_bytes(self) -> int:
-        """Whole parameters that are gathered in one flat buffer after an update."""
+        """Return the unsharded parameters that are gathered in one flat buffer after an update."""
         job = self._job
         sizes = [
             padded(job.weights[index], job.ranks) * job.width
@@ -306,13 +308,13 @@ class _Run:
 
 
 def _backward_prefetch(groups: Sequence[Group]) -> list[tuple[int, ...]]:
-    """By place, what is gathered in backward while a unit computes: forward's order, reversed."""
-    asked: list[list[int]] = [[] for _ in groups]
+    """Return what is gathered in backward while each unit computes: forward's order, reversed."""
+    prefetched: list[list[int]] = [[] for _ in groups]
     for place, group in enumerate(groups):
         for ahead in group.ahead:
             if ahead > place:
-                asked[ahead].insert(0, place)
+                prefetched[ahead].insert(0, place)
     return [
-        tuple(asking) if asking else (place - 1,) if place else ()
-        for place, asking in enumerate(asked)
+        tuple(indices) if indices else (place - 1,) if place else ()
+        for place, indices in enumerate(prefetched)
     ]

@@ -1,4 +1,4 @@
-"""The sharding units of a run as the simulation needs them: which weights, and how long whole."""
+"""The sharding units of a run: which weights they have, and how long they are unsharded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,26 +14,26 @@ class Group:
 
     weights: tuple[int, ...]
     block: int
-    whole: int
+    elements: int
     trainable: int
     last_gradient: int
     """Elements of its last trainable parameter."""
     copied: int
-    """Elements that its largest copy of one parameter adds to what is gathered by then."""
+    """Elements that its largest copy of one parameter adds to those gathered by then."""
     copied_trained: int
-    """The same where only trained parameters are copied."""
+    """The same if only trained parameters are copied."""
     alike: int
     """Index of the first unit whose weights have these sizes."""
     gathered: bool = False
-    """Gathered around its use; else whole at rest."""
+    """Gathered around its use; otherwise always unsharded."""
     freed_after_forward: bool = False
     ahead: tuple[int, ...] = ()
-    """Places, in order of use, of the groups that are gathered while this one computes."""
+    """Indices, in order of use, of the groups that are gathered while this one computes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A model divided into units, whatever the config says of when they are gathered.
+    """A model divided into units, independent of when they are gathered.
 
     ``used`` is the order of use in forward, ``sizes`` are elements by parameter name.
     """
@@ -49,37 +49,41 @@ _LAYOUTS: dict[tuple[int, int, int], tuple[tuple[Weight, ...], _Layout]] = {}
 
 
 def groups_of(job: Workload) -> tuple[Group, ...]:
-    """Units in order of use in forward."""
+    """Return the units in order of use in forward."""
     zero, layout = job.effective.zero, _layout(job)
     divided, used = layout.divided, layout.used
     if zero.stage != 3:
         return tuple(layout.groups[index] for index in used)
-    places = unit_schedules(divided, layout.sizes, zero, used)
-    turn = {index: turn for turn, index in enumerate(used)}
+    schedules = unit_schedules(divided, layout.sizes, zero, used)
+    position = {index: place for place, index in enumerate(used)}
     return tuple(
         replace(
             layout.groups[index],
-            gathered=not places[index].persistent,
-            freed_after_forward=places[index].freed_after_forward,
-            ahead=tuple(turn[each] for each in places[index].ahead if not places[each].persistent),
+            gathered=not schedules[index].persistent,
+            freed_after_forward=schedules[index].freed_after_forward,
+            ahead=tuple(
+                position[other]
+                for other in schedules[index].ahead
+                if not schedules[other].persistent
+            ),
         )
         for index in used
     )
 
 
 def _layout(job: Workload) -> _Layout:
-    """Kept by identity of the weights, so that a search over configs divides a model once."""
+    """Cached by identity of the weights, so that a search over configs divides a model once."""
     cap = cap_of(job.effective.zero, job.model)
     key = (id(job.weights), cap, job.ranks)
     found = _LAYOUTS.get(key)
     if found is None or found[0] is not job.weights:
         if len(_LAYOUTS) > 64:
             _LAYOUTS.clear()
-        found = _LAYOUTS[key] = (job.weights, _laid_out(job, cap))
+        found = _LAYOUTS[key] = (job.weights, _divide(job, cap))
     return found[1]
 
 
-def _laid_out(job: Workload, cap: int) -> _Layout:
+def _divide(job: Workload, cap: int) -> _Layout:
     model = job.model
     if model.root is None:
         made = tuple((tuple(indices), block) for block, indices in job.weights.segments)
@@ -105,7 +109,8 @@ def _laid_out(job: Workload, cap: int) -> _Layout:
 
 
 def padded(weight: Weight, ranks: int) -> int:
-    """Elements of a weight whose first dimension is rounded up to a multiple of the ranks."""
+    """Return the elements of a weight whose first dimension is rounded up to a multiple of the
+    ranks."""
     return -(-weight.rows // ranks) * ranks * (weight.elements // max(1, weight.rows))
 
 
@@ -120,7 +125,7 @@ def _group(job: Workload, indices: tuple[int, ...], block: int, alike: int) -> G
     return Group(
         weights=indices,
         block=block,
-        whole=sum(padded(weight, job.ranks) for weight in weights),
+        elements=sum(padded(weight, job.ranks) for weight in weights),
         trainable=sum(padded(weight, job.ranks) for weight in trained),
         last_gradient=trained[-1].elements if trained else 0,
         copied=_largest_copy(weights, weights),
@@ -130,7 +135,7 @@ def _group(job: Workload, indices: tuple[int, ...], block: int, alike: int) -> G
 
 
 def _largest_copy(weights: Sequence[Weight], copied: Sequence[Weight]) -> int:
-    """One rank copies parameters one by one beside those that are whole; the last is none."""
+    """Return the extra elements if one rank copies parameters one by one; the last needs none."""
     those = set(map(id, copied))
     to_come = largest = 0
     for weight in reversed(weights):
@@ -150,7 +155,7 @@ def _unit(job: Workload, indices: tuple[int, ...]) -> Unit:
 
 
 def _indices(job: Workload) -> dict[str, int]:
-    """Place of each parameter in the workload, by its first full name."""
+    """Return the index of each parameter in the workload, by its first full name."""
     assert job.model.root is not None
     places: dict[str, int] = {}
     return {
@@ -160,7 +165,8 @@ def _indices(job: Workload) -> dict[str, int]:
 
 
 def host_share(job: Workload) -> tuple[int, int]:
-    """Elements of this rank that an offloaded optimizer updates (on the device, below it)."""
+    """Return the elements of this rank updated (on the device, on the host) by an offloaded
+    optimizer."""
     offload = job.effective.zero.offload_optimizer
     sizes = {n: padded(weight, job.ranks) // job.ranks for n, weight in enumerate(job.trainable)}
     stay, leave = tiles.host_share(sizes, offload.ratio if offload is not None else 0.0)
@@ -168,23 +174,23 @@ def host_share(job: Workload) -> tuple[int, int]:
 
 
 def moves_masters(job: Workload) -> bool:
-    """Whether offloaded fp32 masters leave 16-bit shards in their place on the device.
+    """Return whether offloaded fp32 masters leave 16-bit shards on the device.
 
-    Only where reduced gradients need no more than that; they are summed on the host.
+    Only if reduced gradients need no wider dtype; they are accumulated on the host.
     """
     offloads = job.effective.zero.offload_optimizer is not None
     return offloads and job.mixed and job.width == job.communication_width
 
 
 def shard_width(job: Workload, weight: Weight | None = None) -> int:
-    """Bytes per element of a shard, of a trained one where none is given.
+    """Return the bytes per element of a shard, of a trained one by default.
 
-    fp32, unless its master is elsewhere; what is frozen has no master.
+    fp32, unless its master is elsewhere; frozen weights have no master.
     """
     frozen = weight is not None and not weight.trainable
     return job.width if frozen or moves_masters(job) else 4
 
 
 def shard_bytes(job: Workload) -> int:
-    """Of all of this rank's shards."""
+    """Return the bytes of all of this rank's shards."""
     return job.owned * shard_width(job) + job.shard(job.frozen_elements) * job.width
