@@ -65,7 +65,7 @@ WEIGHTS = 2 * 13_015_864_320
     ("version", "device", "copies"),
     [("0.18.6", "a100-80gb", 1), ("0.19.8", "a100-80gb", 2), ("0.19.8", "a100-40gb", 1)],
 )
-def test_a_second_copy_of_the_weights_stands_on_the_card_where_it_has_room(
+def test_flattening_copies_weights_on_the_device_if_they_fit(
     version: str, device: str, copies: int
 ) -> None:
     option = priced(OFFLOADED, version=version, device=device)
@@ -79,7 +79,7 @@ def test_a_second_copy_of_the_weights_stands_on_the_card_where_it_has_room(
     ("version", "passes"),
     [("0.14.0", False), ("0.14.1", True), ("0.16.9", True), ("0.17.0", False)],
 )
-def test_masters_pass_the_card_in_the_step_of_some_releases(version: str, passes: bool) -> None:
+def test_some_releases_cast_masters_on_the_device_in_the_step(version: str, passes: bool) -> None:
     option = priced(OFFLOADED, version=version)
     expected = 2 * WEIGHTS // 8 if passes else 0
     assert held(option, "fp32 masters cast on the device") == pytest.approx(expected, rel=0.001)
@@ -94,7 +94,7 @@ def test_masters_pass_the_card_in_the_step_of_some_releases(version: str, passes
         ("0.19.8", True, False, True),
     ],
 )
-def test_gathered_weights_stay_for_backward_without_stage_3s_own_linear(
+def test_torch_linear_keeps_gathered_weights_for_backward(
     version: str, zero_init: bool, wrapper: bool, keeps: bool
 ) -> None:
     option = priced(
@@ -106,13 +106,13 @@ def test_gathered_weights_stay_for_backward_without_stage_3s_own_linear(
     assert (kept > 0.5 * WEIGHTS) is keeps
 
 
-def test_nothing_gathered_stays_where_blocks_are_recomputed() -> None:
+def test_recomputation_keeps_no_gathered_weights() -> None:
     option = priced({"stage": 3, "memory_efficient_linear": False})
     assert not held(option, "gathered weights kept for backward")
 
 
 @pytest.mark.parametrize(("version", "copies"), [("0.18.4", 2), ("0.18.5", 1 + 1 / 8)])
-def test_creation_gathers_the_largest_parameter_for_its_hook(version: str, copies: float) -> None:
+def test_creation_gathers_the_largest_parameter(version: str, copies: float) -> None:
     """Llama-3-8B with everything on the host: 1.99 GiB were printed for a release before 0.18.5."""
     host = {"device": "cpu", "pin_memory": True}
     option = priced(
@@ -128,7 +128,7 @@ def activations(option: Option) -> int:
     return held(option, "activations", Phase.FORWARD)
 
 
-def test_degrees_of_the_file_are_those_of_the_flags() -> None:
+def test_degrees_in_file_match_flags() -> None:
     plain = priced({"stage": 1})
     for key, block in (
         ("tensor_parallel", {"more": {"tensor_parallel": {"autotp_size": 4}}}),
@@ -141,12 +141,12 @@ def test_degrees_of_the_file_are_those_of_the_flags() -> None:
 
 
 @pytest.mark.parametrize("degree", ["tensor_parallel", "sequence_parallel", "pipeline_parallel"])
-def test_no_degree_makes_activations_vanish(degree: str) -> None:
+def test_no_degree_removes_all_activations(degree: str) -> None:
     option = priced({"stage": 1}, **{degree: 4})
     assert activations(option) and option.step is not None
 
 
-def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> None:
+def test_first_pipeline_stage_keeps_one_micro_batch_per_stage() -> None:
     alone = priced({"stage": 1}, pipeline_parallel=4)
     filled = priced({"stage": 1}, pipeline_parallel=4, more={"gradient_accumulation_steps": 16})
     others = held(filled, "activations of other micro batches", Phase.FORWARD)
@@ -157,7 +157,7 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> No
     assert filled.step is not None and filled.step.bubble_seconds > 0
 
 
-def test_stages_of_the_file_are_those_of_the_flag_up_to_zero_1() -> None:
+def test_pipeline_stages_in_file_match_flag_up_to_zero_1() -> None:
     """Who writes them means them, though PipelineModule has to be given them by the script."""
     more = {"gradient_accumulation_steps": 8, "pipeline": {"stages": 4}}
     here = {"device": "a100-80gb", "training_args": {}}
@@ -171,7 +171,7 @@ def test_stages_of_the_file_are_those_of_the_flag_up_to_zero_1() -> None:
     assert not held(above, "activations of other micro batches"), "it stops with a PipelineModule"
 
 
-def test_a_pipeline_recomputes_what_its_interval_says() -> None:
+def test_pipeline_checkpoint_interval_sets_recomputation() -> None:
     """So many blocks from the input of the first, all together; a plain module does not read it."""
     here = {"device": "a100-80gb", "training_args": {}, "pipeline_parallel": 4}
 
@@ -189,21 +189,21 @@ def test_a_pipeline_recomputes_what_its_interval_says() -> None:
     assert one <= two
 
 
-def test_blocks_left_over_stand_on_the_first_stages() -> None:
+def test_remaining_blocks_go_to_the_first_stages() -> None:
     assert [len(blocks_of_stage(10, stage, 4)) for stage in range(4)] == [3, 3, 2, 2]
     assert [each for stage in range(4) for each in blocks_of_stage(10, stage, 4)] == list(range(10))
     with pytest.raises(ValueError, match=r"--pipeline-parallel 4.*give 3 at most"):
         blocks_of_stage(3, 0, 4)
 
 
-def test_every_axis_of_the_mesh_has_a_communicator() -> None:
+def test_each_mesh_axis_has_a_communicator() -> None:
     one = gather(world_size=1, nodes=1)
     three = gather(world_size=8, nodes=1, tensor_parallel=2, pipeline_parallel=2)
     more = hardware.outside_bytes(three) - hardware.outside_bytes(one)
     assert more == 3 * hardware.COMMUNICATOR_BYTES
 
 
-def test_a_ring_between_nodes_uses_the_adapters_of_all_their_ranks() -> None:
+def test_ring_between_nodes_uses_all_adapters() -> None:
     def link(**given: Any) -> float:
         return hardware.rates(gather(device="a100-80gb", **given)).link
 
@@ -213,7 +213,7 @@ def test_a_ring_between_nodes_uses_the_adapters_of_all_their_ranks() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.19.5", "0.19.8"])
-def test_a_gradient_is_weighed_in_fp64_and_tested_before_it_leaves_the_card(version: str) -> None:
+def test_offloaded_gradient_has_fp64_norm_and_overflow_test(version: str) -> None:
     option = priced(OFFLOADED, version=version, model="llama-3-8b", device="a100-80gb")
     largest = 128_256 * 4_096
     weighed = held(option, "gradient in fp64 for its norm", Phase.BACKWARD)
@@ -221,7 +221,7 @@ def test_a_gradient_is_weighed_in_fp64_and_tested_before_it_leaves_the_card(vers
     assert (weighed, tested) == ((8 * largest, 0) if version == "0.19.8" else (0, 11 * largest))
 
 
-def test_the_partition_of_the_gradients_is_on_the_card_unless_the_optimizer_is_not() -> None:
+def test_gradient_partition_is_on_the_device_without_offload() -> None:
     in_fp32 = {"data_types": {"grad_accum_dtype": "fp32"}}
     on_card, below = (
         priced(zero, device="h100-80gb", more=in_fp32) for zero in ({"stage": 2}, OFFLOADED)
@@ -230,13 +230,13 @@ def test_the_partition_of_the_gradients_is_on_the_card_unless_the_optimizer_is_n
     assert not held(below, "gradient partition")
 
 
-def test_a_test_for_overflow_is_laid_to_what_causes_it() -> None:
+def test_overflow_test_names_its_cause() -> None:
     option = priced(OFFLOADED, version="0.19.5")
     (tested,) = (part for part in option.device.components if part.name == "overflow test")
     assert tested.pointer == "/zero_optimization/offload_optimizer"
 
 
-def test_parts_of_gradients_come_back_to_the_card_at_stage_3() -> None:
+def test_stage_3_copies_gradient_shards_back() -> None:
     zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
     moved, stays = (
         priced(each, model="llama-3-8b", world_size=2, training_args={}, sequence_length=128)
@@ -248,14 +248,14 @@ def test_parts_of_gradients_come_back_to_the_card_at_stage_3() -> None:
     assert not held(stays, "gradient in fp64 for its norm")
 
 
-def test_a_card_need_not_have_the_pools_of_all_streams_at_once() -> None:
+def test_required_memory_excludes_separate_stream_pools() -> None:
     device = priced({"stage": 3}).device
     assert device.needed_bytes < device.visible_bytes
     assert device.least_needed_bytes < device.needed_bytes < device.most_needed_bytes
 
 
 @pytest.mark.parametrize(("which", "said"), [("needed", "Fits"), ("least_needed", "May not fit")])
-def test_fragments_decide_between_the_ends_of_what_they_take(which: str, said: str) -> None:
+def test_verdict_between_least_and_most_fragmentation(which: str, said: str) -> None:
     needed = getattr(priced({"stage": 3}).device, f"{which}_bytes")
     facts = gather(device="card", device_memory=f"{needed}")
     option = priced({"stage": 3}, device="card", device_memory=f"{needed}")
@@ -272,7 +272,7 @@ def test_fragments_decide_between_the_ends_of_what_they_take(which: str, said: s
         ({"device": "nvme", "nvme_path": "/tmp"}, {"nvme_size": "1GB"}, "of NVMe per node"),
     ],
 )
-def test_estimate_and_plan_say_alike_what_is_short_below_the_card(
+def test_estimate_and_plan_report_the_same_host_shortfall(
     tier: dict[str, Any], given: dict[str, Any], lack: str
 ) -> None:
     facts = gather(
@@ -290,7 +290,7 @@ def test_estimate_and_plan_say_alike_what_is_short_below_the_card(
     assert plan_tables.lacks(plan, facts) and plan_tables.verdict(plan, facts).startswith(said)
 
 
-def test_what_was_not_said_and_turns_the_verdict_is_told() -> None:
+def test_decisive_assumptions_are_reported() -> None:
     def turning(
         zero: dict[str, Any], memory: int, length: int = 16_384, **given: Any
     ) -> list[tuple[str, bool]]:
@@ -330,7 +330,7 @@ def test_what_was_not_said_and_turns_the_verdict_is_told() -> None:
     ]
 
 
-def test_deepspeed_sends_sums_of_gradients_both_ways_over_pcie() -> None:
+def test_deepspeed_sends_accumulated_gradients_both_ways() -> None:
     """dsengine each pass's down and the weight up; DeepSpeed the last one in fp32, and earlier sums
     up and down again."""
     owned, rate = 13_015_864_320 / 8, 10e9
@@ -360,7 +360,7 @@ def test_deepspeed_sends_sums_of_gradients_both_ways_over_pcie() -> None:
     assert bytes_sent(3, 4, "deepspeed") == 2 * 2 * 4 + 4 + 2
 
 
-def test_cards_that_copy_at_once_may_share_their_way_to_the_processor() -> None:
+def test_gpus_copying_at_once_share_the_uplink() -> None:
     facts = gather(world_size=8, nodes=1, device="a100-80gb")
     slow, fast = (hardware.rates(facts, end).pcie for end in ("slow", "fast"))
     assert fast == pytest.approx(2 * slow)
@@ -372,7 +372,7 @@ def test_cards_that_copy_at_once_may_share_their_way_to_the_processor() -> None:
     ("model", "transformers", "bytes_each"),
     [("llama-2-7b", "4.45.2", 16), ("llama-2-7b", "4.46.0", 14), ("gpt-neox-20b", "4.38.0", 14)],
 )
-def test_the_plain_loss_is_that_of_the_release_of_transformers(
+def test_plain_loss_depends_on_transformers_release(
     model: str, transformers: str, bytes_each: int
 ) -> None:
     facts = gather(
@@ -400,7 +400,7 @@ def test_the_plain_loss_is_that_of_the_release_of_transformers(
         ("gpt-oss-20b", None, True),
     ],
 )
-def test_attention_is_fused_where_transformers_fuses_it_by_itself(
+def test_attention_default_follows_transformers(
     model: str, releases: dict[str, str] | None, written_out: bool
 ) -> None:
     here = {"model": model, "releases": releases, "device": "h200"}
@@ -409,7 +409,7 @@ def test_attention_is_fused_where_transformers_fuses_it_by_itself(
     assert (next(peaks) > next(peaks)) is written_out
 
 
-def test_flash_attention_is_named_where_it_would_turn_the_verdict_and_can_be_had() -> None:
+def test_flash_attention_is_reported_if_decisive_and_available() -> None:
     """Bloom of transformers has none."""
 
     def flags(model: str) -> set[str]:
@@ -437,15 +437,13 @@ def test_flash_attention_is_named_where_it_would_turn_the_verdict_and_can_be_had
         ({"cuda": "12.1"}, False),
     ],
 )
-def test_torch_before_1_13_and_cuda_before_11_7_load_all_kernels(
-    releases: dict[str, str], is_eager: bool
-) -> None:
+def test_old_torch_and_cuda_load_all_kernels(releases: dict[str, str], is_eager: bool) -> None:
     least = hardware.outside_bytes(gather(world_size=8))
     more = hardware.outside_bytes(gather(world_size=8, releases=releases)) - least
     assert more == is_eager * hardware.EAGER_LOADING_BYTES
 
 
-def test_no_card_is_named_that_does_not_compute_in_the_dtype() -> None:
+def test_named_device_supports_the_dtype() -> None:
     facts = gather(world_size=8, model="gpt2", sequence_length=1024)
     config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
     resolution = dsconfig.resolve(config, facts, runtime="deepspeed")
@@ -454,7 +452,7 @@ def test_no_card_is_named_that_does_not_compute_in_the_dtype() -> None:
     assert "from 23 GiB (L4) on" in verdict(option, facts, "bf16")
 
 
-def test_a_rank_alone_gathers_nothing() -> None:
+def test_single_rank_gathers_nothing() -> None:
     """Parameters are views of shards on the device, copies of shards in main memory; until 0.9.0
     they went through a gather as anywhere."""
     one: dict[str, Any] = {"world_size": 1, "model": "gpt2-large", "device": "a100-80gb"}
@@ -472,7 +470,7 @@ def test_a_rank_alone_gathers_nothing() -> None:
 
 
 @pytest.mark.parametrize("contiguous", [True, False])
-def test_gradients_are_cast_for_the_wire_where_no_bucket_holds_them(contiguous: bool) -> None:
+def test_gradients_without_bucket_are_cast_for_communication(contiguous: bool) -> None:
     """A bucket of stage 3 has the dtype of the wire already, since 0.17."""
     zero = {"stage": 3, "contiguous_gradients": contiguous}
     option = priced(zero, more={"communication_data_type": "fp32"})

@@ -15,12 +15,12 @@ from dsconfig.runtimes.effective import Zero
     ("size", "expected"), [(500_000_000, 9_000_000_000), (200_000_000, 3_600_000_000)]
 )
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_the_published_sizes_to_the_byte(stage: int, size: int, expected: int) -> None:
+def test_bucket_rule_equals_published_sizes(stage: int, size: int, expected: int) -> None:
     zero = Zero(stage=stage, overlap_comm=True, reduce_bucket_size=size, allgather_bucket_size=size)
     assert bucket_rule_bytes(zero) == expected
 
 
-def test_without_overlap_the_factor_is_one() -> None:
+def test_bucket_rule_factor_is_one_without_overlap() -> None:
     assert bucket_rule_bytes(Zero(stage=2)) == 2_000_000_000
 
 
@@ -28,14 +28,14 @@ def test_stage_0_has_no_buckets() -> None:
     assert bucket_rule_bytes(Zero(stage=0, overlap_comm=True)) == 0
 
 
-def test_absent_keys_count_with_their_defaults() -> None:
+def test_missing_keys_use_defaults() -> None:
     """13e9 parameters on 8 GPUs without further flags: 9.00 GB at every stage above 0."""
     found = table(gather(world_size=8, params="13e9"))
     assert {option.bucket_rule_bytes for option in found.options if option.stage} == {9_000_000_000}
 
 
 @pytest.mark.parametrize("runtime", ["dsengine", "deepspeed"])
-def test_the_allgather_bucket_never_enters_the_peak(runtime: str) -> None:
+def test_allgather_bucket_is_not_in_the_peak(runtime: str) -> None:
     facts = gather(world_size=8, params="13e9")
     for choice in USUAL:
         config = usual_config(facts, choice)
@@ -47,7 +47,7 @@ def test_the_allgather_bucket_never_enters_the_peak(runtime: str) -> None:
         assert peaks[0] == peaks[1]
 
 
-def test_deepspeed_allocates_one_bucket_more_with_overlap() -> None:
+def test_overlap_allocates_a_second_bucket() -> None:
     facts = gather(world_size=8, params="13e9")
     config = usual_config(facts, USUAL[3])
     plain = replace(config, zero=replace(config.zero, overlap_comm=False))

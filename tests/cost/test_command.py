@@ -29,7 +29,7 @@ def config(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_table_without_further_flags_shows_both_bucket_numbers() -> None:
+def test_table_shows_both_bucket_numbers() -> None:
     done = run("estimate", "--params", "13e9", "--gpus", "8")
     assert done.returncode == 0
     assert "documented bound (4.5x rule), and what is allocated" in done.stdout
@@ -38,7 +38,7 @@ def test_the_table_without_further_flags_shows_both_bucket_numbers() -> None:
 
 
 @pytest.mark.parametrize("count", ["13e9", "13B", "1.3e10", "13000M"])
-def test_a_count_may_be_written_in_many_ways(count: str) -> None:
+def test_count_formats_are_accepted(count: str) -> None:
     done = run("estimate", "--params", count, "--gpus", "8", "--output-format", "json")
     assert json.loads(done.stdout)["inputs"]["parameters"] == 13_000_000_000
 
@@ -63,7 +63,7 @@ def test_json_has_the_documented_shape() -> None:
     assert {each["stage"] for each in data["options"]} == {0, 1, 2, 3}
 
 
-def test_one_config_in_depth_names_keys_headroom_and_what_would_make_it_fit(config: str) -> None:
+def test_detail_names_keys_headroom_and_remedies(config: str) -> None:
     done = run(
         "estimate",
         config,
@@ -88,14 +88,14 @@ def test_one_config_in_depth_names_keys_headroom_and_what_would_make_it_fit(conf
     assert remedies == "What makes it fit:"
 
 
-def test_out_of_memory_can_fail_a_pipeline(config: str) -> None:
+def test_fail_if_oom_sets_the_exit_code(config: str) -> None:
     flags = ["--model", "llama-2-13b", "--gpus", "8", "--seq-len", "4096", "--fail-if-oom"]
     assert run("estimate", config, *flags, "--device", "a100-40gb").returncode == 1
     small = ["--set", "train_micro_batch_size_per_gpu=1", "--recompute", "full"]
     assert run("estimate", config, *flags, *small, "--device", "h200").returncode == 0
 
 
-def test_main_memory_that_lacks_is_told_where_no_card_is_known(config: str) -> None:
+def test_host_memory_shortfall_is_reported_without_device(config: str) -> None:
     """In depth, in the table over all choices, and of a plan."""
     flags = ["--model", "llama-3-8b", "--gpus", "8", "--seq-len", "2048"]
     memory = ["--host-memory", "64GiB"]
@@ -121,7 +121,7 @@ def test_compat_prints_deepspeeds_own_tables() -> None:
     assert "  312.92GB |  13.04GB | offload_optimizer=OffloadDeviceEnum.cpu" in done.stdout
 
 
-def test_a_config_with_errors_gives_findings_and_no_number(tmp_path: Path) -> None:
+def test_config_with_errors_gives_findings_and_no_number(tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 7}}')
     done = run("estimate", str(path), "--params", "7e9", "--gpus", "8")
@@ -150,16 +150,14 @@ def test_a_config_with_errors_gives_findings_and_no_number(tmp_path: Path) -> No
         (["missing.json", "--params", "7e9", "--gpus", "8"], "missing.json"),
     ],
 )
-def test_bad_input_ends_in_exit_2_one_sentence_and_no_traceback(
-    arguments: list[str], said: str
-) -> None:
+def test_bad_input_exits_2_with_one_sentence(arguments: list[str], said: str) -> None:
     done = run("estimate", *arguments)
     assert done.returncode == 2
     assert said.lower() in done.stderr.lower()
     assert "Traceback" not in done.stderr and not done.stdout
 
 
-def test_the_search_writes_a_config_that_fits(tmp_path: Path) -> None:
+def test_search_writes_a_fitting_config(tmp_path: Path) -> None:
     out = tmp_path / "won.json"
     facts = ["--model", "llama-2-7b", "--gpus", "8", "--device", "a100-80gb", "--seq-len", "2048"]
     done = run("tune", *facts, "-o", str(out))
@@ -168,7 +166,7 @@ def test_the_search_writes_a_config_that_fits(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
 
 
-def test_pictures_and_page_are_self_contained(tmp_path: Path) -> None:
+def test_plots_and_page_are_self_contained(tmp_path: Path) -> None:
     chart, page = tmp_path / "out.svg", tmp_path / "out.html"
     done = run(
         "estimate", "--params", "7e9", "--gpus", "8", "--plot", str(chart), "--html", str(page)
@@ -181,7 +179,7 @@ def test_pictures_and_page_are_self_contained(tmp_path: Path) -> None:
     assert "stage 3" in text
 
 
-def test_a_processor_has_neither_context_nor_communicators(config: str) -> None:
+def test_cpu_has_no_context_or_communicators(config: str) -> None:
     flags = ("--model", "gpt2", "--gpus", "2", "--device", "cpu")
     done = run("estimate", config, *flags, "--output-format", "json")
     device = json.loads(done.stdout)["options"][0]["device"]
@@ -189,7 +187,7 @@ def test_a_processor_has_neither_context_nor_communicators(config: str) -> None:
     assert "nvidia-smi" not in run("estimate", config, *flags).stdout
 
 
-def test_no_largest_micro_batch_without_the_length_of_a_sample(config: str) -> None:
+def test_largest_micro_batch_requires_sequence_length(config: str) -> None:
     flags = ("--fit", "--params", "1e9", "--gpus", "2", "--device", "h100")
     done = run("estimate", config, *flags)
     assert "largest micro batch" not in done.stdout
@@ -197,14 +195,14 @@ def test_no_largest_micro_batch_without_the_length_of_a_sample(config: str) -> N
     assert "largest micro batch" in run("estimate", config, *flags, "--seq-len", "512").stdout
 
 
-def test_deepspeeds_own_figures_come_as_json_too() -> None:
+def test_compat_figures_are_available_as_json() -> None:
     flags = ("--params", "13e9", "--gpus", "8", "--compat", "deepspeed", "--output-format", "json")
     options = json.loads(run("estimate", *flags).stdout)["options"]
     assert [each["stage"] for each in options] == [2] * 2 + [3] * 6
     assert options[1]["gpu_bytes"] == 2 * 13_000_000_000 + 18 * 13_000_000_000 // 8
 
 
-def test_the_components_of_a_calibrated_estimate_add_up_to_it(config: str) -> None:
+def test_calibrated_components_add_up(config: str) -> None:
     flags = ("--model", "llama-2-7b", "--gpus", "8", "--seq-len", "4096", "--measured", "60GiB")
     card = ("--device-memory", "59GiB")
     done = run("estimate", config, *flags, *card, "--output-format", "json")
@@ -217,7 +215,7 @@ def test_the_components_of_a_calibrated_estimate_add_up_to_it(config: str) -> No
     assert device["peak_bytes"] == device["phases"][device["peak_phase"]]
 
 
-def test_a_choice_that_main_memory_cannot_hold_does_not_fit(config: str) -> None:
+def test_option_exceeding_host_memory_does_not_fit(config: str) -> None:
     flags = ("--gpus", "8", "--device", "a100-80gb", "--host-memory", "200GB")
     done = run("estimate", "--params", "13e9", *flags)
     assert "no, needs 387 GiB of host memory per node" in done.stdout
@@ -227,12 +225,12 @@ def test_a_choice_that_main_memory_cannot_hold_does_not_fit(config: str) -> None
     assert "Does not fit: needs 38" in done.stdout and "makes it fit" in done.stdout
 
 
-def test_out_of_memory_is_of_a_card(config: str) -> None:
+def test_fail_if_oom_requires_a_device(config: str) -> None:
     done = run("estimate", config, "--model", "gpt2", "--gpus", "2", "--fail-if-oom")
     assert done.returncode == 2 and "--device" in done.stderr
 
 
-def test_an_error_is_told_once(tmp_path: Path) -> None:
+def test_error_is_reported_once(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text('{"zero_optimization": {')
     done = run("estimate", str(path), "--model", "gpt2", "--gpus", "2")
@@ -242,21 +240,21 @@ def test_an_error_is_told_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "said"), [("13e12", "13e12"), ("700M", "700e6"), ("13B", "13e9")]
 )
-def test_counts_are_written_in_thousands(count: str, said: str) -> None:
+def test_counts_use_thousands_separators(count: str, said: str) -> None:
     assert (
         f"{said} parameters on 8 GPUs" in run("estimate", "--params", count, "--gpus", "8").stdout
     )
 
 
 @pytest.mark.parametrize("command", ["resolve", "estimate", "plan"])
-def test_a_flag_that_the_file_overrules_is_named(command: str, config: str) -> None:
+def test_flag_overridden_by_file_is_named(command: str, config: str) -> None:
     flags = ("--model", "gpt2", "--gpus", "2", "--micro-batch", "8")
     done = run(command, config, *flags)
     assert done.returncode == 0
     assert "--micro-batch 8 has no effect: train_micro_batch_size_per_gpu is 4" in done.stderr
 
 
-def test_the_answers_of_the_inverse_come_with_their_configs() -> None:
+def test_fit_answers_include_configs() -> None:
     flags = ("--fit", "--params", "13e9", "--gpus", "8", "--device", "h100")
     done = run("estimate", *flags, "--output-format", "json")
     limits = json.loads(done.stdout)["limits"]
@@ -265,7 +263,7 @@ def test_the_answers_of_the_inverse_come_with_their_configs() -> None:
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
-def test_a_bar_and_its_size_stay_on_one_line(columns: str) -> None:
+def test_bar_and_size_stay_on_one_line(columns: str) -> None:
     command = [sys.executable, "-m", "dsconfig", "estimate", "--params", "13e9", "--gpus", "8"]
     narrow = {**WIDE, "COLUMNS": columns}
     done = subprocess.run(command, capture_output=True, text=True, env=narrow, check=False)
@@ -273,7 +271,7 @@ def test_a_bar_and_its_size_stay_on_one_line(columns: str) -> None:
     assert len(bars) == 9 and all(line.endswith(" GiB") for line in bars)
 
 
-def test_recomputation_that_the_file_alone_asks_for_is_said_where_a_script_decides(
+def test_recomputation_set_only_in_file_is_reported(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "ds.json"
@@ -293,7 +291,7 @@ def test_recomputation_that_the_file_alone_asks_for_is_said_where_a_script_decid
     assert asked[0] < kept[0] and obeyed[0] < engine_keeps[0]
 
 
-def test_the_releases_that_run_a_file_decide_its_memory(config: str) -> None:
+def test_releases_change_the_estimate(config: str) -> None:
     flags = ["--model", "llama-2-7b", "--gpus", "8", "--seq-len", "2048", "--runtime", "deepspeed"]
     told = ["--output-format", "json", "--with"]
     old, new, first = (

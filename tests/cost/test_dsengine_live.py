@@ -67,32 +67,30 @@ def check(ranks: Ranks, chosen: dict[str, Any]) -> None:
 @pytest.mark.parametrize("accumulation", [1, 4])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_each_phase_is_predicted_and_the_dry_run_holds_what_the_real_run_holds(
+def test_phases_are_predicted_and_dry_run_equals_real_run(
     host_ranks: Ranks, stage: int, precision: str, accumulation: int
 ) -> None:
     check(host_ranks, config(stage, precision, accumulation))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_units_that_are_freed_after_forward_are_predicted(
-    host_ranks: Ranks, precision: str
-) -> None:
+def test_units_freed_after_forward_are_predicted(host_ranks: Ranks, precision: str) -> None:
     check(host_ranks, config(3, precision, 1, **LEAN))
 
 
-def test_communication_in_fp32_is_predicted(host_ranks: Ranks) -> None:
+def test_fp32_communication_is_predicted(host_ranks: Ranks) -> None:
     check(host_ranks, {**config(2, "bf16", 1), "communication_data_type": "fp32"})
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
 @pytest.mark.parametrize("stage", [0, 1])
-def test_sums_in_fp32_are_predicted(host_ranks: Ranks, stage: int, accumulation: int) -> None:
+def test_fp32_accumulation_is_predicted(host_ranks: Ranks, stage: int, accumulation: int) -> None:
     sums = {"data_types": {"grad_accum_dtype": "fp32"}}
     check(host_ranks, config(stage, "bf16", accumulation) | sums)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_the_dry_run_sends_what_the_real_run_sends(host_ranks: Ranks, stage: int) -> None:
+def test_dry_run_traffic_equals_real_run(host_ranks: Ranks, stage: int) -> None:
     for chosen in (config(stage, "bf16", 4), config(stage, "fp32", 1, **LEAN)):
         for rank, real in enumerate(host_ranks.run("cost.live_jobs:sent", config=chosen)):
             assert dry_run(chosen, rank)["traffic"] == real

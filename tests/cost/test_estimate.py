@@ -50,9 +50,7 @@ def peak(config: Effective, world: Facts, *, runtime: str) -> int:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("choice", USUAL, ids=lambda choice: choice.label)
-def test_components_add_up_to_each_phase_and_the_peak_is_the_largest(
-    runtime: str, choice: Choice
-) -> None:
+def test_components_add_up_to_each_phase_and_the_peak(runtime: str, choice: Choice) -> None:
     device = estimate_option(usual_config(facts(), choice), facts(), runtime=runtime).device
     for phase, total in device.phase_bytes.items():
         held = sum(part.bytes for part in device.components if phase in part.phases)
@@ -63,7 +61,7 @@ def test_components_add_up_to_each_phase_and_the_peak_is_the_largest(
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_each_component_names_its_key_or_is_not_caused_by_one(runtime: str) -> None:
+def test_components_name_existing_keys(runtime: str) -> None:
     for choice in USUAL:
         for part in estimate_option(
             usual_config(facts(), choice), facts(), runtime=runtime
@@ -74,9 +72,7 @@ def test_each_component_names_its_key_or_is_not_caused_by_one(runtime: str) -> N
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("choice", USUAL, ids=lambda choice: choice.label)
-def test_more_ranks_never_need_more_and_more_tokens_never_less(
-    runtime: str, choice: Choice
-) -> None:
+def test_memory_is_monotonic_in_ranks_and_tokens(runtime: str, choice: Choice) -> None:
     config = usual_config(facts(), choice)
     fewer, more = (peak(config, facts(world_size=size), runtime=runtime) for size in (8, 64))
     assert more <= fewer
@@ -111,7 +107,7 @@ def test_frozen_parameters_have_no_states(runtime: str) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 @pytest.mark.parametrize("choice", USUAL, ids=lambda choice: choice.label)
-def test_a_longer_window_of_passes_needs_no_byte_more(choice: Choice, ranks: int) -> None:
+def test_more_accumulation_needs_no_more_memory(choice: Choice, ranks: int) -> None:
     """Sums are there from the second pass on; a third has nothing to add."""
     here = facts(world_size=ranks, model="gpt2", device="h100")
     two, four = (
@@ -123,7 +119,7 @@ def test_a_longer_window_of_passes_needs_no_byte_more(choice: Choice, ranks: int
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_what_cuda_holds_beside_the_pool_is_what_others_measured(runtime: str) -> None:
+def test_memory_outside_the_pool_matches_measurements(runtime: str) -> None:
     """A context of 0.47 to 0.92 GiB; 1 to 2 GiB of NCCL where there is more than one rank
     (ml-engineering, training/performance and debug/pytorch)."""
     beside: dict[int, int] = {}
@@ -136,14 +132,14 @@ def test_what_cuda_holds_beside_the_pool_is_what_others_measured(runtime: str) -
     assert beside[8] == beside[2]
 
 
-def test_a_count_alone_gives_a_range_and_a_known_model_does_not() -> None:
+def test_only_a_parameter_count_gives_a_range() -> None:
     counted = table(gather(world_size=8, params="7e9")).options[0].device
     assert counted.low_bytes is not None and counted.high_bytes is not None
     assert counted.low_bytes < counted.peak_bytes < counted.high_bytes
     assert table(facts()).options[0].device.low_bytes is None
 
 
-def test_offloaded_states_are_on_the_host_18_bytes_per_parameter() -> None:
+def test_offloaded_states_take_18_bytes_per_parameter() -> None:
     config = usual_config(facts(), Choice(stage=2, optimizer=Tier.HOST))
     model = facts().model
     assert model is not None
@@ -155,11 +151,11 @@ def test_offloaded_states_are_on_the_host_18_bytes_per_parameter() -> None:
 @pytest.mark.parametrize(
     ("asked", "taken"), [(0, 0), (1, 1), (5, 8), (2**30, 2**30), (5_100_000_000, 2**33)]
 )
-def test_pinned_memory_comes_in_powers_of_two(asked: int, taken: int) -> None:
+def test_pinned_memory_is_rounded_to_powers_of_two(asked: int, taken: int) -> None:
     assert pinned(asked) == taken
 
 
-def test_calibration_meets_the_measurement_and_says_by_how_much_it_was_off() -> None:
+def test_calibration_matches_the_measurement_and_reports_the_error() -> None:
     found = estimate(usual_config(facts(), Choice(stage=3)), facts())
     visible = found.options[0].device.visible_bytes
     calibration = calibrate(found.options[0], visible * 11 // 10)
@@ -168,16 +164,14 @@ def test_calibration_meets_the_measurement_and_says_by_how_much_it_was_off() -> 
     assert after == pytest.approx(visible * 1.1, rel=1e-6)
 
 
-def test_a_measurement_of_another_run_is_refused_with_both_sizes() -> None:
+def test_measurement_of_different_run_is_rejected() -> None:
     option = estimate_option(usual_config(facts(), Choice(stage=3)), facts())
     said = f"0.25 GiB, where {option.device.visible_bytes / 2**30:.2f} GiB are estimated"
     with pytest.raises(ValueError, match=said):
         calibrate(option, 2**28)
 
 
-def test_a_calibrated_estimate_meets_the_measurement_also_when_another_phase_becomes_the_peak() -> (
-    None
-):
+def test_calibration_matches_if_the_peak_phase_changes() -> None:
     found = estimate(usual_config(facts(), Choice(stage=2)), facts())
     device = found.options[0].device
     step = device.phase_bytes["step"]
@@ -187,21 +181,21 @@ def test_a_calibrated_estimate_meets_the_measurement_also_when_another_phase_bec
     assert after.peak_bytes == step - 2**30
 
 
-def test_a_measurement_below_the_states_is_of_another_run() -> None:
+def test_measurement_below_the_states_is_rejected() -> None:
     found = estimate(usual_config(facts(), Choice(stage=2)), facts())
-    with pytest.raises(ValueError, match="another run"):
+    with pytest.raises(ValueError, match="different run"):
         calibrate(found.options[0], 2**30)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_every_card_of_the_catalogue_is_priced(runtime: str) -> None:
+def test_every_catalogue_device_can_be_estimated(runtime: str) -> None:
     for card in catalogue.gpus():
         here = facts(device=card["name"], model="gpt2")
         option = estimate_option(usual_config(here, Choice(stage=2)), here, runtime=runtime)
         assert option.fits[0].memory_bytes == card["memory_bytes_usable"], card["name"]
 
 
-def test_the_changes_offered_make_it_fit_cheapest_first() -> None:
+def test_remedies_fit_and_are_sorted_by_slowdown() -> None:
     tight = facts(device="v100-32gb", precision="fp16")
     config = usual_config(tight, Choice(stage=1))
     assert not estimate_option(config, tight, runtime="deepspeed").fits[0].fits
@@ -211,7 +205,7 @@ def test_the_changes_offered_make_it_fit_cheapest_first() -> None:
     assert [each.slowdown for each in offered] == sorted(each.slowdown for each in offered)
 
 
-def test_two_changes_are_offered_only_where_neither_alone_fits_and_is_as_fast() -> None:
+def test_pairs_are_offered_only_if_better_than_single_changes() -> None:
     here = facts(model="gpt2", host_memory="2GB")  # eight fp32 copies are 4 GB; one module is not
     offered = cheapest_changes(usual_config(here, Choice(stage=2)), here)
     assert offered[0].what == "stage 3" and offered[0].fits
@@ -219,7 +213,7 @@ def test_two_changes_are_offered_only_where_neither_alone_fits_and_is_as_fast() 
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_a_change_that_is_made_costs_what_was_said(stage: int) -> None:
+def test_applied_change_needs_the_estimated_memory(stage: int) -> None:
     here = facts(model="llama-3.2-1b", device_memory="8GB", device=None, micro_batch=4)
     config = with_micro_batch(usual_config(here, Choice(stage=stage)), 4, 1)
     changes = cheapest_changes(config, here, count=50)
@@ -243,7 +237,7 @@ def test_a_change_that_is_made_costs_what_was_said(stage: int) -> None:
         assert made.bucket_rule_bytes == change.option.bucket_rule_bytes, change.what
 
 
-def test_buffers_of_nvme_are_as_many_as_by_default() -> None:
+def test_nvme_buffers_use_the_default_count() -> None:
     here = facts(nvme="/local_nvme", nvme_size="10TB")
     chosen = Choice(stage=3, optimizer=Tier.NVME, parameters=Tier.NVME)
     zero = usual_config(here, chosen).zero
@@ -253,7 +247,7 @@ def test_buffers_of_nvme_are_as_many_as_by_default() -> None:
         assert block.buffer_count == key.default
 
 
-def test_an_odd_micro_batch_is_divided_too() -> None:
+def test_odd_micro_batch_is_divided() -> None:
     here = facts(model="llama-2-7b", sequence_length=4096, micro_batch=9)
     config = usual_config(here, Choice(stage=3))
     keys = "/train_micro_batch_size_per_gpu", "/gradient_accumulation_steps"
@@ -265,7 +259,7 @@ def test_an_odd_micro_batch_is_divided_too() -> None:
     assert batches and all(micro * steps == 9 for micro, steps in batches)
 
 
-def test_a_change_needs_the_disk_and_the_main_memory_it_uses() -> None:
+def test_changes_are_checked_against_disk_and_host_memory() -> None:
     here = facts(world_size=1, model="llama-2-70b", host_memory="512GiB")
     config = usual_config(here, Choice(stage=2))
     assert not any(change.fits for change in cheapest_changes(config, here))
@@ -276,7 +270,7 @@ def test_a_change_needs_the_disk_and_the_main_memory_it_uses() -> None:
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_the_limits_fit_and_one_step_further_does_not(runtime: str) -> None:
+def test_limits_fit_and_the_next_step_does_not(runtime: str) -> None:
     answers = {limit.question: limit for limit in limits(facts(), runtime=runtime)}
     assert set(answers) == {
         "largest model (parameters)",
@@ -292,7 +286,7 @@ def test_the_limits_fit_and_one_step_further_does_not(runtime: str) -> None:
         assert not any(_fits(each, found.zero, beyond, runtime) for each in USUAL), question
 
 
-def test_where_one_sample_is_as_long_as_can_be_the_largest_micro_batch_is_one() -> None:
+def test_longest_sequence_has_largest_micro_batch_one() -> None:
     def answer(question: str, **changes: object) -> int | None:
         here = facts(model="gpt2", world_size=1, **changes)
         found = limits(here, usual_config(here, Choice(stage=2)))
@@ -327,14 +321,14 @@ def _fits(choice: Choice, sizes: Zero, here: Facts, runtime: str) -> bool:
     [{"tensor_parallel": 4}, {"sequence_parallel": 4}, {"pipeline_parallel": 2}],
     ids=lambda degrees: next(iter(degrees)),
 )
-def test_the_fewest_gpus_are_whole_groups_of_parallel_ranks(degrees: dict[str, int]) -> None:
+def test_fewest_gpus_are_full_groups_of_parallel_ranks(degrees: dict[str, int]) -> None:
     here = facts(world_size=None, **degrees)
     fewest = next(limit for limit in limits(here) if limit.question == "fewest GPUs")
     assert fewest.value is not None and fewest.value % next(iter(degrees.values())) == 0
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_the_config_of_a_limit_is_accepted_and_fits(runtime: str) -> None:
+def test_config_of_a_limit_is_valid_and_fits(runtime: str) -> None:
     for limit in limits(facts(), runtime=runtime)[1:3]:
         assert limit.effective is not None and limit.option is not None
         here, training = facts(), facts().training
@@ -349,7 +343,7 @@ def test_the_config_of_a_limit_is_accepted_and_fits(runtime: str) -> None:
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_the_winner_of_the_search_fits_and_every_loser_has_a_reason(runtime: str) -> None:
+def test_chosen_candidate_fits_and_others_have_a_reason(runtime: str) -> None:
     here = facts(micro_batch=None, global_batch=64, host_memory="512GB")
     found = tune(here, runtime=runtime)
     winner, losers = found[0], found[1:]
@@ -359,7 +353,7 @@ def test_the_winner_of_the_search_fits_and_every_loser_has_a_reason(runtime: str
 
 
 @pytest.mark.parametrize("asked", ["none", "full"])
-def test_recomputation_that_the_script_settles_is_not_searched(asked: str) -> None:
+def test_recomputation_set_by_script_is_not_searched(asked: str) -> None:
     training = replace(
         facts().training or TrainingFacts(), arguments={"gradient_checkpointing": asked}
     )
@@ -367,14 +361,14 @@ def test_recomputation_that_the_script_settles_is_not_searched(asked: str) -> No
     assert {str(each.choice.recompute) for each in found} == {asked}
 
 
-def test_nothing_need_be_known_of_the_training_to_choose() -> None:
+def test_search_needs_no_training_facts() -> None:
     here = gather(model="gpt2", world_size=1, device="h100")
     assert here.training is None
     winner = tune(here)[0]
     assert not winner.reason and winner.choice.stage == 0
 
 
-def test_the_winning_config_is_accepted_and_priced_alike() -> None:
+def test_chosen_config_is_valid_and_estimated_the_same() -> None:
     import dsconfig
 
     here = facts(micro_batch=None)
@@ -394,7 +388,7 @@ def test_the_winning_config_is_accepted_and_priced_alike() -> None:
     ],
     ids=["stage 3", "small", "nvme"],
 )
-def test_the_winning_config_validates_without_a_remark(more: dict[str, Any]) -> None:
+def test_chosen_config_validates_without_findings(more: dict[str, Any]) -> None:
     winner = tune(gather(device="a100-80gb", sequence_length=2048, **more))[0]
     config = config_of(winner.effective)
     assert not winner.reason
@@ -404,7 +398,7 @@ def test_the_winning_config_validates_without_a_remark(more: dict[str, Any]) -> 
             assert config["zero_optimization"][block]["nvme_path"] == "/local_nvme"
 
 
-def test_buckets_count_also_when_activations_make_the_peak_at_another_moment() -> None:
+def test_bucket_peak_is_independent_of_the_memory_peak() -> None:
     short, long = (
         table(gather(world_size=8, model="llama-2-13b", sequence_length=length))
         for length in (None, 4096)
@@ -414,14 +408,14 @@ def test_buckets_count_also_when_activations_make_the_peak_at_another_moment() -
         assert bool(one.stage) == bool(one.bucket_allocated_bytes)
 
 
-def test_an_estimate_of_a_broken_config_says_who_tells_the_reason() -> None:
+def test_estimate_of_invalid_config_points_to_validate() -> None:
     world = gather(params="1e9", world_size=2)
     broken = dsconfig.resolve({"train_batch_size": 2, "zero_optimization": {"stage": "x"}}, world)
     with pytest.raises(ValueError, match="not resolved: validate says what is wrong"):
         dsconfig.estimate(broken, world)
 
 
-def test_on_a_cpu_the_whole_model_is_there_while_it_is_cut_unless_under_zero_init() -> None:
+def test_cpu_holds_full_model_while_sharding_without_zero_init() -> None:
     """4 bytes of each parameter beside a rank's shards; under zero.Init never as much."""
     model = facts(model="gpt2").model
     assert model is not None
@@ -436,7 +430,7 @@ def test_on_a_cpu_the_whole_model_is_there_while_it_is_cut_unless_under_zero_ini
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_every_rank_builds_the_whole_model_in_main_memory_unless_under_zero_init(
+def test_ranks_build_full_model_in_host_memory_without_zero_init(
     runtime: str,
 ) -> None:
     model = facts().model
@@ -455,9 +449,7 @@ def test_every_rank_builds_the_whole_model_in_main_memory_unless_under_zero_init
     assert host(Choice(stage=3)).peak_bytes == 8 * 4 * (model.largest_module or 0)
 
 
-def test_states_in_main_memory_stand_beside_the_model_in_dsengine_and_follow_it_in_deepspeed() -> (
-    None
-):
+def test_host_states_coexist_with_the_model_only_in_dsengine() -> None:
     offloaded = Choice(stage=2, optimizer=Tier.HOST)
     ours, theirs = (
         estimate_option(usual_config(facts(), offloaded), facts(), runtime=runtime).host
@@ -467,7 +459,7 @@ def test_states_in_main_memory_stand_beside_the_model_in_dsengine_and_follow_it_
     assert ours.peak_bytes == theirs.peak_bytes + masters
 
 
-def test_a_model_that_main_memory_cannot_build_does_not_fit() -> None:
+def test_model_too_large_to_build_in_host_memory_does_not_fit() -> None:
     here = facts(host_memory="128GiB")  # eight copies of 7e9 parameters in fp32 are 201 GiB
     found = tune(here)
     assert any("to build the model" in each.reason for each in found if each.choice.stage == 2)
@@ -475,7 +467,7 @@ def test_a_model_that_main_memory_cannot_build_does_not_fit() -> None:
     assert {each.choice.stage for each in found if "time" in each.reason} == {3}
 
 
-def test_a_disk_that_is_too_small_does_not_fit() -> None:
+def test_too_small_disk_does_not_fit() -> None:
     world = {"world_size": 1, "model": "llama-2-70b", "host_memory": "768GiB", "nvme": "/local"}
     assert not tune(facts(**world, micro_batch=None))[0].reason
     found = tune(facts(**world, micro_batch=None, nvme_size="100GB"))
@@ -483,14 +475,14 @@ def test_a_disk_that_is_too_small_does_not_fit() -> None:
     assert found[0].reason
 
 
-def test_on_a_cpu_the_model_is_counted_once() -> None:
+def test_model_is_counted_once_on_cpu() -> None:
     here = facts(device="cpu", device_memory="64GiB", world_size=1, model="gpt2")
     option = estimate_option(usual_config(here, Choice(stage=1)), here)
     assert option.host.peak_bytes == 0
     assert option.device.phase_bytes["init"] > 0
 
 
-def test_on_a_cpu_what_is_moved_to_the_host_stays_in_the_same_memory() -> None:
+def test_offload_on_cpu_stays_in_the_same_memory() -> None:
     here = facts(device="cpu", device_memory="64GiB", world_size=2, model="gpt2")
     option = estimate_option(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
     assert option.host.bytes > 0
@@ -502,7 +494,7 @@ def test_on_a_cpu_what_is_moved_to_the_host_stays_in_the_same_memory() -> None:
     assert option.fits[0].headroom_bytes == 64 * 2**30 - option.device.visible_bytes
 
 
-def test_on_a_cpu_building_holds_the_model_and_the_masters_of_the_host() -> None:
+def test_building_on_cpu_holds_model_and_offloaded_masters() -> None:
     here = facts(device="cpu", device_memory="64GiB", model="gpt2", sequence_length=8)
     option = estimate_option(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
     [masters] = [each.bytes for each in option.host.components if each.name == "master weights"]
@@ -510,7 +502,7 @@ def test_on_a_cpu_building_holds_the_model_and_the_masters_of_the_host() -> None
     assert option.device.visible_bytes == option.device.phase_bytes["init"] + masters // 8
 
 
-def test_a_loser_is_told_the_cause_that_differs_most_from_the_winner() -> None:
+def test_reason_names_the_largest_difference() -> None:
     causes = set[str]()
     for model, card, nodes, link in (
         ("llama-2-7b", "a100-80gb", 1, None),
@@ -535,7 +527,7 @@ def test_a_loser_is_told_the_cause_that_differs_most_from_the_winner() -> None:
     assert {"offload", "communication", "recomputation"} <= causes
 
 
-def test_a_model_that_is_not_built_in_pieces_goes_to_the_device_whole_and_leaves_no_cache() -> None:
+def test_full_model_creation_leaves_no_cache() -> None:
     """DeepSpeed's stage 3: reserved is the larger of creation and training, not their sum."""
     choice = usual_config(facts(), Choice(stage=3))
     pieces = estimate_option(choice, facts(), runtime="deepspeed").device
@@ -555,9 +547,7 @@ def test_a_model_that_is_not_built_in_pieces_goes_to_the_device_whole_and_leaves
 @pytest.mark.parametrize(
     ("stage", "offload", "momentum"), [(1, None, 2), (2, None, 2), (2, "cpu", 4), (3, "cpu", 2)]
 )
-def test_muons_momentum_has_the_dtype_it_has_in_deepspeed(
-    stage: int, offload: str | None, momentum: int
-) -> None:
+def test_muon_momentum_has_deepspeeds_dtype(stage: int, offload: str | None, momentum: int) -> None:
     """As seen in runs of DeepSpeed 0.19.8 in bf16: 2 bytes, 4 where stages 1 and 2 offload."""
     zero: dict[str, Any] = {"stage": stage, "reduce_scatter": False}
     if offload:

@@ -21,16 +21,16 @@ def _held() -> Mapping[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_memory_is_right_where_everything_was_printed(held: Mapping[str, Any]) -> None:
+def test_memory_matches_fully_documented_runs(held: Mapping[str, Any]) -> None:
     assert median(field.errors(held, "memory", whole=True)) <= math.log(1.02)
 
 
-def test_nine_verdicts_of_ten_are_right(held: Mapping[str, Any]) -> None:
+def test_nine_of_ten_verdicts_are_right(held: Mapping[str, Any]) -> None:
     judged = [field.case(row) for row in held["rows"] if row["kind"] == "fits"]
     assert sum(each.agrees for each in judged) >= 0.9 * len(judged)
 
 
-def test_steps_are_within_a_factor_of_1_3_as_a_rule(held: Mapping[str, Any]) -> None:
+def test_most_steps_are_within_a_factor_of_1_3(held: Mapping[str, Any]) -> None:
     assert median(field.errors(held, "time")) <= math.log(1.3)
 
 
@@ -38,7 +38,7 @@ def test_seven_of_nine_orderings_hold(held: Mapping[str, Any]) -> None:
     assert sum(field.ordering(row).agrees for row in held["orderings"]) >= 7
 
 
-def test_every_published_step_has_a_range_around_what_is_expected(held: Mapping[str, Any]) -> None:
+def test_every_published_step_has_a_range(held: Mapping[str, Any]) -> None:
     for row in held["rows"]:
         if row["kind"] == "time":
             step = field.option_of(row, field.facts_of(row)).step
@@ -53,7 +53,7 @@ def test_every_published_step_has_a_range_around_what_is_expected(held: Mapping[
             assert sum(parts) == pytest.approx(step.seconds)
 
 
-def test_the_page_shows_todays_answers_and_explains_the_errors(held: Mapping[str, Any]) -> None:
+def test_page_shows_current_results_and_explains_errors(held: Mapping[str, Any]) -> None:
     """`python -m replays.field_measurements ORACLE PAGE` writes the table anew."""
     page = PAGE.read_text(encoding="utf-8")
     reasons = field.reasons_of(page)

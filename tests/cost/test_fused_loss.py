@@ -26,7 +26,7 @@ RECORDED = (
 
 
 @pytest.mark.parametrize(("tokens", "hidden", "vocabulary", "width", "trained", "most"), RECORDED)
-def test_the_fused_loss_holds_what_was_recorded_to_the_byte(
+def test_fused_loss_equals_recorded_bytes(
     tokens: int, hidden: int, vocabulary: int, width: int, trained: bool, most: int
 ) -> None:
     shape = Architecture(
@@ -53,9 +53,7 @@ SHAPE = Architecture(hidden_size=64, layers=1, heads=1, vocab_size=1000)
         (Loss.CHUNKED, 2 + 8 / 8, 4 + 12 / 8),
     ],
 )
-def test_bytes_of_each_logit_by_the_kernel_of_the_loss(
-    kind: Loss, forward: float, backward: float
-) -> None:
+def test_bytes_per_logit_by_loss_kernel(kind: Loss, forward: float, backward: float) -> None:
     values = 128 * SHAPE.vocab_size
     assert loss_bytes(kind, SHAPE, 2, 128) == (values * forward, values * backward)
 
@@ -79,5 +77,5 @@ def test_bytes_of_each_logit_by_the_kernel_of_the_loss(
         ),
     ],
 )
-def test_the_loss_is_what_the_run_says_of_its_kernels(arguments: object, kind: Loss) -> None:
+def test_loss_follows_the_arguments(arguments: object, kind: Loss) -> None:
     assert loss_of(arguments) is kind  # type: ignore[arg-type]

@@ -15,12 +15,12 @@ from dsconfig.facts.mixers import Mixer, Mixing
 MAMBA_2 = Mixer(kind=Mixing.MAMBA_2, heads=128, head=64, key_heads=8, key=128, taps=4)
 
 
-def test_mamba_2_keeps_its_projection_and_what_its_scan_gives() -> None:
+def test_mamba_2_keeps_projection_and_scan_output() -> None:
     projected = 2 * 8192 + 2 * 8 * 128 + 128
     assert mixer_bytes(MAMBA_2, 2) == 2 * (projected + 8192) + 4
 
 
-def test_a_delta_rule_keeps_queries_keys_values_and_rows_of_a_chunk() -> None:
+def test_delta_rule_keeps_queries_keys_values_and_chunk_rows() -> None:
     mixer = Mixer(kind=Mixing.DELTA, heads=32, head=128, key_heads=16, key=128, taps=4)
     keys, values = 2048, 4096
     rows_and_gates = 2 * 66 * 32 + 32 * 32 + 8 * 16
@@ -28,7 +28,7 @@ def test_a_delta_rule_keeps_queries_keys_values_and_rows_of_a_chunk() -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "qwen3.5-9b", "qwen3.5-35b-a3b"])
-def test_a_hybrid_of_the_catalogue_knows_its_blocks(name: str) -> None:
+def test_catalogue_hybrid_has_its_blocks(name: str) -> None:
     tree = named_model.model(name)
     shape = tree.architecture
     assert tree.root is not None and shape is not None
@@ -72,7 +72,7 @@ def activations(found: Option) -> int:
     return sum(each.bytes for each in found.device.components if each.name == "activations")
 
 
-def test_scores_of_attention_written_out_grow_in_blocks_that_have_it(tmp_path: Path) -> None:
+def test_eager_scores_grow_only_in_attention_blocks(tmp_path: Path) -> None:
     """8 heads' worth of bytes per pair of tokens in each block with attention, none elsewhere."""
 
     def beyond_tokens(attention: list[int]) -> int:
@@ -85,7 +85,7 @@ def test_scores_of_attention_written_out_grow_in_blocks_that_have_it(tmp_path: P
     assert three == pytest.approx(3 * one, rel=1e-3) and one > 0
 
 
-def test_flops_beside_the_matrices_grow_in_blocks_with_attention(tmp_path: Path) -> None:
+def test_score_flops_grow_only_in_attention_blocks(tmp_path: Path) -> None:
     def per_token(length: int, attention: list[int]) -> float:
         step = option(tmp_path, length, attention).step
         assert step is not None and step.mfu is not None
@@ -95,7 +95,7 @@ def test_flops_beside_the_matrices_grow_in_blocks_with_attention(tmp_path: Path)
     assert per_token(65536, [0, 4]) > 1.1 * per_token(4096, [0, 4])
 
 
-def test_the_formula_names_the_kernels_that_are_counted(tmp_path: Path) -> None:
+def test_formula_names_counted_kernels(tmp_path: Path) -> None:
     found = option(tmp_path, 1024, [2])
     formulas = [each.formula for each in found.device.components if each.name == "activations"]
     assert formulas and all("mamba-ssm" in each for each in formulas)

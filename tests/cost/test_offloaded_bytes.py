@@ -39,7 +39,7 @@ def owned(facts: Facts) -> int:
     return -(-facts.model.parameters // RANKS)
 
 
-def test_deepspeeds_disk_holds_masters_moments_gradients_and_weights() -> None:
+def test_deepspeed_nvme_has_masters_moments_gradients_and_weights() -> None:
     facts = world()
     moved = Choice(stage=3, optimizer=Tier.NVME, parameters=Tier.NVME)
     on_disk = sizes(estimate_option(usual_config(facts, moved), facts, runtime="deepspeed"), "nvme")
@@ -52,7 +52,7 @@ def test_deepspeeds_disk_holds_masters_moments_gradients_and_weights() -> None:
     }
 
 
-def test_dsengines_disk_holds_masters_moments_and_the_weights_beyond_max_in_cpu() -> None:
+def test_dsengine_nvme_has_masters_moments_and_weights_beyond_max_in_cpu() -> None:
     facts = world()
     moved = Choice(stage=3, optimizer=Tier.NVME, parameters=Tier.NVME)
     config = usual_config(facts, moved)
@@ -66,7 +66,7 @@ def test_dsengines_disk_holds_masters_moments_and_the_weights_beyond_max_in_cpu(
     assert on_disk["weights"] == 2 * filed * RANKS
 
 
-def test_sub_groups_below_one_mebibyte_stay_in_main_memory() -> None:
+def test_sub_groups_below_1_mib_stay_in_host_memory() -> None:
     facts = world()
     config = usual_config(facts, Choice(stage=3, optimizer=Tier.NVME))
     for elements, swapped in ((2**18, True), (2**18 - 1, False)):
@@ -77,7 +77,7 @@ def test_sub_groups_below_one_mebibyte_stay_in_main_memory() -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_offload_below_stage_3_keeps_scratch_for_the_largest_parameter(stage: int) -> None:
+def test_offload_below_stage_3_keeps_scratch_for_largest_parameter(stage: int) -> None:
     facts = world()
     config = usual_config(facts, Choice(stage=stage, optimizer=Tier.HOST))
     parts = estimate_option(config, facts, runtime="deepspeed").device.components
@@ -85,7 +85,7 @@ def test_offload_below_stage_3_keeps_scratch_for_the_largest_parameter(stage: in
     assert scratch == {2 * 32000 * 4096}, "the embedding in 16 bits"
 
 
-def test_nobody_has_a_fused_loss_without_asking_for_it() -> None:
+def test_fused_loss_is_not_the_default() -> None:
     facts = world()
     config = usual_config(facts, Choice(stage=2))
     style = style_of(config, facts)
@@ -105,9 +105,7 @@ def test_nobody_has_a_fused_loss_without_asking_for_it() -> None:
         ({"torch_compile": False}, False),
     ],
 )
-def test_a_fused_or_compiled_loss_keeps_fewer_logits(
-    arguments: dict[str, Any], fewer: bool
-) -> None:
+def test_fused_or_compiled_loss_keeps_fewer_logits(arguments: dict[str, Any], fewer: bool) -> None:
     plain = world()
     training = replace(plain.training or TrainingFacts(), arguments=arguments)
     config = usual_config(plain, Choice(stage=2))
@@ -127,7 +125,7 @@ def test_a_fused_or_compiled_loss_keeps_fewer_logits(
         (1, 1, "cpu", 0, False),
     ],
 )
-def test_main_memory_too_small_for_states_alone_is_told_by_the_gibibyte(
+def test_host_memory_shortfall_is_given_in_gib(
     host_gib: int, nodes: int, device: str, stage: int, told: bool
 ) -> None:
     config = {

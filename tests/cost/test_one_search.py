@@ -134,7 +134,7 @@ def asked(facts: Facts) -> bool:
 
 
 @pytest.mark.parametrize("first", range(0, CASES, 20))
-def test_resolve_tune_and_init_choose_alike(first: int) -> None:
+def test_resolve_tune_and_init_choose_the_same(first: int) -> None:
     chosen = 0
     for seed in range(first, first + 20):
         facts, fixed = case(seed)
@@ -172,7 +172,7 @@ def agree(facts: Facts, fixed: Mapping[str, Any], best: Candidate | None, seed: 
 
 
 @pytest.mark.parametrize("first", range(0, CASES, 20))
-def test_fit_answers_the_fewest_gpus_with_what_the_others_choose_there(first: int) -> None:
+def test_fit_fewest_gpus_agrees_with_tune(first: int) -> None:
     """At that number ``resolve`` and ``init`` choose the same; at the one before nothing fits."""
     seen = set[int | None]()
     for seed in range(first, first + 20):
@@ -202,7 +202,7 @@ def numbers(facts: Facts, *, below: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whether_it_fits_is_what_its_whole_price_says(seed: int) -> None:
+def test_fitting_agrees_with_the_full_estimate(seed: int) -> None:
     facts, fixed = case(seed)
     for runtime in ("deepspeed", "dsengine"):
         space, whole = (open_space(facts, runtime, fixed) for _ in range(2))
@@ -211,7 +211,7 @@ def test_whether_it_fits_is_what_its_whole_price_says(seed: int) -> None:
             assert space.fitting(choice) == (priced if priced.verdict.fits else None)
 
 
-def test_whether_it_fits_is_known_at_the_first_memory_that_overflows(
+def test_fitting_stops_at_the_first_overflow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No run of a model that is far too large is replayed to its end."""
@@ -224,7 +224,7 @@ def test_whether_it_fits_is_known_at_the_first_memory_that_overflows(
     assert not any_fits(space)
 
 
-def test_an_iteration_is_recorded_no_further_than_it_is_replayed(
+def test_iteration_is_recorded_lazily(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cuts = list[int]()
@@ -248,7 +248,7 @@ def test_an_iteration_is_recorded_no_further_than_it_is_replayed(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_other_answers_of_fit_are_what_tune_chooses_there(seed: int) -> None:
+def test_fit_answers_agree_with_tune(seed: int) -> None:
     facts, _ = case(seed)
     for limit in limits(facts):
         if limit.value is None or limit.candidate is None or facts.training is None:
@@ -267,7 +267,7 @@ def test_the_other_answers_of_fit_are_what_tune_chooses_there(seed: int) -> None
 
 
 @pytest.mark.parametrize("count", ["2e6", "7e9", "1e12"])
-def test_a_model_known_by_its_count_is_laid_out_as_if_every_block_were_built(count: str) -> None:
+def test_counted_model_is_divided_like_a_built_one(count: str) -> None:
     found = parameter_count.model(count)
     assert found.architecture is not None
     whole = architectures.model_of("", found.architecture)

@@ -52,14 +52,14 @@ def opened(report: Path, script: str = "") -> str:
     return done.stdout
 
 
-def test_the_page_draws_a_bar_and_a_row_for_every_choice(tmp_path: Path) -> None:
+def test_page_draws_a_bar_and_a_row_per_option(tmp_path: Path) -> None:
     drawn = opened(tmp_path / "report.html")
     assert drawn.count('class="row"') == len(REPORT.options)
     assert drawn.count("<tr>") == len(REPORT.options) + 1
     assert "stage 3, optimizer + parameters to CPU" in drawn
 
 
-def test_the_verdict_and_what_mends_it_stand_at_the_head(tmp_path: Path) -> None:
+def test_verdict_and_remedies_are_at_the_top(tmp_path: Path) -> None:
     drawn = opened(tmp_path / "report.html")
     assert '<p id="verdict">Does not fit.</p>' in drawn
     brings = "recompute activations (5.0 GiB, step time x1.25):"
@@ -67,7 +67,7 @@ def test_the_verdict_and_what_mends_it_stand_at_the_head(tmp_path: Path) -> None
     assert f"<li>{brings}<ul><li>{written}</li></ul></li>" in drawn
 
 
-def test_a_bar_shows_all_that_must_fit(tmp_path: Path) -> None:
+def test_bar_shows_all_required_memory(tmp_path: Path) -> None:
     drawn = opened(tmp_path / "report.html")
     figures = re.findall(r'class="figure">([\d.]+) GiB', drawn)
     assert figures == [f"{each.device.needed_bytes / 2**30:.1f}" for each in REPORT.options]
@@ -76,7 +76,7 @@ def test_a_bar_shows_all_that_must_fit(tmp_path: Path) -> None:
         assert drawn.count(f'<i class="beside{number}"') == len(REPORT.options)
 
 
-def test_a_click_on_a_column_sorts_the_table_and_another_one_turns_it_round(tmp_path: Path) -> None:
+def test_clicking_a_column_sorts_and_reverses(tmp_path: Path) -> None:
     up = opened(tmp_path / "up.html", "document.querySelectorAll('th')[1].click();")
     down = opened(
         tmp_path / "down.html",
@@ -93,7 +93,7 @@ def sorted_peaks(drawn: str) -> list[str]:
     return list(dict.fromkeys(rows))
 
 
-def test_a_bar_says_its_formula_and_key_under_the_pointer(tmp_path: Path) -> None:
+def test_hovering_shows_formula_and_key(tmp_path: Path) -> None:
     move = "new MouseEvent('mousemove', {clientX: 10, clientY: 10})"
     drawn = opened(
         tmp_path / "report.html", f"document.querySelector('.stack i').dispatchEvent({move});"
@@ -110,7 +110,7 @@ def test_a_bar_says_its_formula_and_key_under_the_pointer(tmp_path: Path) -> Non
     assert f"key {widest.pointer}" in tip[1]
 
 
-def test_a_phase_button_redraws_the_bars_for_that_phase(tmp_path: Path) -> None:
+def test_phase_button_redraws_the_bars(tmp_path: Path) -> None:
     press = "[...document.querySelectorAll('#phases button')].find(b => b.textContent == 'init')"
     drawn = opened(tmp_path / "report.html", f"{press}.click();")
     figures = re.findall(r'class="figure">([\d.]+) GiB', drawn)

@@ -5,7 +5,7 @@ import json
 from cost import pinned
 
 
-def test_estimates_change_on_purpose_only() -> None:
+def test_estimates_equal_the_pinned_figures() -> None:
     """`PYTHONPATH=tests python -m cost.pinned` writes the file; say in the changelog why."""
     kept, now = json.loads(pinned.FILE.read_text()), json.loads(json.dumps(pinned.figures()))
     assert len(now) == 218

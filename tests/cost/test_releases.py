@@ -27,9 +27,7 @@ def bytes_of(option: Any, name: str) -> int:
 
 
 @pytest.mark.parametrize(("version", "factor"), [("0.3.16", 4.5), ("0.4.0", 1), ("0.19.8", 1)])
-def test_reduce_buckets_held_four_and_a_half_times_their_key_before_0_4(
-    version: str, factor: float
-) -> None:
+def test_reduce_bucket_is_4_5_times_its_key_before_0_4(version: str, factor: float) -> None:
     zero = {"overlap_comm": True, "reduce_bucket_size": 500_000_000}
     option = device(version, zero=zero)
     both = bytes_of(option, "reduce bucket") + bytes_of(option, "second reduce bucket")
@@ -47,7 +45,7 @@ def test_reduce_buckets_held_four_and_a_half_times_their_key_before_0_4(
         ("0.19.6", "fp16", 0),
     ],
 )
-def test_the_overflow_test_copied_the_largest_gradient(
+def test_overflow_test_copies_the_largest_gradient(
     version: str, half: str, bytes_per_element: int
 ) -> None:
     facts = gather(world_size=8, model="gpt2")
@@ -59,13 +57,13 @@ def test_the_overflow_test_copied_the_largest_gradient(
     assert overflow_bytes(Version.parse(version), numerics) == bytes_per_element
 
 
-def test_the_overflow_test_can_be_the_highest_moment_of_a_step() -> None:
+def test_overflow_test_can_be_the_peak_of_the_step() -> None:
     step = {v: device(v, zero={"reduce_bucket_size": 10**6}).device for v in ("0.14.5", "0.19.8")}
     more = step["0.14.5"].phase_bytes["step"] - step["0.19.8"].phase_bytes["step"]
     assert 0 < more <= 11 * LARGEST_MICRO_BATCH
 
 
-def test_page_locked_memory_is_the_default_from_0_19_5_on() -> None:
+def test_pin_memory_is_the_default_since_0_19_5() -> None:
     zero = {"offload_optimizer": {"device": "cpu"}}
     assert (
         device("0.19.4", zero=zero).host.pinned_bytes
@@ -73,7 +71,7 @@ def test_page_locked_memory_is_the_default_from_0_19_5_on() -> None:
     )
 
 
-def test_a_release_that_was_not_run_is_told_apart() -> None:
+def test_unmeasured_release_is_reported() -> None:
     assert not how_known(RUN[-1])
     assert "newer" in how_known(Version(0, 20, 0))
     assert "before and after" in how_known(Version(0, 17, 6))

@@ -104,9 +104,7 @@ CALLS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("name", "config"), CASES, ids=[name for name, _ in CASES])
-def test_what_a_remedy_promises_is_what_the_next_estimate_says(
-    name: str, config: dict[str, Any]
-) -> None:
+def test_applied_remedy_gives_the_promised_estimate(name: str, config: dict[str, Any]) -> None:
     runtime, document, changes = offered(name, config)
     kinds = {part.split(" ")[0] for change in changes for part in change.parts}
     assert {"micro", "recompute", "stage"} <= kinds
@@ -122,7 +120,7 @@ def test_what_a_remedy_promises_is_what_the_next_estimate_says(
         assert again.device.peak_bytes == change.option.device.peak_bytes, change.what
 
 
-def test_recomputation_is_spelled_as_its_program_takes_it() -> None:
+def test_recomputation_is_written_for_the_target_program() -> None:
     spelled, selectively = {}, {}
     for name, config in CASES:
         runtime, _, changes = offered(name, config)
@@ -141,20 +139,20 @@ def test_recomputation_is_spelled_as_its_program_takes_it() -> None:
     assert set(selectively.values()) == {SELECTIVELY_BY_THE_MODEL}
 
 
-def test_where_the_file_fixes_the_batch_the_trainer_needs_both_changed() -> None:
+def test_batch_in_file_is_changed_with_the_trainer_argument() -> None:
     edits = {"/train_micro_batch_size_per_gpu": 2}
     steps = runtime_of("transformers").instructions(edits, FIXED)
     assert [step.where for step in steps] == [ARGUMENTS, CONFIG]
     assert runtime_of("transformers").instructions(edits, OPEN) == steps[:1]
 
 
-def test_nothing_is_asked_for_that_stands_in_the_file() -> None:
+def test_remedy_omits_settings_already_in_the_file() -> None:
     edits = {"/zero_optimization/stage": 2, "/zero_optimization/reduce_bucket_size": 5}
     (step,) = runtime_of("deepspeed").instructions(edits, FIXED)
     assert step.text == "zero_optimization.reduce_bucket_size = 5"
 
 
-def test_a_batch_with_recomputation_is_offered_where_neither_alone_fits() -> None:
+def test_batch_with_recomputation_is_offered_if_needed() -> None:
     here = gather(**WORLD, sequence_length=32768, training_args=ARGS)
     settled = dsconfig.resolve(read(OPEN), here, runtime="transformers").effective
     assert settled is not None
@@ -182,7 +180,7 @@ def products() -> Iterator[list[int]]:
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_the_trainer_obeys_the_argument_and_the_model_the_call(tmp_path: Any) -> None:
+def test_trainer_and_model_recompute_as_told_by_the_remedy(tmp_path: Any) -> None:
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     tiny = transformers.LlamaConfig(
@@ -223,7 +221,7 @@ def test_the_trainer_obeys_the_argument_and_the_model_the_call(tmp_path: Any) ->
 
 
 @pytest.mark.live
-def test_deepspeed_reads_what_each_remedy_writes() -> None:
+def test_deepspeed_accepts_every_remedy() -> None:
     """The batch, the stage, the places and the buckets that the price was made of."""
     reader = pytest.importorskip("deepspeed.runtime.config")
     _, document, changes = offered("deepspeed", FIXED)
@@ -255,7 +253,7 @@ def test_deepspeed_reads_what_each_remedy_writes() -> None:
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
-def test_the_trainer_hands_deepspeed_what_each_remedy_says(tmp_path: Any) -> None:
+def test_trainer_passes_every_remedy_to_deepspeed(tmp_path: Any) -> None:
     """Its own arguments fill the file: the batch, the precision, and no contradiction."""
     transformers = pytest.importorskip("transformers")
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
@@ -279,7 +277,7 @@ def test_the_trainer_hands_deepspeed_what_each_remedy_says(tmp_path: Any) -> Non
         assert arguments.gradient_checkpointing is again, change.what
 
 
-def test_the_remedies_are_in_the_json_too(tmp_path: Any, capsys: Any, monkeypatch: Any) -> None:
+def test_remedies_are_in_the_json(tmp_path: Any, capsys: Any, monkeypatch: Any) -> None:
     from dsconfig.__main__ import main
 
     path = tmp_path / "ds.json"
@@ -299,7 +297,7 @@ def test_the_remedies_are_in_the_json_too(tmp_path: Any, capsys: Any, monkeypatc
     assert "bf16=True in TrainingArguments" in captured.err, "fp32 is never assumed in silence"
 
 
-def test_a_remedy_without_offload_takes_the_block_back() -> None:
+def test_remedy_without_offload_unsets_the_block() -> None:
     moved = {"offload_optimizer": {"device": "cpu"}}
     document = read({**FIXED, "zero_optimization": {"stage": 3, **moved}})
     here = gather(**WORLD, sequence_length=512, host_memory="100GiB")

@@ -21,7 +21,7 @@ def wrong(cases: Iterator[Case]) -> list[Case]:
     return [case for case in cases if not case.agrees]
 
 
-def test_deepspeeds_own_estimator_is_equal_to_the_byte_and_to_the_letter() -> None:
+def test_deepspeeds_own_estimator_is_reproduced_exactly() -> None:
     assert not wrong(replays.deepspeed_estimator.replay(ORACLES / "deepspeed_estimator.json"))
 
 
@@ -40,7 +40,7 @@ def test_live_bytes_of_recorded_runs_are_within_two_percent() -> None:
     assert median(live_errors(path)) <= 0.007
 
 
-def test_live_bytes_of_our_own_recordings_are_within_two_percent() -> None:
+def test_live_bytes_of_further_recordings_are_within_two_percent() -> None:
     """Accumulation, fp32, prefetch, reuse and persistence beyond the recorded runs."""
     path = ORACLES / "deepspeed_live_bytes_more.json"
     assert not wrong(replays.deepspeed_live_bytes.replay(path))
@@ -53,7 +53,7 @@ def test_live_bytes_of_earlier_releases_are_within_two_percent() -> None:
     assert {run["deepspeed"] for run in json.loads(path.read_text())["runs"]} == set(map(str, RUN))
 
 
-def test_live_bytes_of_device_and_host_together_where_states_are_moved_or_held_twice() -> None:
+def test_live_bytes_of_device_and_host_with_offload_or_hpz() -> None:
     """Offloading and hpZ; what NVMe keeps in main memory, when it keeps most."""
     for run in json.loads((ORACLES / "deepspeed_live_bytes_offload.json").read_text())["runs"]:
         option = replays.deepspeed_live_bytes.option_of(run)
@@ -74,7 +74,7 @@ def test_live_bytes_of_device_and_host_together_where_states_are_moved_or_held_t
             assert expected == pytest.approx(run[field], rel=0.02), (run["name"], field)
 
 
-def test_what_a_gradient_holds_on_its_way_to_the_host_is_what_was_recorded() -> None:
+def test_offloaded_gradient_equals_the_recording() -> None:
     """The highest moment of backward above its end, where nothing else takes part."""
     for run in json.loads((ORACLES / "deepspeed_live_bytes_offload.json").read_text())["runs"]:
         if run["name"] in ("z1_off", "z2_off", "z2_off_gas3", "z3_off", "z3_off_params"):
@@ -101,7 +101,7 @@ def test_published_peaks() -> None:
     assert median(errors) <= 0.10
 
 
-def test_the_page_shows_every_published_figure_beside_todays_estimate() -> None:
+def test_page_compares_every_published_figure() -> None:
     page = (Path(__file__).parents[2] / "docs" / "internals" / "memory-validation.md").read_text()
     for row in json.loads((ORACLES / "measured_peaks.json").read_text())["rows"]:
         if row["kind"] == "measurement" and row["usable"]:

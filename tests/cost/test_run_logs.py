@@ -31,7 +31,7 @@ PEAKS: dict[str, dict[str, float]] = {
 
 
 @pytest.mark.parametrize("name", PEAKS)
-def test_peaks_stand_in_the_phase_that_they_are_of(name: str) -> None:
+def test_log_peaks_are_assigned_to_phases(name: str) -> None:
     log = run_log.from_path(LOGS / f"{name}.log")
     for phase in ("init", "forward", "backward", "step"):
         peak, expected = log.peak(phase), PEAKS[name].get(phase)
@@ -39,7 +39,7 @@ def test_peaks_stand_in_the_phase_that_they_are_of(name: str) -> None:
         assert expected is None or peak == int(expected * GIB)
 
 
-def test_every_log_has_its_source_and_something_that_is_read() -> None:
+def test_every_log_has_a_source_and_readings() -> None:
     logs = sorted(LOGS.glob("*.log"))
     assert len(logs) >= 10
     for path in logs:
@@ -47,7 +47,7 @@ def test_every_log_has_its_source_and_something_that_is_read() -> None:
         assert run_log.from_path(path).found
 
 
-def test_an_average_and_not_the_rate_of_the_last_pass_is_the_throughput() -> None:
+def test_throughput_is_the_average() -> None:
     log = run_log.from_path(LOGS / "engine_breakdown.log")
     assert log.samples_per_second == pytest.approx(3.0103234)
     old = run_log.from_path(LOGS / "config_and_rate.log")
@@ -55,7 +55,7 @@ def test_an_average_and_not_the_rate_of_the_last_pass_is_the_throughput() -> Non
     assert old.peak_allocated == int(9.02 * GIB)
 
 
-def test_the_config_that_deepspeed_dumps_is_read() -> None:
+def test_dumped_config_is_read() -> None:
     config = run_log.from_path(LOGS / "config_and_rate.log").config
     assert config is not None and config["train_micro_batch_size_per_gpu"] == 128
 
@@ -65,7 +65,7 @@ def test_release_and_ranks_are_read() -> None:
     assert (log.release, log.world_size) == ("0.16.1", 2)
 
 
-def test_both_wordings_of_a_lack_of_memory_are_read() -> None:
+def test_both_out_of_memory_messages_are_read() -> None:
     old = run_log.from_path(LOGS / "old_lack_of_memory.log").out_of_memory
     new = run_log.from_path(LOGS / "lack_in_backward.log").out_of_memory
     assert old is not None and new is not None
@@ -75,7 +75,7 @@ def test_both_wordings_of_a_lack_of_memory_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "root:x:0:0:root:/root:/bin/bash", "epoch 3 loss 0.2"])
-def test_a_foreign_log_is_said_to_be_one(text: str, tmp_path: Path) -> None:
+def test_unrecognized_log_is_reported(text: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(text)
     with pytest.raises(FactError, match="holds no line that is known"):
@@ -104,7 +104,7 @@ def printed(caption: str, allocated: float, peak: float, reserved: float) -> str
     )
 
 
-def test_margin_and_step_are_fitted_where_the_states_agree() -> None:
+def test_overhead_and_step_are_fitted_if_states_agree() -> None:
     expected = option()
     rest = expected.device.end_bytes
     text = printed("After initializing ZeRO optimizer", *[rest[Phase.INIT] / GIB] * 3)
@@ -114,17 +114,17 @@ def test_margin_and_step_are_fitted_where_the_states_agree() -> None:
     assert not found.is_foreign
     assert fitted["allocator overhead"] == pytest.approx(1.15)
     assert expected.step is not None
-    assert fitted["time of a step"] == pytest.approx(2.0 / expected.step.seconds)
+    assert fitted["step time"] == pytest.approx(2.0 / expected.step.seconds)
 
 
-def test_nothing_is_fitted_to_the_log_of_another_run() -> None:
+def test_nothing_is_fitted_to_a_different_run() -> None:
     text = printed("After initializing ZeRO optimizer", 60.0, 61.0, 62.0)
     found = compare(run_log.from_text(text + printed("Engine before step", 9, 9, 9)), option(), 8)
     assert found.is_foreign and not found.fitted
     assert [each.what for each in found.figures][:2] == ["peak in init", "after init"]
 
 
-def test_the_phase_that_failed_is_named_beside_what_was_expected_of_it() -> None:
+def test_failed_phase_is_compared_with_the_prediction() -> None:
     log = run_log.from_path(LOGS / "lack_in_backward.log")
     said = compare(log, option(), 8).failed
     assert "out of memory in backward" in said and "0.22 GiB more" in said
@@ -160,7 +160,7 @@ def test_estimate_and_doctor_read_a_log(tmp_path: Path) -> None:
         "json = " + '{"a":' * 100_000,
     ],
 )
-def test_a_line_that_is_not_what_it_looks_like_is_passed_over(line: str) -> None:
+def test_misleading_line_is_ignored(line: str) -> None:
     log = run_log.from_text(f"{line}\nDeepSpeed info: version=0.16.4\n")
     assert log.release == "0.16.4"
     assert log.config is None and log.world_size is None and log.out_of_memory is None

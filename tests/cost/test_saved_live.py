@@ -163,7 +163,7 @@ def test_a_layer_keeps_what_transformers_keeps(
 @pytest.mark.parametrize(
     "family", ["gpt_oss", "glm4", "glm4_moe", "qwen2_moe", "llama4_text", "gemma4_text"]
 )
-def test_a_layer_of_other_families_is_within_five_percent(
+def test_layers_of_other_families_are_within_five_percent(
     build: Callable[..., Any], family: str, width: int
 ) -> None:
     """Category of a head that is not rotated, and tables of routing, are not counted."""
@@ -207,7 +207,7 @@ HYBRIDS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_a_layer_of_a_hybrid_keeps_what_its_kind_keeps(
+def test_hybrid_layers_keep_what_their_kind_keeps(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Those that transformers runs by its own code on every device; 256 tokens fill the block of
@@ -272,7 +272,7 @@ def adapted(model: Any, targets: Sequence[str], dropout: float) -> Any:
         ("qwen3", ("q_proj", "k_proj", "v_proj", "o_proj"), 0.0),
     ],
 )
-def test_a_layer_with_adapters_keeps_what_they_need(
+def test_layer_with_adapters_keeps_what_transformers_keeps(
     build: Callable[..., Any], family: str, targets: Sequence[str], dropout: float, width: int
 ) -> None:
     import dsengine
@@ -289,7 +289,7 @@ def test_a_layer_with_adapters_keeps_what_they_need(
 
 
 @pytest.mark.parametrize("width", [2, 4])
-def test_the_plain_loss_holds_what_transformers_holds(
+def test_plain_loss_holds_what_transformers_holds(
     build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     """Logits of a large vocabulary, against which the rest of the model is little."""

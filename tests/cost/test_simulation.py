@@ -125,7 +125,7 @@ TINY = hf_config.model(
         "SGD",
     ],
 )
-def test_a_dry_run_agrees_on_what_an_update_of_torchs_needs(
+def test_a_dry_run_agrees_on_torch_optimizer_temporaries(
     kind: str, foreach: bool, decay: float
 ) -> None:
     facts = gather(world_size=4, model=TINY)
@@ -168,7 +168,7 @@ PARAMETERS_TOO = {"offload_optimizer": OFFLOADED, "offload_param": OFFLOADED}
         (3, "bf16", 1, 2, {"offload_param": OFFLOADED}),
     ],
 )
-def test_a_dry_run_tells_device_and_main_memory_apart(
+def test_a_dry_run_separates_device_and_host_memory(
     stage: int, precision: str, accumulation: int, ranks: int, zero: dict[str, Any]
 ) -> None:
     facts = gather(world_size=ranks, model=SMALL)
@@ -190,9 +190,7 @@ def test_a_dry_run_tells_device_and_main_memory_apart(
     ids=["here", "offloaded", "parameters too"],
 )
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_a_dry_run_agrees_where_adapters_alone_are_trained(
-    stage: int, zero: dict[str, Any], ranks: int
-) -> None:
+def test_a_dry_run_agrees_on_adapters(stage: int, zero: dict[str, Any], ranks: int) -> None:
     if stage < {0: 0, 1: 1, 2: 3}[len(zero)]:
         pytest.skip("nothing is offloaded below stage 1, and no parameters below stage 3")
     facts = replace(gather(world_size=ranks), model=dsengine.describe(frozen_jobs.Adapted()))
@@ -288,7 +286,7 @@ class Tabled(torch.nn.Module):
         return self.weigh(hidden + self.table[:8]).square().mean()
 
 
-def test_a_view_of_what_a_model_was_built_with_is_nothing_new() -> None:
+def test_views_of_model_tensors_are_not_counted_again() -> None:
     facts = replace(gather(world_size=4), model=dsengine.describe(Tabled(8)))
     plan = dsconfig.plan(dsconfig.resolve(config(1, "fp32"), facts), facts)
     few, many = (
@@ -324,7 +322,7 @@ FILED = {"device": "nvme", "nvme_path": "/nowhere"}
         ("bf16", 2, {"offload_optimizer": OFFLOADED, "offload_param": FILED | {"max_in_cpu": 0}}),
     ],
 )
-def test_a_dry_run_tells_what_is_in_files_and_writes_none(
+def test_a_dry_run_reports_file_bytes_without_writing(
     precision: str, ranks: int, zero: dict[str, Any]
 ) -> None:
     facts = gather(world_size=ranks, model=SMALL)
@@ -349,7 +347,7 @@ def test_a_dry_run_on_the_cpu_has_no_files() -> None:
         dsengine.simulate(plan, "gpt2", device="cpu")
 
 
-def test_a_model_built_in_main_memory_is_counted_there_only_where_that_is_the_device() -> None:
+def test_built_model_is_counted_in_host_memory_only_on_cpu() -> None:
     peaks: dict[str, int] = {}
     for device in ("cpu", "h100"):
         facts = gather(world_size=8, model=SMALL, device=device)

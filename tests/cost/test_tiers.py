@@ -90,7 +90,7 @@ def test_scratch_on_the_device_holds_the_largest_tensor(stage: int) -> None:
     assert found["offload scratch"] == EMBEDDING * 2
 
 
-def test_part_of_the_states_in_main_memory(parameters: int) -> None:
+def test_ratio_keeps_part_of_the_states_on_the_device(parameters: int) -> None:
     found = bytes_of(option({"stage": 3, "offload_optimizer": {**CPU, "ratio": 0.5}}).host)
     assert found["master weights"] == pytest.approx(2 * parameters, rel=1e-6)
     assert found["optimizer state"] == pytest.approx(4 * parameters, rel=1e-6)

@@ -26,7 +26,9 @@ def make(line: Timeline, found: list[Event]) -> None:
 
 
 @given(st.lists(st.tuples(events, st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=6))
-def test_a_replay_of_stretches_is_the_same_run(turns: list[tuple[list[Event], int, int]]) -> None:
+def test_replayed_segments_equal_the_original_run(
+    turns: list[tuple[list[Event], int, int]],
+) -> None:
     recorder = Recorder()
     recorded = []
     for segment, _, _ in turns:

@@ -43,13 +43,13 @@ def test_leaves_outside_blocks_merge_up_to_the_cap() -> None:
     assert modules(units(tree(*leaves), 800)) == [("a", "b"), ("c",)]
 
 
-def test_leaves_on_both_sides_of_the_stack_stay_apart() -> None:
+def test_leaves_before_and_after_the_stack_are_not_merged() -> None:
     stack = ModuleFact("h", "ModuleList", children=(block("h.0", linear("h.0.up", 8, 8)),))
     found = units(tree(linear("embed", 4, 4), stack, linear("head", 4, 4)), CAP)
     assert modules(found) == [("embed",), ("h.0",), ("head",)]
 
 
-def test_a_leaf_above_the_cap_inside_a_block_comes_before_its_block() -> None:
+def test_large_leaf_comes_before_its_block() -> None:
     inside = block("h.0", linear("h.0.q", 4, 4), linear("h.0.up", 64, 64))
     found = units(tree(ModuleFact("h", "ModuleList", children=(inside,))), CAP)
     assert modules(found) == [("h.0.up",), ("h.0",)]
@@ -64,7 +64,7 @@ def test_tied_weights_share_a_unit_and_are_counted_once() -> None:
     assert found[0].elements == 36
 
 
-def test_a_leaf_tied_into_a_later_block_is_sharded_before_the_block_it_stands_in() -> None:
+def test_tied_leaf_is_sharded_before_its_block() -> None:
     blocks = tuple(
         block(f"h.{i}", linear(f"h.{i}.big", 64, 64, "shared"), linear(f"h.{i}.q", 4, 4))
         for i in range(2)
@@ -73,14 +73,14 @@ def test_a_leaf_tied_into_a_later_block_is_sharded_before_the_block_it_stands_in
     assert modules(found) == [("h.0.big", "h.1.big"), ("h.0",), ("h.1",)]
 
 
-def test_parameters_of_uncalled_containers_go_to_the_module_that_uses_them() -> None:
+def test_uncalled_container_parameters_go_to_the_called_parent() -> None:
     listed = ModuleFact("prompts", "ParameterList", (TensorFact("0", (5,)),))
     found = units(tree(linear("a", 4, 4), listed), CAP)
     assert modules(found) == [("a",), ("",)]
     assert found[1].parameters == ("prompts.0",)
 
 
-def test_multihead_attention_is_never_taken_apart() -> None:
+def test_multihead_attention_is_not_split() -> None:
     attention = ModuleFact(
         "attn",
         "MultiheadAttention",
@@ -90,7 +90,7 @@ def test_multihead_attention_is_never_taken_apart() -> None:
     assert modules(units(tree(attention), CAP)) == [("attn",)]
 
 
-def test_own_parameters_of_the_root_are_its_unit_and_come_last() -> None:
+def test_root_parameters_are_the_last_unit() -> None:
     found = units(tree(linear("a", 4, 4), own=(TensorFact("cls", (7,)),)), CAP)
     assert modules(found) == [("a",), ("",)]
 
@@ -116,6 +116,6 @@ def test_the_cap_is_a_quarter_of_a_small_model_and_the_bucket_of_a_large_one() -
     assert cap_of(Zero(stage=3, max_live_parameters=2_000_000), large) == 262_144_000
 
 
-def test_a_cap_below_one_is_refused() -> None:
+def test_cap_below_one_is_rejected() -> None:
     with pytest.raises(ValueError, match="positive"):
         units(tree(linear("a", 4, 4)), 0)

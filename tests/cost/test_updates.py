@@ -46,7 +46,7 @@ def held(name: str, given: dict[str, Any], *, foreach: bool, tensors: int = 1) -
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("name", "given"), CHOSEN)
-def test_a_flat_partition_is_a_list_of_one_on_a_card(name: str, given: dict[str, Any]) -> None:
+def test_flat_partition_is_a_list_of_one_on_cuda(name: str, given: dict[str, Any]) -> None:
     kind = Named(type=name, params={**given, "torch_adam": True})
     cost = optimizer_cost(kind)
     told = cost.temporaries(ELEMENTS, ELEMENTS, on_cpu=False)
@@ -55,14 +55,14 @@ def test_a_flat_partition_is_a_list_of_one_on_a_card(name: str, given: dict[str,
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("name", "given"), CHOSEN)
-def test_the_table_has_what_torch_holds_without_lists(name: str, given: dict[str, Any]) -> None:
+def test_table_matches_torch_without_foreach(name: str, given: dict[str, Any]) -> None:
     scratch = OPTIMIZER_CLASSES[f"torch.{name}"].scratch.given(given)
     assert scratch.alone == held(name, given, foreach=False)
     assert scratch.loops == held(name, given, foreach=False, tensors=3)
 
 
 @pytest.mark.torch
-def test_torch_has_lists_on_cuda_and_none_on_a_cpu() -> None:
+def test_foreach_is_the_default_only_on_cuda() -> None:
     from torch.optim.optimizer import _default_to_fused_or_foreach
     from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 
@@ -71,26 +71,26 @@ def test_torch_has_lists_on_cuda_and_none_on_a_cpu() -> None:
     assert "cuda" in _get_foreach_kernels_supported_devices()
 
 
-def test_lists_are_whole_at_stage_0_and_flat_partitions_above() -> None:
+def test_foreach_updates_all_tensors_at_stage_0_and_flat_partitions_above() -> None:
     cost = optimizer_cost(Named(type="AdamW", params={"torch_adam": True}))
     assert cost.temporaries(1000, 10, on_cpu=False) == 1000
     assert cost.temporaries(1000, 10, on_cpu=True) == 2 * 10
 
 
 @pytest.mark.parametrize("given", [{"foreach": False}, {"differentiable": True}])
-def test_parameters_may_choose_one_tensor_after_the_other(given: dict[str, Any]) -> None:
+def test_foreach_can_be_disabled(given: dict[str, Any]) -> None:
     cost = optimizer_cost(Named(type="AdamW", params={"torch_adam": True, **given}))
     assert cost.temporaries(1000, 10, on_cpu=False) == 2 * 10
 
 
 @pytest.mark.parametrize("name", ["AdamW", "torch.optim.AdamW"])
-def test_an_adamw_that_a_script_passes_is_torchs(name: str) -> None:
+def test_client_adamw_is_torchs(name: str) -> None:
     cost = optimizer_cost(None, name)
     assert not cost.fused
     assert cost.temporaries(1000, 1000, on_cpu=False) == 1000
 
 
-def test_where_nobody_names_an_optimizer_it_is_deepspeeds() -> None:
+def test_default_optimizer_is_deepspeeds() -> None:
     cost = optimizer_cost(None)
     assert cost.fused and cost.temporaries(1000, 1000, on_cpu=False) == 0
 
@@ -98,7 +98,7 @@ def test_where_nobody_names_an_optimizer_it_is_deepspeeds() -> None:
 @pytest.mark.live
 @pytest.mark.parametrize("width", [2, 4])
 @pytest.mark.parametrize("shape", [(512, 512), (600, 512), (1024, 512), (512, 2048), (4096, 512)])
-def test_muons_iteration_holds_what_deepspeeds_holds(
+def test_newton_schulz_equals_deepspeed(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], width: int
 ) -> None:
     """As it is written, without torch.compile around it, in the 16 bits that every GPU has."""
@@ -119,7 +119,7 @@ def test_muons_iteration_holds_what_deepspeeds_holds(
     assert live.peaks["update"] == pytest.approx(newton_schulz_bytes(shape, width), rel=1e-3)
 
 
-def test_muon_holds_its_updates_beside_the_gradients() -> None:
+def test_muon_holds_updates_and_gradients() -> None:
     from cost.test_branches import held, priced
 
     for stage in (1, 2, 3):
@@ -130,7 +130,7 @@ def test_muon_holds_its_updates_beside_the_gradients() -> None:
 
 
 @pytest.mark.live
-def test_what_muon_leaves_to_adam_holds_four_tensors_at_once(
+def test_muons_adam_part_has_four_temporaries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
@@ -147,7 +147,7 @@ def test_what_muon_leaves_to_adam_holds_four_tensors_at_once(
     assert live.peaks["update"] == 4 * cost.temporaries_below(ELEMENTS)
 
 
-def test_offloaded_muon_needs_main_memory_for_its_adams_part() -> None:
+def test_offloaded_muon_needs_host_memory_for_its_adam_part() -> None:
     from cost.test_branches import priced
 
     more = {"optimizer": {"type": "Muon", "params": {"lr": 1e-3}}}
