@@ -32,12 +32,12 @@ from dsconfig.cost.estimate import Estimate, Option, TierMemory
 from dsconfig.cost.estimator import estimate_if_fits, estimate_option, fits_on, inputs_of
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts.facts import Facts
-from dsconfig.lazily import lazily
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import in_gib, size
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective, Tier
 
-with lazily():
+with lazy_imports():
     from dsconfig.facts import catalogue
 
 
