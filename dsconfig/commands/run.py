@@ -41,7 +41,7 @@ PLACEHOLDERS = {"{config}": "resolved.json", "{plan}": "plan.json"}
 """Words among the script's arguments that become the path of a file."""
 
 INSTALL = "pip install 'dsconfig-zero[engine]'"
-LAUNCHER = "dsengine.starting"
+LAUNCHER = "dsengine.torchrun_launcher"
 """torchrun, with its own words apart."""
 
 
@@ -121,13 +121,13 @@ def run(
     else:
         said = f"dsconfig run: node {place.rank} of {place.nodes}, by the plan of node 0"
     typer.echo(text_table.fitted(said), err=True)
-    meeting = place and {
+    rendezvous = place and {
         **place._asdict(),
-        "least": wanted.least or place.nodes,
+        "min_nodes": wanted.least or place.nodes,
         "fingerprint": places.fingerprint(file, program),
         "seconds": where.join_timeout,
         "ranks": wanted.gpus,
-        "cards": len(machine.cards_here()),
+        "gpus": len(machine.cards_here()),
     }
     if engine is not None:
         program = ["-m", RUNS[engine], *program]
@@ -135,7 +135,7 @@ def run(
         program = [f"--local-addr={where.local_addr}", *program]
     program = [f"--max-restarts={where.max_restarts}", *program]
     known = watching.Expected(ranks=0) if made is None else expected(made, facts)
-    raise typer.Exit(_train(made, program, known, grace, meeting))
+    raise typer.Exit(_train(made, program, known, grace, rendezvous))
 
 
 def _job(
@@ -196,7 +196,7 @@ def _train(
     program: list[str],
     known: "watching.Expected",
     grace: int,
-    meeting: "Mapping[str, object] | None",
+    rendezvous: "Mapping[str, object] | None",
 ) -> int:
     """Start this node's ranks, and stay with them until they end; return the exit code."""
     with TemporaryDirectory(prefix="dsconfig-") as folder:
@@ -204,7 +204,7 @@ def _train(
         descriptor, name = mkstemp(prefix="dsconfig-run-", suffix=".log")
         os.close(descriptor)
         stopping.adopt_orphans()
-        job = launch(made, program, events, Path(name), grace, meeting)
+        job = launch(made, program, events, Path(name), grace, rendezvous)
         return display(job, events, Path(name), known)
 
 
@@ -315,10 +315,10 @@ def launch(
     events: Path,
     log: Path,
     grace: int,
-    meeting: "Mapping[str, object] | None" = None,
+    rendezvous: "Mapping[str, object] | None" = None,
 ) -> "subprocess.Popen[bytes]":
     """Start this node's ranks under torchrun, whose own words go to ``log``. The plan lies beside
-    ``events`` while they run; ranks have ``grace`` seconds to end after a signal. ``meeting`` is
+    ``events`` while they run; ranks have ``grace`` seconds to end after a signal. ``rendezvous`` is
     that of several nodes; without a plan it comes from there.
     """
     files = {word: events.parent / name for word, name in PLACEHOLDERS.items()}
@@ -326,11 +326,11 @@ def launch(
     if made is not None:
         files["{plan}"].write_text(made.to_json())
         files["{config}"].write_text(json.dumps(made.effective.config, indent=2))
-        words = [f"--nproc-per-node={made.mesh.world_size // made.nodes}"] if not meeting else []
+        words = [f"--nproc-per-node={made.mesh.world_size // made.nodes}"] if not rendezvous else []
     told = ""
-    if meeting is not None:
+    if rendezvous is not None:
         paths = {"plan": str(files["{plan}"]), "config": str(files["{config}"])}
-        told = json.dumps({**meeting, **paths})
+        told = json.dumps({**rendezvous, **paths})
     for word, path in files.items():
         script = [each.replace(word, str(path)) for each in script]
     command = [sys.executable, "-m", LAUNCHER, str(log), told]
@@ -343,11 +343,11 @@ def launch(
     }
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment.pop(launch_env.ELASTIC, None)  # that of a run around this one
-    if meeting is not None:
+    if rendezvous is not None:
         # Nodes count restarts each for itself, and look for the others under that number in a
         # store they share. One of its own for every round knows no number, and nothing old.
         environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        if meeting["least"] != meeting["nodes"]:
+        if rendezvous["min_nodes"] != rendezvous["nodes"]:
             environment[launch_env.ELASTIC] = "1"
     return subprocess.Popen(
         [*command, *words, *script],

@@ -5,7 +5,7 @@ terminal's group, reaches none of them. The first signal goes on to the launcher
 the ranks, waits as long as they have (``--grace``) and kills what is left; a second one kills the
 launcher. Ranks that have lost their launcher, however that ended, become children of this process,
 which kills them when it ends. When this process itself is killed, the kernel tells the launcher
-(``dsengine.starting``).
+(``dsengine.torchrun_launcher``).
 """
 
 import ctypes

@@ -1,10 +1,10 @@
 """ZeRO training on PyTorch's distributed stack, from a ds_config.
 
-Has the names that training scripts use of ``deepspeed``:
+Provides the names of ``deepspeed`` that training scripts use:
 
     engine, optimizer, loader, scheduler = dsengine.initialize(model=model, config="ds.json")
 
-Names are loaded on first use, so that ``import dsengine`` does not wait for torch.
+Names are imported on first use, so that ``import dsengine`` does not import torch.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dsconfig
 from dsengine.deepspeed.importing import install, module_of
 from dsengine.deepspeed.refusals import missing
-from dsengine.loading import uncollected
+from dsengine.loading import gc_disabled
 
 if TYPE_CHECKING:
     from dsengine.checkpoints import CheckpointError
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from dsengine.simulation.dry_run import simulate
 
 DEEPSPEED = "0.19.8"
-"""The release whose interface this is."""
+"""The DeepSpeed release whose interface this package implements."""
 __version__ = f"{DEEPSPEED}+dsengine.{dsconfig.__version__}"
-"""What a script that compares releases has to see, and after the plus sign our own."""
+"""DeepSpeed's release, for scripts that compare it, and our own after the plus sign."""
 __version_major__, __version_minor__, __version_patch__ = map(int, DEEPSPEED.split("."))
 __git_hash__ = __git_branch__ = None
 
-_HOMES = {
+_MODULES = {
     "CheckpointError": "checkpoints",
     "DeepSpeedConfig": "deepspeed.runtime.config",
     "DeepSpeedConfigError": "loop.planning",
@@ -77,15 +77,15 @@ _HOMES = {
     "simulate": "simulation.dry_run",
     "version": "deepspeed.git_version_info",
 }
-"""By name, the module below ``dsengine`` that has it."""
-_OTHER_NAMES = {"DeepSpeedEngine": "Engine"}
+"""By name, the submodule of ``dsengine`` that defines it."""
+_ALIASES = {"DeepSpeedEngine": "Engine"}
 
 
 def __getattr__(name: str) -> Any:
-    own = _OTHER_NAMES.get(name, name)
-    if own in _HOMES:
-        with uncollected():
-            value = getattr(import_module(f"dsengine.{_HOMES[own]}"), own)
+    target = _ALIASES.get(name, name)
+    if target in _MODULES:
+        with gc_disabled():
+            value = getattr(import_module(f"dsengine.{_MODULES[target]}"), target)
     elif name in __all__ and module_of(name):
         value = import_module(f"dsengine.{name}")
     else:

@@ -1,14 +1,14 @@
-"""Let dsengine stand in for DeepSpeed: from here on ``import deepspeed`` gives ``dsengine``.
+"""Replace DeepSpeed in this process: ``import deepspeed`` then imports ``dsengine``.
 
     import dsengine.as_deepspeed                            # the first line of a script, or
-    python -m dsengine.as_deepspeed train.py                # scripts as they are
+    python -m dsengine.as_deepspeed train.py                # an unchanged script
     torchrun --nproc-per-node 8 -m dsengine.as_deepspeed train.py --deepspeed ds.json
     accelerate launch -m dsengine.as_deepspeed train.py
     python -m dsengine.as_deepspeed -m some.module          # modules too
 
-Every ``deepspeed.x`` is then the object that ``dsengine.x`` is. Programs that ask whether DeepSpeed
-is installed, and in which release, are answered by metadata that names dsengine. Nothing is written
-to disk: the act holds for this process. Raises ImportError where it comes too late.
+Every ``deepspeed.x`` is then the same object as ``dsengine.x``. Programs that check whether and in
+which release DeepSpeed is installed find metadata that names dsengine. Nothing is written to disk.
+Raises ImportError if DeepSpeed has already been imported.
 """
 
 import sys

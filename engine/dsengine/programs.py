@@ -1,4 +1,4 @@
-"""Programs as ``python`` runs them, in this process."""
+"""Run a script or module in this process, as ``python`` would."""
 
 import runpy
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def run_program(arguments: list[str], own_name: str) -> None:
-    """Run a script, or a module behind ``-m``. Exits 2 with the usage of ``own_name`` without."""
+    """Run a script, or a module after ``-m``. Without either, print the usage and exit with 2."""
     is_module = arguments[:1] == ["-m"]
     program = arguments[1:] if is_module else arguments
     if not program or program[0].startswith("-"):

@@ -36,7 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from dsengine.loading import uncollected
+from dsengine.loading import gc_disabled
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -47,7 +47,7 @@ _torch = cast(Any, torch)
 def load_compiler() -> None:
     """Import what every optimizer of torch imports when it is first used (``torch._dynamo``)."""
     if "torch._dynamo" not in sys.modules:
-        with uncollected():
+        with gc_disabled():
             import torch._dynamo as _  # noqa: F401
 
 

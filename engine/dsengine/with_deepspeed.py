@@ -1,8 +1,8 @@
-"""Run a script on the DeepSpeed that is installed, and tell who started it what becomes of it.
+"""Run a script on the installed DeepSpeed and report its progress as events.
 
-``dsconfig run --engine deepspeed`` starts its ranks so: ``python -m dsengine.with_deepspeed
-train.py``. Nothing that the script does is changed; of each engine that ``deepspeed.initialize``
-returns, rank 0 tells the steps with their losses, and in the end how much memory it has held.
+``dsconfig run --engine deepspeed`` starts ranks with ``python -m dsengine.with_deepspeed
+train.py``. The script itself runs unchanged. For each engine that ``deepspeed.initialize``
+returns, rank 0 reports steps with their losses, and peak memory at the end.
 """
 
 import functools
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dsengine.communication.ending import end_in_order
+from dsengine.communication.gloo_exit import wait_for_gloo_at_exit
 from dsengine.observation.events import (
     BETWEEN_STEPS,
     End,
@@ -26,13 +26,13 @@ from dsengine.programs import run_program
 
 
 class _Steps:
-    """The steps of one engine of DeepSpeed's, seen from outside."""
+    """Wraps one DeepSpeed engine to report its steps."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._steps = 0
-        """Since the last one that was told."""
-        self._has_told = False
+        """Since the last reported step."""
+        self._has_reported = False
         self._since = time.perf_counter()
         self._losses: list[Tensor] = []
         self._backward, engine.backward = engine.backward, self.backward
@@ -41,22 +41,22 @@ class _Steps:
         self._end = End(engine)
 
     def backward(self, *arguments: Any, **named: Any) -> Any:
-        """What it returns is the share of one micro batch in the loss of its step."""
+        """Run backward; its result is this micro batch's share of the step's loss."""
         result = self._backward(*arguments, **named)
         if isinstance(result, Tensor):
             self._losses.append(result.detach().float().mean())
         return result
 
     def step(self, *arguments: Any, **named: Any) -> Any:
-        before = self._engine.global_steps  # a load sets it
+        before = self._engine.global_steps  # loading a checkpoint changes it
         result = self._step(*arguments, **named)
         done, now = self._engine.global_steps, time.perf_counter()
-        if done == before:  # within a window
+        if done == before:  # not at a gradient accumulation boundary
             return result
         self._end.step = done
         self._steps += 1
         losses, self._losses = self._losses, []
-        if not self._has_told or now - self._since > BETWEEN_STEPS:
+        if not self._has_reported or now - self._since > BETWEEN_STEPS:
             seconds = (now - self._since) / self._steps
             rates = self._engine.get_lr() if self._engine.optimizer is not None else []
             rate = float(rates[0]) if rates else None
@@ -68,21 +68,21 @@ class _Steps:
                 lr=rate,
                 memory=held_bytes(self._engine.device),
             )
-            self._has_told, self._since, self._steps = True, now, 0
+            self._has_reported, self._since, self._steps = True, now, 0
         return result
 
 
 def watch() -> None:
-    """From now on, tell of every engine that ``deepspeed.initialize`` returns."""
-    end_in_order()
+    """Report on every engine that ``deepspeed.initialize`` returns from now on."""
+    wait_for_gloo_at_exit()
     deepspeed: Any = importlib.import_module("deepspeed")
     original = deepspeed.initialize
 
     @functools.wraps(original)
     def initialize(*arguments: Any, **named: Any) -> Any:
-        made = original(*arguments, **named)
-        _Steps(made[0])
-        return made
+        result = original(*arguments, **named)
+        _Steps(result[0])
+        return result
 
     deepspeed.initialize = initialize
     emit_failures()

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 import dsengine
 from dsconfig import block_values
 from dsengine.checkpoints import checkpointer
-from dsengine.communication.devices import device_for, settle_device
+from dsengine.communication.devices import device_for, select_device
 from dsengine.observation import progress
 from dsengine.observation.flops import FlopsProfile
 from dsengine.optimizers import build_optimizer, rebind
@@ -91,7 +91,7 @@ def test_a_rank_takes_its_own_gpu_unless_the_script_has_chosen(
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", str(RANK))
     cuda = Cuda(monkeypatch, current, count)
-    settle_device()
+    select_device()
     assert cuda.chosen == chosen
 
 
@@ -101,7 +101,7 @@ def test_a_process_group_that_is_bound_to_a_gpu_decides(
     cuda = Cuda(monkeypatch)
     bound = torch.device("cuda", 6)
     monkeypatch.setattr(dist.ProcessGroup, "bound_device_id", property(lambda _: bound))
-    settle_device()
+    select_device()
     assert cuda.chosen == [bound]
 
 
@@ -123,7 +123,7 @@ def test_initialize_sees_to_it(world: None, monkeypatch: pytest.MonkeyPatch) -> 
     def settled() -> None:
         raise InterruptedError
 
-    monkeypatch.setattr("dsengine.loop.initialization.settle_device", settled)
+    monkeypatch.setattr("dsengine.loop.initialization.select_device", settled)
     with pytest.raises(InterruptedError):
         dsengine.initialize(model=nn.Linear(1, 1), config={})
 

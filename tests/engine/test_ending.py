@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dsengine.communication import ending
-from dsengine.communication.ending import let_threads_finish
+from dsengine.communication import gloo_exit
+from dsengine.communication.gloo_exit import wait_for_gloo
 from dsengine.torch_private import GLOO_THREAD
 
 pytestmark = [
@@ -35,7 +35,7 @@ def test_what_a_thread_of_gloo_has_begun_is_finished_first() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     begun.wait()
-    let_threads_finish()
+    wait_for_gloo()
     assert finished.is_set()
     thread.join()
 
@@ -47,10 +47,10 @@ def test_a_thread_that_waits_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) ->
         ctypes.CDLL(None).prctl(PR_SET_NAME, GLOO_THREAD.encode(), 0, 0, 0)
         told.wait()
 
-    monkeypatch.setattr(ending, "LONGEST_SECONDS", math.inf)
+    monkeypatch.setattr(gloo_exit, "TIMEOUT_SECONDS", math.inf)
     thread = threading.Thread(target=wait)
     thread.start()
-    let_threads_finish()
+    wait_for_gloo()
     assert thread.is_alive()
     told.set()
     thread.join()

@@ -107,7 +107,7 @@ def test_nothing_is_a_single_process() -> None:
 def test_half_an_environment_is_refused() -> None:
     with pytest.raises(ValueError, match="RANK and WORLD_SIZE"):
         discover({"WORLD_SIZE": "4"}, [])
-    with pytest.raises(ValueError, match="rank 4 does not exist in a world of 4"):
+    with pytest.raises(ValueError, match="rank 4 is out of range for world size 4"):
         discover({"RANK": "4", "WORLD_SIZE": "4"}, [])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dsengine.loading import uncollected
+from dsengine.loading import gc_disabled
 
 pytestmark = pytest.mark.torch
 
@@ -35,7 +35,7 @@ def collecting() -> Iterator[None]:
 
 
 def test_nothing_is_collected_inside_and_everything_can_be_afterwards() -> None:
-    with uncollected():
+    with gc_disabled():
         assert not gc.isenabled()
         for _ in range(2000):
             Ring()
@@ -46,7 +46,7 @@ def test_nothing_is_collected_inside_and_everything_can_be_afterwards() -> None:
 
 
 def test_what_was_made_inside_is_not_looked_at_by_the_next_small_collections() -> None:
-    with uncollected():
+    with gc_disabled():
         Ring()
     gc.collect(1)
     assert Ring.living == 1
@@ -56,7 +56,7 @@ def test_a_program_that_collects_nothing_or_has_frozen_its_objects_keeps_it_so()
     gc.disable()
     gc.freeze()
     frozen = gc.get_freeze_count()
-    with uncollected():
+    with gc_disabled():
         pass
     assert not gc.isenabled()
     assert gc.get_freeze_count() == frozen

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dsengine.communication.ending import end_in_order
+from dsengine.communication.gloo_exit import wait_for_gloo_at_exit
 from training import models
 
 
@@ -17,7 +17,7 @@ def real_deepspeed() -> Any:
     Only reductions of a few megabytes within one machine go through that kernel. A process that
     is killed while it compiles leaves a lock, for which every later one would wait.
     """
-    end_in_order()
+    wait_for_gloo_at_exit()
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     warnings.simplefilter("ignore")
     import deepspeed  # type: ignore[import-untyped]

@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from dsengine.checkpoints.errors import CheckpointError
-from dsengine.communication.peers import failed_rank
+from dsengine.communication.peers import failure_reason
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ def _lost_peer() -> Iterator[None]:
         yield
     except RuntimeError as error:
         said = str(error).splitlines()[0]
-        reason = failed_rank() or f"another rank stopped or cannot be reached: {said}"
+        reason = failure_reason() or f"another rank stopped or cannot be reached: {said}"
         raise CheckpointError(reason) from error
 
 

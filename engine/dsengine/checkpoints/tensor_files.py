@@ -15,7 +15,7 @@ from torch import Tensor
 from dsengine.checkpoints.checksums import Checksums, Piece, check
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
-from dsengine.communication.peers import failed_rank, is_communication_error
+from dsengine.communication.peers import failure_reason, is_communication_error
 
 if TYPE_CHECKING:
     from dsengine.checkpoints.metadata_reader import Wanted
@@ -121,7 +121,7 @@ def _told_plainly(what: str) -> Iterator[None]:
     except CheckpointError:
         raise
     except (OSError, RuntimeError) as error:  # a single process, or a rank that is gone
-        reason = failed_rank() if is_communication_error(error) else None
+        reason = failure_reason() if is_communication_error(error) else None
         raise CheckpointError(f"{what} failed: {reason or error}") from error
 
 

@@ -1,1 +1,1 @@
-"""How ranks find, hear and feed each other: process groups, the watch over failures, exchange."""
+"""Process groups, failure detection between ranks, and direct exchange over gloo."""

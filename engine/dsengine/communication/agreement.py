@@ -1,4 +1,4 @@
-"""All ranks must be about to do the same thing; otherwise they would wait for each other."""
+"""Check that all ranks are about to run the same config, model and plan."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,33 +10,31 @@ from dsconfig import Plan
 
 
 def check_agreement(plan: Plan | None, model: nn.Module, failure: Exception | None = None) -> None:
-    """Compare config, model and plan of all ranks with those of rank 0.
+    """Compare config, model and plan of all ranks with those of rank 0. Collective.
 
-    ``failure``: why this rank has no plan to run; it is for the caller to raise. Collective.
-    Raises ValueError on every other rank, naming the first rank that differs, and where, or
-    that cannot start, and why.
+    ``failure``: why this rank has no plan; the caller raises it. Raises ValueError on every other
+    rank, naming the first rank that differs or that failed, and the difference or the cause.
     """
-    mine = {  # leaves of the config, parameters by name, the whole plan
+    own = {  # leaves of the config, parameters by name, digest of the plan
         "config": {} if plan is None else dict(_leaves(plan.effective.config)),
-        "model": {name: _told(parameter) for name, parameter in model.named_parameters()},
+        "model": {name: _describe(parameter) for name, parameter in model.named_parameters()},
         "plan": {} if plan is None else {"its digest": plan.digest[:12]},
     }
-    said = None if failure is None else f"{failure}"
-    everyone = [(said, mine)] * dist.get_world_size()
-    dist.all_gather_object(everyone, (said, mine))
+    cause = None if failure is None else f"{failure}"
+    ranks = [(cause, own)] * dist.get_world_size()
+    dist.all_gather_object(ranks, (cause, own))
     if failure is not None:
         return
-    for rank, (why_not, _) in enumerate(everyone):
-        if why_not is not None:
-            raise ValueError(f"rank {rank} cannot start: {why_not}")
-    _, first = everyone[0]
-    for rank, (_, theirs) in enumerate(everyone):
-        for what in first:
-            differing = _differences(first[what], theirs[what])
+    for rank, (cause, _) in enumerate(ranks):
+        if cause is not None:
+            raise ValueError(f"rank {rank} cannot start: {cause}")
+    _, first = ranks[0]
+    for rank, (_, other) in enumerate(ranks):
+        for part in first:
+            differing = _differences(first[part], other[part])
             if differing:
                 raise ValueError(
-                    f"rank {rank} was started with another {what} than rank 0: "
-                    f"{'; '.join(differing[:3])}"
+                    f"rank {rank} has a different {part} than rank 0: {'; '.join(differing[:3])}"
                 )
 
 
@@ -50,12 +48,12 @@ def _leaves(value: Any, path: str = "") -> list[tuple[str, str]]:
 def _differences(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
     names = dict.fromkeys([*first, *other])
     return [
-        f"{name} is {other.get(name, 'absent')}, there {first.get(name, 'absent')}"
+        f"{name} is {other.get(name, 'missing')}, on rank 0 {first.get(name, 'missing')}"
         for name in names
         if first.get(name) != other.get(name)
     ]
 
 
-def _told(parameter: nn.Parameter) -> str:
+def _describe(parameter: nn.Parameter) -> str:
     shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
     return f"{shape}{'' if parameter.requires_grad else ', frozen'}"

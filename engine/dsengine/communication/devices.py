@@ -1,4 +1,4 @@
-"""On which device this rank computes, and on which one a group moves tensors."""
+"""The device on which this rank computes, and the device whose tensors a group communicates."""
 
 import torch
 import torch.distributed as dist
@@ -7,11 +7,11 @@ from dsengine.communication.environment import discover
 from dsengine.torch_private import supports_device
 
 
-def settle_device() -> None:
+def select_device() -> None:
     """Make this rank's GPU the current one, unless the script has chosen one.
 
-    A script that starts the process group by itself may leave this to ``initialize``, as it may
-    with DeepSpeed; all ranks of a node would share its first GPU otherwise.
+    As with DeepSpeed, a script that initializes the process group itself may rely on
+    ``initialize`` for this; otherwise all ranks of a node would share its first GPU.
     """
     if not torch.cuda.is_available():
         return
@@ -24,16 +24,16 @@ def settle_device() -> None:
 
 
 def device_of_rank() -> torch.device:
-    """The accelerator of this process where there is one, else the CPU."""
+    """Return the current GPU of this process, or the CPU if there is none."""
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
 
 def device_for(group: dist.ProcessGroup | None) -> torch.device:
-    """The device whose tensors ``group`` (None: all ranks) handles: the GPU if it can.
+    """Return the device whose tensors ``group`` (None: all ranks) uses: the GPU if it can.
 
-    A group that a script has started with ``nccl`` moves no tensors of the host.
+    A group initialized with ``nccl`` cannot communicate host tensors.
     """
     own = device_of_rank()
     return own if supports_device(group, own.type) else torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Which rank of how many this process is, as its launcher says it."""
+"""Rank and world size of this process, from its launcher's environment variables."""
 
 import os
 import re
@@ -11,7 +11,7 @@ DEFAULT_PORT = 29500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """``origin`` names the launcher; ``address`` and ``port`` are those of rank 0."""
+    """Rank and address of this process. ``origin``: the launcher; ``address``: rank 0's host."""
 
     rank: int
     world_size: int
@@ -29,39 +29,39 @@ def discover(
     world_size: int = -1,
     port: int = DEFAULT_PORT,
 ) -> Placement:
-    """Find this process's place among its peers.
+    """Return this process's rank and world size.
 
-    Looked at in this order: ``rank`` and ``world_size`` as given (``mp.spawn``), the variables
-    of torchrun and of DeepSpeed's launcher, those of Open MPI, MVAPICH, Intel MPI and MPICH,
-    those of srun. A process with none of them trains alone.
+    Sources, in this order: ``rank`` and ``world_size`` as passed (``mp.spawn``), the variables of
+    torchrun and of DeepSpeed's launcher, those of Open MPI, MVAPICH, Intel MPI and MPICH, those of
+    srun. Without any of them this is a single process.
 
     Raises ValueError when a launcher's variables are incomplete.
     """
     arguments = sys.argv if arguments is None else arguments
-    is_given = rank >= 0 and world_size > 0
-    if is_given or ("RANK" in environment and "WORLD_SIZE" in environment):
-        if not is_given:
+    is_passed = rank >= 0 and world_size > 0
+    if is_passed or ("RANK" in environment and "WORLD_SIZE" in environment):
+        if not is_passed:
             rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
         local = _local_rank(environment, arguments, rank)
-        origin = "arguments" if is_given else "environment"
-        return _place(environment, rank, world_size, local, port, origin)
-    found = _from_mpi(environment, port) or _from_slurm(environment, port)
-    if found is not None:
-        return found
+        origin = "arguments" if is_passed else "environment"
+        return _placement(environment, rank, world_size, local, port, origin)
+    placement = _from_mpi(environment, port) or _from_slurm(environment, port)
+    if placement is not None:
+        return placement
     if "RANK" in environment or int(environment.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("RANK and WORLD_SIZE must both be set, or neither; use torchrun")
-    return _place(environment, 0, 1, 0, port, "single process")
+        raise ValueError("RANK and WORLD_SIZE must be set together; use torchrun")
+    return _placement(environment, 0, 1, 0, port, "single process")
 
 
 def node_count(world_size: int, environment: Mapping[str, str] = os.environ) -> int:
-    """Return on how many nodes the launcher says it has started ``world_size`` ranks; else 1."""
+    """Return how many nodes the launcher uses for ``world_size`` ranks (default: 1)."""
     nodes = environment.get("SLURM_STEP_NUM_NODES", "")
     if "LOCAL_WORLD_SIZE" not in environment and nodes.isdigit():
         return max(1, int(nodes))
     agents = environment.get("GROUP_WORLD_SIZE", "")
-    if agents.isdigit() and int(agents) > 0:  # torchrun's, whose nodes need not be alike
+    if agents.isdigit() and int(agents) > 0:  # torchrun, whose nodes may have unequal rank counts
         return int(agents)
-    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", *(each[-1] for each in _MPI)):
+    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", *(variables[-1] for _, *variables in _MPI)):
         size = environment.get(name, "")
         if size.isdigit() and int(size) > 0:
             return max(1, -(-world_size // int(size)))
@@ -90,7 +90,7 @@ def _local_rank(environment: Mapping[str, str], arguments: Sequence[str], rank: 
     return rank % per_node if per_node else rank
 
 
-def _place(
+def _placement(
     environment: Mapping[str, str],
     rank: int,
     world_size: int,
@@ -100,7 +100,7 @@ def _place(
     address: str = "127.0.0.1",
 ) -> Placement:
     if not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} does not exist in a world of {world_size} ({origin})")
+        raise ValueError(f"rank {rank} is out of range for world size {world_size} ({origin})")
     return Placement(
         rank=rank,
         world_size=world_size,
@@ -117,7 +117,7 @@ _MPI = (
     ("MVAPICH", *(f"MV2_COMM_WORLD_{number}" for number in _NUMBERS)),
     ("MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
-"""Name, and the variables for rank, size, local rank and local size."""
+"""Launcher name, and its variables for rank, size, local rank and local size."""
 
 
 def _from_mpi(environment: Mapping[str, str], port: int) -> Placement | None:
@@ -132,20 +132,20 @@ def _from_mpi(environment: Mapping[str, str], port: int) -> Placement | None:
                 "first node's address, e.g. mpirun -x MASTER_ADDR=node1"
             )
         local = int(environment.get(local_rank, environment[rank]))
-        return _place(environment, int(environment[rank]), world, local, port, name)
+        return _placement(environment, int(environment[rank]), world, local, port, name)
     return None
 
 
 def _from_slurm(environment: Mapping[str, str], port: int) -> Placement | None:
-    # Only a job step has SLURM_STEP_NUM_TASKS: a batch script that runs python without srun
-    # is one process, whatever SLURM_NTASKS says.
+    # Only a job step has SLURM_STEP_NUM_TASKS: a batch script that runs python without srun is a
+    # single process, whatever SLURM_NTASKS is.
     if "SLURM_PROCID" not in environment or "SLURM_STEP_NUM_TASKS" not in environment:
         return None
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
     rank, ranks = int(environment["SLURM_PROCID"]), int(environment["SLURM_STEP_NUM_TASKS"])
     local = int(environment.get("SLURM_LOCALID", "0"))
     first = first_node(nodes) or "127.0.0.1"
-    return _place(environment, rank, ranks, local, port, "srun", first)
+    return _placement(environment, rank, ranks, local, port, "srun", first)
 
 
 def first_node(node_list: str) -> str:

@@ -1,19 +1,19 @@
-"""Gathering and reducing units over gloo: every rank sends every other what that one needs.
+"""Gathering and reducing units over gloo by direct exchange between all pairs of ranks.
 
-gloo has no reduce-scatter, torch makes one of an all-reduce: twice the bytes, and the unit
-copied twice more. Its all-gather takes a detour through a buffer of its own. A direct exchange
-of the pieces moves (n-1)/n of a unit each way, the least there is, from and to where they rest.
+gloo has no reduce-scatter: torch emulates it with an all-reduce, which sends twice the bytes and
+copies the unit twice. Its all-gather goes through an internal buffer. A direct exchange sends
+(n-1)/n of a unit each way, the minimum, and reads and writes the final buffers.
 
-[Note: whose buffer it is]
-``fully_shard`` asks a collective for memory (``allocate``), fills it, calls the collective, and
-drops it; nothing tells when. So each side keeps to what it can see. Gather: the output is lent by
-``allocate`` of unit k and belongs to the caller until it has waited for the gather and copied the
-parameters out, which is over when ``allocate`` of unit k+1 comes. Reduce: ``allocate`` is called
-twice, first for what is sent (lent from the pool), then for the result (new: it becomes
-``.grad``). What is sent must not change until ``finish``, so the pool gets it back there, not
-before. One reduction is under way at a time: starting that of unit k-1 finishes that of unit k,
-and ``after_backward`` of the sharding the last one. All of it runs on one thread per rank, in the
-same order on every rank: pieces are matched by rank and tag alone.
+[Note: buffer ownership]
+``fully_shard`` requests memory for a collective (``allocate``), fills it, calls the collective and
+drops it, without a callback when it is done. Each side therefore infers it.
+Gather: the output lent by ``allocate`` for unit k belongs to the caller until it has waited for the
+gather and copied the parameters out, which is over when ``allocate`` is called for unit k+1.
+Reduce: ``allocate`` is called twice, first for the send buffer (lent from the pool), then for the
+result (newly allocated: it becomes ``.grad``). The send buffer must not change until ``finish``,
+which returns it to the pool. One reduction is in flight at a time: starting that of unit k-1
+finishes that of unit k, and ``after_backward`` of the sharding finishes the last one. All of it
+runs on one thread per rank, in the same order on every rank: shards are matched by rank and tag.
 """
 
 import math
@@ -26,36 +26,35 @@ import torch.distributed as dist
 from torch import Tensor
 
 GATHER, REDUCE = 0x2E20, 0x2E21
-"""Tags that keep the pieces apart from what a script sends between the same ranks."""
+"""Tags that separate the shards from messages that a script sends between the same ranks."""
 
 
 def can_exchange(group: dist.ProcessGroup | None, device: torch.device) -> bool:
-    """Whether gloo carries the tensors of ``device`` in ``group``."""
+    """Whether ``group`` communicates tensors of ``device`` with gloo."""
     return group is not None and device.type == "cpu" and dist.get_backend(group) == "gloo"
 
 
-class Buffers:
-    """Takes and gives flat tensors on the CPU; holds what nobody uses until ``clear``.
+class BufferPool:
+    """Flat CPU tensors for reuse; unused ones are kept until ``clear``.
 
-    There a fresh allocation of some MiB is a run of page faults, which cost more than the copy
-    that fills it. (CUDA's caching allocator has no such cost.)
+    On the CPU a fresh allocation of several MiB causes page faults that cost more than the copy
+    into it. (CUDA's caching allocator has no such cost.)
     """
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []
 
     def take(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """Return (elements,) of undefined values."""
-        fits = (each.dtype is dtype and each.numel() >= elements for each in self._free)
-        place = next((place for place, fit in enumerate(fits) if fit), None)
-        if place is not None:
-            return self._free.pop(place)[:elements]
-        # What is too small now gives way to what is large enough for both.
-        self._free = [each for each in self._free if each.dtype is not dtype]
+        """Return an uninitialized tensor of shape (elements,)."""
+        for index, buffer in enumerate(self._free):
+            if buffer.dtype is dtype and buffer.numel() >= elements:
+                return self._free.pop(index)[:elements]
+        # Drop those that are too small: the new one serves both sizes.
+        self._free = [buffer for buffer in self._free if buffer.dtype is not dtype]
         return torch.empty(elements, dtype=dtype)
 
-    def give(self, buffer: Tensor) -> None:
-        """Take back what ``take`` returned; its values may change from now on."""
+    def give_back(self, buffer: Tensor) -> None:
+        """Return a buffer from ``take`` to the pool; its values may change from now on."""
         elements = buffer.untyped_storage().nbytes() // buffer.element_size()
         self._free.append(buffer.as_strided((elements,), (1,), 0))
 
@@ -64,7 +63,7 @@ class Buffers:
 
 
 class Gather(dist.Work):
-    """A gather under way. ``is_done`` once it has been waited for."""
+    """A gather in flight. ``is_done`` is set once it has been waited for."""
 
     def __init__(self, output: Tensor, works: list[Any]) -> None:
         super().__init__()
@@ -83,29 +82,29 @@ class Gather(dist.Work):
 def start_gather(
     output: Tensor, own: Tensor, group: dist.ProcessGroup, async_op: bool = True
 ) -> Gather:
-    """Fill ``output`` (ranks * n,) with the ranks' ``own`` (n,), which may rest in it."""
-    del async_op  # it never waits; the argument is that of torch's all-gather
-    rank, pieces = group.rank(), list(output.view(group.size(), -1))
+    """Fill ``output`` (ranks * n,) with each rank's ``own`` (n,), which may be a view of it."""
+    del async_op  # never blocks; the argument matches torch's all-gather
+    rank, shards = group.rank(), list(output.view(group.size(), -1))
     works: list[Any] = []
-    for each, piece in enumerate(pieces):
-        if each != rank:
-            works.append(dist.isend(own, group=group, group_dst=each, tag=GATHER))
-            works.append(dist.irecv(piece, group=group, group_src=each, tag=GATHER))
-    if pieces[rank].data_ptr() != own.data_ptr():
-        pieces[rank].copy_(own)
+    for peer, shard in enumerate(shards):
+        if peer != rank:
+            works.append(dist.isend(own, group=group, group_dst=peer, tag=GATHER))
+            works.append(dist.irecv(shard, group=group, group_src=peer, tag=GATHER))
+    if shards[rank].data_ptr() != own.data_ptr():
+        shards[rank].copy_(own)
     return Gather(output, works)
 
 
 class UnitAllGather:
-    """What ``fully_shard`` calls to gather a unit, with buffers that serve again.
+    """The all-gather that ``fully_shard`` calls, with reused buffers.
 
-    It copies the parameters out of a buffer as soon as it has waited for the gather: when it
-    asks for the next buffer, every gather that is done can give its own.
+    ``fully_shard`` copies the parameters out right after it has waited for the gather: when it
+    requests the next buffer, the buffers of all completed gathers can be reused.
     """
 
     def __init__(self) -> None:
-        self._buffers = Buffers()
-        self._under_way: list[Gather] = []
+        self._buffers = BufferPool()
+        self._in_flight: list[Gather] = []
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         del device
@@ -118,9 +117,9 @@ class UnitAllGather:
         self._buffers.clear()
 
     def _reclaim(self) -> None:
-        for gather in [each for each in self._under_way if each.is_done]:
-            self._under_way.remove(gather)
-            self._buffers.give(gather.output)
+        for gather in [gather for gather in self._in_flight if gather.is_done]:
+            self._in_flight.remove(gather)
+            self._buffers.give_back(gather.output)
 
     def __call__(
         self,
@@ -131,69 +130,69 @@ class UnitAllGather:
     ) -> dist.Work | None:
         gather = start_gather(output_tensor, input_tensor, group)
         if async_op:
-            self._under_way.append(gather)
+            self._in_flight.append(gather)
             return gather
-        # Nothing tells when the parameters are copied out of it.
+        # The buffer is not reused: there is no signal that the parameters have been copied out.
         gather.wait()
         return None
 
 
-def _add_up(output: Tensor, pieces: list[Tensor], works: list[Any], factor: float) -> None:
-    """Wait for the pieces and leave their sum, each times ``factor``, in ``output``.
+def _sum_shards(output: Tensor, shards: list[Tensor], works: list[Any], factor: float) -> None:
+    """Wait for the shards and write their sum, each scaled by ``factor``, to ``output``.
 
-    In the order of ranks, so that the sum does not depend on who owns it; each scaled
-    before it is added, so that a mean in fp16 overflows only where it has to.
+    Summed in rank order, so that the result does not depend on the owner; scaled before the
+    addition, so that a mean in fp16 overflows only if the result does.
     """
     for work in works:
         work.wait()
-    first, *others = pieces
+    first, *others = shards
     torch.mul(first, factor, out=output)
-    for piece in others:
-        output.add_(piece, alpha=factor)
+    for shard in others:
+        output.add_(shard, alpha=factor)
 
 
 class Reductions:
-    """Reductions under way: one at a time, so that the pieces of one unit are held."""
+    """Reductions in flight: at most one, so that only one unit's shards are in memory."""
 
     def __init__(self) -> None:
-        self.buffers = Buffers()
-        self._under_way: Callable[[], None] | None = None
+        self.buffers = BufferPool()
+        self._in_flight: Callable[[], None] | None = None
         self._borrowed: list[Tensor] = []
 
-    def start(self, output: Tensor, whole: Tensor, group: dist.ProcessGroup, factor: float) -> None:
-        """Send the pieces of ``whole`` to their ranks; the sum times ``factor`` is for ``output``.
+    def start(self, output: Tensor, full: Tensor, group: dist.ProcessGroup, factor: float) -> None:
+        """Send each rank its shard of ``full``; ``output`` receives the sum times ``factor``.
 
-        ``whole``: (ranks * n,), which must stay as it is until ``finish``; ``output``: (n,).
+        ``full``: (ranks * n,), which must not change until ``finish``; ``output``: (n,).
         """
         self.finish()
-        pieces = list(whole.view(group.size(), -1))
+        shards = list(full.view(group.size(), -1))
         works: list[Any] = []
-        for each in range(group.size()):
-            if each != group.rank():
-                works.append(dist.isend(pieces[each], group=group, group_dst=each, tag=REDUCE))
-                pieces[each] = self.buffers.take(output.numel(), whole.dtype)
-                works.append(dist.irecv(pieces[each], group=group, group_src=each, tag=REDUCE))
-                self._borrowed.append(pieces[each])
-        self._under_way = partial(_add_up, output, pieces, works, factor)
+        for peer in range(group.size()):
+            if peer != group.rank():
+                works.append(dist.isend(shards[peer], group=group, group_dst=peer, tag=REDUCE))
+                shards[peer] = self.buffers.take(output.numel(), full.dtype)
+                works.append(dist.irecv(shards[peer], group=group, group_src=peer, tag=REDUCE))
+                self._borrowed.append(shards[peer])
+        self._in_flight = partial(_sum_shards, output, shards, works, factor)
 
     def return_after(self, buffer: Tensor) -> None:
-        """Give ``buffer`` back when what is under way is finished."""
+        """Return ``buffer`` to the pool when the reduction in flight is finished."""
         self._borrowed.append(buffer)
 
     def finish(self) -> None:
-        """Complete what is under way. Without effect where nothing is."""
-        reduction, self._under_way = self._under_way, None
+        """Complete the reduction in flight, if any."""
+        reduction, self._in_flight = self._in_flight, None
         if reduction is not None:
             reduction()
             while self._borrowed:
-                self.buffers.give(self._borrowed.pop())
+                self.buffers.give_back(self._borrowed.pop())
 
 
 class UnitReduceScatter:
-    """What ``fully_shard`` calls to reduce the gradients of a unit.
+    """The reduce-scatter that ``fully_shard`` calls.
 
-    Where ``may_wait()`` allows it the result is complete only after ``reductions.finish()``, so
-    that backward goes on meanwhile.
+    If ``may_wait()``, the result is complete only after ``reductions.finish()``, so that backward
+    overlaps with the communication.
     """
 
     def __init__(
@@ -210,7 +209,7 @@ class UnitReduceScatter:
         self._lent: Tensor | None = None
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Lend a buffer to reduce from, asked for first; what is reduced to is there to stay."""
+        """Return the send buffer on the first call, a new tensor for the result on the second."""
         if self._lent is not None:
             return torch.empty(*size, dtype=dtype, device=device)
         self._lent = self._reductions.buffers.take(math.prod(size), dtype)

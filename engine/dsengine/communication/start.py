@@ -1,4 +1,4 @@
-"""init_distributed: joins the process group, whatever started the process."""
+"""init_distributed: initialize the process group under any launcher."""
 
 import os
 from datetime import timedelta
@@ -8,14 +8,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dsengine.communication.ending import end_in_order
 from dsengine.communication.environment import DEFAULT_PORT, Placement, discover
+from dsengine.communication.gloo_exit import wait_for_gloo_at_exit
 
 logger = getLogger("dsengine.comm")
 
 
 def default_timeout() -> timedelta:
-    """30 minutes, or DEEPSPEED_TIMEOUT minutes where that is set."""
+    """Return DEEPSPEED_TIMEOUT minutes (default: 30)."""
     return timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "30")))
 
 
@@ -31,15 +31,15 @@ def init_distributed(
     rank: int = -1,
     world_size: int = -1,
 ) -> None:
-    """Join the process group under torchrun, mpirun, srun, ``mp.spawn`` or alone.
+    """Initialize the process group under torchrun, mpirun, srun, ``mp.spawn``, or for one process.
 
-    Does nothing when a group exists. Afterwards RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
-    MASTER_PORT are set, as training scripts expect, and the current CUDA device is this rank's.
+    Does nothing if a group exists. Sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT,
+    as training scripts expect, and the current CUDA device.
 
-    Raises ValueError for an unknown or unusable backend, for a launcher whose variables are
-    incomplete, and when ``dist_init_required`` is False but no group exists.
+    Raises ValueError for an unknown or unusable backend, for incomplete launcher variables, and
+    when ``dist_init_required`` is False but no group exists.
     """
-    end_in_order()
+    wait_for_gloo_at_exit()
     if dist.is_initialized():
         return
     if dist_init_required is False:
@@ -49,27 +49,27 @@ def init_distributed(
         )
     if not auto_mpi_discovery and not {"RANK", "WORLD_SIZE"} <= set(os.environ) and rank < 0:
         raise ValueError("RANK and WORLD_SIZE are not set and auto_mpi_discovery is False")
-    place = discover(rank=rank, world_size=world_size, port=distributed_port)
-    told = {
-        "RANK": place.rank,
-        "WORLD_SIZE": place.world_size,
-        "LOCAL_RANK": place.local_rank,
-        "MASTER_ADDR": place.address,
-        "MASTER_PORT": place.port,
+    placement = discover(rank=rank, world_size=world_size, port=distributed_port)
+    variables = {
+        "RANK": placement.rank,
+        "WORLD_SIZE": placement.world_size,
+        "LOCAL_RANK": placement.local_rank,
+        "MASTER_ADDR": placement.address,
+        "MASTER_PORT": placement.port,
     }
-    for name, value in told.items():
+    for name, value in variables.items():
         os.environ.setdefault(name, str(value))
     if torch.cuda.is_available():
-        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
-    _join(place, usable_backend(dist_backend), timeout or default_timeout(), init_method)
-    if verbose and place.rank == 0:
-        logger.info("%d ranks, started by %s", place.world_size, place.origin)
+        torch.cuda.set_device(placement.local_rank % torch.cuda.device_count())
+    _join(placement, usable_backend(dist_backend), timeout or default_timeout(), init_method)
+    if verbose and placement.rank == 0:
+        logger.info("%d ranks, started by %s", placement.world_size, placement.origin)
 
 
 def usable_backend(requested: str | None) -> str:
-    """Return the backend to use; with CUDA, one that can also move host tensors.
+    """Return the backend to use; with CUDA, one that also communicates host tensors.
 
-    Raises ValueError, with the reason, when the requested one cannot work here.
+    Raises ValueError, with the reason, when the requested one is not usable.
     """
     if requested is None:
         requested = "nccl" if torch.cuda.is_available() else "gloo"
@@ -80,26 +80,26 @@ def usable_backend(requested: str | None) -> str:
     }
     if requested not in usable and ":" not in requested:
         known = ", ".join(sorted(usable))
-        raise ValueError(f"unknown communication backend {requested!r}; known: {known}")
+        raise ValueError(f"unknown communication backend {requested!r}; available: {known}")
     if not usable.get(requested, True):
         reason = {
             "nccl": "it needs CUDA devices; use gloo on CPU",
             "mpi": "this build of torch has no MPI; use gloo or nccl with the same mpirun",
-        }.get(requested, "this build of torch does not have it")
+        }.get(requested, "this build of torch does not include it")
         raise ValueError(f"communication backend {requested!r} cannot be used: {reason}")
     return "cpu:gloo,cuda:nccl" if requested == "nccl" else requested
 
 
-def _join(place: Placement, backend: str, timeout: timedelta, init_method: str | None) -> None:
-    if place.origin == "single process" and init_method is None:
-        # No port: several single-process runs may share the machine.
+def _join(placement: Placement, backend: str, timeout: timedelta, init_method: str | None) -> None:
+    if placement.origin == "single process" and init_method is None:
+        # No port, because several single-process runs may share the machine.
         store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
         return
     dist.init_process_group(
         backend,
-        init_method=init_method or f"tcp://{place.address}:{place.port}",
-        rank=place.rank,
-        world_size=place.world_size,
+        init_method=init_method or f"tcp://{placement.address}:{placement.port}",
+        rank=placement.rank,
+        world_size=placement.world_size,
         timeout=timeout,
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dsconfig import Plan
-from dsengine.communication.peers import absent, give_up, in_phase
+from dsengine.communication.peers import agree_to_abort, in_phase, unregister
 from dsengine.communication.peers.message import cause_of
 from dsengine.loop.direct_backward import DirectBackward
 from dsengine.loop.join import Until, joined
@@ -169,7 +169,7 @@ class Engine(SavingEngine):
         was_backward = name == "backward"
         if was_backward or self.sharding.has_forward_collectives:
             place = f"{name}() of micro step {self.counters.micro_steps + 1}"
-            give_up(place, self._ended_by or "an error of the script's own backward")
+            agree_to_abort(place, self._ended_by or "an error of the script's own backward")
         if was_backward:
             self.sharding.drop_gradients()
         self.sharding.abort_pass(in_backward=was_backward)
@@ -376,13 +376,13 @@ class Engine(SavingEngine):
         """Free units that are gathered although nothing uses them (stage 3)."""
         self.sharding.release()
 
-    @in_phase("destroy", even_alone=True)
+    @in_phase("destroy", allow_after_failure=True)
     def destroy(self) -> None:
         """Finish what is being written and let go of gradients and process groups."""
         if not self._is_destroyed:
             self._is_destroyed = True
             active_engines.discard(self)
-            absent()
+            unregister()
         self._close_files()
         self._reporter.close()
         if self._collects_garbage:

@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 from dsconfig import Plan, TrainingFacts, launch_env
 from dsengine import __version__
 from dsengine.communication.agreement import check_agreement
-from dsengine.communication.devices import device_of_rank, settle_device
-from dsengine.communication.ending import end_in_order
+from dsengine.communication.devices import device_of_rank, select_device
 from dsengine.communication.environment import DEFAULT_PORT
-from dsengine.communication.peers import in_phase, taking_part
+from dsengine.communication.gloo_exit import wait_for_gloo_at_exit
+from dsengine.communication.peers import in_phase, registered
 from dsengine.loop.engine import Engine, active_engines
 from dsengine.loop.misuse import ArgumentError
 from dsengine.loop.planning import (
@@ -82,12 +82,12 @@ def initialize(
 
         init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     load_compiler()
-    end_in_order()
-    settle_device()
+    wait_for_gloo_at_exit()
+    select_device()
     refuse_divided_layers(model, mpu, mesh_param)
     named = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
     configs = (config, config_params, named)
-    with taking_part():
+    with registered():
         chosen = _agreed_plan(
             model,
             lambda: _planned(

@@ -1,10 +1,10 @@
-"""Ranks of which one fails: how the others end, and what they say.
+"""Start ranks of which one fails, and record how the others end.
 
     python tests/engine_storage/workers/peers.py DIRECTORY CASE...
 
-Ranks are forked from a process that has torch loaded, and end as scripts do: what they raise
-reaches the top of the interpreter. The output of rank r goes to DIRECTORY/CASE/r.log. Prints a
-JSON line for each case: the exit code of each rank, None for one that did not end.
+Ranks are forked from a process that has imported torch, and exceptions reach the top of their
+interpreter, as in scripts. The output of rank r goes to DIRECTORY/CASE/r.log. Prints a JSON line
+per case: the exit code of each rank, None for one that did not end.
 """
 
 import gc
@@ -23,8 +23,7 @@ import torch.distributed as dist
 
 import dsconfig
 import dsengine
-from dsengine.communication.peers import abort as insist
-from dsengine.communication.peers import lag
+from dsengine.communication.peers import abort, stragglers
 from dsengine.loop import initialization
 from engine_storage.jobs.toy import ToyModel, batch_of, loss_of
 from ports import reserved_port
@@ -114,7 +113,7 @@ def raises_in_own_code(folder: str) -> None:
 
 
 def caught_by_the_script(folder: str) -> None:
-    """A launcher's wrapper that reports by itself and exits."""
+    """Like a launcher's wrapper that reports errors itself and exits."""
     engine = started(2)
     try:
         if is_victim():
@@ -125,9 +124,9 @@ def caught_by_the_script(folder: str) -> None:
 
 
 def hangs(folder: str) -> None:
-    """Rank 0 is well, busy outside of the engine; in the engine, rank 2 waits for it in vain."""
+    """Rank 2 hangs in the engine, waiting for rank 0, which is healthy but outside of it."""
     engine = started(0)
-    insist.GRACE_SECONDS = 1.0
+    abort.GRACE_SECONDS = 1.0
     if is_victim():
         die()
     if dist.get_rank() == 0:
@@ -138,7 +137,7 @@ def hangs(folder: str) -> None:
 
 
 def cannot_start(folder: str) -> None:
-    """Only one rank has a config that is refused."""
+    """Only one rank has an invalid config."""
     settings = config(2)
     if is_victim():
         settings["zero_optimization"]["overlap_com"] = True
@@ -146,7 +145,7 @@ def cannot_start(folder: str) -> None:
 
 
 def out_of_memory_while_building(folder: str) -> None:
-    """Fails on one rank after all have agreed to start."""
+    """Fail on one rank after the config check."""
     model = ToyModel()
     if is_victim():
         initialization.distribute = no_memory
@@ -154,11 +153,11 @@ def out_of_memory_while_building(folder: str) -> None:
 
 
 def no_memory(*_: Any) -> None:
-    raise MemoryError("no room for the shards")
+    raise MemoryError("no memory for the shards")
 
 
-def no_room_for_tiles(folder: str) -> None:
-    """The system refuses one rank files of their size, as a full disk and a quota do."""
+def disk_full(folder: str) -> None:
+    """One rank cannot write files of this size, as with a full disk or a quota."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     if is_victim():
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
@@ -169,7 +168,7 @@ def no_room_for_tiles(folder: str) -> None:
 
 
 def tile_cannot_be_read(folder: str) -> None:
-    """The disk of one rank gives back less than was written to it."""
+    """One rank's file is shorter than what was written."""
     engine = on_nvme(folder)
     step(engine)
     if is_victim():
@@ -180,8 +179,8 @@ def tile_cannot_be_read(folder: str) -> None:
 
 def on_nvme(folder: str) -> Any:
     settings = config(3)
-    place = {"device": "nvme", "nvme_path": folder}
-    settings["zero_optimization"] |= {"offload_optimizer": place, "sub_group_size": 500}
+    offload = {"device": "nvme", "nvme_path": folder}
+    settings["zero_optimization"] |= {"offload_optimizer": offload, "sub_group_size": 500}
     return dsengine.initialize(model=ToyModel(), config=settings)[0]
 
 
@@ -194,7 +193,7 @@ def leaves_early(folder: str) -> None:
 
 
 def ends_well(folder: str) -> None:
-    """Ranks that end one after the other, the first of them hard, disturb nobody."""
+    """Ranks that destroyed their engine may exit at different times, also abruptly."""
     engine = started(2)
     engine.destroy()
     if is_victim():
@@ -204,9 +203,9 @@ def ends_well(folder: str) -> None:
         engine(batch_of(0))
 
 
-def gives_up_alone(folder: str) -> None:
-    """One rank catches what the others do not meet, and would go on."""
-    os.environ[lag.PATIENCE] = "1"
+def aborts_alone(folder: str) -> None:
+    """One rank catches an error that the others do not have, and tries to continue."""
+    os.environ[stragglers.PATIENCE] = "1"
     engine = started(2)
     loss = loss_of(engine, batch_of(1))
     if is_victim():
@@ -219,12 +218,12 @@ def gives_up_alone(folder: str) -> None:
 
 
 def no_memory_left(*_: Any) -> None:
-    raise torch.OutOfMemoryError("as far as this test goes")
+    raise torch.OutOfMemoryError("simulated")
 
 
 def lags(folder: str) -> None:
-    """The others wait for a rank until they have said so; then it comes."""
-    os.environ[lag.PATIENCE] = "0.4"
+    """One rank is late until the others have reported it."""
+    os.environ[stragglers.PATIENCE] = "0.4"
     engine = started(3)
     if is_victim():
         busy_with_data(folder)
@@ -238,14 +237,14 @@ def busy_with_data(folder: str) -> None:
 
 
 def first_rank_stops(folder: str) -> None:
-    """Rank 0 cannot answer, and goes on when the others have said so."""
-    os.environ[lag.PATIENCE] = "0.4"
-    lag.ANSWER_SECONDS = 0.5
+    """Rank 0 is stopped until another rank has reported it."""
+    os.environ[stragglers.PATIENCE] = "0.4"
+    stragglers.REPLY_SECONDS = 0.5
     engine = started(3)
     if dist.get_rank() == 0:
         child = os.fork()
         if child == 0:
-            await_words(Path(folder).with_name("1.log"), "rank 0 does not answer")
+            await_text(Path(folder).with_name("1.log"), "rank 0 does not respond")
             os.kill(os.getppid(), signal.SIGCONT)
             os._exit(0)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -253,23 +252,23 @@ def first_rank_stops(folder: str) -> None:
 
 
 def no_data_left(folder: str) -> None:
-    """A rank that has less data saves, as all do at the end, while the others train on."""
-    os.environ[lag.PATIENCE] = "0.4"
+    """A rank with less data saves, as all do at the end, while the others train."""
+    os.environ[stragglers.PATIENCE] = "0.4"
     engine = started(3)
     if not is_victim():
         step(engine)
     engine.save_checkpoint(folder)
 
 
-def await_words(log: Path, words: str) -> None:
-    """Wait until the output of another rank holds them."""
+def await_text(log: Path, text: str) -> None:
+    """Wait until the output of another rank contains ``text``."""
     end = time.monotonic() + SECONDS / 2
-    while words not in log.read_text() and time.monotonic() < end:
+    while text not in log.read_text() and time.monotonic() < end:
         time.sleep(0.05)
 
 
 def await_end(folder: str, rank: int) -> None:
-    """Wait until the process of another rank is gone."""
+    """Wait until the process of another rank has ended."""
     process = int(Path(folder).with_name(f"{rank}.pid").read_text())
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
@@ -319,17 +318,17 @@ def fork_ranks() -> tuple[int | None, list[int]]:
     return None, children
 
 
-def load_what_ranks_need() -> None:
-    """Once, here, what every rank would import anew."""
+def preload() -> None:
+    """Import once what every rank needs."""
     importlib.import_module("torch._dynamo")
     document, facts = dsconfig.read(config(3)), dsconfig.Facts(world_size=RANKS)
     dsconfig.validate(document, facts, runtime="dsengine")
     dsconfig.plan(dsconfig.resolve(document, facts), facts)
 
 
-load_what_ranks_need()
-gc.freeze()  # ranks need not look through it when they collect garbage
-# Not in a function: what a rank raises has to reach the top of its interpreter.
+preload()
+gc.freeze()  # exclude it from the ranks' garbage collection
+# Not in a function: exceptions have to reach the top of the interpreter.
 for case in sys.argv[2:]:
     folder = Path(sys.argv[1], case)
     folder.mkdir(parents=True)

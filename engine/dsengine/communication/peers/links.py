@@ -1,8 +1,8 @@
-"""The connections by which ranks hear of each other: rank 0 holds one to each other rank.
+"""The connections between ranks: rank 0 runs a server, every other rank is its client.
 
-A line is a message in JSON. The first line of a connection proves, with a secret from the
-process group's store, that it comes from a rank of this run; the first line back, that it went to
-one. While all is well nothing else is sent; a connection that ends means a rank that has ended.
+Each line is a message in JSON. The first line of a connection contains a secret from the process
+group's store, which authenticates the client; the first line of the response authenticates the
+server. In normal operation nothing else is sent; a closed connection means that a rank has ended.
 """
 
 import json
@@ -16,19 +16,19 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dsengine.communication.peers.message import ENDS, Kind, Message
+from dsengine.communication.peers.message import STATE_CHANGES, Message, MessageKind
 
 CONNECT_SECONDS = 5.0
-LONGEST_LINE = 65536
+MAX_LINE_BYTES = 65536
 SEND_SECONDS = 2.0
-"""How long last words wait for a connection that is not there yet."""
+"""How long a final message waits for a connection that is not established yet."""
 
-Hear = Callable[[Message], None]
+OnMessage = Callable[[Message], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where rank 0 listens; ``hosts`` are names to try in turn."""
+    """Where rank 0 listens; ``hosts`` are tried in order."""
 
     hosts: list[str]
     port: int
@@ -46,27 +46,27 @@ class Address:
 
 
 @dataclass(slots=True)
-class _Member:
-    """One connection as rank 0 sees it; ``end``, its last of ``ENDS``, is None until it has proved
-    itself."""
+class _ClientState:
+    """The server's view of one connection. ``last``: its last state change, None until it is
+    authenticated."""
 
     received: bytes = b""
-    end: Message | None = None
+    last: Message | None = None
 
 
-class Hub:
-    """Rank 0's end: hears every rank and passes on to the others what each one says."""
+class Server:
+    """Rank 0's side: receives from every rank and broadcasts state changes to the others."""
 
-    def __init__(self, own: Message, hosts: list[str], hear: Hear) -> None:
-        self._server = _listen(hosts)
-        self._hear = hear
-        self._members: dict[socket.socket, _Member] = {}
+    def __init__(self, own: Message, hosts: list[str], on_message: OnMessage) -> None:
+        self._socket = _listen(hosts)
+        self._on_message = on_message
+        self._clients: dict[socket.socket, _ClientState] = {}
         self._lock = threading.Lock()
-        self._said: dict[int, Message] = {}
-        """By rank, the last that is known of it."""
+        self._states: dict[int, Message] = {}
+        """By rank, its last state change."""
         self.address = Address(
             hosts=hosts,
-            port=int(self._server.getsockname()[1]),
+            port=int(self._socket.getsockname()[1]),
             question=secrets.token_hex(16),
             answer=secrets.token_hex(16),
             host=own.host,
@@ -77,102 +77,107 @@ class Hub:
         self.thread.start()
 
     def send(self, message: Message) -> None:
-        """Tell all ranks; what became of one, those too that connect later."""
+        """Send to all ranks; a state change is also sent to those that connect later."""
         line = message.to_line()
         with self._lock:
-            if message.kind in ENDS:
-                self._said[message.rank] = message
-            for connection, member in self._members.items():
-                if member.end is not None:
+            if message.kind in STATE_CHANGES:
+                self._states[message.rank] = message
+            for connection, client in self._clients.items():
+                if client.last is not None:
                     _send(connection, line)
 
     def close(self) -> None:
-        """Hang up on all ranks."""
+        """Close all connections."""
         self._waker.close()
 
-    def forget(self) -> None:
-        """Close the copies of a forked child; the parent's connections stay as they are."""
-        for each in [self._waker, self._woken, self._server, *self._members]:
-            each.close()
+    def close_after_fork(self) -> None:
+        """Close a forked child's copies; the parent's connections stay open."""
+        for copy in [self._waker, self._woken, self._socket, *self._clients]:
+            copy.close()
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector, suppress(OSError, ValueError):
-            selector.register(self._server, selectors.EVENT_READ)
+            selector.register(self._socket, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
             while True:
                 ready = [key.fileobj for key, _ in selector.select()]
                 if self._woken in ready:
                     break
-                for each in ready:
-                    self._accept(selector) if each is self._server else self._read(selector, each)
-        self.forget()
+                for source in ready:
+                    if source is self._socket:
+                        self._accept(selector)
+                    else:
+                        self._read(selector, source)
+        self.close_after_fork()
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
         try:
-            connection, _ = self._server.accept()
-        except OSError:  # no descriptor is free: later, perhaps
+            connection, _ = self._socket.accept()
+        except OSError:  # no file descriptor is free: retry later
             time.sleep(1.0)
             return
         _keep_alive(connection)
         connection.settimeout(SEND_SECONDS)
         with self._lock:
-            self._members[connection] = _Member()
+            self._clients[connection] = _ClientState()
         selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, selector: selectors.BaseSelector, connection: Any) -> None:
-        member = self._members[connection]
+        client = self._clients[connection]
         try:
             data = connection.recv(4096)
         except OSError:
             data = b""
-        *lines, member.received = (member.received + data).split(b"\n")
+        *lines, client.received = (client.received + data).split(b"\n")
         try:
             for line in lines:
-                self._take(connection, member, line)
+                self._process(connection, client, line)
         except (ValueError, TypeError, KeyError):
-            data = b""  # a stranger
-        if not data or len(member.received) > LONGEST_LINE:
+            data = b""  # not a rank of this run
+        if not data or len(client.received) > MAX_LINE_BYTES:
             selector.unregister(connection)
             with self._lock:
-                del self._members[connection]
+                del self._clients[connection]
             connection.close()
-            self._gone(member)
+            self._on_disconnect(client)
 
-    def _take(self, connection: socket.socket, member: _Member, line: bytes) -> None:
-        if member.end is None:
+    def _process(self, connection: socket.socket, client: _ClientState, line: bytes) -> None:
+        if client.last is None:
             question, _, line = line.partition(b" ")
             if not secrets.compare_digest(question, self.address.question.encode()):
                 raise ValueError("not a rank of this run")
             message = Message.from_line(line)
-            with self._lock:  # what is said from now on, it hears as a member
+            with self._lock:  # later state changes reach it as a client
                 _send(connection, self.address.answer.encode() + b"\n")
-                for said in self._said.values():
-                    _send(connection, said.to_line())
-                member.end = message
+                for state in self._states.values():
+                    _send(connection, state.to_line())
+                client.last = message
         else:
             message = Message.from_line(line)
-        if message.kind in ENDS:
-            member.end = message
-            self._pass_on(message)
+        if message.kind in STATE_CHANGES:
+            client.last = message
+            self._broadcast(message)
         else:
-            self._hear(message)
+            self._on_message(message)
 
-    def _gone(self, member: _Member) -> None:
-        if member.end is not None and member.end.kind is Kind.BACK:
-            self._pass_on(replace(member.end, kind=Kind.DIED))
+    def _on_disconnect(self, client: _ClientState) -> None:
+        if client.last is not None and client.last.kind is MessageKind.JOINED:
+            self._broadcast(replace(client.last, kind=MessageKind.DIED))
 
-    def _pass_on(self, message: Message) -> None:
+    def _broadcast(self, message: Message) -> None:
         self.send(message)
-        self._hear(message)
+        self._on_message(message)
 
 
-class Spoke:
-    """Any other rank's end. ``find`` returns rank 0's address, or None while it is not known."""
+class Client:
+    """Any other rank's side. ``find`` returns rank 0's address, or None until it is published."""
 
-    def __init__(self, own: Message, find: Callable[[], Address | None], hear: Hear) -> None:
+    def __init__(
+        self, own: Message, find: Callable[[], Address | None], on_message: OnMessage
+    ) -> None:
         self._own = own
         self._find: Callable[[], Address | None] | None = find
-        self._hear = hear
+        self._on_message = on_message
         self._connection: socket.socket | None = None
         self._connected = threading.Event()
         self._closed = False
@@ -189,8 +194,8 @@ class Spoke:
                 self._connection.shutdown(socket.SHUT_RDWR)
             self._connection.close()
 
-    def forget(self) -> None:
-        """Close the copy of a forked child; the parent's connection stays as it is."""
+    def close_after_fork(self) -> None:
+        """Close a forked child's copy; the parent's connection stays open."""
         if self._connection is not None:
             self._connection.close()
 
@@ -200,19 +205,19 @@ class Spoke:
         if address is None or connection is None:
             return
         reader = connection.makefile("rb")
-        if reader.readline(LONGEST_LINE).strip() != address.answer.encode():
+        if reader.readline(MAX_LINE_BYTES).strip() != address.answer.encode():
             return
         self._connection = connection
         self._connected.set()
-        hub = Message(0, address.host, address.process, Kind.DIED)
+        server_died = Message(0, address.host, address.process, MessageKind.DIED)
         with suppress(OSError, ValueError, TypeError, KeyError):
-            while line := reader.readline(LONGEST_LINE):
-                self._hear(Message.from_line(line))
+            while line := reader.readline(MAX_LINE_BYTES):
+                self._on_message(Message.from_line(line))
         if not self._closed:
-            self._hear(hub)
+            self._on_message(server_died)
 
     def _await_address(self) -> Address | None:
-        find, self._find = self._find, None  # it holds the store, which must not outlive its use
+        find, self._find = self._find, None  # it references the store: do not keep it alive
         while find is not None and not self._closed:
             try:
                 address = find()
@@ -237,7 +242,7 @@ class Spoke:
 
 
 def _listen(hosts: list[str]) -> socket.socket:
-    """Listen on the loopback interface where all ranks are on one host, else on all."""
+    """Listen on the loopback interface if all ranks are on one host, otherwise on all."""
     local = all(_is_loopback(host) for host in hosts[:1])
     if local:
         return socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -257,7 +262,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Notice within about half a minute that a host has vanished without closing anything."""
+    """Detect within about 30 s that a host has disappeared without closing its connections."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
@@ -265,5 +270,5 @@ def _keep_alive(connection: socket.socket) -> None:
 
 
 def _send(connection: socket.socket, line: bytes) -> None:
-    with suppress(OSError):  # a rank that is gone is found out by reading
+    with suppress(OSError):  # the read detects that the rank is gone
         connection.sendall(line)

@@ -1,56 +1,58 @@
-"""What a rank tells the others of itself: what became of it, where it is, what it gives up."""
+"""Messages between ranks: state changes, status, and abort requests."""
 
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Self
 
-LONGEST_CAUSE = 2000
-"""Characters of an exception's message that are passed on."""
+MAX_CAUSE_LENGTH = 2000
+"""Characters of an exception's message that are sent."""
 
 
-class Kind(StrEnum):
+class MessageKind(StrEnum):
     FAILED = "failed"
     """An exception ended the process."""
     DIED = "died"
-    """The process is gone, or cannot be reached, and has said nothing."""
+    """The process ended, or became unreachable, without a final message."""
     LEFT = "left"
-    """The rank let go of its last engine, or ended, in good order."""
-    BACK = "back"
-    """A rank that had left has begun to build another engine."""
-    STILL = "still"
-    """To rank 0: the rank has waited in one phase for longer than it has patience."""
-    WHERE = "where"
-    """From rank 0: each rank is to say where it is."""
-    HERE = "here"
-    """The answer: ``phase``, or none outside of the engine, and what follows it below."""
-    GAVE_UP = "gave up"
-    """To rank 0: the rank is about to go on without the pass ``phase``, which ``cause`` ended."""
-    AGREED = "agreed"
-    """From rank 0: all have given up ``phase``, or, with a ``cause``, not the same one."""
+    """The rank closed its last engine, or ended normally."""
+    JOINED = "joined"
+    """The rank has begun to build an engine."""
+    WAITING = "waiting"
+    """To rank 0: the rank has been in one phase for longer than DSENGINE_PATIENCE."""
+    STATUS_REQUEST = "status request"
+    """From rank 0: each rank replies with STATUS."""
+    STATUS = "status"
+    """The reply: ``phase`` ("" outside of the engine), ``last``, ``location``, ``seconds``."""
+    ABORT_REQUEST = "abort request"
+    """To rank 0: the rank wants to continue without the micro step ``phase``, which raised
+    ``cause``."""
+    ABORT_REPLY = "abort reply"
+    """From rank 0: all ranks abort ``phase``, or, with a ``cause``, they do not agree."""
 
 
-ENDS = frozenset({Kind.FAILED, Kind.DIED, Kind.LEFT, Kind.BACK})
-"""What became of a rank: passed on to all, those too that connect later."""
+STATE_CHANGES = frozenset(
+    {MessageKind.FAILED, MessageKind.DIED, MessageKind.LEFT, MessageKind.JOINED}
+)
+"""Sent to all ranks, including those that connect later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One rank's word. ``phase``: what it did. ``cause``: an exception's type and message.
+    """One rank's message. ``phase``: the running phase. ``cause``: an exception's type and message.
 
-    ``last``: the phase that has ended last. ``place``: the line of the script that runs.
-    ``seconds``: for how long the rank has been where it is.
-    ``progress`` grows from phase to phase, alike on all ranks.
+    ``last``: the phase that ended last. ``location``: the line being executed. ``seconds``: how
+    long the rank has been there. ``progress`` grows from phase to phase, equally on all ranks.
     """
 
     rank: int
     host: str
     process: int
-    kind: Kind
+    kind: MessageKind
     phase: str = ""
     cause: str = ""
     last: str = ""
-    place: str = ""
+    location: str = ""
     seconds: float = 0.0
     progress: float = 0.0
 
@@ -59,31 +61,30 @@ class Message:
 
     @classmethod
     def from_line(cls, line: bytes) -> Self:
-        """Raises ValueError, TypeError or KeyError for anything else."""
+        """Raise ValueError, TypeError or KeyError for anything that is not a message."""
         values = json.loads(line)
-        return cls(**values | {"kind": Kind(values["kind"])})
+        return cls(**values | {"kind": MessageKind(values["kind"])})
 
     @property
-    def who(self) -> str:
+    def sender(self) -> str:
         return f"rank {self.rank} (host {self.host}, process {self.process})"
 
     @property
-    def words(self) -> str:
-        """Which rank, and what happened to it."""
+    def description(self) -> str:
+        """Return which rank failed or ended, and how."""
         where = f" in {self.phase}" if self.phase else ""
-        if self.kind is Kind.FAILED:
-            return f"{self.who} failed{where}: {self.cause}"
-        if self.kind is Kind.DIED:
+        if self.kind is MessageKind.FAILED:
+            return f"{self.sender} failed{where}: {self.cause}"
+        if self.kind is MessageKind.DIED:
             return (
-                f"{self.who} is gone without a word: it was killed by a signal or for lack of "
-                "memory, or cannot be reached any more (see its own output and its host's system "
-                "log)"
+                f"{self.sender} disappeared without an error: it was killed (for example by the "
+                "out-of-memory killer) or is unreachable; see its output and its host's system log"
             )
-        return f"{self.who} had already ended its training{where}"
+        return f"{self.sender} had already ended its training{where}"
 
 
 def cause_of(error: BaseException) -> str:
-    """Type and message of an exception, in one line."""
+    """Return type and message of an exception in one line."""
     text = " ".join(str(error).split())
-    words = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return words[:LONGEST_CAUSE]
+    cause = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return cause[:MAX_CAUSE_LENGTH]

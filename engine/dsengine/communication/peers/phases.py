@@ -1,4 +1,4 @@
-"""The methods of the engine in which ranks need each other."""
+"""Engine methods in which ranks depend on each other."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -7,18 +7,19 @@ from typing import ParamSpec, TypeVar
 
 from dsengine.communication.peers.errors import RankFailedError, is_communication_error
 from dsengine.communication.peers.status import STATUS
-from dsengine.communication.peers.watch import failed_rank, standing_alarm
+from dsengine.communication.peers.watch import current_failure, failure_reason
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def in_phase(name: str, *, even_alone: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a method of the engine a phase, which the failure of another rank ends with words.
+def in_phase(
+    name: str, *, allow_after_failure: bool = False
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Mark an engine method as a phase, which raises RankFailedError if another rank fails.
 
-    Raises RankFailedError on entering when another rank has failed, and in the place of an
-    error of the communication that such a failure has caused. Other exceptions pass.
-    ``even_alone``: entering is not refused.
+    It is raised on entry if another rank has already failed (unless ``allow_after_failure``), and
+    in place of a communication error that such a failure caused. Other exceptions propagate.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
@@ -30,21 +31,22 @@ def in_phase(name: str, *, even_alone: bool = False) -> Callable[[Callable[P, R]
             if outer is None:
                 STATUS.since = monotonic()
             try:
-                if STATUS.alarm is not None and not even_alone:
-                    _refuse()
+                if STATUS.failure is not None and not allow_after_failure:
+                    _raise_if_failed()
                 result = method(*args, **kwargs)
-                if STATUS.aborted and not even_alone:
-                    _refuse()  # the device has gone on, with whatever was in its memory
+                if STATUS.aborted and not allow_after_failure:
+                    _raise_if_failed()  # the device may have computed with invalid data
                 STATUS.steps += name == "step"
+                return result
                 return result
             except RankFailedError:
                 raise
             except Exception as error:
-                reason = failed_rank() if is_communication_error(error) else None
+                reason = failure_reason() if is_communication_error(error) else None
                 if reason is None:
-                    STATUS.note(error)
+                    STATUS.record_error(error)
                     raise
-                raise RankFailedError(_told(reason)) from error
+                raise RankFailedError(_explain(reason)) from error
             finally:
                 STATUS.phase, STATUS.last = outer, name
                 if outer is None:
@@ -55,11 +57,11 @@ def in_phase(name: str, *, even_alone: bool = False) -> Callable[[Callable[P, R]
     return decorate
 
 
-def _refuse() -> None:
-    reason = standing_alarm()
+def _raise_if_failed() -> None:
+    reason = current_failure()
     if reason is not None:
-        raise RankFailedError(_told(reason))
+        raise RankFailedError(_explain(reason))
 
 
-def _told(reason: str) -> str:
-    return f"{reason}; meanwhile this rank was in {STATUS.words}"
+def _explain(reason: str) -> str:
+    return f"{reason}; this rank was in {STATUS.description}"

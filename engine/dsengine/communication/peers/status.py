@@ -1,4 +1,4 @@
-"""What this rank is doing, and what it has heard: read by the thread that listens to others."""
+"""What this rank is doing and what it knows of failures; also read by the receiving thread."""
 
 from time import monotonic
 from typing import Any
@@ -6,39 +6,39 @@ from typing import Any
 from dsengine.communication.peers.message import Message, cause_of
 
 IN_LOOP = {"forward": 1.0, "backward": 2.0, "step": 3.0}
-"""The phases of a micro batch, in their order."""
+"""The phases of a micro batch, in order."""
 
 
 class Status:
-    """One object per process. Plain attributes: a phase may cost nothing to note."""
+    """One object per process. Plain attributes, because phases change often."""
 
     def __init__(self) -> None:
         self.phase: str | None = None
-        """The method of the engine that is running; None outside of it."""
+        """The running engine method; None outside of the engine."""
         self.counters: Any = None
-        """Those of the engine whose phase began last."""
+        """Those of the engine of the latest phase."""
         self.steps = 0
-        """Phases ``step`` that have ended well, of all engines, since the first was built."""
+        """Completed ``step`` phases of all engines since the first was built."""
         self.last = ""
-        """The phase that has ended last."""
+        """The phase that ended last."""
         self.since = monotonic()
-        """When the running phase began, or the last one ended."""
-        self.alarm: Message | None = None
-        """How the first rank failed, once one has."""
+        """When the running phase began or the last one ended."""
+        self.failure: Message | None = None
+        """The first failure of another rank."""
         self.aborted = False
-        """Whether communicators were aborted: what a phase has computed since is worth nothing."""
+        """Whether communicators were aborted: results computed since then are invalid."""
         self.cause = ""
-        """What the last phase raised; empty when it went well, or another one has begun."""
+        """What the last phase raised; empty if it succeeded or another one has begun."""
         self.failed_in = ""
-        """The phase that raised it, in words."""
+        """Description of the phase that raised it."""
 
-    def note(self, error: BaseException) -> None:
-        """Keep what the running phase has raised, in words: the exception would hold tensors."""
-        self.cause, self.failed_in = cause_of(error), self.words
+    def record_error(self, error: BaseException) -> None:
+        """Record what the running phase raised, as text: the exception would keep tensors alive."""
+        self.cause, self.failed_in = cause_of(error), self.description
 
     @property
-    def words(self) -> str:
-        """The phase for a message: ``backward() of step 7``, ``save_checkpoint() after step 6``."""
+    def description(self) -> str:
+        """The phase as ``backward() of step 7`` or ``save_checkpoint() after step 6``."""
         if self.phase is None:
             return ""
         if self.counters is None:
@@ -49,16 +49,16 @@ class Status:
         )
 
     @property
-    def words_outside(self) -> str:
-        """What has ended last: ``backward(), 6 step(s) done``; "" before the first phase."""
+    def last_description(self) -> str:
+        """The last phase as ``backward(), 6 step(s) done``; "" before the first phase."""
         done = "" if self.counters is None else f", {self.counters.global_steps} step(s) done"
         return f"{self.last}(){done}" if self.last else ""
 
     @property
     def progress(self) -> float:
-        """How far this rank is: of two that train the same, the greater number waits.
+        """A number that grows from phase to phase: the rank with the greater number waits.
 
-        Each engine has counters of its own, so what is counted here is of all of them.
+        It counts the phases of all engines, because each engine has its own counters.
         """
         if self.counters is None:
             return -1.0
