@@ -61,7 +61,9 @@ class Command(NamedTuple):
 
 
 def english_pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted(GUIDES.glob("*.md"))]
+    internals = sorted((ROOT / "docs" / "internals").glob("*.md"))
+    shown = [page for page in internals if "```console" in page.read_text("utf-8")]
+    return [ROOT / "README.md", *sorted(GUIDES.glob("*.md")), *shown]
 
 
 def translations() -> dict[Path, Path]:
